@@ -1,0 +1,194 @@
+"""The one module that knows the array libraries: NumPy, torch and (where installed) CuPy.
+
+array-api-compat gives the common namespace; what it cannot say is a named function here. No other file asks which
+library an array belongs to.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from adjointlab.dtypes import DTYPES, Dtype, dtype
+
+__all__ = [
+    "LIBRARIES",
+    "add_into",
+    "clear",
+    "conjugate",
+    "copy",
+    "copy_into",
+    "dtype_of",
+    "empty",
+    "from_message",
+    "from_numpy",
+    "installed",
+    "is_array",
+    "library_of",
+    "message",
+    "supports",
+    "to_numpy",
+    "to_sum",
+    "zeros",
+]
+
+Array = Any
+"""An array of any of the libraries; they share no type."""
+
+LIBRARIES = ("numpy", "torch", "cupy")
+
+# torch and CuPy are looked for in sys.modules: an array of a library that nobody imported does not exist.
+
+
+def installed(library: str) -> bool:
+    """Whether `library` can be imported."""
+    return importlib.util.find_spec(library) is not None
+
+
+def supports(library: str, name: str) -> bool:
+    """Whether arrays of `library` come in the element type `name`."""
+    return library == "torch" or name != "bfloat16"
+
+
+def is_array(value: object) -> bool:
+    """Whether `value` is an array of one of the libraries."""
+    return bool(array_api_compat.is_array_api_obj(value))
+
+
+def library_of(array: Array) -> str:
+    """The library that `array` belongs to; `TypeError` for anything that is not an array."""
+    if isinstance(array, np.ndarray):
+        return "numpy"
+    if array_api_compat.is_torch_array(array):
+        return "torch"
+    if array_api_compat.is_cupy_array(array):
+        return "cupy"
+    raise TypeError(f"a {type(array).__name__} is no NumPy, torch or CuPy array")
+
+
+def dtype_of(array: Array) -> Dtype:
+    """The element type of `array`; `ValueError` for one that the lab does not know."""
+    return dtype(str(array.dtype).removeprefix("torch."))
+
+
+def empty(shape: Sequence[int], name: str, like: Array | str) -> Array:
+    """An array of uninitialised memory in the library (and on the device) of `like`."""
+    if isinstance(like, str):
+        module = _module(like)
+        return module.empty(tuple(shape), dtype=_native(like, name))
+    library = library_of(like)
+    if library == "torch":
+        return like.new_empty(tuple(shape), dtype=_native(library, name))
+    return _module(library).empty(tuple(shape), dtype=_native(library, name))
+
+
+def zeros(shape: Sequence[int], name: str, like: Array | str) -> Array:
+    """An array of zeros in the library (and on the device) of `like`."""
+    result = empty(shape, name, like)
+    clear(result)
+    return result
+
+
+def copy(array: Array) -> Array:
+    """A fresh row-major copy of `array`, whatever its memory order; torch copies are outside the graph."""
+    result = empty(array.shape, dtype_of(array).name, array)
+    copy_into(result, array)
+    return result
+
+
+def clear(array: Array) -> None:
+    """K_b: b <- 0 (eq. 6). Assignment, so that NaN and inf do not survive."""
+    array[...] = 0
+
+
+def copy_into(target: Array, source: Array) -> None:
+    """C_{a->b} in place: b <- a (eq. 9)."""
+    target[...] = _detached(source)
+
+
+def add_into(target: Array, source: Array) -> None:
+    """S_{a->b}: b <- b + a (eq. 7)."""
+    target += _detached(source)
+
+
+def conjugate(array: Array) -> Array:
+    """The complex conjugate, as a new array where the type is complex, `array` itself where it is real."""
+    if not dtype_of(array).is_complex:
+        return array
+    return array.conj().resolve_conj() if library_of(array) == "torch" else array.conj()
+
+
+def from_numpy(array: np.ndarray[Any, Any], name: str, library: str) -> Array:
+    """A new array of `library` and type `name` with the values of `array`."""
+    if library == "torch":
+        import torch
+
+        return torch.from_numpy(np.array(array, order="C")).to(_native(library, name), copy=True)
+    return _module(library).asarray(np.array(array, dtype=name, order="C"))
+
+
+def to_numpy(array: Array) -> np.ndarray[Any, Any]:
+    """The values as a NumPy array; bfloat16 widens to float32, which holds it exactly. May share memory."""
+    library = library_of(array)
+    if library == "numpy":
+        return np.asarray(array)
+    if library == "cupy":
+        return np.asarray(array.get())
+    detached = array.detach().resolve_conj().resolve_neg()
+    if str(detached.dtype) == "torch.bfloat16":
+        detached = detached.float()
+    return np.asarray(detached.cpu().numpy())
+
+
+def message(array: Array) -> np.ndarray[Any, Any]:
+    """`array`'s memory as a row-major NumPy buffer that MPI can move, without a copy where it is row-major already.
+
+    Element types that MPI or NumPy has no name for (float16, bfloat16) become bytes: they can be moved, not
+    summed; see :func:`to_sum`.
+    """
+    if library_of(array) == "torch":
+        detached = array.detach().contiguous()
+        if str(detached.dtype) in ("torch.bfloat16", "torch.float16"):
+            import torch
+
+            detached = detached.view(torch.uint8) if detached.dim() else detached.reshape(1).view(torch.uint8)
+        return np.asarray(detached.resolve_conj().resolve_neg().numpy())
+    contiguous = np.ascontiguousarray(to_numpy(array)).reshape(array.shape)
+    return contiguous.view(np.uint8) if contiguous.dtype == np.float16 and contiguous.ndim else contiguous
+
+
+def to_sum(array: Array) -> np.ndarray[Any, Any]:
+    """The values as a row-major NumPy buffer of a type that MPI can sum: half precisions widen to float32."""
+    values = to_numpy(array)
+    wide = np.float32 if values.dtype == np.float16 else values.dtype
+    return np.ascontiguousarray(values, dtype=wide).reshape(values.shape)
+
+
+def from_message(values: np.ndarray[Any, Any], name: str, like: Array) -> Array:
+    """The inverse of :func:`to_sum`: an array of `like`'s library with the values rounded to type `name`."""
+    result = empty(values.shape, name, like)
+    copy_into(result, from_numpy(values, _wide(name), library_of(like)))
+    return result
+
+
+def _wide(name: str) -> str:
+    return "float32" if DTYPES[name].itemsize == 2 else name
+
+
+def _detached(array: Array) -> Array:
+    return array.detach() if "torch" in sys.modules and library_of(array) == "torch" else array
+
+
+def _native(library: str, name: str) -> Any:
+    return getattr(_module(library), name)
+
+
+def _module(library: str) -> Any:
+    if library not in LIBRARIES:
+        raise ValueError(f"library: {library!r} is not one of {', '.join(LIBRARIES)}")
+    return importlib.import_module(library)

@@ -1,0 +1,58 @@
+"""The element types that the lab knows, as pure data: names, precisions, fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DTYPES", "Dtype", "dtype"]
+
+
+@dataclass(frozen=True)
+class Dtype:
+    """An element type.
+
+    `precision` is the number of bits p for which every integer of magnitude at most 2**p is represented exactly
+    in each real component; `itemsize` is in bytes; `real` names the type of a component.
+    """
+
+    name: str
+    kind: str  # "real", "complex" or "integer"
+    precision: int
+    itemsize: int
+    real: str
+
+    @property
+    def is_complex(self) -> bool:
+        return self.kind == "complex"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind == "integer"
+
+    @property
+    def unit_roundoff(self) -> float:
+        """u, the largest relative error of one rounding (0 for integers)."""
+        return 0.0 if self.is_integer else 2.0**-self.precision
+
+
+DTYPES = {
+    entry.name: entry
+    for entry in (
+        Dtype("float64", "real", 53, 8, "float64"),
+        Dtype("float32", "real", 24, 4, "float32"),
+        Dtype("float16", "real", 11, 2, "float16"),
+        Dtype("bfloat16", "real", 8, 2, "bfloat16"),
+        Dtype("complex128", "complex", 53, 16, "float64"),
+        Dtype("complex64", "complex", 24, 8, "float32"),
+        Dtype("int64", "integer", 63, 8, "int64"),
+        Dtype("int32", "integer", 31, 4, "int32"),
+    )
+}
+
+
+def dtype(name: str) -> Dtype:
+    """The element type called `name`; raises `ValueError` naming the legal ones."""
+    try:
+        return DTYPES[name]
+    except (KeyError, TypeError):
+        raise ValueError(f"dtype: {name!r} is not one of {', '.join(DTYPES)}") from None

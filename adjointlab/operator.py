@@ -1,0 +1,267 @@
+"""Linear operators between spaces: forward, adjoint, and their small algebra."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adjointlab import arrays
+from adjointlab.space import Space
+
+if TYPE_CHECKING:
+    from adjointlab.program import Program
+
+__all__ = ["Adjoint", "LinearOperator", "apply_adjoint", "apply_forward", "basis_vector", "coordinates"]
+
+
+class LinearOperator(ABC):
+    """A linear map from `domain` to `codomain`, executed by all ranks of `comm` together.
+
+    Every rank makes its own instance from the same arguments. `forward` takes this rank's local tensor (one
+    argument for each tensor of the domain) and returns the local tensor of the codomain (a tuple where it has
+    several); `adjoint` maps ``codomain.dual`` to ``domain.dual``, with <Fx, y> = <x, F*y> (seed paper, eq. 1).
+    Neither writes into its arguments.
+
+    `gain` bounds the largest absolute row sum of any intermediate, in both directions, in units of the last bit
+    of the coefficients (an operator with half-integers declares twice its row sum). It sets the integers that
+    rounding cannot touch. `fan_in` bounds the number of terms added up for any output. `None` means unknown.
+    """
+
+    comm: Any
+    domain: Space
+    codomain: Space
+    gain: int | None = None
+    fan_in: int | None = None
+
+    @abstractmethod
+    def forward(self, *x: Any) -> Any:
+        """F x, on this rank."""
+
+    @abstractmethod
+    def adjoint(self, *y: Any) -> Any:
+        """F* y, on this rank."""
+
+    def specification(self) -> Program | tuple[Program, Program] | None:
+        """The program that defines the operator, or `None`.
+
+        Its inputs are the buffers of the domain and its outputs those of the codomain
+        (:func:`adjointlab.program.buffers`). Its adjoint is mechanical; an operator on invariant spaces, whose
+        pairing is not the Euclidean one of all memory, returns both directions.
+        """
+        return None
+
+    @property
+    def H(self) -> LinearOperator:
+        """The adjoint operator, from ``codomain.dual`` to ``domain.dual``."""
+        return Adjoint(self)
+
+    def __matmul__(self, other: LinearOperator) -> LinearOperator:
+        return Product(self, other)
+
+    def __add__(self, other: LinearOperator) -> LinearOperator:
+        return Sum(self, other)
+
+    def __sub__(self, other: LinearOperator) -> LinearOperator:
+        return Sum(self, Scaled(-1, other))
+
+    def __mul__(self, scalar: complex) -> LinearOperator:
+        return Scaled(scalar, self)
+
+    def __rmul__(self, scalar: complex) -> LinearOperator:
+        return Scaled(scalar, self)
+
+    def __neg__(self) -> LinearOperator:
+        return Scaled(-1, self)
+
+    def matrix(self) -> np.ndarray[Any, Any]:
+        """Collective over `comm`: the matrix <F e_i, f_j>, of shape (j, i), on every rank.
+
+        e_i runs over the basis of the domain and f_j over that of the codomain's dual. Costs one application for
+        each basis vector of the domain.
+        """
+        rank = self.comm.Get_rank()
+        columns = [
+            self._assembled(coordinates(self.codomain, apply_forward(self, basis_vector(self.domain, i, rank)), rank))
+            for i in range(self.domain.dimension)
+        ]
+        shape = (self.codomain.dual.dimension, 0)
+        return np.stack(columns, axis=1) if columns else np.zeros(shape)
+
+    def _assembled(self, contribution: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.asarray(sum(self.comm.allgather(contribution)))
+
+
+class Adjoint(LinearOperator):
+    """F*: forward and adjoint exchanged, on the dual spaces."""
+
+    def __init__(self, operator: LinearOperator) -> None:
+        self.operator = operator
+        self.comm = operator.comm
+        self.domain, self.codomain = operator.codomain.dual, operator.domain.dual
+        self.gain, self.fan_in = operator.gain, operator.fan_in
+
+    def forward(self, *x: Any) -> Any:
+        return self.operator.adjoint(*x)
+
+    def adjoint(self, *y: Any) -> Any:
+        return self.operator.forward(*y)
+
+    def specification(self) -> Program | tuple[Program, Program] | None:
+        inner = self.operator.specification()
+        if inner is None:
+            return None
+        return inner[::-1] if isinstance(inner, tuple) else inner.adjoint()
+
+    @property
+    def H(self) -> LinearOperator:
+        return self.operator
+
+
+class Product(LinearOperator):
+    """A B: first B, then A; (A B)* = B* A*. Raises `ValueError` where B's codomain is not A's domain."""
+
+    def __init__(self, left: LinearOperator, right: LinearOperator) -> None:
+        _require(left.domain == right.codomain, "domain", left.domain, "codomain", right.codomain, "composed")
+        self.left, self.right = left, right
+        self.comm = right.comm
+        self.domain, self.codomain = right.domain, left.codomain
+        self.gain = None if left.gain is None or right.gain is None else left.gain * right.gain
+        self.fan_in = None if left.fan_in is None or right.fan_in is None else left.fan_in * right.fan_in
+
+    def forward(self, *x: Any) -> Any:
+        return self.left.forward(*_tuple(self.right.forward(*x)))
+
+    def adjoint(self, *y: Any) -> Any:
+        return self.right.adjoint(*_tuple(self.left.adjoint(*y)))
+
+
+class Sum(LinearOperator):
+    """A + B. Raises `ValueError` where their spaces differ."""
+
+    def __init__(self, left: LinearOperator, right: LinearOperator) -> None:
+        _require(left.domain == right.domain, "domain", left.domain, "domain", right.domain, "added")
+        _require(left.codomain == right.codomain, "codomain", left.codomain, "codomain", right.codomain, "added")
+        self.left, self.right = left, right
+        self.comm, self.domain, self.codomain = left.comm, left.domain, left.codomain
+        self.gain = None if left.gain is None or right.gain is None else left.gain + right.gain
+        self.fan_in = None if left.fan_in is None or right.fan_in is None else left.fan_in + right.fan_in
+
+    def forward(self, *x: Any) -> Any:
+        return _combine(self.left.forward(*x), self.right.forward(*x))
+
+    def adjoint(self, *y: Any) -> Any:
+        return _combine(self.left.adjoint(*y), self.right.adjoint(*y))
+
+
+class Scaled(LinearOperator):
+    """c A, whose adjoint is conj(c) A*."""
+
+    def __init__(self, scalar: complex, operator: LinearOperator) -> None:
+        if isinstance(scalar, complex) and scalar.imag and not (operator.domain.is_complex and operator.codomain.is_complex):
+            raise ValueError(f"scalar: {scalar} is complex, but the operator acts on a real space")
+        self.scalar, self.operator = scalar, operator
+        self.comm, self.domain, self.codomain = operator.comm, operator.domain, operator.codomain
+        whole = not isinstance(scalar, complex) and float(scalar).is_integer()
+        self.gain = max(1, abs(int(scalar.real))) * operator.gain if whole and operator.gain is not None else None
+        self.fan_in = None if operator.fan_in is None else operator.fan_in + 1
+
+    def forward(self, *x: Any) -> Any:
+        return _scale(self.scalar, self.operator.forward(*x))
+
+    def adjoint(self, *y: Any) -> Any:
+        return _scale(complex(self.scalar).conjugate() if isinstance(self.scalar, complex) else self.scalar, self.operator.adjoint(*y))
+
+
+def apply_forward(operator: LinearOperator, x: Sequence[Any]) -> tuple[Any, ...]:
+    """F x as a tuple of local tensors. Raises `TypeError` or `ValueError` if they are not what the codomain declares."""
+    return _declared("forward", operator.codomain, _tuple(operator.forward(*x)), operator.comm)
+
+
+def apply_adjoint(operator: LinearOperator, y: Sequence[Any]) -> tuple[Any, ...]:
+    """F* y as a tuple of local tensors, checked against ``domain.dual``."""
+    return _declared("adjoint", operator.domain, _tuple(operator.adjoint(*y)), operator.comm)
+
+
+def _declared(direction: str, space: Space, outputs: tuple[Any, ...], comm: Any) -> tuple[Any, ...]:
+    rank = comm.Get_rank()
+    if len(outputs) != len(space.tensors):
+        raise ValueError(f"{direction} returned {len(outputs)} tensors, but the space has {len(space.tensors)}: {space}")
+    for tensor, output in zip(space.tensors, outputs, strict=True):
+        if not arrays.is_array(output):
+            raise TypeError(f"{direction} returned a {type(output).__name__} on rank {rank}, not an array")
+        shape = tuple(output.shape)
+        if not tensor.layout.partition.is_active(rank):
+            if 0 not in shape:
+                raise ValueError(
+                    f"{direction} returned shape {shape} on rank {rank}, which is inactive in {tensor.layout.partition} "
+                    "and holds a zero-volume tensor"
+                )
+        elif shape != tensor.layout.local_shape(rank):
+            raise ValueError(
+                f"{direction} returned shape {shape} on rank {rank}, but the layout {tensor.layout} gives it "
+                f"{tensor.layout.local_shape(rank)}"
+            )
+        elif arrays.dtype_of(output).name != tensor.dtype:
+            raise TypeError(
+                f"{direction} returned {arrays.dtype_of(output).name} on rank {rank}, but the space is {tensor.dtype}"
+            )
+    return outputs
+
+
+def basis_vector(space: Space, index: int, rank: int, library: str = "numpy") -> tuple[Any, ...]:
+    """What `rank` holds of the basis vector e_index of `space`."""
+    local = []
+    for position, tensor in enumerate(space.tensors):
+        zeros = arrays.zeros(tensor.layout.local_shape(rank), tensor.dtype, library)
+        start = space.offset(position, rank)
+        if start is not None and start <= index < start + tensor.layout.local_size(rank):
+            shape = tensor.layout.local_shape(rank)
+            zeros[tuple(int(i) for i in np.unravel_index(index - start, shape))] = 1
+        local.append(zeros)
+    return tuple(local)
+
+
+def coordinates(space: Space, local: Sequence[Any], rank: int) -> np.ndarray[Any, Any]:
+    """What `rank` contributes to the pairings <v, f_j> of an element v of `space` with the basis of its dual.
+
+    Summed over the ranks these are the coordinates of v: entries of varying and replicated tensors one by one,
+    partial ones summed, invariant ones once.
+    """
+    dual = space.dual
+    result = np.zeros(dual.dimension, dtype=np.complex128 if space.is_complex else np.float64)
+    for position, (tensor, array) in enumerate(zip(space.tensors, local, strict=True)):
+        start = dual.offset(position, rank)
+        if start is not None and rank in tensor.counted:
+            values = arrays.to_numpy(array).ravel()
+            result[start : start + values.size] += values
+    return result
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+def _combine(a: Any, b: Any) -> Any:
+    sums = tuple(x + y for x, y in zip(_tuple(a), _tuple(b), strict=True))
+    return sums if isinstance(a, tuple | list) else sums[0]
+
+
+def _scale(scalar: complex, value: Any) -> Any:
+    scaled = tuple(array * scalar for array in _tuple(value))
+    return scaled if isinstance(value, tuple | list) else scaled[0]
+
+
+def _require(holds: bool, left: str, a: Space, right: str, b: Space, verb: str) -> None:
+    if not holds:
+        raise ValueError(
+            f"operators cannot be {verb}: the left one's {left} is {_located(a)}, the right one's {right} {_located(b)}"
+        )
+
+
+def _located(space: Space) -> str:
+    return ", ".join(f"{tensor} over {tensor.layout.partition}" for tensor in space.tensors)
+
+

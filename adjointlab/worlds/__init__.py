@@ -1,0 +1,1 @@
+"""Worlds: what executes one SPMD function on P ranks."""

@@ -1,0 +1,165 @@
+"""What every world offers: run one SPMD function on P ranks, one outcome for each rank.
+
+A *body* is a function ``body(context, payload)`` that every rank executes. The *leader* alone decides which
+payloads are run (:meth:`World.lead`); the followers execute what they are handed, so that all ranks end alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+__all__ = [
+    "Blocked",
+    "Body",
+    "Dead",
+    "Finding",
+    "Outcome",
+    "PeerFailed",
+    "Raised",
+    "RankContext",
+    "Returned",
+    "Run",
+    "Runner",
+    "World",
+]
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class RankContext:
+    """What a rank is handed: who it is, and the views of its communicator."""
+
+    rank: int
+    size: int
+    comm: Any  # mpi4py's names; see adjointlab.worlds.simulated_comm and .guarded_comm
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The rank came back with a value."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The rank raised: the exception's class, message and formatted traceback, and where user code raised it."""
+
+    kind: str
+    message: str
+    traceback: str
+    exception: BaseException | None = None  # None where it could not travel between processes
+
+    def __str__(self) -> str:
+        return f"raised {self.kind}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """The rank sat in a call that could not complete."""
+
+    call: str  # e.g. "Recv(source=1, tag=0)"
+    where: str  # "file:line" of the caller outside adjointlab
+    waits_for: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"blocked in {self.call} at {self.where}, waiting for rank {', '.join(map(str, self.waits_for)) or '?'}"
+
+
+@dataclass(frozen=True)
+class PeerFailed:
+    """The rank was called out of a wait (or of a call) because other ranks had failed."""
+
+    call: str
+    where: str
+    peers: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"left {self.call} at {self.where} because rank {', '.join(map(str, self.peers))} failed"
+
+
+@dataclass(frozen=True)
+class Dead:
+    """The rank's process is gone."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"dead: {self.reason}"
+
+
+Outcome = Returned | Raised | Blocked | PeerFailed | Dead
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the world itself found wrong with a run.
+
+    `kind` is one of "deadlock", "livelock", "mismatched collective", "mismatched message", "message left over",
+    "request left open", "communicator left open", "buffer misused".
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One execution of a body: an outcome for each rank, and what the world found."""
+
+    outcomes: tuple[Outcome, ...]
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def completed(self) -> bool:
+        """Whether every rank returned and the world found nothing wrong."""
+        return not self.findings and all(isinstance(outcome, Returned) for outcome in self.outcomes)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The value that each rank returned (only for a run whose ranks all returned)."""
+        return tuple(outcome.value for outcome in self.outcomes if isinstance(outcome, Returned))
+
+
+Body = Callable[[RankContext, Any], Any]
+
+
+class Runner(Protocol):
+    """Runs the body of the surrounding :meth:`World.lead` once; the leader's handle."""
+
+    def __call__(self, payload: Any, ranks: int, *, seed: int = 0) -> Run: ...
+
+
+class World(Protocol):
+    """A place where an SPMD body runs."""
+
+    @property
+    def name(self) -> str:
+        """"simulated" or "mpi"."""
+
+    @property
+    def ranks(self) -> int:
+        """The largest number of ranks that a run can have."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this process is the one that decides and prints."""
+
+    def run(self, body: Body, payload: Any = None, ranks: int | None = None, *, seed: int = 0) -> Run:
+        """Collective over the world's processes: run `body` once on `ranks` ranks (default: all)."""
+
+    def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
+        """Collective: the leader executes ``conduct(run)``; every process returns (or raises) what it did.
+
+        Followers execute `body` for each of the leader's runs. A run on fewer ranks than the world has leaves the
+        other processes waiting. `payload` travels to them, so it is plain data.
+        """
+
+    def share(self, value: Sequence[Any] | Any) -> Any:
+        """Collective: the leader's value, on every process."""
+
+    def close(self) -> None:
+        """Collective: release what the world holds."""
