@@ -18,6 +18,7 @@ from adjointlab.dtypes import DTYPES, Dtype, dtype
 
 __all__ = [
     "LIBRARIES",
+    "add",
     "add_into",
     "clear",
     "conjugate",
@@ -31,6 +32,7 @@ __all__ = [
     "is_array",
     "library_of",
     "message",
+    "scale",
     "supports",
     "to_numpy",
     "to_sum",
@@ -57,12 +59,19 @@ def supports(library: str, name: str) -> bool:
 
 def is_array(value: object) -> bool:
     """Whether `value` is an array of one of the libraries."""
-    return bool(array_api_compat.is_array_api_obj(value))
+    try:
+        library_of(value)
+    except TypeError:
+        return False
+    return True
 
 
 def library_of(array: Array) -> str:
-    """The library that `array` belongs to; `TypeError` for anything that is not an array."""
-    if isinstance(array, np.ndarray):
+    """The library that `array` belongs to; `TypeError` for anything that is not an array.
+
+    A NumPy scalar is an array of order 0: NumPy's arithmetic turns the one into the other.
+    """
+    if isinstance(array, np.ndarray | np.generic):
         return "numpy"
     if array_api_compat.is_torch_array(array):
         return "torch"
@@ -113,14 +122,26 @@ def copy_into(target: Array, source: Array) -> None:
 
 def add_into(target: Array, source: Array) -> None:
     """S_{a->b}: b <- b + a (eq. 7)."""
+    if isinstance(target, np.generic):
+        raise TypeError("target: a NumPy scalar cannot be added into; index an array of order 0 with [...]")
     target += _detached(source)
+
+
+def add(a: Array, b: Array) -> Array:
+    """a + b, an array of order 0 where NumPy gives a scalar."""
+    return _not_scalar(a + b)
+
+
+def scale(scalar: complex, array: Array) -> Array:
+    """c a, an array of order 0 where NumPy gives a scalar."""
+    return _not_scalar(scalar * array)
 
 
 def conjugate(array: Array) -> Array:
     """The complex conjugate, as a new array where the type is complex, `array` itself where it is real."""
     if not dtype_of(array).is_complex:
         return array
-    return array.conj().resolve_conj() if library_of(array) == "torch" else array.conj()
+    return array.conj_physical() if library_of(array) == "torch" else _not_scalar(array.conj())
 
 
 def from_numpy(array: np.ndarray[Any, Any], name: str, library: str) -> Array:
@@ -128,8 +149,8 @@ def from_numpy(array: np.ndarray[Any, Any], name: str, library: str) -> Array:
     if library == "torch":
         import torch
 
-        return torch.from_numpy(np.array(array, order="C")).to(_native(library, name), copy=True)
-    return _module(library).asarray(np.array(array, dtype=name, order="C"))
+        return torch.from_numpy(np.array(array, order="C")).to(_native(library, name))
+    return _module(library).array(array, dtype=_native(library, name), order="C")
 
 
 def to_numpy(array: Array) -> np.ndarray[Any, Any]:
@@ -152,18 +173,24 @@ def message(array: Array) -> np.ndarray[Any, Any]:
     summed; see :func:`to_sum`.
     """
     if library_of(array) == "torch":
-        detached = array.detach().contiguous()
-        if str(detached.dtype) in ("torch.bfloat16", "torch.float16"):
-            import torch
+        import torch
 
-            detached = detached.view(torch.uint8) if detached.dim() else detached.reshape(1).view(torch.uint8)
-        return np.asarray(detached.resolve_conj().resolve_neg().numpy())
-    contiguous = np.ascontiguousarray(to_numpy(array)).reshape(array.shape)
-    return contiguous.view(np.uint8) if contiguous.dtype == np.float16 and contiguous.ndim else contiguous
+        detached = array.detach().resolve_conj().resolve_neg().contiguous()
+        if detached.dtype == torch.bfloat16:
+            detached = detached.view(torch.float16)
+        contiguous = np.asarray(detached.numpy())
+    else:
+        contiguous = np.ascontiguousarray(to_numpy(array)).reshape(array.shape)
+    if contiguous.dtype == np.float16:
+        return contiguous.reshape(contiguous.shape or (1,)).view(np.uint8)
+    return contiguous
 
 
 def to_sum(array: Array) -> np.ndarray[Any, Any]:
-    """The values as a row-major NumPy buffer of a type that MPI can sum: half precisions widen to float32."""
+    """The values as a row-major NumPy buffer of a type that MPI can sum: half precisions widen to float32.
+
+    May share memory with `array`: what is received must not be received here.
+    """
     values = to_numpy(array)
     wide = np.float32 if values.dtype == np.float16 else values.dtype
     return np.ascontiguousarray(values, dtype=wide).reshape(values.shape)
@@ -176,6 +203,10 @@ def from_message(values: np.ndarray[Any, Any], name: str, like: Array) -> Array:
     return result
 
 
+def _not_scalar(value: Array) -> Array:
+    return np.asarray(value) if isinstance(value, np.generic) else value
+
+
 def _wide(name: str) -> str:
     return "float32" if DTYPES[name].itemsize == 2 else name
 
@@ -185,6 +216,8 @@ def _detached(array: Array) -> Array:
 
 
 def _native(library: str, name: str) -> Any:
+    if not supports(library, dtype(name).name):
+        raise ValueError(f"dtype: {library} has no {name}")
     return getattr(_module(library), name)
 
 

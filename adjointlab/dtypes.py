@@ -12,7 +12,7 @@ class Dtype:
     """An element type.
 
     `precision` is the number of bits p for which every integer of magnitude at most 2**p is represented exactly
-    in each real component; `itemsize` is in bytes; `real` names the type of a component.
+    in each real component (below 2**p in an integer type); `itemsize` is in bytes; `real` names the type of a component.
     """
 
     name: str

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from operator import index as integer
 
 from adjointlab.partition import Index, Partition
 
@@ -18,6 +19,10 @@ Window = tuple[int, int]
 
 def balanced_cut(length: int, parts: int) -> tuple[int, ...]:
     """The boundaries 0 = c_0 <= ... <= c_parts = length; the remainder goes to the first parts, one each."""
+    if length < 0 or parts < 1:
+        raise ValueError(
+            f"length: {length} elements cannot be cut into {parts} parts; at least 0 into at least 1 can"
+        )
     side, rest = divmod(length, parts)
     return tuple(part * side + min(part, rest) for part in range(parts + 1))
 
@@ -34,7 +39,7 @@ class Layout:
     they may be empty, overlap (copies, halos), reach beyond the tensor (padding) and leave gaps (trimmed input).
 
     Raises `ValueError` for a partition of another order than the tensor, a negative side, a window that stops
-    before it starts, or a number of windows that does not match the partition.
+    before it starts, or a number of windows that does not match the partition; `TypeError` for what is not an integer.
     """
 
     shape: tuple[int, ...]
@@ -49,7 +54,7 @@ class Layout:
         windows: Sequence[Sequence[Window]] | None = None,
         axes: Sequence[int | None] | None = None,
     ) -> None:
-        sides = tuple(int(side) for side in shape)
+        sides = tuple(integer(side) for side in shape)
         if any(side < 0 for side in sides):
             raise ValueError(f"shape: a side of a tensor is at least 0, not {sides}")
         along = tuple(range(len(sides))) if axes is None else tuple(axes)
@@ -59,9 +64,11 @@ class Layout:
             ends = [balanced_cut(side, count) for side, count in zip(sides, parts, strict=True)]
             pieces = tuple(tuple(pairwise(cut)) for cut in ends)
         else:
-            pieces = tuple(tuple((int(start), int(stop)) for start, stop in dim) for dim in windows)
+            pieces = tuple(tuple((integer(start), integer(stop)) for start, stop in dim) for dim in windows)
         if len(pieces) != len(sides):
-            raise ValueError(f"windows: a tensor of order {len(sides)} needs {len(sides)} lists, not {len(pieces)}")
+            raise ValueError(
+                f"windows: a tensor of order {len(sides)} needs {len(sides)} lists, not {len(pieces)}"
+            )
         for dim, (dim_windows, count) in enumerate(zip(pieces, parts, strict=True)):
             if len(dim_windows) != count:
                 raise ValueError(
@@ -88,7 +95,7 @@ class Layout:
         ``cuts[k]`` is (0, c_1, ..., n_k), never decreasing; equal neighbours make an empty local tensor; `None`
         takes the balanced cut. Raises `ValueError` for boundaries that decrease or do not cover the dimension.
         """
-        sides = tuple(int(side) for side in shape)
+        sides = tuple(integer(side) for side in shape)
         if len(cuts) != len(sides):
             raise ValueError(f"cuts: a tensor of order {len(sides)} needs {len(sides)} cuts, not {len(cuts)}")
         balanced = cls(sides, partition, axes=axes)
@@ -97,7 +104,7 @@ class Layout:
             if given is None:
                 windows.append(balanced.windows[dim])
                 continue
-            ends = tuple(int(end) for end in given)
+            ends = tuple(integer(end) for end in given)
             if not ends or ends[0] != 0 or ends[-1] != side:
                 raise ValueError(f"cuts: {ends} do not cover dimension {dim}; they must run from 0 to {side}")
             if any(right < left for left, right in pairwise(ends)):
@@ -149,11 +156,18 @@ class Layout:
             or len(local) != len(shape)
             or any(not 0 <= i < n for i, n in zip(local, shape, strict=True))
         ):
-            raise ValueError(f"local: {tuple(local)} is not in the local tensor of rank {rank}, of shape {shape}")
+            raise ValueError(
+                f"local: {tuple(local)} is not in the local tensor of rank {rank}, of shape {shape}"
+            )
         return tuple(i + start for i, (start, _) in zip(local, window, strict=True))
 
     def holders(self, index: Sequence[int]) -> Iterator[tuple[int, Index]]:
-        """Every (rank, local index) that holds the global element `index`, in the partition's order."""
+        """Every (rank, local index) that holds the global element `index`, in the partition's order.
+
+        An element may lie outside the tensor, in padding. Raises `ValueError` for an index of another order.
+        """
+        if len(index) != self.order:
+            raise ValueError(f"index: {tuple(index)} does not have the {self.order} dimensions of the tensor")
         for rank in self.partition.ranks:
             window = self.window(rank)
             assert window is not None
@@ -162,10 +176,17 @@ class Layout:
 
     @cached_property
     def overlapping(self) -> tuple[bool, ...]:
-        """For each partition dimension, whether some element is held at two or more indices along it."""
+        """For each partition dimension, whether some element is held at two or more indices along it.
+
+        Elements in padding count; where all local tensors are empty, none is held at all.
+        """
+        anything = any(map(math.prod, self._local_shapes.values()))
         return tuple(
-            side > 1
-            and all(_overlap(self.windows[dim]) for dim, axis in enumerate(self.axes) if axis == partition_dim)
+            anything
+            and side > 1
+            and all(
+                _overlap(self.windows[dim]) for dim, axis in enumerate(self.axes) if axis == partition_dim
+            )
             for partition_dim, side in enumerate(self.partition.shape)
         )
 
@@ -174,16 +195,24 @@ class Layout:
         """For each partition dimension, whether all indices along it hold the same windows."""
         return tuple(
             all(
-                len(set(self.windows[dim])) == 1 for dim, axis in enumerate(self.axes) if axis == partition_dim
+                len(set(self.windows[dim])) == 1
+                for dim, axis in enumerate(self.axes)
+                if axis == partition_dim
             )
             for partition_dim in range(self.partition.order)
         )
 
     @cached_property
     def is_cut(self) -> bool:
-        """Whether every element of the tensor is held exactly once, and nothing else is held."""
+        """Whether every element of the tensor is held exactly once, and nothing else is held.
+
+        The windows may lie in any order along the partition, and empty ones anywhere.
+        """
+        if 0 in self.shape:
+            return not any(map(math.prod, self._local_shapes.values()))
         return not any(self.overlapping) and all(
-            _covers(dim, side) for dim, side in zip(self.windows, self.shape, strict=True)
+            _covers(sorted(window for window in dim if window[0] < window[1]), side)
+            for dim, side in zip(self.windows, self.shape, strict=True)
         )
 
     @cached_property
@@ -206,7 +235,7 @@ class Layout:
                 held.append("copied")
             else:
                 held.append(" ".join(f"{start}:{stop}" for start, stop in windows))
-        return f"[{', '.join(map(str, self.shape))}] cut at {', '.join(held)}"
+        return f"[{', '.join(map(str, self.shape))}]" + (f" cut at {', '.join(held)}" if held else "")
 
 
 def _check_axes(
@@ -221,7 +250,9 @@ def _check_axes(
         raise ValueError(f"axes: a tensor of order {len(shape)} needs {len(shape)} entries, not {axes}")
     used = [axis for axis in axes if axis is not None]
     if len(set(used)) != len(used) or any(not 0 <= axis < partition.order for axis in used):
-        raise ValueError(f"axes: {axes} are not distinct dimensions of a partition of order {partition.order}")
+        raise ValueError(
+            f"axes: {axes} are not distinct dimensions of a partition of order {partition.order}"
+        )
 
 
 def _overlap(windows: Sequence[Window]) -> bool:
@@ -233,5 +264,3 @@ def _covers(windows: Sequence[Window], side: int) -> bool:
     """Whether the windows, in order, run from 0 to `side` without gap or overlap."""
     ends = [0, *(stop for _, stop in windows)]
     return ends[-1] == side and all(start == end for (start, _), end in zip(windows, ends, strict=False))
-
-

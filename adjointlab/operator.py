@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,19 @@ from adjointlab.space import Space
 if TYPE_CHECKING:
     from adjointlab.program import Program
 
-__all__ = ["Adjoint", "LinearOperator", "apply_adjoint", "apply_forward", "basis_vector", "coordinates"]
+__all__ = [
+    "Adjoint",
+    "LinearOperator",
+    "NotInSpace",
+    "apply_adjoint",
+    "apply_forward",
+    "basis_vector",
+    "coordinates",
+]
+
+
+class NotInSpace(ValueError):
+    """An operator returned something that is no element of the space it declares."""
 
 
 class LinearOperator(ABC):
@@ -76,21 +89,19 @@ class LinearOperator(ABC):
     def __neg__(self) -> LinearOperator:
         return Scaled(-1, self)
 
-    def matrix(self) -> np.ndarray[Any, Any]:
+    def matrix(self, library: str = "numpy") -> np.ndarray[Any, Any]:
         """Collective over `comm`: the matrix <F e_i, f_j>, of shape (j, i), on every rank.
 
-        e_i runs over the basis of the domain and f_j over that of the codomain's dual. Costs one application for
-        each basis vector of the domain.
+        e_i runs over the basis of the domain, in arrays of `library`, and f_j over that of the codomain's dual. Costs
+        one application for each basis vector of the domain.
         """
         rank = self.comm.Get_rank()
         columns = [
-            self._assembled(coordinates(self.codomain, apply_forward(self, basis_vector(self.domain, i, rank)), rank))
+            coordinates(self.codomain, apply_forward(self, basis_vector(self.domain, i, rank, library)), rank)
             for i in range(self.domain.dimension)
         ]
-        shape = (self.codomain.dual.dimension, 0)
-        return np.stack(columns, axis=1) if columns else np.zeros(shape)
-
-    def _assembled(self, contribution: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        height = self.codomain.dual.dimension
+        contribution = np.stack(columns, axis=1) if columns else np.zeros((height, 0))
         return np.asarray(sum(self.comm.allgather(contribution)))
 
 
@@ -143,7 +154,9 @@ class Sum(LinearOperator):
 
     def __init__(self, left: LinearOperator, right: LinearOperator) -> None:
         _require(left.domain == right.domain, "domain", left.domain, "domain", right.domain, "added")
-        _require(left.codomain == right.codomain, "codomain", left.codomain, "codomain", right.codomain, "added")
+        _require(
+            left.codomain == right.codomain, "codomain", left.codomain, "codomain", right.codomain, "added"
+        )
         self.left, self.right = left, right
         self.comm, self.domain, self.codomain = left.comm, left.domain, left.codomain
         self.gain = None if left.gain is None or right.gain is None else left.gain + right.gain
@@ -157,26 +170,30 @@ class Sum(LinearOperator):
 
 
 class Scaled(LinearOperator):
-    """c A, whose adjoint is conj(c) A*."""
+    """c A, whose adjoint is conj(c) A*. Raises `ValueError` where c is not in the field of every tensor."""
 
     def __init__(self, scalar: complex, operator: LinearOperator) -> None:
-        if isinstance(scalar, complex) and scalar.imag and not (operator.domain.is_complex and operator.codomain.is_complex):
-            raise ValueError(f"scalar: {scalar} is complex, but the operator acts on a real space")
-        self.scalar, self.operator = scalar, operator
+        number = _number(scalar)
+        for tensor in (*operator.domain.tensors, *operator.codomain.tensors):
+            if isinstance(number, complex) and not tensor.element.is_complex:
+                raise ValueError(f"scalar: {scalar} is complex, but the operator acts on the real {tensor}")
+            if tensor.element.is_integer and not isinstance(number, int):
+                raise ValueError(f"scalar: {scalar} is no integer, but the operator acts on {tensor}")
+        self.scalar, self.operator = number, operator
         self.comm, self.domain, self.codomain = operator.comm, operator.domain, operator.codomain
-        whole = not isinstance(scalar, complex) and float(scalar).is_integer()
-        self.gain = max(1, abs(int(scalar.real))) * operator.gain if whole and operator.gain is not None else None
+        whole = not isinstance(number, complex) and float(number).is_integer()
+        self.gain = max(1, int(abs(number))) * operator.gain if whole and operator.gain is not None else None
         self.fan_in = None if operator.fan_in is None else operator.fan_in + 1
 
     def forward(self, *x: Any) -> Any:
         return _scale(self.scalar, self.operator.forward(*x))
 
     def adjoint(self, *y: Any) -> Any:
-        return _scale(complex(self.scalar).conjugate() if isinstance(self.scalar, complex) else self.scalar, self.operator.adjoint(*y))
+        return _scale(self.scalar.conjugate(), self.operator.adjoint(*y))
 
 
 def apply_forward(operator: LinearOperator, x: Sequence[Any]) -> tuple[Any, ...]:
-    """F x as a tuple of local tensors. Raises `TypeError` or `ValueError` if they are not what the codomain declares."""
+    """F x as a tuple of local tensors. Raises :class:`NotInSpace` if they are not what the codomain declares."""
     return _declared("forward", operator.codomain, _tuple(operator.forward(*x)), operator.comm)
 
 
@@ -188,31 +205,33 @@ def apply_adjoint(operator: LinearOperator, y: Sequence[Any]) -> tuple[Any, ...]
 def _declared(direction: str, space: Space, outputs: tuple[Any, ...], comm: Any) -> tuple[Any, ...]:
     rank = comm.Get_rank()
     if len(outputs) != len(space.tensors):
-        raise ValueError(f"{direction} returned {len(outputs)} tensors, but the space has {len(space.tensors)}: {space}")
+        raise NotInSpace(
+            f"{direction} returned {len(outputs)} tensors, but the space has {len(space.tensors)}: {space}"
+        )
     for tensor, output in zip(space.tensors, outputs, strict=True):
         if not arrays.is_array(output):
-            raise TypeError(f"{direction} returned a {type(output).__name__} on rank {rank}, not an array")
+            raise NotInSpace(f"{direction} returned a {type(output).__name__} on rank {rank}, not an array")
         shape = tuple(output.shape)
         if not tensor.layout.partition.is_active(rank):
             if 0 not in shape:
-                raise ValueError(
+                raise NotInSpace(
                     f"{direction} returned shape {shape} on rank {rank}, which is inactive in {tensor.layout.partition} "
                     "and holds a zero-volume tensor"
                 )
         elif shape != tensor.layout.local_shape(rank):
-            raise ValueError(
+            raise NotInSpace(
                 f"{direction} returned shape {shape} on rank {rank}, but the layout {tensor.layout} gives it "
                 f"{tensor.layout.local_shape(rank)}"
             )
-        elif arrays.dtype_of(output).name != tensor.dtype:
-            raise TypeError(
-                f"{direction} returned {arrays.dtype_of(output).name} on rank {rank}, but the space is {tensor.dtype}"
-            )
+        elif (name := str(output.dtype).removeprefix("torch.")) != tensor.dtype:
+            raise NotInSpace(f"{direction} returned {name} on rank {rank}, but the space is {tensor.dtype}")
     return outputs
 
 
 def basis_vector(space: Space, index: int, rank: int, library: str = "numpy") -> tuple[Any, ...]:
-    """What `rank` holds of the basis vector e_index of `space`."""
+    """What `rank` holds of the basis vector e_index of `space`. Raises `ValueError` where there is none."""
+    if not 0 <= index < space.dimension:
+        raise ValueError(f"index: {index} is not in 0 ... {space.dimension - 1}, the basis of {space}")
     local = []
     for position, tensor in enumerate(space.tensors):
         zeros = arrays.zeros(tensor.layout.local_shape(rank), tensor.dtype, library)
@@ -245,13 +264,23 @@ def _tuple(value: Any) -> tuple[Any, ...]:
 
 
 def _combine(a: Any, b: Any) -> Any:
-    sums = tuple(x + y for x, y in zip(_tuple(a), _tuple(b), strict=True))
+    sums = tuple(arrays.add(x, y) for x, y in zip(_tuple(a), _tuple(b), strict=True))
     return sums if isinstance(a, tuple | list) else sums[0]
 
 
 def _scale(scalar: complex, value: Any) -> Any:
-    scaled = tuple(array * scalar for array in _tuple(value))
+    scaled = tuple(arrays.scale(scalar, array) for array in _tuple(value))
     return scaled if isinstance(value, tuple | list) else scaled[0]
+
+
+def _number(scalar: Any) -> int | float | complex:
+    """`scalar` as the plainest of Python's numbers, which changes no array's element type."""
+    if isinstance(scalar, Integral):
+        return int(scalar)
+    if isinstance(scalar, Real):
+        return float(scalar)
+    number = complex(scalar)
+    return number if number.imag else number.real
 
 
 def _require(holds: bool, left: str, a: Space, right: str, b: Space, verb: str) -> None:
@@ -263,5 +292,3 @@ def _require(holds: bool, left: str, a: Space, right: str, b: Space, verb: str) 
 
 def _located(space: Space) -> str:
     return ", ".join(f"{tensor} over {tensor.layout.partition}" for tensor in space.tensors)
-
-

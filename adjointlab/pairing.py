@@ -41,7 +41,7 @@ class Exact:
         return Exact(self.real - other.real, self.imag - other.imag)
 
     def __abs__(self) -> float:
-        return math.hypot(float(self.real), float(self.imag))
+        return math.hypot(_float(self.real), _float(self.imag))
 
     def __str__(self) -> str:
         parts = [_decimal(self.real)] + ([_decimal(self.imag) + "i"] if self.imag else [])
@@ -65,7 +65,9 @@ def pair_local(space: Space, x: Sequence[Any], g: Sequence[Any], rank: int) -> E
 
 
 def dot(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Exact:
-    """sum_i a_i conj(b_i), exactly."""
+    """sum_i a_i conj(b_i), exactly. Raises :class:`NotFinite`, and `ValueError` where the shapes differ."""
+    if a.shape != b.shape:
+        raise ValueError(f"b: has shape {b.shape}, but a has shape {a.shape}")
     a, b = a.ravel(), b.ravel()
     real = _dot(a.real, b.real)
     if not (np.iscomplexobj(a) or np.iscomplexobj(b)):
@@ -76,10 +78,13 @@ def dot(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Exact:
 def _dot(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Fraction:
     if a.size == 0:
         return Fraction(0)
-    if a.size <= _SMALL or a.dtype.kind in "iu":  # integers of 64 bits do not fit the limbs
+    if (
+        a.size <= _SMALL or a.dtype.kind in "iu" or b.dtype.kind in "iu"
+    ):  # integers of 64 bits do not fit the limbs
         (scale_a, whole_a), (scale_b, whole_b) = _whole(a.tolist()), _whole(b.tolist())
         return Fraction(sum(map(int.__mul__, whole_a, whole_b)), scale_a * scale_b)
-    return _dot_in_limbs(a, b)
+    blocks = range(0, a.size, _BLOCK)
+    return sum((_dot_in_limbs(a[i : i + _BLOCK], b[i : i + _BLOCK]) for i in blocks), Fraction(0))
 
 
 def _whole(values: list[float] | list[int]) -> tuple[int, list[int]]:
@@ -93,11 +98,12 @@ def _whole(values: list[float] | list[int]) -> tuple[int, list[int]]:
 
 
 _LIMB = 18
-_LIMBS = 3  # 3 * 18 = 54 bits hold a signed 53-bit significand
+_LIMBS = 3  # 3 * 18 = 54 bits hold the magnitude of a 53-bit significand
+_BLOCK = 1 << 20
 
 
 def _dot_in_limbs(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Fraction:
-    """Significands split into limbs: a product has at most 36 bits, so 2**27 of them add up in 64 bits."""
+    """Significands split into limbs: a product has at most 36 bits, so a block of 2**20 adds up in 64 bits."""
     significand_a, exponent_a = _significands(a)
     significand_b, exponent_b = _significands(b)
     exponents = exponent_a + exponent_b
@@ -131,4 +137,11 @@ def _split(significands: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
 
 
 def _decimal(value: Fraction) -> str:
-    return str(value.numerator) if value.denominator == 1 else repr(float(value))
+    return str(value.numerator) if value.denominator == 1 else repr(_float(value))
+
+
+def _float(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

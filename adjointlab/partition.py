@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from operator import index as integer
 
 __all__ = ["Index", "Partition"]
 
@@ -20,23 +21,25 @@ class Partition:
     `ranks` lists the workers in row-major order of the grid (default: 0, 1, 2, ...). They may be any distinct
     ranks in any order; a rank that is not listed is *inactive*. A partition is pure data, the same on every rank.
 
-    Raises `ValueError` for a side below 1, a negative or repeated rank, or a grid that does not match its ranks.
+    Raises `ValueError` for a side below 1, a negative or repeated rank, or a grid that does not match its ranks;
+    `TypeError` for what is not an integer.
     """
 
     shape: tuple[int, ...]
     ranks: tuple[int, ...]
 
     def __init__(self, shape: Sequence[int], ranks: Iterable[int] | None = None) -> None:
-        sides = tuple(int(side) for side in shape)
+        sides = tuple(integer(side) for side in shape)
         if any(side < 1 for side in sides):
             raise ValueError(f"shape: every side of a partition is at least 1, not {sides}")
         size = math.prod(sides)
-        workers = tuple(range(size)) if ranks is None else tuple(int(rank) for rank in ranks)
+        workers = tuple(range(size)) if ranks is None else tuple(integer(rank) for rank in ranks)
         if len(workers) != size:
             raise ValueError(
                 f"ranks: a {_times(sides)} partition needs {size} ranks, not the {len(workers)} of {workers}"
             )
-        if repeated := sorted({rank for rank in workers if workers.count(rank) > 1}):
+        if len(set(workers)) != size:
+            repeated = sorted({rank for rank in workers if workers.count(rank) > 1})
             raise ValueError(f"ranks: {repeated} stand more than once in {workers}; a worker has one place")
         if any(rank < 0 for rank in workers):
             raise ValueError(f"ranks: a rank is at least 0, not {min(workers)}")
@@ -81,7 +84,9 @@ class Partition:
     def promote(self, order: int) -> Partition:
         """The same workers under leading sides of 1, up to `order` dimensions (seed paper, section 3.1)."""
         if order < self.order:
-            raise ValueError(f"order: a partition of order {self.order} is not promoted to {order}, which is less")
+            raise ValueError(
+                f"order: a partition of order {self.order} is not promoted to {order}, which is less"
+            )
         return Partition((1,) * (order - self.order) + self.shape, self.ranks)
 
     def transpose(self) -> Partition:
@@ -96,7 +101,9 @@ class Partition:
         """
         along = tuple(dims)
         if len(set(along)) != len(along) or any(not 0 <= dim < self.order for dim in along):
-            raise ValueError(f"dims: {along} are not distinct dimensions of a partition of order {self.order}")
+            raise ValueError(
+                f"dims: {along} are not distinct dimensions of a partition of order {self.order}"
+            )
         fixed = [dim for dim in range(self.order) if dim not in along]
         inner = tuple(self.shape[dim] for dim in along)
         groups = []

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,8 @@ class Buffer:
         keys += (slice(None),) * (len(self.shape) - len(keys))
         slices = []
         for entry, side in zip(keys, self.shape, strict=True):
+            if not isinstance(entry, slice):
+                raise ValueError(f"key: {entry} in dimension {len(slices)} of {self} is not a slice")
             start, stop, step = entry.indices(side)
             if step != 1:
                 raise ValueError(f"key: a region has step 1, not {step}")
@@ -91,9 +94,9 @@ class Region:
         return tuple(stop - start for start, stop in self.slices)
 
     @property
-    def index(self) -> tuple[slice, ...]:
-        """The region as an index of its buffer."""
-        return tuple(slice(start, stop) for start, stop in self.slices)
+    def index(self) -> tuple[slice | EllipsisType, ...]:
+        """The region as an index of its buffer, which gives a view also in a buffer of order 0."""
+        return (..., *(slice(start, stop) for start, stop in self.slices))
 
     def overlaps(self, other: Region) -> bool:
         """Whether the two share an element."""
@@ -195,7 +198,7 @@ class Program:
     """Generators in the order of their execution, from the buffers in scope at the start.
 
     Raises `ValueError` for a buffer that is in scope twice or unknown, a region outside its buffer, and an Add whose
-    regions overlap or differ in shape.
+    regions overlap or differ in shape or element type.
     """
 
     inputs: tuple[Buffer, ...]
@@ -220,14 +223,19 @@ class Program:
                 case Deallocate(buffer):
                     known = scope.pop((buffer.rank, buffer.name), None)
                     if known != buffer:
-                        raise ValueError(f"{place}: there is no buffer {buffer} {buffer.shape} in scope, but {known}")
+                        raise ValueError(
+                            f"{place}: there is no buffer {buffer} {buffer.shape} in scope, but {known}"
+                        )
                 case Clear(region):
                     _inside(scope, region, place)
                 case Add(source, target):
-                    _inside(scope, source, place)
-                    _inside(scope, target, place)
+                    names = [_inside(scope, region, place).dtype for region in (source, target)]
+                    if names[0] != names[1]:
+                        raise ValueError(f"{place}: the buffers have the element types {' and '.join(names)}")
                     if source.shape != target.shape:
-                        raise ValueError(f"{place}: the regions have shapes {source.shape} and {target.shape}")
+                        raise ValueError(
+                            f"{place}: the regions have shapes {source.shape} and {target.shape}"
+                        )
                     if source.overlaps(target):
                         raise ValueError(f"{place}: the regions overlap; Add needs disjoint ones")
         return tuple(sorted(scope.values()))
@@ -246,28 +254,29 @@ class Program:
         return Program(self.inputs, self.steps + other.steps)
 
     def execute(self, memory: Memory) -> dict[tuple[int, str], np.ndarray[Any, Any]]:
-        """Run over one global memory, which is not changed. Returns the buffers in scope at the end."""
-        scope = {(buffer.rank, buffer.name): np.array(memory[buffer.rank, buffer.name]) for buffer in self.inputs}
+        """Run over one global memory, which is not changed. Returns the buffers in scope at the end.
+
+        Raises `ValueError` where an input is missing or has another shape.
+        """
+        scope = {}
+        for buffer in self.inputs:
+            held = memory.get((buffer.rank, buffer.name))
+            if held is None or held.shape != buffer.shape:
+                found = "is missing" if held is None else f"has shape {held.shape}"
+                raise ValueError(f"memory: the input {buffer} of shape {buffer.shape} {found}")
+            scope[buffer.rank, buffer.name] = np.array(held)
         for step in self.steps:
-            match step:
-                case Allocate(buffer):
-                    scope[buffer.rank, buffer.name] = np.zeros(buffer.shape, dtype=_stored(buffer.dtype))
-                case Deallocate(buffer):
-                    del scope[buffer.rank, buffer.name]
-                case Clear(region):
-                    scope[region.key][region.index] = 0
-                case Add(source, target):
-                    scope[target.key][target.index] += scope[source.key][source.index]
+            _apply(step, scope)
         return scope
 
     def matrix(self) -> np.ndarray[Any, Any]:
         """The matrix of shape (elements of the outputs, elements of the inputs), buffers in their order, row-major."""
-        width = sum(buffer.size for buffer in self.inputs)
-        identity = np.eye(width)
         columns = []
-        for column in identity:
-            result = self.execute(_unflatten(column, self.inputs))
-            columns.append(_flatten(result, self.outputs))
+        for column in np.eye(sum(buffer.size for buffer in self.inputs)):
+            scope = _unflatten(column, self.inputs)
+            for step in self.steps:
+                _apply(step, scope, "float64")
+            columns.append(_flatten(scope, self.outputs))
         height = sum(buffer.size for buffer in self.outputs)
         return np.stack(columns, axis=1) if columns else np.zeros((height, 0))
 
@@ -299,41 +308,50 @@ def _enter(scope: dict[tuple[int, str], Buffer], buffer: Buffer, place: str) -> 
     scope[buffer.rank, buffer.name] = buffer
 
 
-def _inside(scope: Mapping[tuple[int, str], Buffer], region: Region, place: str) -> None:
+def _inside(scope: Mapping[tuple[int, str], Buffer], region: Region, place: str) -> Buffer:
     buffer = scope.get(region.key)
     if buffer is None:
         raise ValueError(f"{place}: there is no buffer {region.buffer}@{region.rank} in scope")
     if len(region.slices) != len(buffer.shape) or any(
-        not 0 <= start <= stop <= side for (start, stop), side in zip(region.slices, buffer.shape, strict=True)
+        not 0 <= start <= stop <= side
+        for (start, stop), side in zip(region.slices, buffer.shape, strict=True)
     ):
         raise ValueError(f"{place}: the region {region} is not inside its buffer of shape {buffer.shape}")
+    return buffer
+
+
+def _apply(
+    step: Generator, scope: dict[tuple[int, str], np.ndarray[Any, Any]], dtype: str | None = None
+) -> None:
+    """Execute one generator in a memory; `dtype` allocates every buffer in that element type, not in its own."""
+    match step:
+        case Allocate(buffer):
+            scope[buffer.rank, buffer.name] = np.zeros(buffer.shape, dtype=dtype or _stored(buffer.dtype))
+        case Deallocate(buffer):
+            del scope[buffer.rank, buffer.name]
+        case Clear(region):
+            scope[region.key][region.index] = 0
+        case Add(source, target):
+            scope[target.key][target.index] += scope[source.key][source.index]
 
 
 def _largest(program: Program) -> int:
-    scope = {
-        (buffer.rank, buffer.name): np.ones(buffer.shape, dtype=np.int64)
-        for buffer in program.inputs
-    }
-    largest = 1
+    scope = {(buffer.rank, buffer.name): np.ones(buffer.shape) for buffer in program.inputs}
+    largest = 1.0
     for step in program.steps:
-        match step:
-            case Allocate(buffer):
-                scope[buffer.rank, buffer.name] = np.zeros(buffer.shape, dtype=np.int64)
-            case Deallocate(buffer):
-                del scope[buffer.rank, buffer.name]
-            case Clear(region):
-                scope[region.key][region.index] = 0
-            case Add(source, target):
-                scope[target.key][target.index] += scope[source.key][source.index]
-                largest = max(largest, int(np.max(scope[target.key][target.index], initial=0)))
-    return largest
+        _apply(step, scope, "float64")
+        if isinstance(step, Add):
+            largest = max(largest, np.max(scope[step.target.key][step.target.index], initial=0.0))
+    return int(largest)
 
 
 def _stored(dtype: str) -> str:
     return "float32" if dtype == "bfloat16" else dtype
 
 
-def _unflatten(vector: np.ndarray[Any, Any], held: Iterable[Buffer]) -> dict[tuple[int, str], np.ndarray[Any, Any]]:
+def _unflatten(
+    vector: np.ndarray[Any, Any], held: Iterable[Buffer]
+) -> dict[tuple[int, str], np.ndarray[Any, Any]]:
     memory, start = {}, 0
     for buffer in held:
         memory[buffer.rank, buffer.name] = vector[start : start + buffer.size].reshape(buffer.shape)

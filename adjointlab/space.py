@@ -35,6 +35,10 @@ class LocalType(Enum):
     PARTIAL = "partial"
     INVARIANT = "invariant"
 
+    @classmethod
+    def _missing_(cls, value: object) -> LocalType:
+        raise ValueError(f"types: {value!r} is not one of {', '.join(entry.value for entry in cls)}")
+
     @property
     def dual(self) -> LocalType:
         """The local type of a cotangent."""
@@ -44,6 +48,9 @@ class LocalType(Enum):
     def is_shared(self) -> bool:
         """Whether the ranks hold the same values."""
         return self in (LocalType.REPLICATED, LocalType.INVARIANT)
+
+    def __repr__(self) -> str:
+        return f"LocalType.{self.name}"  # as Python reads it back
 
 
 _DUALS = {
@@ -102,7 +109,10 @@ class Tensor:
         partition = self.layout.partition
         return {
             rank: partition.rank(
-                [0 if entry.is_shared else i for i, entry in zip(partition.index(rank), self.types, strict=True)]
+                [
+                    0 if entry.is_shared else i
+                    for i, entry in zip(partition.index(rank), self.types, strict=True)
+                ]
             )
             for rank in partition.ranks
         }
@@ -160,7 +170,9 @@ class Space:
         name: str = "x",
     ) -> None:
         entries = tuple(
-            Tensor(entry, dtype, tuple(LocalType(t) for t in types), name) if isinstance(entry, Layout) else entry
+            Tensor(entry, dtype, tuple(LocalType(t) for t in types), name)
+            if isinstance(entry, Layout)
+            else entry
             for entry in tensors
         )
         names = [entry.name for entry in entries]
@@ -168,7 +180,7 @@ class Space:
             raise ValueError(f"tensors: the names {names} are not distinct; give each tensor its own name")
         object.__setattr__(self, "tensors", entries)
 
-    @property
+    @cached_property
     def dual(self) -> Space:
         """The space of cotangents."""
         return Space(*(tensor.dual for tensor in self.tensors))

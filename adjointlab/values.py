@@ -25,7 +25,11 @@ class Draw:
     """Which values to take: the key of the generator, and the set the values come from.
 
     With `bound` K > 0 the values are integers in {-K, ..., K} times ``2**exponent`` (Gaussian integers in a complex
-    tensor); with `bound` 0 they fill the whole significand, uniform in [-1, 1) times ``2**exponent``.
+    tensor); with `bound` 0 they fill the whole significand, uniform in [-1, 1) times ``2**exponent``. Tensors of an
+    integer type have no exponent and need a bound.
+
+    Raises `ValueError` for a side that is neither "primal" nor "dual", a negative bound, and one that no 64-bit
+    integer type holds.
     """
 
     seed: int
@@ -33,6 +37,12 @@ class Draw:
     side: str  # "primal" or "dual"
     bound: int = 0
     exponent: int = 0
+
+    def __post_init__(self) -> None:
+        if self.side not in ("primal", "dual"):
+            raise ValueError(f"side: {self.side!r} is neither 'primal' nor 'dual'")
+        if not 0 <= self.bound < 1 << 63:
+            raise ValueError(f"bound: {self.bound} is not in 0 ... 2**63 - 1")
 
 
 def local_values(space: Space, position: int, rank: int, draw: Draw) -> np.ndarray[Any, Any]:
@@ -59,19 +69,24 @@ def global_values(space: Space, position: int, draw: Draw) -> np.ndarray[Any, An
 def _values(
     tensor: Tensor, position: int, window: tuple[Window, ...], copy: int, draw: Draw
 ) -> np.ndarray[Any, Any]:
-    key = _mix_int(_mix_int(_mix_int(draw.seed * 64 + draw.number) ^ (position * 2 + (draw.side == "dual"))) ^ copy)
-    counters = np.zeros((), dtype=np.uint64)
+    key = 0
+    for part in (draw.seed, draw.number, position, int(draw.side == "dual"), copy):
+        key = _mix_int(key ^ part)
+    counters: np.ndarray[Any, Any] = np.zeros(1, dtype=np.uint64)  # of order 1 at least: NumPy warns when scalars wrap around
     for (start, stop), (low, high) in zip(window, tensor.layout.hull, strict=True):
-        counters = counters[..., None] * np.uint64(high - low) + np.arange(start - low, stop - low, dtype=np.uint64)
+        counters = counters[..., None] * np.uint64(high - low) + np.arange(
+            start - low, stop - low, dtype=np.uint64
+        )
     parts = 2 if tensor.element.is_complex else 1
     components = [
-        _component(tensor, _hash(counters * np.uint64(parts) + np.uint64(part), key), draw) for part in range(parts)
+        _component(tensor, _hash(counters * np.uint64(parts) + np.uint64(part), key), draw)
+        for part in range(parts)
     ]
     values = components[0] if parts == 1 else components[0] + 1j * components[1]
-    return np.asarray(values, dtype=_stored(tensor))
+    return np.asarray(values, dtype=_stored(tensor)).reshape([stop - start for start, stop in window])
 
 
-def _component(tensor: Tensor, bits: np.ndarray[Any, Any], draw: Draw) -> np.ndarray[Any, Any]:
+def _component(tensor: Tensor, bits: np.ndarray[Any, Any], draw: Draw) -> Any:
     scale = 2.0**draw.exponent
     if draw.bound:
         whole = (bits % np.uint64(2 * draw.bound + 1)).astype(np.int64) - draw.bound
@@ -79,8 +94,8 @@ def _component(tensor: Tensor, bits: np.ndarray[Any, Any], draw: Draw) -> np.nda
     if tensor.element.is_integer:
         raise ValueError("an integer tensor has no floating values; give a bound")
     precision = tensor.element.precision
-    significands = (bits >> np.uint64(64 - precision)).astype(np.float64)
-    return (significands * 2.0 ** (1 - precision) - 1.0) * scale
+    significands = (bits >> np.uint64(63 - precision)).astype(np.int64) - 2**precision
+    return significands * 2.0**-precision * scale
 
 
 def _differs(tensor: Tensor) -> list[bool]:
@@ -111,7 +126,7 @@ def _hash(counters: np.ndarray[Any, Any], key: int) -> np.ndarray[Any, Any]:
 def _mix(z: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    return np.asarray(z ^ (z >> np.uint64(31)))
 
 
 def _mix_int(z: int) -> int:

@@ -1,0 +1,1 @@
+"""Checks: one small question each, answered for one case."""

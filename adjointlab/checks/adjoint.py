@@ -1,0 +1,198 @@
+"""Is the backward pass the adjoint of the forward pass? <Fx, y> = <x, F*y> (seed paper, eqs. 1 and 26)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from adjointlab import arrays
+from adjointlab.checks.bench import Bench, Gain
+from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.pairing import ZERO, Exact, NotFinite, pair_local
+from adjointlab.space import Space
+
+__all__ = ["AdjointCheck", "Products", "miss_probability"]
+
+MISS_TARGET = 1e-9
+"""Exact draws repeat until a wrong adjoint is missed with at most this probability."""
+
+
+@dataclass(frozen=True)
+class Products:
+    """One rank's contributions to both inner products of one draw, and to the norms of eq. 26 (squared)."""
+
+    bound: int  # K of an exact draw, 0 for the floating form
+    forward: Exact  # to <Fx, y>
+    adjoint: Exact  # to <x, F*y>
+    squares: tuple[float, float, float, float]  # of Fx, y, x, F*y
+    sums: tuple[float, float]  # of |x|, |y|
+    peaks: tuple[float, float]  # max |x|, max |y|
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one rank saw: its products, or where a NaN or infinity stood; and facts that all ranks share."""
+
+    products: tuple[Products, ...]
+    not_finite: str
+    gain: Gain
+    unit_roundoff: float
+
+
+class AdjointCheck(Check):
+    """The dot test: exact on integers that rounding cannot touch, and in floating point.
+
+    One exact draw of integers from {-K, ..., K} misses a wrong adjoint with probability at most 2/(2K+1)
+    (Schwartz-Zippel: the difference of both sides is a polynomial of degree two). Draws repeat until the product of
+    these bounds is below 1e-9. The floating form uses the full significand and a bound from the operator's fan-in.
+    """
+
+    name = "adjoint"
+
+    def observe(self, bench: Bench) -> Observation:
+        gain = bench.gain
+        bound = bench.integer_bound() if gain.value else 0
+        rounds = _rounds(bound)
+        integers = any(t.element.is_integer for t in (*bench.domain.tensors, *bench.codomain.tensors))
+        products: list[Products] = []
+        not_finite = ""
+        try:
+            for number in range(rounds):
+                products.append(_products(bench, number, bound))
+            if not integers:
+                products.append(_products(bench, rounds, 0))
+        except NotFinite as error:
+            not_finite = str(error)
+        return Observation(
+            tuple(products),
+            not_finite,
+            gain,
+            0.0 if integers else 2.0**-bench.precision,
+        )
+
+    def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
+        first = observations[0]
+        for rank, seen in enumerate(observations):
+            if seen.not_finite:
+                return incoherent("forward or adjoint returned NaN or infinity", ("rank", str(rank)))
+        draws = [_total(contributions) for contributions in zip(*(o.products for o in observations), strict=True)]
+        exact = [draw for draw in draws if draw.bound]
+        figures: dict[str, float | str] = {"gain": first.gain.value, "gain from": first.gain.source}
+        if exact:
+            figures["miss probability"] = miss_probability(exact[0].bound) ** len(exact)
+        for draw in draws:
+            error = _error(draw, spaces.mixed)
+            allowed = 0.0 if draw.bound and first.gain.is_exact else _rounding_bound(draw, first)
+            if not draw.bound:
+                figures["floating error (eq. 26)"] = _normwise(draw, error)
+            if error > allowed:
+                return incoherent(
+                    "adjoint is not the transpose of forward",
+                    ("⟨Fx, y⟩", str(draw.forward)),
+                    ("⟨x, F*y⟩", str(draw.adjoint)),
+                    ("form", f"integers up to {draw.bound}, exact" if draw.bound else "floating"),
+                    ("error", f"{_normwise(draw, error):.3g} (eq. 26)"),
+                    **figures,
+                )
+        return coherent(**figures)
+
+
+def miss_probability(bound: int) -> float:
+    """The probability that one draw with values in {-K, ..., K} misses a wrong adjoint, at most.
+
+    Each value has a probability of at most 1/(2K+1) + 2**-64, as it is a 64-bit hash modulo 2K+1.
+    """
+    return min(1.0, 2 * (1 / (2 * bound + 1) + 2.0**-64))
+
+
+def _rounds(bound: int) -> int:
+    if bound < 1:
+        return 0
+    return math.ceil(math.log(MISS_TARGET) / math.log(miss_probability(bound)))
+
+
+def _products(bench: Bench, number: int, bound: int) -> Products:
+    # Powers of two other than one, so that a cast to integers shows.
+    exponents = (-2, -1, 1, 2)
+    seed = bench.setting.seed + number
+    fractional = not any(t.element.is_integer for t in (*bench.domain.tensors, *bench.codomain.tensors))
+    exponent_x, exponent_y = (exponents[seed % 4], exponents[seed // 4 % 4]) if fractional else (0, 0)
+    x, y = bench.primal(number, bound, exponent_x), bench.dual(number, bound, exponent_y)
+    image, coimage = bench.forward(x), bench.adjoint(y)
+    rank, domain, codomain = bench.rank, bench.domain, bench.codomain
+    squares = (
+        _square(codomain, image, rank),
+        _square(codomain, y, rank),
+        _square(domain, x, rank),
+        _square(domain, coimage, rank),
+    )
+    magnitudes = [
+        np.abs(np.concatenate([np.asarray(arrays.to_numpy(a), dtype=np.complex128).ravel() for a in v] or [[]]))
+        for v in (x, y)
+    ]
+    return Products(
+        bound,
+        pair_local(codomain, image, y, rank),
+        pair_local(domain, x, coimage, rank),
+        squares,
+        (float(magnitudes[0].sum()), float(magnitudes[1].sum())),
+        (float(magnitudes[0].max(initial=0.0)), float(magnitudes[1].max(initial=0.0))),
+    )
+
+
+def _square(space: Space, local: Sequence[object], rank: int) -> float:
+    return float(
+        sum(
+            (np.abs(np.asarray(arrays.to_numpy(array), dtype=np.complex128)) ** 2).sum()
+            for tensor, array in zip(space.tensors, local, strict=True)
+            if rank in tensor.counted
+        )
+    )
+
+
+def _total(contributions: Sequence[Products]) -> Products:
+    forward, adjoint = ZERO, ZERO
+    for part in contributions:
+        forward, adjoint = forward + part.forward, adjoint + part.adjoint
+    squares = np.sum([part.squares for part in contributions], axis=0)
+    sums = np.sum([part.sums for part in contributions], axis=0)
+    peaks = np.max([part.peaks for part in contributions], axis=0)
+    return Products(
+        contributions[0].bound, forward, adjoint, tuple(squares.tolist()), tuple(sums.tolist()), tuple(peaks.tolist())
+    )
+
+
+def _error(draw: Products, mixed: bool) -> float:
+    difference = draw.forward - draw.adjoint
+    return abs(Exact(difference.real)) if mixed else abs(difference)
+
+
+def _normwise(draw: Products, error: float) -> float:
+    """The left side of eq. 26."""
+    image, y, x, coimage = (math.sqrt(square) for square in draw.squares)
+    scale = max(image * y, x * coimage)
+    return error / scale if scale else error
+
+
+def _rounding_bound(draw: Products, seen: Observation) -> float:
+    """What rounding can do to <Fx, y> - <x, F*y>, a priori.
+
+    An output that adds up n terms has an error of at most gamma_{n-1} sum_j |F_ij| |x_j|, in any order of summation.
+    So <Fx, y> is off by at most gamma_{n-1} * gain * max|x| * sum|y|, and <x, F*y> likewise. Complex products and
+    magnitudes cost a factor of two at most. Pure data movement has n = 1 and must be exact.
+    """
+    u, n = seen.unit_roundoff, seen.gain.fan_in - 1
+    gamma = n * u / (1 - n * u) if n * u < 1 else math.inf
+    (sum_x, sum_y), (peak_x, peak_y) = draw.sums, draw.peaks
+    if seen.gain.row_sum:
+        scale = seen.gain.row_sum * (peak_x * sum_y + peak_y * sum_x)
+    else:
+        # Nothing is known of the operator but its size: normwise, as eq. 26 puts it.
+        image, y, x, coimage = (math.sqrt(square) for square in draw.squares)
+        scale = image * y + x * coimage
+    return 2 * gamma * scale
+

@@ -1,0 +1,184 @@
+"""The bench: what a check works with on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from adjointlab import arrays
+from adjointlab.checks.check import Inapplicable
+from adjointlab.checks.placement import Placed, place
+from adjointlab.operator import LinearOperator, apply_adjoint, apply_forward
+from adjointlab.space import Space
+from adjointlab.values import Draw, local_values
+
+__all__ = ["Bench", "Gain", "Setting"]
+
+PROBED_DIMENSION = 64
+"""The largest domain whose gain is read off a basis probe when nobody declares it."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a case feeds its operator: the key of the values, the array library, the memory orders of both sides."""
+
+    seed: int = 0
+    library: str = "numpy"
+    primal_order: str = "row-major"
+    dual_order: str = "row-major"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What bounds the arithmetic of an operator.
+
+    `value` is the largest absolute row sum of any intermediate, both directions, in units of the coefficients' last
+    bit; 0 where it is unknown. `fan_in` bounds the terms added up for an output. `source` is "declared" or "program"
+    (then integers below 2**p / value are exact), "probe" (intermediates unseen, so a difference within the rounding
+    bound stays undecided) or "unknown" (the floating form alone).
+    """
+
+    value: int
+    fan_in: int
+    row_sum: float
+    source: str
+
+    @property
+    def is_exact(self) -> bool:
+        return self.source in ("declared", "program")
+
+
+class Bench:
+    """One rank's operator, with the values that its case draws for it."""
+
+    def __init__(
+        self,
+        make: Callable[[], LinearOperator],
+        setting: Setting,
+        comm: Any,
+        reference: Callable[..., Any] | None = None,
+    ) -> None:
+        self._make = make
+        self.setting = setting
+        self.reference = reference  # the sequential twin: global tensors to global tensors
+        self.comm = comm
+        self.rank: int = comm.Get_rank()
+
+    @cached_property
+    def operator(self) -> LinearOperator:
+        """The instance under test."""
+        return self._make()
+
+    def fresh(self) -> LinearOperator:
+        """Another instance of the same case."""
+        return self._make()
+
+    @property
+    def domain(self) -> Space:
+        return self.operator.domain
+
+    @property
+    def codomain(self) -> Space:
+        return self.operator.codomain
+
+    def primal(self, number: int, bound: int, exponent: int = 0) -> tuple[Any, ...]:
+        """This rank's part of the `number`-th random element of the domain."""
+        return tuple(placed.view for placed in self.placed(self.domain, "primal", number, bound, exponent))
+
+    def dual(self, number: int, bound: int, exponent: int = 0) -> tuple[Any, ...]:
+        """This rank's part of the `number`-th random element of the codomain's dual."""
+        return tuple(placed.view for placed in self.placed(self.codomain.dual, "dual", number, bound, exponent))
+
+    def placed(
+        self, space: Space, side: str, number: int, bound: int, exponent: int = 0, order: str | None = None
+    ) -> tuple[Placed, ...]:
+        """The same, with the memory around it."""
+        draw = Draw(self.setting.seed, number, side, bound, exponent)
+        if order is None:
+            order = self.setting.primal_order if side == "primal" else self.setting.dual_order
+        return tuple(
+            place(local_values(space, position, self.rank, draw), tensor.dtype, self.setting.library, order)
+            for position, tensor in enumerate(space.tensors)
+        )
+
+    def forward(self, x: Sequence[Any], operator: LinearOperator | None = None) -> tuple[Any, ...]:
+        """F x, checked against the codomain's declaration."""
+        return apply_forward(operator or self.operator, x)
+
+    def adjoint(self, y: Sequence[Any], operator: LinearOperator | None = None) -> tuple[Any, ...]:
+        """F* y, checked against the declaration of the domain's dual."""
+        return apply_adjoint(operator or self.operator, y)
+
+    def numpy(self, local: Sequence[Any]) -> tuple[np.ndarray[Any, Any], ...]:
+        """Local tensors as NumPy arrays of their own, to be sent to the judge."""
+        return tuple(np.array(arrays.to_numpy(array)) for array in local)
+
+    @cached_property
+    def gain(self) -> Gain:
+        """Collective where nobody declares it: read off the program, else off a basis probe of a small case."""
+        operator = self.operator
+        dimension = max(self.domain.dimension, self.codomain.dual.dimension)
+        if operator.gain is not None:
+            return Gain(operator.gain, operator.fan_in or dimension, float(operator.gain), "declared")
+        specification = operator.specification()
+        if specification is not None:
+            programs = specification if isinstance(specification, tuple) else (specification,)
+            value = max(program.gain() for program in programs)
+            return Gain(value, operator.fan_in or value, float(value), "program")
+        if dimension > PROBED_DIMENSION:
+            return Gain(0, operator.fan_in or dimension, 0.0, "unknown")
+        return _probed(operator.matrix(), operator.fan_in)
+
+    @cached_property
+    def precision(self) -> int:
+        """p: integers up to 2**p are exact in every tensor of both spaces."""
+        tensors = (*self.domain.tensors, *self.codomain.tensors)
+        return min(tensor.element.precision for tensor in tensors)
+
+    def integer_bound(self, headroom: int = 1) -> int:
+        """K, the largest integers to draw so that no intermediate rounds; 0 where there are none.
+
+        `headroom` is the factor by which a check's own arithmetic may enlarge them.
+        """
+        gain = self.gain.value or 2**8
+        return int(min((2**self.precision - 1) // (gain * headroom), 2**53))
+
+    def integers(self, headroom: int = 1) -> int:
+        """The bound of the integers that a check of values draws.
+
+        Raises :class:`Inapplicable` where the element type has none that are exact in this case.
+        """
+        bound = min(self.integer_bound(headroom), 2**20)
+        if bound < 1:
+            raise Inapplicable(f"no integer is exact under a gain of {self.gain.value} with {self.precision} bits")
+        return bound
+
+    @cached_property
+    def tolerance(self) -> float:
+        """How far two computations of one value may differ, relative to the largest.
+
+        Nothing where integers are exact; a rounding of each term where the operator's gain is not known for sure.
+        """
+        return 0.0 if self.gain.is_exact else (self.gain.fan_in + 4) * 2.0 ** (2 - self.precision)
+
+
+def _probed(matrix: np.ndarray[Any, Any], fan_in: int | None) -> Gain:
+    if not matrix.size or not np.all(np.isfinite(matrix)):
+        return Gain(1, fan_in or 1, 1.0, "probe")
+    magnitudes = np.abs(matrix.real) + np.abs(matrix.imag)
+    row_sum = float(max(magnitudes.sum(axis=0).max(), magnitudes.sum(axis=1).max(), 1.0))
+    components = np.concatenate([matrix.real.ravel(), matrix.imag.ravel()])
+    last_bit = min(_last_bit(value) for value in components.tolist())
+    value = int(min(np.ceil(row_sum) / last_bit, 2.0**64))
+    terms = int(max((magnitudes != 0).sum(axis=0).max(), (magnitudes != 0).sum(axis=1).max()))
+    return Gain(value, fan_in or terms + 2, row_sum, "probe")
+
+
+def _last_bit(value: float) -> float:
+    """The weight of the lowest bit of `value`, at most 1."""
+    denominator = value.as_integer_ratio()[1]
+    return 1.0 / denominator

@@ -1,0 +1,77 @@
+"""Comparing elements of a space that were assembled from all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from adjointlab.space import Space, Tensor
+
+__all__ = ["Local", "first_difference", "first_unequal_copy", "summed"]
+
+Local = tuple[np.ndarray[Any, Any], ...]
+"""What one rank holds of an element of a space, in NumPy: one array for each tensor."""
+
+
+def first_difference(
+    space: Space, actual: Sequence[Local], expected: Sequence[Local], tolerance: float = 0.0
+) -> tuple[str, str, str] | None:
+    """Where two elements of `space` first differ: the place, the actual and the expected value; `None` if nowhere.
+
+    Partial tensors are compared after summation, never rank by rank. Differences up to `tolerance` times the largest
+    expected magnitude pass; NaN never does.
+    """
+    for position, tensor in enumerate(space.tensors):
+        got = summed(tensor, [local[position] for local in actual])
+        want = summed(tensor, [local[position] for local in expected])
+        scale = max((float(np.abs(array).max(initial=0.0)) for array in want.values()), default=0.0)
+        for rank, array in got.items():
+            if array.shape != want[rank].shape:
+                return f"{tensor.name} (rank {rank})", f"shape {array.shape}", f"shape {want[rank].shape}"
+            wrong = ~(np.abs(array - want[rank]) <= tolerance * scale)
+            if wrong.any():
+                local = tuple(int(i) for i in np.argwhere(wrong)[0])
+                return place(tensor, rank, local), _number(array[local]), _number(want[rank][local])
+    return None
+
+
+def first_unequal_copy(space: Space, local: Sequence[Local]) -> tuple[str, str, str] | None:
+    """The first element whose declared-equal copies differ: the place, its value, and the first copy's value."""
+    for position, tensor in enumerate(space.tensors):
+        for rank, first in tensor.groups.items():
+            mine, other = local[rank][position], local[first][position]
+            wrong = ~((mine == other) | (np.isnan(mine) & np.isnan(other)))
+            if wrong.any():
+                index = tuple(int(i) for i in np.argwhere(wrong)[0])
+                return place(tensor, rank, index), _number(mine[index]), f"{_number(other[index])} on rank {first}"
+    return None
+
+
+def summed(tensor: Tensor, local: Sequence[np.ndarray[Any, Any]]) -> dict[int, np.ndarray[Any, Any]]:
+    """The local tensor of each active rank, the summands of a partial one added up on the first of their ranks."""
+    totals: dict[int, np.ndarray[Any, Any]] = {}
+    for rank, first in tensor.summands.items():
+        values = np.asarray(local[rank], dtype=_wide(local[rank].dtype))
+        totals[first] = totals[first] + values if first in totals else values
+    return totals
+
+
+def place(tensor: Tensor, rank: int, local: Sequence[int]) -> str:
+    """How reports name an element: by its global index, and the rank that holds it."""
+    index = tensor.layout.to_global(rank, local)
+    return f"{tensor.name}[{', '.join(map(str, index))}] (rank {rank})"
+
+
+def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if dtype.kind in "iu":
+        return np.dtype(object)  # exact, whatever the size
+    return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
+
+
+def _number(value: Any) -> str:
+    number = complex(value)
+    if number.imag:
+        return f"{number:g}"
+    return f"{number.real:.17g}"

@@ -1,0 +1,84 @@
+"""Is the operator linear? F(2x + y) = 2 F(x) + F(y) and F(0) = 0, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from adjointlab import arrays
+from adjointlab.checks.bench import Bench
+from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.compare import Local, first_difference
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.space import Space
+
+__all__ = ["LinearityCheck"]
+
+_SCALARS: tuple[complex, ...] = (2, 1j)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """For both directions: the image of the combination, the combination of the images, the image of zero."""
+
+    combined: tuple[Local, Local]
+    combination: tuple[Local, Local]
+    zero: tuple[Local, Local]
+    tolerance: float
+
+
+class LinearityCheck(Check):
+    """Sampled: what makes a basis probe a proof. Complex spaces are tried with an imaginary scalar too."""
+
+    name = "linearity"
+
+    def observe(self, bench: Bench) -> Observation:
+        bound = bench.integers(headroom=4)
+        complex_field = bench.domain.is_complex and bench.codomain.is_complex
+        scalar = _SCALARS[bench.setting.seed % 2] if complex_field else 2
+        forward = _probe(bench, bench.forward, bench.primal, scalar, bound)
+        # F* is linear too; a complex scalar passes through it unchanged.
+        adjoint = _probe(bench, bench.adjoint, bench.dual, scalar, bound)
+        return Observation(
+            (forward[0], adjoint[0]),
+            (forward[1], adjoint[1]),
+            (forward[2], adjoint[2]),
+            bench.tolerance,
+        )
+
+    def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
+        for index, (direction, _, space) in enumerate(spaces.sides()):
+            got = [seen.combined[index] for seen in observations]
+            want = [seen.combination[index] for seen in observations]
+            if difference := first_difference(space, got, want, observations[0].tolerance):
+                where, actual, expected = difference
+                return incoherent(
+                    f"{direction} is not linear",
+                    ("element", where),
+                    ("F(cx + y)", actual),
+                    ("c F(x) + F(y)", expected),
+                )
+            zero = [seen.zero[index] for seen in observations]
+            nothing = [tuple(np.zeros_like(array) for array in local) for local in zero]
+            if difference := first_difference(space, zero, nothing):
+                where, actual, _ = difference
+                return incoherent(f"{direction} is not linear", ("element", where), ("F(0)", actual))
+        return coherent()
+
+
+def _probe(
+    bench: Bench,
+    apply: Callable[[Sequence[Any]], tuple[Any, ...]],
+    draw: Callable[[int, int], tuple[Any, ...]],
+    scalar: complex,
+    bound: int,
+) -> tuple[Local, Local, Local]:
+    x, y = draw(0, bound), draw(1, bound)
+    combined = bench.numpy(apply([arrays.copy(a * scalar + b) for a, b in zip(x, y, strict=True)]))
+    images = zip(bench.numpy(apply(x)), bench.numpy(apply(y)), strict=True)
+    combination = tuple(np.asarray(a * scalar + b) for a, b in images)
+    zero = bench.numpy(apply([arrays.copy(a * 0) for a in x]))
+    return combined, combination, zero

@@ -1,0 +1,142 @@
+"""Entry by entry: <F e_i, f_j> = <e_i, F* f_j> for the basis of the domain and that of the codomain's dual.
+
+Given linearity, which is sampled (:mod:`adjointlab.checks.linearity`), equality of all entries is a proof for the case,
+and the first differing entry names the bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from adjointlab.checks.bench import Bench
+from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.compare import place
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.operator import basis_vector, coordinates
+from adjointlab.space import Space
+
+__all__ = ["MatrixCheck", "Observation", "Witness", "locate"]
+
+_Matrix = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One rank's contributions to the probed rows and columns."""
+
+    columns: tuple[int, ...]  # i, of the domain
+    rows: tuple[int, ...]  # j, of the codomain's dual
+    forward: _Matrix  # <F e_i, f_j> for probed i and all j
+    adjoint: _Matrix  # <e_i, F* f_j> for all i and probed j
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Witness:
+    """The first matrix entry on which the two directions disagree."""
+
+    source: str  # the input element and its rank
+    target: str  # the output element and its rank
+    forward: complex
+    adjoint: complex
+
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """As a report says it."""
+        return (
+            ("forward", f"moves {self.source} to {self.target} with weight {_weight(self.forward)}"),
+            ("adjoint", f"gives that entry weight {_weight(self.adjoint)}"),
+        )
+
+
+@dataclass(frozen=True)
+class MatrixCheck(Check):
+    """Probe at most `limit` basis vectors on each side; all of them where there are no more (a proof)."""
+
+    limit: int = 24
+    name = "matrix"
+
+    def observe(self, bench: Bench) -> Observation:
+        domain, codomain = bench.domain, bench.codomain
+        dual = codomain.dual
+        columns = _chosen(domain.dimension, self.limit, bench.setting.seed)
+        rows = _chosen(dual.dimension, self.limit, bench.setting.seed + 1)
+        library, rank = bench.setting.library, bench.rank
+        forward = [
+            coordinates(codomain, bench.forward(basis_vector(domain, i, rank, library)), rank) for i in columns
+        ]
+        adjoint = [
+            coordinates(domain.dual, bench.adjoint(basis_vector(dual, j, rank, library)), rank) for j in rows
+        ]
+        return Observation(
+            columns,
+            rows,
+            np.stack(forward, axis=1) if forward else np.zeros((dual.dimension, 0)),
+            np.conj(np.stack(adjoint, axis=0)) if adjoint else np.zeros((0, domain.dimension)),
+            # Entries that both directions compute alike are equal; others differ by the rounding of a coefficient.
+            4 * 2.0**-bench.precision,
+        )
+
+    def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
+        first = observations[0]
+        witness = find_witness(spaces, observations)
+        proved = len(first.columns) == first.forward.shape[1] == first.adjoint.shape[1] and (
+            len(first.rows) == first.forward.shape[0]
+        )
+        figures: dict[str, float | str] = {
+            "entries": len(first.columns) * len(first.rows),
+            "proved": "all entries" if proved else "a sample",
+        }
+        if witness is None:
+            return coherent(**figures)
+        return incoherent("adjoint is not the transpose of forward", *witness.lines(), kind="matrix", **figures)
+
+
+def find_witness(spaces: Spaces, observations: Sequence[Observation]) -> Witness | None:
+    """The first entry, by column, that differs between the directions."""
+    first = observations[0]
+    forward = np.sum([seen.forward for seen in observations], axis=0)[list(first.rows), :]
+    adjoint = np.sum([seen.adjoint for seen in observations], axis=0)[:, list(first.columns)]
+    if spaces.mixed:
+        forward, adjoint = forward.real, adjoint.real
+    scale = max((float(np.abs(m).max(initial=0.0)) for m in (forward, adjoint)), default=0.0)
+    # Whole numbers are exact; a coefficient may be rounded once or twice on its way.
+    whole = bool(np.all(forward == np.round(forward)))
+    wrong = ~(np.abs(forward - adjoint) <= (0.0 if whole else first.tolerance * scale))
+    if not wrong.any():
+        return None
+    column, row = (int(index) for index in np.argwhere(wrong.T)[0])
+    return Witness(
+        locate(spaces.domain, first.columns[column]),
+        locate(spaces.codomain.dual, first.rows[row]),
+        complex(forward[row, column]),
+        complex(adjoint[row, column]),
+    )
+
+
+def locate(space: Space, index: int) -> str:
+    """The element that a basis vector stands on: name, global index, and its (first) rank."""
+    for position, tensor in enumerate(space.tensors):
+        for rank in tensor.layout.partition.ranks:
+            start = space.offset(position, rank)
+            assert start is not None
+            if start <= index < start + tensor.layout.local_size(rank):
+                local = np.unravel_index(index - start, tensor.layout.local_shape(rank))
+                return place(tensor, rank, [int(i) for i in local])
+    raise ValueError(f"index: {index} is not below the dimension {space.dimension}")
+
+
+def _chosen(dimension: int, limit: int, seed: int) -> tuple[int, ...]:
+    if dimension <= limit:
+        return tuple(range(dimension))
+    chosen = np.random.default_rng(seed).choice(dimension, size=limit, replace=False)
+    return tuple(sorted(int(i) for i in chosen))
+
+
+def _weight(value: complex) -> str:
+    if np.isnan(value):
+        return "NaN"
+    return f"{value.real:g}" if not value.imag else f"{value:g}"

@@ -1,0 +1,87 @@
+"""Does an instance keep nothing between calls?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adjointlab.checks.bench import Bench
+from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.compare import Local, first_difference
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.operator import LinearOperator
+from adjointlab.space import Space
+
+__all__ = ["ReentrancyCheck"]
+
+_CALLS = 3
+
+
+@dataclass(frozen=True)
+class Observation:
+    """For both directions and each call: the outputs of a fresh instance and, by circumstance, of the used one."""
+
+    forward: tuple[dict[str, Local], ...]
+    adjoint: tuple[dict[str, Local], ...]
+    tolerance: float
+
+
+class ReentrancyCheck(Check):
+    """Three calls with new data, both directions; two instances interleaved; one instance in two places.
+
+    Every call must give what a fresh instance gives, and what it returned must still stand after the later calls.
+    The adjoints are called in the opposite order, as a backward pass does.
+    """
+
+    name = "reentrancy"
+
+    def observe(self, bench: Bench) -> Observation:
+        bound = bench.integers()
+        xs = [bench.primal(number, bound) for number in range(_CALLS)]
+        ys = [bench.dual(number, bound) for number in range(_CALLS)]
+        used, other = bench.operator, bench.fresh()
+        forward = _calls(bench, bench.forward, xs, used, other)
+        adjoint = _calls(bench, bench.adjoint, ys[::-1], used, other)
+        return Observation(forward, adjoint, bench.tolerance)
+
+    def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
+        first = observations[0]
+        for direction, _, space in spaces.sides():
+            for call in range(_CALLS):
+                seen: list[dict[str, Local]] = [getattr(one, direction)[call] for one in observations]
+                want = [one["fresh"] for one in seen]
+                for circumstance in seen[0]:
+                    got = [one[circumstance] for one in seen]
+                    if difference := first_difference(space, got, want, first.tolerance):
+                        where, actual, expected = difference
+                        return incoherent(
+                            f"{direction} depends on earlier calls",
+                            ("call", f"{call + 1} of {_CALLS}, {circumstance}"),
+                            ("element", where),
+                            ("fresh", expected),
+                            ("here", actual),
+                        )
+        return coherent()
+
+
+def _calls(
+    bench: Bench,
+    apply: Callable[[Sequence[Any], LinearOperator], tuple[Any, ...]],
+    arguments: Sequence[tuple[Any, ...]],
+    used: LinearOperator,
+    other: LinearOperator,
+) -> tuple[dict[str, Local], ...]:
+    results: list[dict[str, Local]] = []
+    returned = []
+    for call, argument in enumerate(arguments):
+        output = apply(argument, used)
+        returned.append(output)
+        results.append({"on return": bench.numpy(output)})
+        # The other instance works on other data in between.
+        apply(arguments[(call + 1) % len(arguments)], other)
+    for entry, output in zip(results, returned, strict=True):
+        entry["after later calls"] = bench.numpy(output)
+    for entry, argument in zip(results, arguments, strict=True):
+        entry["fresh"] = bench.numpy(apply(argument, bench.fresh()))
+    return tuple(results)

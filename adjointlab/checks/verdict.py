@@ -1,0 +1,49 @@
+"""What a check says about a case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+__all__ = ["Status", "Verdict", "coherent", "incoherent"]
+
+
+class Status(Enum):
+    """How a case was judged."""
+
+    COHERENT = "coherent"
+    INCOHERENT = "incoherent"
+    UNJUDGED = "could not be judged"  # a crash or a hang
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer: a headline, labelled lines that explain it, and the figures behind it.
+
+    `kind` tells failures apart that a shrinking search must not confuse. `figures` are reported for coherent cases
+    too: the miss probability of an exact test, the error of the floating one (seed paper, eq. 26).
+    """
+
+    status: Status
+    headline: str = ""
+    kind: str = ""
+    lines: tuple[tuple[str, str], ...] = ()
+    figures: dict[str, float | str] = field(default_factory=dict)
+
+    @property
+    def is_coherent(self) -> bool:
+        return self.status is Status.COHERENT
+
+    def __str__(self) -> str:
+        width = max((len(label) for label, _ in self.lines), default=0)
+        return "\n".join([self.headline or self.status.value, *(f"  {a:<{width}}  {b}" for a, b in self.lines)])
+
+
+def coherent(**figures: float | str) -> Verdict:
+    """Nothing wrong was found."""
+    return Verdict(Status.COHERENT, figures=figures)
+
+
+def incoherent(headline: str, *lines: tuple[str, str], kind: str = "", **figures: float | str) -> Verdict:
+    """Something is wrong, and this is how it shows."""
+    return Verdict(Status.INCOHERENT, headline, kind or headline, lines, figures)

@@ -1,0 +1,124 @@
+"""Running one case: the body that every rank executes, and the verdict from what came back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from adjointlab.checks.adjoint import AdjointCheck
+from adjointlab.checks.bench import Bench
+from adjointlab.checks.check import Check, Inapplicable, Spaces
+from adjointlab.checks.declared import DeclaredCheck
+from adjointlab.checks.linearity import LinearityCheck
+from adjointlab.checks.matrix import MatrixCheck
+from adjointlab.checks.purity import PurityCheck
+from adjointlab.checks.reentrancy import ReentrancyCheck
+from adjointlab.checks.sequential import SequentialCheck
+from adjointlab.checks.specification import SpecificationCheck
+from adjointlab.checks.verdict import Status, Verdict, incoherent
+from adjointlab.harness.case import Case
+from adjointlab.harness.subject import Subject, SubjectError
+from adjointlab.operator import NotInSpace
+from adjointlab.space import Space
+from adjointlab.worlds.world import Body, Raised, RankContext, Run
+
+__all__ = ["CHECKS", "WITNESS", "Seen", "body", "checks_of", "is_inapplicable", "judge"]
+
+CHECKS: Mapping[str, Check] = {
+    check.name: check
+    for check in (
+        AdjointCheck(),
+        MatrixCheck(),
+        SpecificationCheck(),
+        LinearityCheck(),
+        SequentialCheck(),
+        DeclaredCheck(),
+        PurityCheck(),
+        ReentrancyCheck(),
+    )
+}
+
+WITNESS = "witness"
+"""The matrix check without a limit, which names the wrong entry of a shrunk case."""
+
+_EVERY: Mapping[str, Check] = {**CHECKS, WITNESS: MatrixCheck(limit=4096)}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a rank hands to the judge; rank 0 adds the spaces."""
+
+    observation: Any
+    spaces: Spaces | None
+
+
+def checks_of(subject: Subject) -> tuple[str, ...]:
+    """The checks that have something to compare `subject` with."""
+    needless = set()
+    if not subject.has_specification:
+        needless.add(SpecificationCheck.name)
+    if subject.reference is None:
+        needless.add(SequentialCheck.name)
+    return tuple(name for name in CHECKS if name not in needless)
+
+
+def check_named(name: str) -> Check:
+    """The check called `name`; `ValueError` naming those that there are."""
+    try:
+        return _EVERY[name]
+    except KeyError:
+        raise ValueError(f"check: {name!r} is not one of {', '.join(CHECKS)}") from None
+
+
+def body(subject: Subject) -> Body:
+    """What every rank does for a case of `subject`."""
+
+    def examine(context: RankContext, case: Case) -> Seen:
+        reference = None if subject.reference is None else partial(subject.reference, **_arguments(case.parameters))
+        bench = Bench(
+            lambda: subject.make(context.comm, case.parameters), case.setting, context.comm, reference
+        )
+        observation = check_named(case.check).observe(bench)
+        spaces = Spaces(bench.domain, bench.codomain) if context.rank == 0 else None
+        return Seen(observation, spaces)
+
+    return examine
+
+
+def judge(case: Case, run: Run) -> Verdict:
+    """The verdict of a run."""
+    if not run.completed:
+        return _from_failure(run)
+    first: Seen = run.values[0]
+    assert first.spaces is not None
+    return check_named(case.check).judge(first.spaces, [seen.observation for seen in run.values])
+
+
+def is_inapplicable(run: Run) -> bool:
+    """Whether the check had nothing to say about the case."""
+    return any(isinstance(outcome, Raised) and outcome.kind == Inapplicable.__name__ for outcome in run.outcomes)
+
+
+def _from_failure(run: Run) -> Verdict:
+    raised = [(rank, outcome) for rank, outcome in enumerate(run.outcomes) if isinstance(outcome, Raised)]
+    for rank, outcome in raised:
+        if outcome.kind == NotInSpace.__name__:
+            return incoherent("an output is not in its declared space", ("rank", str(rank)), ("error", outcome.message))
+    lines = [(f"rank {rank}", str(outcome)) for rank, outcome in enumerate(run.outcomes)]
+    lines += [(finding.kind, finding.text) for finding in run.findings]
+    if raised:
+        rank, outcome = raised[0]
+        if outcome.kind == SubjectError.__name__:
+            return Verdict(Status.UNJUDGED, outcome.message, SubjectError.__name__)
+        lines.append(("traceback", outcome.traceback.rstrip()))
+        return Verdict(
+            Status.UNJUDGED, f"rank {rank} raised {outcome.kind}: {outcome.message}", f"raised {outcome.kind}", tuple(lines)
+        )
+    headline = run.findings[0].kind if run.findings else "not every rank came back"
+    return Verdict(Status.UNJUDGED, headline, headline, tuple(lines))
+
+
+def _arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in parameters.items() if not isinstance(value, Space)}

@@ -1,0 +1,169 @@
+"""Reproducers: a failing case as a JSON file that replays, and as a script that stands alone.
+
+The JSON file is data: it is checked against a schema, nothing in it is evaluated or unpickled, and what it says of
+its subject is a name only. A file is written beside its final place and renamed, and a file of other content is
+never overwritten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from adjointlab.checks.bench import Setting
+from adjointlab.harness.case import Case
+from adjointlab.harness.data import from_data
+from adjointlab.harness.engine import Report
+from adjointlab.harness.examine import check_named
+from adjointlab.harness.script import script
+from adjointlab.harness.subject import Subject
+
+__all__ = ["BadReproducer", "Stored", "Written", "read", "stored", "write"]
+
+SCHEMA = 1
+
+
+class BadReproducer(ValueError):
+    """A file is no reproducer that this version reads; the message says why."""
+
+
+class _StoredCase(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    subject: str
+    check: str
+    ranks: int
+    parameters: dict[str, Any]
+    setting: Setting
+    schedule: int
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    schema: Literal[1]
+    location: str
+    world: Literal["simulated", "mpi"]
+    kind: str
+    headline: str
+    lines: list[tuple[str, str]]
+    case: _StoredCase
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A reproducer as read back: the case, where its subject was declared, and what was seen."""
+
+    case: Case
+    location: str  # "module:name"
+    world: str
+    kind: str
+    headline: str
+
+    @property
+    def subject(self) -> str:
+        return self.case.subject
+
+    @property
+    def check(self) -> str:
+        return self.case.check
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where a reproducer lies."""
+
+    json: Path
+    script: Path
+
+
+def write(report: Report, subject: Subject, folder: Path) -> Written:
+    """Store a failure under a name made from its case. On one rank only.
+
+    Raises `ValueError` for a report without a case.
+    """
+    case = report.case
+    if case is None:
+        raise ValueError(f"report: {report.subject} {report.check} has no failing case to store")
+    content = {
+        "schema": SCHEMA,
+        "location": subject.location,
+        "world": report.world,
+        "kind": report.verdict.kind,
+        "headline": report.verdict.headline,
+        "lines": [list(line) for line in report.verdict.lines],
+        "case": case.data(),
+    }
+    digest = hashlib.sha256(case.key()).hexdigest()
+    encoded = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    for length in range(4, len(digest)):
+        stem = f"{_safe(report.subject)}-{report.check}-{digest[:length]}"
+        path = folder / f"{stem}.json"
+        if not path.exists() or _holds(path, case):
+            break
+    text = script(case, report, subject, path.name)
+    for target, data in ((path, encoded), (path.with_suffix(".py"), text.encode())):
+        _write_whole(target, data)
+    return Written(path, path.with_suffix(".py"))
+
+
+def read(path: Path | str) -> Stored:
+    """The reproducer in a file. Raises :class:`BadReproducer`, which says what is wrong with it."""
+    try:
+        content = msgspec.json.decode(Path(path).read_bytes(), type=_File)
+        stored_case = content.case
+        check_named(stored_case.check)
+        if stored_case.ranks < 1:
+            raise ValueError(f"ranks: at least 1, not {stored_case.ranks}")
+        parameters = from_data(stored_case.parameters)
+    except OSError as error:
+        raise BadReproducer(f"{path}: {error.strerror or error}") from None
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        raise BadReproducer(f"{path}: {error}") from None
+    case = Case(
+        stored_case.subject,
+        stored_case.check,
+        stored_case.ranks,
+        parameters,
+        stored_case.setting,
+        stored_case.schedule,
+    )
+    return Stored(case, content.location, content.world, content.kind, content.headline)
+
+
+def stored(folder: Path, subject: Subject, check: str) -> list[tuple[Path, Case]]:
+    """The corpus: every case of `subject` and `check` in `folder`, by file name. Other files are passed over."""
+    found = []
+    for path in sorted(folder.glob(f"{_safe(subject.name)}-{check}-*.json")):
+        try:
+            entry = read(path)
+        except BadReproducer:
+            continue
+        if entry.subject == subject.name and entry.check == check and entry.location == subject.location:
+            found.append((path, entry.case))
+    return found
+
+
+def _holds(path: Path, case: Case) -> bool:
+    try:
+        return read(path).case.key() == case.key()
+    except BadReproducer:
+        return False
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _safe(name: str) -> str:
+    return "".join(char if char.isalnum() or char in "_." else "_" for char in name)

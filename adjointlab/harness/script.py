@@ -1,0 +1,179 @@
+"""A failing case as a script that needs only the operator and mpi4py."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from adjointlab.harness.case import Case
+from adjointlab.harness.data import to_data
+from adjointlab.harness.engine import Report
+from adjointlab.harness.subject import Subject
+from adjointlab.layout import Layout
+from adjointlab.partition import Partition
+from adjointlab.space import LocalType, Space, Tensor
+from adjointlab.values import Draw, local_values
+
+__all__ = ["script"]
+
+_TEMPLATE = '''"""{headline}
+
+{lines}
+
+Run with: mpiexec -n {ranks} python {name}
+It prints both inner products of one pair of vectors and exits with 1 while they differ.
+"""
+
+{path}from mpi4py import MPI
+import numpy as np
+{imports}
+
+comm = MPI.COMM_WORLD
+if comm.Get_size() != {ranks}:
+    raise SystemExit("run this on {ranks} ranks: mpiexec -n {ranks} python " + __file__)
+rank = comm.Get_rank()
+
+{setup}
+
+# What each rank holds of x and y.
+x = {x}[rank]
+y = {y}[rank]
+# Ranks whose copy counts in the pairing: of invariant copies, the first.
+counted_x = {counted_x}
+counted_y = {counted_y}
+
+
+def tuple_of(value):
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def pairing(a, b, counted):
+    terms = [np.sum(np.asarray(u) * np.conj(np.asarray(v))) for u, v, ranks in zip(a, b, counted) if rank in ranks]
+    return comm.allreduce(sum(terms, 0.0))
+
+
+x, y = [{convert} for array in x], [{convert} for array in y]
+Fx = tuple_of({forward})
+Fy = tuple_of({adjoint})
+left, right = pairing(Fx, y, counted_y), pairing(x, Fy, counted_x)
+if rank == 0:
+    print("<Fx, y>  =", left)
+    print("<x, F*y> =", right)
+scale = max(abs(left), abs(right), 1e-300)
+raise SystemExit(0 if abs(left - right) <= {tolerance!r} * scale else 1)
+'''
+
+
+def script(case: Case, report: Report, subject: Subject, name: str) -> str:
+    """The text of the script for `case`; `name` is the file name of the reproducer beside it.
+
+    For a failure of another check than the dot test the script shows the same case through the dot test's eyes, and
+    says so.
+    """
+    spaces = report.spaces
+    lines = [f"{label}: {text}" for label, text in report.verdict.lines if label != "traceback"]
+    if spaces is None:
+        return _unreachable(case, report, subject, lines)
+    module, attribute = _origin(subject)
+    library = case.setting.library
+    imports = [f"from {module} import {attribute.split('.')[0]}"]
+    parameters = dict(case.parameters)
+    needed = sorted(_names(parameters))
+    if needed:
+        imports.insert(0, f"from adjointlab import {', '.join(needed)}")
+    if library == "torch":
+        imports.insert(0, "import torch")
+    calls = _calls(subject, attribute, parameters)
+    bound = 8
+    return _TEMPLATE.format(
+        headline=f"{report.subject}: {report.verdict.headline}",
+        lines="\n".join(lines) or "(no details)",
+        ranks=case.ranks,
+        name=Path(name).with_suffix(".py").name,
+        path=_search_path(subject),
+        imports="\n".join(imports),
+        setup=calls["setup"],
+        forward=calls["forward"],
+        adjoint=calls["adjoint"],
+        x=_values(spaces.domain, case, "primal", bound),
+        y=_values(spaces.codomain.dual, case, "dual", bound),
+        counted_x=[sorted(tensor.counted) for tensor in spaces.domain.tensors],
+        counted_y=[sorted(tensor.counted) for tensor in spaces.codomain.tensors],
+        convert="torch.from_numpy(array)" if library == "torch" else "array",
+        tolerance=1e-2 if "16" in spaces.domain.tensors[0].dtype else 1e-5,
+    )
+
+
+def _calls(subject: Subject, attribute: str, parameters: Mapping[str, Any]) -> dict[str, str]:
+    arguments = ", ".join(f"{key}={value!r}" for key, value in parameters.items())
+    inner = {key: value for key, value in parameters.items() if key not in ("domain", "codomain")}
+    passed = "".join(f", {key}={value!r}" for key, value in inner.items())
+    if inspect.isclass(subject.target) and hasattr(subject.target, "adjoint"):
+        return {
+            "setup": f"operator = {attribute}(comm, {arguments})",
+            "forward": "operator.forward(*x)",
+            "adjoint": "operator.adjoint(*y)",
+        }
+    return {
+        "setup": f"from adjointlab.harness.find import find_subject\n\noperator = find_subject({subject.location!r})"
+        f".make(comm, dict({arguments}))" + ("" if passed else ""),
+        "forward": "operator.forward(*x)",
+        "adjoint": "operator.adjoint(*y)",
+    }
+
+
+def _origin(subject: Subject) -> tuple[str, str]:
+    target = subject.target
+    return target.__module__, getattr(target, "__qualname__", subject.name)
+
+
+def _search_path(subject: Subject) -> str:
+    """The folder of a module that is no installed package, so that the script finds it."""
+    module = inspect.getmodule(subject.draws)
+    file = getattr(module, "__file__", None)
+    if file is None or "." in _origin(subject)[0]:
+        return ""
+    return f"import sys\n\nsys.path.insert(0, {str(Path(file).resolve().parent)!r})\n"
+
+
+def _names(value: Any) -> set[str]:
+    """The classes of adjointlab that the repr of `value` names."""
+    kinds = (Partition, Layout, Space, Tensor, LocalType)
+    if isinstance(value, Mapping):
+        return set().union(*(_names(entry) for entry in value.values()))
+    if isinstance(value, tuple | list):
+        return set().union(*(_names(entry) for entry in value))
+    if not isinstance(value, kinds):
+        return set()
+    found = {type(value).__name__}
+    fields = getattr(value, "__dataclass_fields__", {})
+    return found.union(*(_names(getattr(value, field)) for field in fields))
+
+
+def _values(space: Space, case: Case, side: str, bound: int) -> str:
+    ranks = []
+    for rank in range(case.ranks):
+        draw = Draw(case.setting.seed, 0, side, bound)
+        held = [
+            f"np.array({local_values(space, position, rank, draw).tolist()!r}, "
+            f"dtype={_numpy_dtype(tensor)!r}).reshape({tensor.layout.local_shape(rank)!r})"
+            for position, tensor in enumerate(space.tensors)
+        ]
+        ranks.append("[" + ", ".join(held) + "]")
+    return "[\n    " + ",\n    ".join(ranks) + ",\n]"
+
+
+def _numpy_dtype(tensor: Tensor) -> str:
+    return "float32" if tensor.dtype == "bfloat16" else tensor.dtype
+
+
+def _unreachable(case: Case, report: Report, subject: Subject, lines: list[str]) -> str:
+    text = "\n".join(lines)
+    return (
+        f'"""{report.subject}: {report.verdict.headline}\n\n{text}\n\n'
+        "The operator could not be made, so there are no spaces to draw vectors from; replay the JSON file beside\n"
+        f'this script instead.\n\nParameters: {to_data(case.parameters)!r}\n"""\n'
+    )
+

@@ -1,0 +1,192 @@
+"""Subjects: something to be checked, with the strategy that draws its cases."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from adjointlab import arrays as array_libraries
+from adjointlab.checks.placement import ORDERS
+from adjointlab.harness.adapters import Differentiable, FunctionPair
+from adjointlab.operator import LinearOperator
+from adjointlab.space import Space
+
+__all__ = ["Subject", "SubjectError", "subject"]
+
+_EXAMPLE = "write it as `def cases(draw, ranks): return dict(...)`, the arguments of one case"
+
+
+class SubjectError(TypeError):
+    """A subject is incomplete; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is checked, and how its cases are drawn.
+
+    ``build(comm, **parameters)`` makes the operator on each rank; ``draws(draw, ranks)`` draws the parameters, as
+    data. `target` is where the operator comes from, for reports and scripts.
+    """
+
+    name: str
+    build: Callable[..., LinearOperator]
+    draws: Callable[..., Mapping[str, Any]]
+    target: Any
+    reference: Callable[..., Any] | None = None
+    arrays: tuple[str, ...] = ("numpy",)
+    orders: tuple[str, ...] = ORDERS
+    ranks: tuple[int, ...] = (1, 2, 3, 4, 8)
+    location: str = ""
+
+    def parameters(self, ranks: int) -> SearchStrategy[Mapping[str, Any]]:
+        """Draws the parameters of a case on `ranks` ranks."""
+
+        @st.composite
+        def drawn(draw: Any) -> Mapping[str, Any]:
+            result = self.draws(draw, ranks)
+            if not isinstance(result, Mapping):
+                raise SubjectError(
+                    f"{self.name}: the strategy returned {result!r}, not a dictionary of arguments; {_EXAMPLE}"
+                )
+            return result
+
+        return drawn()
+
+    def make(self, comm: Any, parameters: Mapping[str, Any]) -> LinearOperator:
+        """The operator of a case, on this rank."""
+        operator = self.build(comm, **parameters)
+        for attribute in ("domain", "codomain"):
+            if not isinstance(getattr(operator, attribute, None), Space):
+                raise SubjectError(
+                    f"{self.name}: the operator has no `{attribute}`; set self.{attribute} = adjointlab.Space(layout) "
+                    "when it is made"
+                )
+        if getattr(operator, "comm", None) is None:
+            raise SubjectError(f"{self.name}: the operator has no `comm`; set self.comm = comm when it is made")
+        return operator
+
+    def libraries(self) -> tuple[str, ...]:
+        """The array libraries to draw from: those asked for that are installed."""
+        present = tuple(library for library in self.arrays if array_libraries.installed(library))
+        if not present:
+            raise SubjectError(f"{self.name}: none of the array libraries {self.arrays} is installed")
+        return present
+
+    @property
+    def has_specification(self) -> bool:
+        """Whether the operator's class defines a specification."""
+        given = getattr(self.target, "specification", None)
+        return given is not None and given is not LinearOperator.specification
+
+
+def subject(
+    operator: Any = None,
+    *,
+    forward: Callable[..., Any] | None = None,
+    adjoint: Callable[..., Any] | None = None,
+    autograd: Any = None,
+    reference: Callable[..., Any] | None = None,
+    arrays: Sequence[str] | None = None,
+    orders: Sequence[str] = ORDERS,
+    ranks: Sequence[int] = (1, 2, 3, 4, 8),
+    name: str | None = None,
+) -> Callable[[Callable[..., Mapping[str, Any]]], Subject]:
+    """Declare a subject; decorates ``def cases(draw, ranks)``, which draws one case's arguments as a dictionary.
+
+    Give one of
+
+    - `operator`: a class with `forward`, `adjoint`, `domain`, `codomain` and `comm`, made as
+      ``operator(comm, **arguments)`` (a :class:`LinearOperator`, or a function that returns one);
+    - `forward` and `adjoint`: functions called as ``forward(comm, *x, **arguments)``, where the dictionary also has
+      the spaces `domain` and `codomain`, which are not passed on;
+    - `autograd`: a `torch.autograd.Function`, applied to ``(*x, comm, *arguments.values())``, or any differentiable
+      function of torch tensors, called as ``function(comm, *x, **arguments)``; with the spaces as above.
+
+    `reference` is the sequential twin: it takes the global tensors and ``**arguments``. `arrays` are the libraries
+    to draw inputs from, `orders` the memory orders of inputs and cotangents, `ranks` the numbers of ranks.
+
+    Raises :class:`SubjectError` that says what is missing.
+    """
+    target, build, kind = _builder(operator, forward, adjoint, autograd)
+    libraries = tuple(arrays) if arrays else (("torch",) if autograd is not None else ("numpy",))
+    if unknown := set(orders) - set(ORDERS):
+        raise SubjectError(f"orders: {sorted(unknown)} are not among {', '.join(ORDERS)}")
+
+    def declare(draws: Callable[..., Mapping[str, Any]]) -> Subject:
+        if not callable(draws):
+            raise SubjectError(f"@subject decorates a function, not {draws!r}; {_EXAMPLE}")
+        if len(inspect.signature(draws).parameters) != 2:
+            raise SubjectError(f"{draws.__name__}{inspect.signature(draws)} takes (draw, ranks); {_EXAMPLE}")
+        return Subject(
+            name=name or getattr(target, "__name__", draws.__name__),
+            build=build,
+            draws=draws,
+            target=target,
+            reference=reference,
+            arrays=libraries,
+            orders=tuple(orders),
+            ranks=tuple(ranks),
+            location=f"{draws.__module__}:{draws.__name__}",
+        )
+
+    if kind == "strategy":
+        raise SubjectError(
+            "@subject needs to know what to check: @subject(MyOperator), @subject(forward=..., adjoint=...) or "
+            "@subject(autograd=...)"
+        )
+    return declare
+
+
+def _builder(
+    operator: Any, forward: Callable[..., Any] | None, adjoint: Callable[..., Any] | None, autograd: Any
+) -> tuple[Any, Callable[..., LinearOperator], str]:
+    given = [
+        label
+        for label, value in (("operator", operator), ("forward", forward or adjoint), ("autograd", autograd))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise SubjectError(f"@subject takes one kind of subject, not {' and '.join(given)} together")
+    if autograd is not None:
+        return autograd, lambda comm, **parameters: Differentiable(comm, autograd, **_spaces(parameters)), "autograd"
+    if forward is not None or adjoint is not None:
+        if forward is None or adjoint is None:
+            missing = "forward" if forward is None else "adjoint"
+            raise SubjectError(f"@subject(forward=..., adjoint=...) lacks `{missing}`; the lab checks one against the other")
+        return (
+            forward,
+            lambda comm, **parameters: FunctionPair(comm, forward, adjoint, **_spaces(parameters)),
+            "pair",
+        )
+    if operator is None or not (inspect.isclass(operator) or callable(operator)):
+        return None, FunctionPair, "strategy"
+    if inspect.isclass(operator):
+        for method in ("forward", "adjoint"):
+            if not callable(getattr(operator, method, None)):
+                raise SubjectError(f"{operator.__name__} has no method `{method}`; the lab checks forward against adjoint")
+        if not issubclass(operator, LinearOperator):
+            raise SubjectError(
+                f"{operator.__name__} is no adjointlab.LinearOperator; derive it from that class, or give its methods as "
+                "@subject(forward=..., adjoint=...)"
+            )
+        if abstract := getattr(operator, "__abstractmethods__", None):
+            raise SubjectError(f"{operator.__name__} does not define {', '.join(sorted(abstract))}")
+    elif len(inspect.signature(operator).parameters) == 2 and list(inspect.signature(operator).parameters)[0] == "draw":
+        return None, FunctionPair, "strategy"
+    return operator, operator, "operator"
+
+
+def _spaces(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    missing = [key for key in ("domain", "codomain") if not isinstance(parameters.get(key), Space)]
+    if missing:
+        raise SubjectError(
+            f"the strategy's dictionary needs `domain` and `codomain` to be adjointlab.Space(layout), but "
+            f"{' and '.join(missing)} is missing or something else"
+        )
+    arguments = {key: value for key, value in parameters.items() if key not in ("domain", "codomain")}
+    return {"domain": parameters["domain"], "codomain": parameters["codomain"], "arguments": arguments}

@@ -1,0 +1,82 @@
+"""One call on a guarded communicator: what it is called in messages, and whom it waits for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NamedTuple
+
+from mpi4py import MPI
+
+__all__ = ["Call", "where_am_i"]
+
+_P2P_SEND: Final = ("buf", "dest", "tag")
+_P2P_RECEIVE: Final = ("buf", "source", "tag")
+_ROOT_SECOND: Final = ("buf", "root")
+_ROOT_THIRD: Final = ("sendbuf", "recvbuf", "root")
+
+# The parameters, in order, of the calls that have any worth showing.
+_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("send", "ssend", "isend", "issend"), _P2P_SEND),
+    **dict.fromkeys(("recv", "irecv"), _P2P_RECEIVE),
+    **dict.fromkeys(("probe", "iprobe"), ("source", "tag")),
+    "sendrecv": ("sendbuf", "dest", "sendtag", "recvbuf", "source", "recvtag"),
+    "sendrecv_replace": ("buf", "dest", "sendtag", "source", "recvtag"),
+    "bcast": _ROOT_SECOND,
+    **dict.fromkeys(("gather", "gatherv", "scatter", "scatterv"), _ROOT_THIRD),
+    "reduce": ("sendbuf", "recvbuf", "op", "root"),
+}
+# mpi4py's object forms have no receive buffer.
+_OBJECT_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
+    "gather": _ROOT_SECOND,
+    "scatter": _ROOT_SECOND,
+    "reduce": ("sendobj", "op", "root"),
+}
+_SHOWN: Final = frozenset({"dest", "source", "tag", "sendtag", "recvtag", "root"})
+_WORLDS: Final = str(Path(__file__).parent)
+
+
+class Call(NamedTuple):
+    """A call in the making."""
+
+    comm: Any  # the GuardedComm
+    name: str
+    arguments: tuple[Any, ...] = ()
+    keywords: dict[str, Any] | None = None
+    peer: int | None = None  # the one rank of `comm` that it waits for; None for all the others
+
+    def __str__(self) -> str:
+        parameters = _OBJECT_PARAMETERS.get(self.name)
+        if parameters is None:
+            name = self.name.lower()
+            parameters = _PARAMETERS.get(name) or _PARAMETERS.get(name.removeprefix("i"), ())
+        given = {**dict(zip(parameters, self.arguments, strict=False)), **(self.keywords or {})}
+        shown = ", ".join(f"{key}={_constant(key, value)}" for key, value in given.items() if key in _SHOWN)
+        return f"{self.name}({shown})"
+
+    @property
+    def waits_for(self) -> tuple[int, ...]:
+        """The ranks of the run that can end the wait."""
+        if self.peer is not None and 0 <= self.peer < len(self.comm.ranks):
+            return (self.comm.ranks[self.peer],)
+        here = self.comm.rank
+        return tuple(rank for index, rank in enumerate(self.comm.ranks) if index != here)
+
+
+def _constant(key: str, value: Any) -> Any:
+    if key in {"source", "dest"} and value == MPI.PROC_NULL:
+        return "PROC_NULL"
+    if key == "source" and value == MPI.ANY_SOURCE:
+        return "ANY_SOURCE"
+    if key.endswith("tag") and value == MPI.ANY_TAG:
+        return "ANY_TAG"
+    return value
+
+
+def where_am_i() -> str:
+    """``file:line`` of the innermost frame outside the worlds."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_WORLDS):
+        frame = frame.f_back
+    return "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,191 @@
+"""mpi4py's constants and adjointlab's, told apart and translated both ways.
+
+Everything in the worlds speaks :mod:`adjointlab.MPI`: constants that a user took from mpi4py are translated on entry
+(mpi4py is looked for in ``sys.modules`` and never imported: a constant of a module that nobody imported does not
+exist), and :func:`to_mpi4py` goes the other way for a communicator that stands on mpi4py.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from adjointlab import MPI
+
+__all__ = [
+    "datatype",
+    "datatype_of",
+    "fill_status",
+    "is_datatype",
+    "is_in_place",
+    "is_null",
+    "is_undefined",
+    "is_unnamed",
+    "op",
+    "root",
+    "source",
+    "tag",
+    "to_mpi4py",
+]
+
+INTEGERS = ("ANY_SOURCE", "ANY_TAG", "PROC_NULL", "ROOT", "UNDEFINED")
+DATATYPES = {value.name: value for value in vars(MPI).values() if isinstance(value, MPI.Datatype)}
+BY_NUMPY = {value.numpy: value for value in DATATYPES.values() if value is not MPI.BYTE}
+CODES = {np.dtype(name).str[1:]: value for name, value in BY_NUMPY.items()} | {
+    np.dtype(name).char: value for name, value in BY_NUMPY.items()
+}
+# What has no constant of its own in adjointlab.MPI, but a code and a NumPy dtype.
+CODES |= {"q": MPI.INT64_T, "Q": MPI.UINT64_T, "l": MPI.LONG, "Zf": MPI.COMPLEX, "Zd": MPI.DOUBLE_COMPLEX}
+CODES |= {"e": MPI.Datatype("FLOAT16", "float16"), "f2": MPI.Datatype("FLOAT16", "float16")}
+
+
+def op(value: Any) -> Any:
+    """The reduction operation `value` as adjointlab's; anything else callable is returned as it is."""
+    if isinstance(value, MPI.Op):
+        return value
+    mpi = _mpi4py()
+    if mpi is not None and isinstance(value, mpi.Op):
+        for ours in MPI.Op:
+            if value == getattr(mpi, ours.value):
+                return ours
+    if callable(value):
+        return value
+    raise TypeError(f"{value!r} is no reduction operation; known are {', '.join(each.value for each in MPI.Op)}")
+
+
+def source(value: int) -> int:
+    """A rank, `ANY_SOURCE`, `PROC_NULL` or `ROOT`, as adjointlab's."""
+    return value if value >= 0 else _integer(value, ("ANY_SOURCE", "PROC_NULL", "ROOT"))
+
+
+root = source
+
+
+def tag(value: int) -> int:
+    """A tag or `ANY_TAG`, as adjointlab's."""
+    return value if value >= 0 else _integer(value, ("ANY_TAG",))
+
+
+def is_undefined(value: int) -> bool:
+    """Whether `value` is `UNDEFINED`."""
+    return value < 0 and _integer(value, ("UNDEFINED",)) == MPI.UNDEFINED
+
+
+def is_in_place(value: Any) -> bool:
+    """Whether `value` says IN_PLACE (mpi4py takes None for it too)."""
+    if value is None or value is MPI.IN_PLACE:
+        return True
+    mpi = _mpi4py()
+    return mpi is not None and value is mpi.IN_PLACE
+
+
+def is_null(value: Any) -> bool:
+    """Whether `value` is a null communicator, ours or mpi4py's."""
+    if value is None or value is MPI.COMM_NULL:
+        return True
+    mpi = _mpi4py()
+    return mpi is not None and isinstance(value, mpi.Comm) and value == mpi.COMM_NULL
+
+
+def is_datatype(value: Any) -> bool:
+    """Whether `value` names a datatype: a constant of either library or a string code."""
+    if isinstance(value, MPI.Datatype | str):
+        return True
+    mpi = _mpi4py()
+    return mpi is not None and isinstance(value, mpi.Datatype)
+
+
+def datatype(value: Any) -> MPI.Datatype:
+    """The elementary datatype that `value` names; a KeyError (as mpi4py raises) for an unknown code."""
+    if isinstance(value, MPI.Datatype):
+        return value
+    if isinstance(value, str):
+        if value in CODES:
+            return CODES[value]
+        raise KeyError(f"cannot map {value!r} to MPI datatype")
+    mpi = _mpi4py()
+    if mpi is not None and isinstance(value, mpi.Datatype):
+        if value == mpi.BYTE:
+            return MPI.BYTE
+        if value.is_predefined and value.typestr in CODES:
+            return CODES[value.typestr]
+        raise NotImplementedError(f"{value.Get_name() or 'a derived datatype'}: only elementary datatypes are known here")
+    raise TypeError(f"{value!r} is no datatype")
+
+
+@lru_cache(maxsize=64)
+def datatype_of(dtype: np.dtype[Any]) -> MPI.Datatype:
+    """The datatype of the elements of a NumPy array; a KeyError, as mpi4py raises, where MPI has none."""
+    if not dtype.isnative:
+        raise BufferError(f"format string {dtype.str!r} with non-native byte order")
+    found = BY_NUMPY.get(dtype.name) or CODES.get(dtype.char)
+    if found is not None:
+        return found
+    if dtype.kind in "biufc":
+        return MPI.Datatype(dtype.name.upper(), dtype.name)
+    if dtype.kind in "SV" and dtype.names is None:
+        return MPI.BYTE
+    raise KeyError(f"cannot map {dtype.str!r} to MPI datatype")
+
+
+def fill_status(status: Any, source: int, tag: int, nbytes: int) -> None:
+    """Write into `status`, ours or mpi4py's (whose null rank and tag are then mpi4py's), what a receive found."""
+    if status is None:
+        return
+    if isinstance(status, MPI.Status):
+        status.source, status.tag, status.nbytes = source, tag, nbytes
+        return
+    status.Set_source(to_mpi4py(source))
+    status.Set_tag(to_mpi4py(tag))
+    status.count = nbytes
+
+
+def is_unnamed(value: Any) -> bool:
+    """Whether `value` is none of the constants that :func:`to_mpi4py` translates."""
+    return not isinstance(value, MPI.Op | MPI.Buffer | MPI.Datatype) and not (
+        type(value) is int and value in _ours_to_theirs()
+    )
+
+
+def to_mpi4py(value: Any) -> Any:
+    """The mpi4py constant for adjointlab's; a buffer specification is translated item by item.
+
+    Whatever is no constant comes back as it is. For a communicator that stands on mpi4py, so mpi4py is imported.
+    """
+    if type(value) is int:
+        return _ours_to_theirs().get(value, value) if value < 0 else value
+    if isinstance(value, list | tuple):
+        return type(value)(to_mpi4py(item) for item in value)
+    if isinstance(value, MPI.Op):
+        return getattr(_mpi4py(), value.value)
+    if value is MPI.IN_PLACE:
+        return _mpi4py().IN_PLACE
+    if isinstance(value, MPI.Datatype):
+        mpi = _mpi4py()
+        named = getattr(mpi, value.name, None)
+        return named if isinstance(named, mpi.Datatype) else mpi.Datatype.fromcode(np.dtype(value.numpy).str[1:])
+    return value
+
+
+def _mpi4py() -> Any:
+    """mpi4py.MPI if somebody imported it."""
+    return sys.modules.get("mpi4py.MPI")
+
+
+def _integer(value: int, names: tuple[str, ...]) -> int:
+    """Which of our constants `value` is, read as ours and, with mpi4py about, as mpi4py's."""
+    mpi = _mpi4py()
+    for name in names:
+        ours: int = getattr(MPI, name)
+        if value == ours or (mpi is not None and value == getattr(mpi, name)):
+            return ours
+    return value
+
+
+@lru_cache(maxsize=1)
+def _ours_to_theirs() -> dict[int, int]:
+    mpi = _mpi4py()
+    return {getattr(MPI, name): getattr(mpi, name) for name in INTEGERS}

@@ -1,0 +1,157 @@
+"""What keeps one rank of a run from waiting for ever.
+
+Every wait on a guarded communicator polls here: it ends when the request is complete, when another rank gives
+notice that it has failed, or when patience is exhausted. The guard also keeps the books of a run (messages sent and
+received, collectives called, requests open), from which the leader sees whether the communicators are still clean.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Final
+
+from mpi4py import MPI
+
+from adjointlab.worlds.call import Call, where_am_i
+from adjointlab.worlds.control import NOTICE, Control, Notice
+from adjointlab.worlds.immortal import make_immortal
+from adjointlab.worlds.pausing import give_way, pause
+from adjointlab.worlds.world import Blocked, PeerFailed
+
+__all__ = ["QUICK_POLLS", "Books", "Guard", "Revoked"]
+
+#: Polls that a wait makes before it looks at anything else.
+QUICK_POLLS: Final = 60
+_POLLS_BETWEEN_LOOKS: Final = 16
+
+CommKey = tuple[tuple[int, ...], int]  # the ranks of a communicator, and which one of these ranks it is
+
+
+class Revoked(BaseException):
+    """Takes a rank out of a wait that cannot end. (No ``Exception``: user code must not swallow it by chance.)"""
+
+
+@dataclass(frozen=True)
+class Books:
+    """One rank's account of a run."""
+
+    sent: tuple[int, ...]  # messages, by rank of destination
+    received: int
+    collectives: dict[CommKey, tuple[int, int, str]]  # how many, a checksum of their names, the last one's name
+    left_open: tuple[str, ...]  # requests
+    abandoned: bool  # whether a wait was given up
+    polling: bool  # the rank was blocked in a loop of polls
+
+
+class Guard:
+    """The revocable wait, and the books, of this process."""
+
+    def __init__(self, control: Control, patience: float) -> None:
+        self.patience = patience
+        self.control = control
+        self.begin(0, 0)
+
+    def begin(self, run: int, ranks: int) -> None:
+        """Open the books of a run."""
+        self.run = run
+        self.ranks = ranks
+        self.departure: Blocked | PeerFailed | None = None
+        self.polls = 0  # unsuccessful ones in a row
+        self.sent = [0] * ranks
+        self.received = 0
+        self.trails: dict[CommKey, list[str]] = {}
+        self.open: dict[int, Any] = {}  # requests by id
+        self.abandoned = False
+        self._polled_since = 0.0
+        self._polling = False
+
+    def end(self) -> Books:
+        """Close the books. Requests that are still open are kept for ever, with their buffers."""
+        left_open = tuple(request.story for request in self.open.values() if not request.is_complete())
+        if self.open:
+            for request in self.open.values():
+                make_immortal(request)
+            self.open = {}
+        collectives = {
+            key: (len(trail), zlib.crc32(",".join(trail).encode()), trail[-1])
+            for key, trail in self.trails.items()
+            if trail
+        }
+        abandoned = self.abandoned or self.departure is not None
+        return Books(tuple(self.sent), self.received, collectives, left_open, abandoned, self._polling)
+
+    def notify(self, *, blocked: bool) -> None:
+        """Tell the other ranks of the run that this one has failed."""
+        for rank in range(self.ranks):
+            if rank != self.control.rank:
+                self.control.send(Notice(self.run, self.control.rank, blocked), rank, NOTICE)
+
+    def wait(self, request: MPI.Request, call: Call, status: MPI.Status | None = None) -> None:
+        """Wait for `request`, which is abandoned when the wait is revoked."""
+        test = request.Test
+        try:
+            for _ in range(QUICK_POLLS):
+                if test(status):
+                    return
+            self.until(lambda: test(status), call)
+        except BaseException:
+            if request:
+                make_immortal((request, call))
+                self.abandoned = True
+            raise
+
+    def until(self, ready: Callable[[], Any], call: Call) -> Any:
+        """Poll until `ready` returns something true, and return that."""
+        if self.departure is not None:
+            raise Revoked
+        started = perf_counter()
+        while True:
+            for _ in range(_POLLS_BETWEEN_LOOKS):
+                found = ready()
+                if found:
+                    self.polls = 0
+                    return found
+                give_way()
+            waited = perf_counter() - started
+            self._look(call, waited)
+            pause(waited)
+
+    def polled(self, call: Call) -> None:
+        """User code has polled in vain: a loop of such polls is a wait too."""
+        if self.departure is not None:
+            raise Revoked
+        self.polls += 1
+        give_way()
+        if self.polls % _POLLS_BETWEEN_LOOKS == 0:
+            now = perf_counter()
+            if self.polls == _POLLS_BETWEEN_LOOKS:
+                self._polled_since = now
+            self._polling = True
+            self._look(call, now - self._polled_since)
+            self._polling = False
+            pause(now - self._polled_since)
+
+    def _look(self, call: Call, waited: float) -> None:
+        notices = self.control.notices(self.run)
+        if notices:
+            # Others who have waited for about as long are part of the knot, not its victims.
+            if all(notice.blocked for notice in notices) and waited > self.patience / 2:
+                self.departure = Blocked(str(call), where_am_i(), call.waits_for)
+            else:
+                peers = tuple(sorted(notice.rank for notice in notices))
+                self.departure = PeerFailed(str(call), where_am_i(), peers)
+            raise Revoked
+        if waited > self.patience:
+            self.departure = Blocked(str(call), where_am_i(), call.waits_for)
+            self.notify(blocked=True)
+            raise Revoked
+
+    def forget(self, call: Call) -> None:
+        """Strike a cancelled message from the books."""
+        if call.name.lower().lstrip("i").startswith("recv"):
+            self.received -= 1
+        elif call.peer is not None:
+            self.sent[call.comm.ranks[call.peer]] -= 1

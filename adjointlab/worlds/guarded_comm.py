@@ -1,0 +1,521 @@
+"""The guarded communicator: mpi4py's names, and no wait that cannot be called off.
+
+A blocking call is the non-blocking one and a revocable wait. The methods are built from tables when first used
+(:meth:`GuardedComm.__getattr__`), and then found like any attribute. Constants of :mod:`adjointlab.MPI` are translated
+on the way in. Freeing is put off until the run is known to have left the communicator clean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from mpi4py import MPI
+
+from adjointlab import MPI as ours
+from adjointlab.worlds.agreement import Agreements
+from adjointlab.worlds.call import Call
+from adjointlab.worlds.constants import to_mpi4py
+from adjointlab.worlds.guard import QUICK_POLLS, Guard
+from adjointlab.worlds.guarded_objects import OBJECT_FORMS
+from adjointlab.worlds.guarded_request import GuardedRequest, ObjectReceive, fill
+
+__all__ = ["Family", "GuardedCartcomm", "GuardedComm", "native"]
+
+_OURS: Final = (ours.Op, ours.Buffer, ours.Datatype)
+
+_COLLECTIVES: Final = (
+    "Barrier",
+    "Bcast",
+    "Gather",
+    "Gatherv",
+    "Scatter",
+    "Scatterv",
+    "Allgather",
+    "Allgatherv",
+    "Alltoall",
+    "Alltoallv",
+    "Alltoallw",
+    "Reduce",
+    "Allreduce",
+    "Reduce_scatter",
+    "Reduce_scatter_block",
+    "Scan",
+    "Exscan",
+)
+
+
+def native(value: Any) -> Any:
+    """`value` as mpi4py knows it: constants of ours translated, also inside buffer specifications."""
+    kind = type(value)
+    if kind is int:
+        return value if value > -9000 else to_mpi4py(value)
+    if kind in _OURS:
+        return to_mpi4py(value)
+    if kind is list or kind is tuple:
+        return kind(map(native, value))
+    return value
+
+
+class Family:
+    """A communicator of the world, with all that user code derives from it in one run."""
+
+    def __init__(self, guard: Guard, agreements: Agreements) -> None:
+        self.guard = guard
+        self.agreements = agreements
+        self.derived: list[GuardedComm] = []
+        self._counts: dict[Any, int] = {}
+
+    def begin(self) -> None:
+        """A run begins, with nothing derived yet."""
+        self.derived = []
+        self._counts = {}
+
+    def serial(self, thing: Any) -> int:
+        """How often this was asked for `thing` before. Members make communicators of the same ranks in the same order,
+        so the ranks and their serial number name a communicator alike on all of them."""
+        count = self._counts.get(thing, 0)
+        self._counts[thing] = count + 1
+        return count
+
+
+class GuardedComm:
+    """A communicator whose waits end: in completion, in another rank's failure, or with patience."""
+
+    def __init__(self, inner: Any, ranks: tuple[int, ...], family: Family) -> None:
+        inner.Set_errhandler(MPI.ERRORS_RETURN)
+        self.inner = inner
+        self.ranks = ranks  # of the run, by rank of this communicator
+        self.rank: int = inner.rank
+        self.size: int = inner.size
+        self.family = family
+        self.guard = family.guard
+        self.freed: Any = None  # the communicator of MPI, once user code has called Free
+        self.begin()
+
+    def begin(self) -> None:
+        """A run begins on this communicator."""
+        self.key = (self.ranks, self.family.serial(self.ranks))
+        self.trail: list[str] = []  # the collectives called
+        self.guard.trails[self.key] = self.trail
+        self.posted: list[ObjectReceive] = []
+        self.creations = 0
+        self.attributes: dict[str, Any] = {}  # what operators keep with it for this run
+
+    def retire(self, reason: str) -> None:
+        """Make every further use an error that says `reason`."""
+        for name in [name for name in self.__dict__ if name in _BUILDERS]:
+            del self.__dict__[name]
+        self.inner = _Retired(reason)
+
+    def __getattr__(self, name: str) -> Any:
+        build = _BUILDERS.get(name)
+        if build is None:
+            listed = ", ".join(sorted(n for n in dir(type(self)) if not n.startswith("_") and n not in _INTERNAL))
+            raise AttributeError(
+                f"the guarded communicator has no {name!r}: a call that it does not know could block for ever. "
+                f"It has {', '.join(sorted(_BUILDERS))}, {listed}"
+            )
+        method = build(self, name)
+        self.__dict__[name] = method
+        return method
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_BUILDERS})
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} rank {self.rank} of {self.size}, ranks {self.ranks} of the run>"
+
+    def Get_rank(self) -> int:
+        return self.rank
+
+    def Get_size(self) -> int:
+        return self.size
+
+    def Get_name(self) -> str:
+        return "guarded"
+
+    name = property(Get_name)
+
+    def Get_group(self) -> MPI.Group:
+        """mpi4py's group (its operations are local)."""
+        return self.inner.Get_group()
+
+    group = property(Get_group)
+
+    # Two-sided exchange
+
+    def Sendrecv(
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = ours.ANY_SOURCE,
+        recvtag: int = ours.ANY_TAG,
+        status: Any = None,
+    ) -> None:
+        """Send and receive at once."""
+        source, dest, recvtag = native(source), native(dest), native(recvtag)
+        shown = {"dest": dest, "sendtag": sendtag, "source": source, "recvtag": recvtag}
+        receiving = self._start(self.inner.Irecv, (native(recvbuf), source, recvtag), source, is_send=False)
+        try:
+            sending = self._start(self.inner.Isend, (native(sendbuf), dest, sendtag), dest, is_send=True)
+        except BaseException:
+            GuardedRequest(receiving, Call(self, "Sendrecv", (), shown, peer=source), self.guard)
+            raise
+        self._finish(
+            (receiving, Call(self, "Sendrecv", (recvbuf,), shown, peer=source), status),
+            (sending, Call(self, "Sendrecv", (sendbuf,), shown, peer=dest), None),
+        )
+
+    def Sendrecv_replace(
+        self,
+        buf: Any,
+        dest: int,
+        sendtag: int = 0,
+        source: int = ours.ANY_SOURCE,
+        recvtag: int = ours.ANY_TAG,
+        status: Any = None,
+    ) -> None:
+        """Send what is in `buf` and receive into it."""
+        source, dest, recvtag = native(source), native(dest), native(recvtag)
+        shown = {"dest": dest, "sendtag": sendtag, "source": source, "recvtag": recvtag}
+        self.count(dest, is_send=True)
+        self.count(source, is_send=False)
+        request = self.inner.Isendrecv_replace(native(buf), dest, sendtag, source, recvtag)
+        self._finish((request, Call(self, "Sendrecv_replace", (buf,), shown, peer=source), status))
+
+    def Probe(self, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG, status: Any = None) -> bool:
+        """Wait until a message can be received."""
+        source, tag, found = native(source), native(tag), MPI.Status()
+        probe = self.inner.Iprobe
+        self.guard.until(lambda: probe(source, tag, found), Call(self, "Probe", (source, tag), peer=_peer(source)))
+        _tell(status, found)
+        return True
+
+    def Iprobe(self, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG, status: Any = None) -> bool:
+        """Whether a message can be received."""
+        source, tag, found = native(source), native(tag), MPI.Status()
+        if self.inner.Iprobe(source, tag, found):
+            self.guard.polls = 0
+            _tell(status, found)
+            return True
+        self.guard.polled(Call(self, "Iprobe", (source, tag), peer=_peer(source)))
+        return False
+
+    probe, iprobe = Probe, Iprobe
+
+    # New communicators
+
+    def Dup(self) -> GuardedComm:
+        """A second communicator of the same ranks."""
+        return self._derive("Dup", None, lambda _: self.inner.Dup())
+
+    Clone = Dup
+
+    def Split(self, color: int = 0, key: int = 0) -> Any:
+        """A communicator for each colour, ordered by `key`."""
+        color = native(color)
+
+        def create(arguments: Sequence[Any]) -> Any:
+            wrong = [given for given in arguments if given[0] < 0 and given[0] != MPI.UNDEFINED]
+            if wrong:
+                raise ValueError(f"Split: color is {wrong[0][0]}; it must not be negative")
+            return self.inner.Split(color, key)
+
+        return self._derive("Split", (color, key), create, Call(self, "Split", (), {}), alike=False)
+
+    def Create(self, group: MPI.Group) -> Any:
+        """A communicator of the ranks in `group`; all ranks of this one call it."""
+        return self._derive("Create", _members(group, self), lambda _: self.inner.Create(group), alike=False)
+
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
+        """A communicator of the ranks in `group`; only they call it."""
+        ranks = _members(group, self)
+        if self.guard.control.rank not in ranks:
+            return MPI.COMM_NULL
+        family = self.family
+        creation = ("group", ranks, tag)
+        inner = family.agreements.agree(
+            (*creation, family.serial(creation)),
+            ranks,
+            None,
+            lambda _: self.inner.Create_group(group, tag),
+            Call(self, "Create_group"),
+        )
+        return self._adopt(inner)
+
+    def Create_cart(self, dims: Sequence[int], periods: Any = None, reorder: bool = False) -> Any:
+        """A Cartesian grid of the first ranks."""
+        dims = [int(extent) for extent in dims]
+        if periods is None or isinstance(periods, bool):
+            periods = [bool(periods)] * len(dims)
+        periods = [bool(period) for period in periods]
+        return self._derive(
+            "Create_cart",
+            (dims, periods, bool(reorder)),
+            lambda _: self.inner.Create_cart(dims, periods, reorder),
+        )
+
+    def Free(self) -> None:
+        """Do not use it any more. (It is freed when the run has ended well.)"""
+        if self not in self.family.derived:
+            raise RuntimeError("the run's own communicator belongs to the world and cannot be freed")
+        inner = self.inner
+        self.retire("it has been freed")
+        self.freed = inner
+
+    Disconnect = Free
+
+    # What the builders and the files beside this one need
+
+    def _derive(
+        self, name: str, arguments: Any, create: Callable[[Sequence[Any]], Any], call: Call | None = None, *, alike: bool = True
+    ) -> Any:
+        def checked(given: Sequence[Any]) -> Any:
+            names = {other_name for other_name, _ in given}
+            if len(names) > 1 or (alike and any(other != given[0][1] for _, other in given)):
+                calls = "; ".join(
+                    f"rank {rank} calls {other_name}({'' if other is None else other})"
+                    for rank, (other_name, other) in zip(self.ranks, given, strict=True)
+                )
+                raise ValueError(f"mismatched collective: {calls}")
+            return create([other for _, other in given])
+
+        self.creations += 1
+        inner = self.family.agreements.agree(
+            ("comm", self.key, self.creations), self.ranks, (name, arguments), checked, call or Call(self, name)
+        )
+        return self._adopt(inner)
+
+    def _adopt(self, inner: Any) -> Any:
+        if inner == MPI.COMM_NULL:
+            return inner
+        ranks = _members(inner.Get_group(), self)
+        kind = GuardedCartcomm if isinstance(inner, MPI.Cartcomm) else GuardedComm
+        comm = kind(inner, ranks, self.family)
+        self.family.derived.append(comm)
+        return comm
+
+    def count(self, peer: int, *, is_send: bool) -> None:
+        if peer == MPI.PROC_NULL:
+            return
+        if not is_send:
+            self.guard.received += 1
+        elif 0 <= peer < self.size:
+            self.guard.sent[self.ranks[peer]] += 1
+
+    def _start(self, start: Callable[..., Any], arguments: tuple[Any, ...], peer: int, *, is_send: bool) -> Any:
+        request = start(*arguments)
+        self.count(peer, is_send=is_send)
+        return request
+
+    def _finish(self, *waits: tuple[Any, Call, Any]) -> None:
+        """Wait for all the requests of one call; those left when one is called off are kept."""
+        open_requests = [(request, call) for request, call, _ in waits]
+        try:
+            for request, call, status in waits:
+                found = status if status is None or isinstance(status, MPI.Status) else MPI.Status()
+                self.guard.wait(request, call, found)
+                open_requests.pop(0)
+                if status is not None and status is not found:
+                    fill(status, found)
+        except BaseException:
+            for request, call in open_requests:
+                if request:
+                    GuardedRequest(request, call, self.guard)
+            raise
+        self.guard.polls = 0
+
+    def unpack(self, message: MPI.Message, envelope: MPI.Status, call: Call) -> Any:
+        """Receive a matched message and unpickle it."""
+        parcel = bytearray(envelope.Get_count(MPI.BYTE))
+        self.guard.wait(message.Irecv([parcel, MPI.BYTE]), call)
+        return MPI.pickle.loads(parcel)
+
+
+class GuardedCartcomm(GuardedComm):
+    """A guarded Cartesian grid."""
+
+    def Get_topo(self) -> tuple[list[int], list[int], list[int]]:
+        """Extents, periodicities and the coordinates of this rank."""
+        topology: tuple[list[int], list[int], list[int]] = self.inner.Get_topo()
+        return topology
+
+    topo = property(Get_topo)
+
+    def Get_dim(self) -> int:
+        return int(self.inner.Get_dim())
+
+    dim = ndim = property(Get_dim)
+
+    @property
+    def dims(self) -> list[int]:
+        return self.Get_topo()[0]
+
+    @property
+    def periods(self) -> list[int]:
+        return self.Get_topo()[1]
+
+    @property
+    def coords(self) -> list[int]:
+        return self.Get_topo()[2]
+
+    def Get_coords(self, rank: int) -> list[int]:
+        coordinates: list[int] = self.inner.Get_coords(rank)
+        return coordinates
+
+    def Get_cart_rank(self, coords: Sequence[int]) -> int:
+        return int(self.inner.Get_cart_rank(coords))
+
+    def Shift(self, direction: int, disp: int) -> tuple[int, int]:
+        """The ranks to receive from and to send to, `disp` steps along `direction`."""
+        source, dest = self.inner.Shift(direction, disp)
+        return source, dest
+
+    def Sub(self, remain_dims: Sequence[bool]) -> Any:
+        """The grids of the dimensions that remain."""
+        remain = [bool(dimension) for dimension in remain_dims]
+        return self._derive("Sub", remain, lambda _: self.inner.Sub(remain))
+
+
+class _Retired:
+    """Stands where MPI's communicator was."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"this communicator cannot be used: {self._reason}")
+
+
+def _members(group: MPI.Group, comm: GuardedComm) -> tuple[int, ...]:
+    """The ranks of the run in a group of `comm`'s ranks."""
+    local = MPI.Group.Translate_ranks(group, list(range(group.size)), comm.inner.Get_group())
+    return tuple(comm.ranks[rank] for rank in local)
+
+
+def _peer(rank: int) -> int | None:
+    return rank if rank >= 0 else None
+
+
+def _tell(status: Any, found: MPI.Status) -> None:
+    if isinstance(status, MPI.Status):
+        status.Set_source(found.Get_source())
+        status.Set_tag(found.Get_tag())
+        status.Set_elements(MPI.BYTE, found.Get_count(MPI.BYTE))
+    elif status is not None:
+        fill(status, found)
+
+
+# Builders: each makes the method `name` of one communicator.
+
+
+def _collective(comm: GuardedComm, name: str) -> Callable[..., None]:
+    start = getattr(comm.inner, "I" + name.lower())
+    guard, quick = comm.guard, range(QUICK_POLLS)
+
+    def call(*arguments: Any, **keywords: Any) -> None:
+        translated = [native(argument) for argument in arguments]
+        if keywords:
+            request = start(*translated, **{key: native(value) for key, value in keywords.items()})
+        else:
+            request = start(*translated)
+        comm.trail.append(name)
+        guard.polls = 0
+        test = request.Test
+        for _ in quick:
+            if test():
+                return
+        guard.wait(request, Call(comm, name, arguments, keywords))
+
+    return call
+
+
+def _started_collective(comm: GuardedComm, name: str) -> Callable[..., GuardedRequest]:
+    start = getattr(comm.inner, name)
+
+    def call(*arguments: Any, **keywords: Any) -> GuardedRequest:
+        request = start(*map(native, arguments), **{key: native(value) for key, value in keywords.items()})
+        comm.trail.append(name)
+        return GuardedRequest(request, Call(comm, name, arguments, keywords), comm.guard)
+
+    return call
+
+
+def _send(comm: GuardedComm, name: str) -> Callable[..., None]:
+    start = getattr(comm.inner, {"Send": "Isend", "Ssend": "Issend"}[name])
+    guard, quick = comm.guard, range(QUICK_POLLS)
+
+    def call(buf: Any, dest: int, tag: int = 0) -> None:
+        dest = native(dest)
+        request = start(native(buf), dest, tag)
+        comm.count(dest, is_send=True)
+        guard.polls = 0
+        test = request.Test
+        for _ in quick:
+            if test():
+                return
+        guard.wait(request, Call(comm, name, (buf, dest, tag), peer=_peer(dest)))
+
+    return call
+
+
+def _started_send(comm: GuardedComm, name: str) -> Callable[..., GuardedRequest]:
+    start = getattr(comm.inner, name)
+
+    def call(buf: Any, dest: int, tag: int = 0) -> GuardedRequest:
+        dest = native(dest)
+        request = start(native(buf), dest, tag)
+        comm.count(dest, is_send=True)
+        return GuardedRequest(request, Call(comm, name, (buf, dest, tag), peer=_peer(dest)), comm.guard)
+
+    return call
+
+
+def _receive(comm: GuardedComm, name: str) -> Callable[..., None]:
+    start = comm.inner.Irecv
+    guard = comm.guard
+
+    def call(buf: Any, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG, status: Any = None) -> None:
+        source, tag = native(source), native(tag)
+        request = start(native(buf), source, tag)
+        comm.count(source, is_send=False)
+        guard.polls = 0
+        if status is None:
+            test = request.Test
+            for _ in range(QUICK_POLLS):
+                if test():
+                    return
+        comm._finish((request, Call(comm, name, (buf, source, tag), peer=_peer(source)), status))
+
+    return call
+
+
+def _started_receive(comm: GuardedComm, name: str) -> Callable[..., GuardedRequest]:
+    start = comm.inner.Irecv
+
+    def call(buf: Any, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG) -> GuardedRequest:
+        source, tag = native(source), native(tag)
+        request = start(native(buf), source, tag)
+        comm.count(source, is_send=False)
+        return GuardedRequest(request, Call(comm, name, (buf, source, tag), peer=_peer(source)), comm.guard)
+
+    return call
+
+
+def _object_form(comm: GuardedComm, name: str) -> Callable[..., Any]:
+    return OBJECT_FORMS[name].__get__(comm)
+
+
+_BUILDERS: Final[dict[str, Callable[[GuardedComm, str], Callable[..., Any]]]] = {
+    **dict.fromkeys(_COLLECTIVES, _collective),
+    **dict.fromkeys(("I" + name.lower() for name in _COLLECTIVES), _started_collective),
+    **dict.fromkeys(("Send", "Ssend"), _send),
+    **dict.fromkeys(("Isend", "Issend"), _started_send),
+    "Recv": _receive,
+    "Irecv": _started_receive,
+    **dict.fromkeys(OBJECT_FORMS, _object_form),
+}
+_INTERNAL: Final = frozenset({"begin", "count", "retire", "unpack"})

@@ -1,0 +1,301 @@
+"""Requests whose completion can be called off.
+
+A guarded request *is* an mpi4py request (the same handle), so it may stand wherever user code hands requests to
+mpi4py. There, however, a wait is MPI's own and cannot be called off; ``adjointlab.MPI.Request`` and the names here can.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+from mpi4py import MPI
+
+from adjointlab.worlds.call import Call
+from adjointlab.worlds.constants import from_mpi4py
+from adjointlab.worlds.guard import QUICK_POLLS, Guard
+
+__all__ = ["GuardedRequest", "ObjectReceive", "RequestStatics", "fill"]
+
+
+def fill(status: Any, found: MPI.Status) -> None:
+    """Copy what MPI found into the status that user code gave (an ``adjointlab.MPI.Status``)."""
+    status.source = from_mpi4py_rank(found.Get_source())
+    status.tag = found.Get_tag()
+    status.nbytes = found.Get_count(MPI.BYTE)
+
+
+def from_mpi4py_rank(rank: int) -> int:
+    return rank if rank >= 0 else int(from_mpi4py(rank))
+
+
+class RequestStatics:
+    """mpi4py's operations on several requests, in terms of the requests' own."""
+
+    @staticmethod
+    def Waitall(requests: Sequence[Any], statuses: list[Any] | None = None) -> bool:
+        for index, request in enumerate(requests):
+            request.Wait(_status_for(statuses, index))
+        return True
+
+    @staticmethod
+    def Testall(requests: Sequence[Any], statuses: list[Any] | None = None) -> bool:
+        done = True
+        for index, request in enumerate(requests):
+            done = request.Test(_status_for(statuses, index)) and done
+        return done
+
+    @staticmethod
+    def Waitany(requests: Sequence[Any], status: Any = None) -> int:
+        return _first_of(requests, lambda request: request.Test(status))
+
+    @staticmethod
+    def Testany(requests: Sequence[Any], status: Any = None) -> tuple[int, bool]:
+        active = [index for index, request in enumerate(requests) if request]
+        for index in active:
+            if requests[index].Test(status):
+                return index, True
+        return MPI.UNDEFINED, not active
+
+    @staticmethod
+    def Waitsome(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[int] | None:
+        if not any(requests):
+            return None
+        first = RequestStatics.Waitany(requests, _status_for(statuses, 0))
+        later = RequestStatics.Testsome(requests, None if statuses is None else statuses[1:]) or []
+        return sorted([first, *later])
+
+    @staticmethod
+    def Testsome(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[int] | None:
+        active = [index for index, request in enumerate(requests) if request]
+        if not active:
+            return None
+        done: list[int] = []
+        for index in active:
+            if requests[index].Test(_status_for(statuses, len(done))):
+                done.append(index)
+        return done
+
+    @staticmethod
+    def waitall(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[Any]:
+        return [request.wait(_status_for(statuses, index)) for index, request in enumerate(requests)]
+
+    @staticmethod
+    def testall(requests: Sequence[Any], statuses: list[Any] | None = None) -> tuple[bool, list[Any] | None]:
+        if not RequestStatics.Testall(requests):
+            return False, None
+        return True, RequestStatics.waitall(requests, statuses)
+
+    @staticmethod
+    def waitany(requests: Sequence[Any], status: Any = None) -> tuple[int, Any]:
+        index = RequestStatics.Waitany(requests, status)
+        return index, None if index == MPI.UNDEFINED else requests[index].wait()
+
+
+def _status_for(statuses: list[Any] | None, index: int) -> Any:
+    return None if statuses is None or index >= len(statuses) else statuses[index]
+
+
+def _first_of(requests: Sequence[Any], test: Callable[[Any], bool]) -> int:
+    active = [index for index, request in enumerate(requests) if request]
+    if not active:
+        return int(MPI.UNDEFINED)
+    # Each failing test looks after notices and patience, so this loop ends.
+    while True:
+        for index in active:
+            if test(requests[index]):
+                return index
+
+
+class GuardedRequest(MPI.Request):
+    """A request made on a guarded communicator."""
+
+    call: Call
+    guard: Guard
+    cancelled: bool
+    posted_at: tuple[Any, int]
+
+    def __new__(cls, inner: MPI.Request, call: Call, guard: Guard) -> GuardedRequest:
+        self = super().__new__(cls, inner)
+        self.call = call
+        self.guard = guard
+        self.cancelled = False
+        caller = sys._getframe(2)
+        self.posted_at = (caller.f_code, caller.f_lineno)
+        guard.open[id(self)] = self
+        return self
+
+    @property
+    def story(self) -> str:
+        """What was asked, and where."""
+        code, line = self.posted_at
+        return f"{self.call} at {code.co_filename}:{line}"
+
+    def is_complete(self) -> bool:
+        """Whether user code has completed it (perhaps through mpi4py's own functions)."""
+        return not self
+
+    def Test(self, status: Any = None) -> bool:
+        """Whether it is complete; gives way to other processes if not."""
+        found = self._found(status)
+        if not super().Test(found):
+            self.guard.polled(self.call)
+            return False
+        self._complete(status, found)
+        return True
+
+    def Wait(self, status: Any = None) -> bool:
+        """Wait until it is complete, another rank fails, or patience is exhausted."""
+        if self:
+            found = self._found(status)
+            test = super().Test
+            for _ in range(QUICK_POLLS):
+                if test(found):
+                    break
+            else:
+                self.guard.until(lambda: test(found), self.call)
+            self._complete(status, found)
+        else:
+            super().Wait(self._found(status))
+        return True
+
+    def Cancel(self) -> None:
+        """Cancel it (a wait or test must follow, as always)."""
+        self.cancelled = True
+        super().Cancel()
+
+    def Free(self) -> None:
+        """Let it complete unseen."""
+        self.guard.open.pop(id(self), None)
+        super().Free()
+
+    def test(self, status: Any = None) -> tuple[bool, Any]:
+        return self.Test(status), None
+
+    def wait(self, status: Any = None) -> Any:
+        self.Wait(status)
+        return None
+
+    def cancel(self) -> None:
+        self.Cancel()
+
+    def _found(self, status: Any) -> MPI.Status | None:
+        if isinstance(status, MPI.Status):
+            return status
+        return None if status is None and not self.cancelled else MPI.Status()
+
+    def _complete(self, status: Any, found: MPI.Status | None) -> None:
+        self.guard.polls = 0
+        self.guard.open.pop(id(self), None)
+        if found is not None:
+            if self.cancelled and found.Is_cancelled():
+                self.guard.forget(self.call)
+            if status is not None and status is not found:
+                fill(status, found)
+
+    Waitall = RequestStatics.Waitall  # type: ignore[assignment]
+    Testall = RequestStatics.Testall  # type: ignore[assignment]
+    Waitany = RequestStatics.Waitany  # type: ignore[assignment]
+    Testany = RequestStatics.Testany  # type: ignore[assignment]
+    Waitsome = RequestStatics.Waitsome  # type: ignore[assignment]
+    Testsome = RequestStatics.Testsome  # type: ignore[assignment]
+    waitall = RequestStatics.waitall  # type: ignore[assignment]
+    testall = RequestStatics.testall  # type: ignore[assignment]
+    waitany = RequestStatics.waitany  # type: ignore[assignment]
+
+
+class ObjectReceive:
+    """An object being received: the result of ``irecv``.
+
+    Its size is known only when it arrives, so it is matched by probing. Receives of one communicator are matched in
+    the order in which they were posted, wherever their sources and tags overlap.
+    """
+
+    def __init__(self, comm: Any, source: int, tag: int, call: Call) -> None:
+        self.comm = comm
+        self.source = source
+        self.tag = tag
+        self.call = call
+        self.guard: Guard = comm.guard
+        self.message: MPI.Message | None = None
+        self.envelope = MPI.Status()
+        self.value: Any = None
+        self.done = False
+        caller = sys._getframe(2)
+        self.posted_at = (caller.f_code, caller.f_lineno)
+        self.guard.open[id(self)] = self
+        comm.posted.append(self)
+
+    story = GuardedRequest.story
+
+    def __bool__(self) -> bool:
+        return not self.done
+
+    def is_complete(self) -> bool:
+        return self.done
+
+    def overlaps(self, other: ObjectReceive) -> bool:
+        """Whether one message could match both."""
+        return _overlap(self.source, other.source, MPI.ANY_SOURCE) and _overlap(self.tag, other.tag, MPI.ANY_TAG)
+
+    def Test(self, status: Any = None) -> bool:
+        if not self.done and not self._arrived():
+            self.guard.polled(self.call)
+            return False
+        self._tell(status)
+        return True
+
+    def Wait(self, status: Any = None) -> bool:
+        if not self.done:
+            self.guard.until(self._arrived, self.call)
+        self._tell(status)
+        return True
+
+    def test(self, status: Any = None) -> tuple[bool, Any]:
+        return (True, self.value) if self.Test(status) else (False, None)
+
+    def wait(self, status: Any = None) -> Any:
+        self.Wait(status)
+        return self.value
+
+    def Cancel(self) -> None:
+        """Withdraw it, unless its message is here already."""
+        if not self.done and self.message is None:
+            self.comm.posted.remove(self)
+            self.guard.forget(self.call)
+            self.done = True
+
+    cancel = Cancel
+
+    def _arrived(self) -> bool:
+        blocked: list[ObjectReceive] = []
+        for receive in list(self.comm.posted):
+            if any(receive.overlaps(earlier) for earlier in blocked) or not receive._match():
+                blocked.append(receive)
+        if self.message is None:
+            return False
+        self.value = self.comm.unpack(self.message, self.envelope, self.call)
+        self.done = True
+        self.guard.open.pop(id(self), None)
+        return True
+
+    def _match(self) -> bool:
+        self.message = self.comm.inner.Improbe(self.source, self.tag, self.envelope)
+        if self.message is not None:
+            self.comm.posted.remove(self)
+        return self.message is not None
+
+    def _tell(self, status: Any) -> None:
+        self.guard.polls = 0
+        if isinstance(status, MPI.Status):
+            status.Set_source(self.envelope.Get_source())
+            status.Set_tag(self.envelope.Get_tag())
+            status.Set_elements(MPI.BYTE, self.envelope.Get_count(MPI.BYTE))
+        elif status is not None:
+            fill(status, self.envelope)
+
+
+def _overlap(one: int, other: int, wildcard: int) -> bool:
+    return one == other or wildcard in (one, other)

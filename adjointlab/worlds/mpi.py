@@ -1,0 +1,291 @@
+"""The MPI world: real processes, and a communicator whose waits end.
+
+The leader (rank 0) commands, the others follow: each run goes out as data on the control communicator, every rank
+taking part runs the body on a guarded communicator of exactly the size asked for, and reports its outcome and its
+books. When the run was clean the communicator serves the next one; otherwise it is left, never freed, and counted.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from mpi4py import MPI
+
+from adjointlab.worlds.agreement import Agreements
+from adjointlab.worlds.control import COMMAND, INTERRUPT, REPORT, SHARED, Control
+from adjointlab.worlds.guard import Books, Guard, Revoked
+from adjointlab.worlds.guarded_comm import Family, GuardedComm
+from adjointlab.worlds.immortal import make_immortal
+from adjointlab.worlds.interrupts import Interrupts
+from adjointlab.worlds.meeting import conclude
+from adjointlab.worlds.travel import open_exception, open_outcome, pack_exception, pack_outcome, raised
+from adjointlab.worlds.world import Body, Outcome, Raised, RankContext, Returned, Run, Runner
+
+__all__ = ["MPIWorld"]
+
+R = TypeVar("R")
+
+_LEADER: Final = 0
+
+
+class _Command(NamedTuple):
+    """Run this; `clean` is the verdict on the run before."""
+
+    run: int
+    ranks: int
+    seed: int
+    clean: bool
+    payload: bytes | None
+
+
+class _Done(NamedTuple):
+    """The leader has finished; `clean` is the verdict on the last run."""
+
+    clean: bool
+    result: bytes | None
+    exception: Any
+
+
+class _Report(NamedTuple):
+    """What one rank tells the leader of run `run`."""
+
+    run: int
+    outcome: bytes
+    books: Books
+
+
+class MPIWorld:
+    """The processes of an MPI communicator (default: ``COMM_WORLD``). Making one is collective.
+
+    `patience` is how many seconds a call may wait, with no rank failing meanwhile, before it counts as blocked.
+    """
+
+    def __init__(self, comm: MPI.Intracomm | None = None, patience: float = 10.0) -> None:
+        self._control = Control(MPI.COMM_WORLD if comm is None else comm)
+        self._guard = Guard(self._control, patience)
+        self._agreements = Agreements(self._control, self._guard)
+        self._family = Family(self._guard, self._agreements)
+        self._teams: dict[int, GuardedComm] = {}
+        self._run = 0
+        self._ranks_of_run = 0  # of the last run
+        self._clean = True  # the last run was
+        self._leading = False
+        self._interrupts = Interrupts()
+        self.spoilt = 0  # communicators left for good
+
+    @property
+    def name(self) -> str:
+        return "mpi"
+
+    @property
+    def ranks(self) -> int:
+        return self._control.size
+
+    @property
+    def is_leader(self) -> bool:
+        return self._control.rank == _LEADER
+
+    def run(self, body: Body, payload: Any = None, ranks: int | None = None, *, seed: int = 0) -> Run:
+        """Collective: every process has its own `body` and `payload`, and gets the outcomes of all ranks."""
+        count = self.ranks if ranks is None else ranks
+        return self.lead(lambda context, _: body(context, payload), lambda run: run(None, count, seed=seed))
+
+    def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
+        """Collective: the leader executes ``conduct(run)``; every process returns, or raises, what it did."""
+        if self._leading:
+            raise RuntimeError("lead and run cannot be called from within a run or a conduct of the same world")
+        self._leading = True
+        try:
+            with Interrupts() as self._interrupts:
+                return self._conduct(body, conduct) if self.is_leader else self._follow(body)
+        finally:
+            self._leading = False
+
+    def share(self, value: Sequence[Any] | Any) -> Any:
+        """Collective: the leader's value, on every process."""
+        if not self.is_leader:
+            return self._control.receive(_LEADER, SHARED)
+        for rank in range(1, self.ranks):
+            self._control.send(value, rank, SHARED)
+        return value
+
+    def close(self) -> None:
+        """Collective: free the communicators that are clean."""
+        for team in self._teams.values():
+            team.inner.Free()
+            team.retire("its world is closed")
+        self._teams.clear()
+        self._control.close()
+
+    # The leader
+
+    def _conduct(self, body: Body, conduct: Callable[[Runner], R]) -> R:
+        def run(payload: Any, ranks: int, *, seed: int = 0) -> Run:
+            self._interrupts.hold()
+            try:
+                return self._command(body, payload, ranks, seed)
+            finally:
+                self._interrupts.allow()
+
+        try:
+            try:
+                self._interrupts.allow()
+                result = conduct(run)
+            finally:
+                self._interrupts.hold()
+            if self._was_interrupted():
+                raise KeyboardInterrupt
+            parcel = pickle.dumps(result, pickle.HIGHEST_PROTOCOL) if self.ranks > 1 else b""
+            done = _Done(self._clean, parcel, None)
+        except BaseException as exception:
+            self._interrupts.pending = False
+            self._tell_all(_Done(self._clean, None, pack_exception(exception)))
+            self._settle(self._clean)
+            raise
+        self._tell_all(done)
+        self._settle(self._clean)
+        return result
+
+    def _command(self, body: Body, payload: Any, ranks: int, seed: int) -> Run:
+        if not 1 <= ranks <= self.ranks:
+            raise ValueError(f"ranks is {ranks}; this world has processes for 1 to {self.ranks}")
+        if self._was_interrupted():
+            raise KeyboardInterrupt
+        parcel = pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
+        run, clean = self._run + 1, self._clean
+        everyone = range(1, self.ranks)
+        for rank in everyone:
+            self._control.send(_Command(run, ranks, seed, clean, parcel if rank < ranks else None), rank, COMMAND)
+        self._settle(clean)
+        self._clean = False  # unless it ends well
+        mine, books = self._take_part(_Command(run, ranks, seed, clean, parcel), body)
+        reports = [self._report_of(rank) for rank in range(1, ranks)]
+        outcomes = (mine, *(open_outcome(report.outcome, rank) for rank, report in enumerate(reports, 1)))
+        findings, self._clean = conclude(outcomes, (books, *(report.books for report in reports)))
+        if any(isinstance(outcome, Raised) and outcome.kind == "KeyboardInterrupt" for outcome in outcomes):
+            raise KeyboardInterrupt
+        return Run(outcomes, findings)
+
+    def _report_of(self, rank: int) -> _Report:
+        told = False
+
+        def meanwhile() -> None:
+            nonlocal told
+            self._agreements.honour()
+            if self._interrupts.pending and not told:
+                # The others may be waiting for each other: call them out.
+                self._guard.notify(blocked=False)
+                told = True
+
+        while True:
+            report: _Report = self._control.receive(rank, REPORT, meanwhile)
+            if report.run == self._run:
+                return report
+
+    def _was_interrupted(self) -> bool:
+        """Whether a follower has had a Ctrl-C."""
+        interrupted = False
+        while (lead := self._control.poll(MPI.ANY_SOURCE, INTERRUPT)) is not None:
+            interrupted = interrupted or lead == self._run
+        return interrupted
+
+    def _tell_all(self, message: Any) -> None:
+        for rank in range(1, self.ranks):
+            self._control.send(message, rank, COMMAND)
+        self._control.flush()
+
+    # The followers
+
+    def _follow(self, body: Body) -> Any:
+        told = False
+
+        def meanwhile() -> None:
+            nonlocal told
+            self._agreements.honour()
+            if self._interrupts.pending and not told:
+                self._control.send(self._run, _LEADER, INTERRUPT)
+                told = True
+
+        while True:
+            command = self._control.receive(_LEADER, COMMAND, meanwhile)
+            self._settle(command.clean)
+            if isinstance(command, _Done):
+                break
+            self._run, self._ranks_of_run = command.run, command.ranks
+            if self._control.rank < command.ranks:
+                outcome, books = self._take_part(command, body)
+                report = _Report(command.run, pack_outcome(outcome, self._control.rank), books)
+                self._control.send(report, _LEADER, REPORT)
+        if command.exception is not None:
+            self._interrupts.pending = False
+            raise open_exception(command.exception)
+        return pickle.loads(command.result)  # noqa: S301 - from our own leader
+
+    # Every rank
+
+    def _take_part(self, command: _Command, body: Body) -> tuple[Outcome, Books]:
+        self._run, self._ranks_of_run = command.run, command.ranks
+        rank, guard, interrupts = self._control.rank, self._guard, self._interrupts
+        guard.begin(command.run, command.ranks)
+        self._agreements.begin()
+        self._family.begin()
+        context = RankContext(rank, command.ranks, self._team(command.ranks))
+        outcome: Outcome
+        try:
+            payload = pickle.loads(command.payload or b"")  # noqa: S301 - from our own leader
+            try:
+                interrupts.allow()
+                value = body(context, payload)
+            finally:
+                interrupts.hold()
+            outcome = Returned(value)
+        except Revoked:
+            outcome = Returned(None)  # replaced by the guard's account
+        except BaseException as exception:
+            here = exception.__traceback__
+            outcome = raised(exception, None if here is None else here.tb_next or here)
+            if isinstance(exception, KeyboardInterrupt):
+                # It may have come between the start of a request and its entry in the books.
+                guard.abandoned = True
+                make_immortal(exception)
+        if guard.departure is not None:
+            outcome = guard.departure
+        elif isinstance(outcome, Raised):
+            guard.notify(blocked=False)
+        return outcome, guard.end()
+
+    def _team(self, ranks: int) -> GuardedComm:
+        """The communicator of the first `ranks` processes. All of them ask for it at once."""
+        team = self._teams.get(ranks)
+        if team is None:
+            group = self._control.comm.Get_group().Incl(list(range(ranks)))
+            inner = self._control.comm.Create_group(group, ranks)
+            team = self._teams[ranks] = GuardedComm(inner, tuple(range(ranks)), self._family)
+        else:
+            team.begin()
+        return team
+
+    def _settle(self, clean: bool) -> None:
+        """All ranks of the last run have reported: free what it derived, or leave all it touched."""
+        ranks, self._ranks_of_run = self._ranks_of_run, 0
+        if not self._control.rank < ranks:
+            self.spoilt += 0 if clean or not ranks else 1
+            return
+        # In the order of their making, which is the same on all members, should freeing wait for them.
+        for comm in self._family.derived:
+            inner = comm.freed or comm.inner
+            comm.retire("it was made in an earlier run; make communicators in each run")
+            if clean:
+                inner.Free()
+            else:
+                make_immortal(inner)
+                self.spoilt += 1
+        self._family.derived = []
+        if not clean:
+            team = self._teams.pop(ranks)
+            make_immortal(team.inner)
+            team.retire("it was left behind in a run that failed")
+            self.spoilt += 1

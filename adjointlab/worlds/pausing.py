@@ -1,0 +1,30 @@
+"""How a rank waits without taking the processor from the ranks that it waits for."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Final
+
+__all__ = ["give_way", "pause"]
+
+# Shorter waits than this are worth a processor; a sleep costs about 60 microseconds at the least.
+_LINGER: Final = 1e-3
+_SHORTEST: Final = 5e-5
+_LONGEST: Final = 1e-3
+
+
+def _sleep_nothing() -> None:
+    time.sleep(0)
+
+
+#: Let another process have the processor, if one wants it.
+give_way = getattr(os, "sched_yield", _sleep_nothing)
+
+
+def pause(waited: float) -> None:
+    """Rest in a wait that has lasted `waited` seconds: the longer it has lasted, the longer."""
+    if waited < _LINGER:
+        give_way()
+    else:
+        time.sleep(min(_LONGEST, max(_SHORTEST, waited / 10)))

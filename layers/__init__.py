@@ -1,0 +1,7 @@
+"""Distributed layers, one file for each family. None exists yet."""
+
+if __name__ != "adjointlab.layers":
+    raise ImportError(
+        f"this package is adjointlab.layers, but it was imported as {__name__!r}, which would load its modules "
+        "twice; write `import adjointlab.layers`"
+    )

@@ -1,0 +1,90 @@
+"""ALLSUMREDUCE (seed paper, section 3.2.3): sums a tensor along dimensions of its partition, for every worker.
+
+    𝒜_{{k}→{k}} = B_{a→{k}} R_{{k}→a}                                                            (eq. 19)
+    𝒜* = R* B* = B R = 𝒜                                                                          (eq. 20)
+
+for the workers {k} of each sub-partition along the listed dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from adjointlab import arrays
+from adjointlab.arguments import check_argument
+from adjointlab.layout import Layout
+from adjointlab.operator import LinearOperator
+from adjointlab.primitives import groups
+from adjointlab.primitives.broadcast import broadcast_steps
+from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.primitives.collectives import sum_to_new
+from adjointlab.primitives.sum_reduce import sum_reduce_steps
+from adjointlab.program import Buffer, Generator, Program, buffers
+from adjointlab.space import Space, Tensor
+
+__all__ = ["AllSumReduce"]
+
+
+class AllSumReduce(LinearOperator):
+    """𝒜 over dimensions `dims` of P_x: every worker gets the sum of the local tensors along them.
+
+    `layout` lays x over P_x; y lies as x does. Workers that are summed hold the same window of x, each with its own
+    values. ``forward(x)`` and ``adjoint(y)`` take the local tensor and return a fresh one; a worker outside P_x
+    returns a copy of its tensor of zero volume.
+
+    Raises `ValueError` for dimensions that the partition has not, for workers that are summed but hold different
+    windows, for ranks beyond the communicator's, and in a call, before its first message, for a local tensor that
+    is not what the layout says.
+    """
+
+    symbol = "𝒜"
+
+    def __init__(self, comm: Any, layout: Layout, dims: Iterable[int], *, dtype: str = "float64") -> None:
+        check_ranks("layout", layout.partition, comm.Get_size())
+        along = tuple(dims)
+        self.groups = layout.partition.subpartitions(along)
+        if cut := [dim for dim in along if not layout.copied[dim]]:
+            raise ValueError(
+                f"dims: dimension {cut[0]} of the partition {layout.partition} is summed over, but its workers hold "
+                f"different windows of {layout}; local tensors that are summed lie over the same window "
+                "(say so with the layout's `axes`, None for a dimension that is not cut)"
+            )
+        self.comm = comm
+        self.domain = Space(layout, dtype=dtype, name="x")
+        self.codomain = Space(layout, dtype=dtype, name="y")
+        self.gain = self.fan_in = self.groups[0].size
+        self._rank = comm.Get_rank()
+        self._workers = None
+        for group in self.groups:
+            if group.is_active(self._rank) and group.size > 1 and layout.local_size(self._rank) > 0:
+                self._workers = groups.communicator(comm, group.ranks)
+
+    def specification(self) -> Program:
+        """Eq. 19 for each sub-partition."""
+        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
+        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
+        steps: list[Generator] = []
+        for group in self.groups:
+            first = x[group.ranks[0]]
+            total = Buffer(first.rank, "sum", first.shape, first.dtype)
+            steps += sum_reduce_steps([x[rank] for rank in group.ranks], total)
+            steps += broadcast_steps(total, [y[rank] for rank in group.ranks])
+        return Program(x.values(), steps)
+
+    def forward(self, x: Any) -> Any:
+        """The local tensor of y = 𝒜 x."""
+        return self._sum(self.domain.tensors[0], x)
+
+    def adjoint(self, y: Any) -> Any:
+        """The local tensor of 𝒜* y = 𝒜 y."""
+        return self._sum(self.codomain.tensors[0], y)
+
+    def _sum(self, tensor: Tensor, array: Any) -> Any:
+        check_argument(tensor, array, self._rank)
+        workers = self._workers
+        if workers is None:
+            return arrays.copy(array)
+        summand = arrays.to_sum(array)
+        shape = tensor.layout.local_shape(self._rank)
+        return sum_to_new(lambda total: workers.Allreduce(summand, total), shape, tensor.dtype, array)

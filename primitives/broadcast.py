@@ -1,0 +1,91 @@
+"""BROADCAST (seed paper, section 3.2.1): copies a tensor from its partition onto another.
+
+    B_{a→{k}} = D_a Σ_{a→{k}} A_{k} = D_a S_{a→k-1} ... S_{a→1} S_{a→0} A_{k}                      (eq. 16)
+    B*_{a→{k}} = D_{k} Σ_{{k}→a} A_a                                                              (eq. 17)
+
+for each worker a of P_x and the workers {k} of P_y that the broadcasting rules give it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from adjointlab.layout import Layout
+from adjointlab.operator import LinearOperator
+from adjointlab.partition import Partition
+from adjointlab.primitives.broadcast_rules import broadcast_pattern, check_ranks, copied_layout
+from adjointlab.primitives.collectives import OneToMany
+from adjointlab.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
+from adjointlab.space import Space
+
+__all__ = ["Broadcast", "broadcast_steps"]
+
+
+def broadcast_steps(one: Buffer, many: Sequence[Buffer]) -> tuple[Generator, ...]:
+    """B_{a→{k}} from the buffer a to new buffers {k} (eq. 16)."""
+    return (
+        *(Allocate(copy) for copy in many),
+        *(Add(one.whole, copy.whole) for copy in many),
+        Deallocate(one),
+    )
+
+
+class Broadcast(LinearOperator):
+    """B from P_x onto P_y: every worker of P_y gets a copy of a local tensor of x.
+
+    `layout` lays x over P_x; `partition` is P_y. In each dimension the sides of P_x and P_y must be equal, or that of
+    P_x must be 1, which is copied. `transpose_src` and `transpose_dest` read the shape of P_x and P_y reversed; P_x
+    is then promoted by leading ones to the order of P_y. The tensor's own dimensions stay as they are: in the
+    codomain each lies along the dimension of P_y that its dimension of P_x is matched with.
+
+    ``forward(x)`` takes the local tensor of x and returns a fresh local tensor of y; outside P_x it takes, and
+    outside P_y it returns, a tensor of zero volume, which keeps the first dimension of the input with
+    `preserve_batch` (shape (b, 0, ..., 0), of order 2 at least). A worker in neither returns a copy of its input.
+    ``adjoint(y)`` sums back.
+
+    Raises `ValueError` for a partition that P_x does not broadcast to, for ranks beyond the communicator's, and in a
+    call, before its first message, for a local tensor that is not what the layout says.
+    """
+
+    symbol = "B"
+
+    def __init__(
+        self,
+        comm: Any,
+        layout: Layout,
+        partition: Partition,
+        *,
+        dtype: str = "float64",
+        transpose_src: bool = False,
+        transpose_dest: bool = False,
+        preserve_batch: bool = True,
+    ) -> None:
+        check_ranks("layout", layout.partition, comm.Get_size())
+        check_ranks("partition", partition, comm.Get_size())
+        pattern = broadcast_pattern(
+            layout.partition, partition, transpose_one=transpose_src, transpose_many=transpose_dest
+        )
+        self.comm, self.pattern = comm, pattern
+        self.domain = Space(layout, dtype=dtype, name="x")
+        self.codomain = Space(copied_layout(layout, pattern), dtype=dtype, name="y")
+        self.gain = self.fan_in = pattern.largest
+        self._workers = OneToMany(comm, pattern, self.domain.tensors[0], self.codomain.tensors[0], preserve_batch)
+
+    def specification(self) -> Program:
+        """Eq. 16 for each worker of P_x."""
+        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
+        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
+        groups = self.pattern.groups
+        return Program(
+            x.values(),
+            (step for group in groups for step in broadcast_steps(x[group.one], [y[rank] for rank in group.many])),
+        )
+
+    def forward(self, x: Any) -> Any:
+        """The local tensor of y = B x."""
+        return self._workers.copy_to_many(x)
+
+    def adjoint(self, y: Any) -> Any:
+        """The local tensor of B* y."""
+        return self._workers.sum_to_one(y)

@@ -1,0 +1,133 @@
+"""Which workers hold copies of which: the partition broadcasting rules (seed paper, sections 3.1 and 3.2.1).
+
+Pure data, the same on every rank. Broadcast reads a pattern from the one to the many, SumReduce from the many to the one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from adjointlab.layout import Layout
+from adjointlab.partition import Partition
+
+__all__ = [
+    "BroadcastPattern",
+    "Group",
+    "broadcast_pattern",
+    "check_ranks",
+    "copied_layout",
+    "summed_layout",
+]
+
+
+@dataclass(frozen=True)
+class Group:
+    """One worker of P_x and the workers of P_y that hold its copies: {a} and {k} of eq. 16."""
+
+    one: int
+    many: tuple[int, ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """All workers of the group, sorted: its members in the order of their communicator."""
+        return tuple(sorted({self.one, *self.many}))
+
+
+@dataclass(frozen=True)
+class BroadcastPattern:
+    """The groups of a broadcast from `one` = P_x to `many` = P_y, in the order of P_x.
+
+    ``dims[j]`` is the dimension of P_y that dimension j of P_x is matched with, after transposition and promotion.
+    """
+
+    one: Partition
+    many: Partition
+    dims: tuple[int, ...]
+
+    @property
+    def kept(self) -> dict[int, int]:
+        """From dimensions of P_x to dimensions of P_y: those matched on equal sides, where nothing is copied."""
+        return {j: k for j, k in enumerate(self.dims) if self.one.shape[j] == self.many.shape[k]}
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """For each worker of P_x the workers of P_y whose index agrees with its own wherever P_x is cut."""
+        copies: dict[int, list[int]] = {rank: [] for rank in self.one.ranks}
+        for place in product(*(range(side) for side in self.many.shape)):
+            source = [0 if side == 1 else place[k] for side, k in zip(self.one.shape, self.dims, strict=True)]
+            copies[self.one.rank(source)].append(self.many.rank(place))
+        return tuple(Group(one, tuple(many)) for one, many in copies.items())
+
+    @property
+    def largest(self) -> int:
+        """The largest number of copies."""
+        return self.many.size // self.one.size
+
+
+def broadcast_pattern(
+    one: Partition, many: Partition, *, transpose_one: bool = False, transpose_many: bool = False
+) -> BroadcastPattern:
+    """Match the dimensions of P_x = `one` and P_y = `many` by the broadcasting rules.
+
+    In each dimension the sides must be equal or that of P_x must be 1. A transposed partition is read with its
+    dimensions reversed, and P_x is promoted by leading ones thereafter.
+
+    Raises `ValueError` where P_x does not broadcast to P_y, naming the dimension and both sides.
+    """
+    if one.order > many.order:
+        raise ValueError(
+            f"partition: {_shape(one)} does not broadcast to {_shape(many)}: it has order {one.order}, which is above "
+            f"{many.order}; leading ones are added to the partition of the copies' source, never to the other"
+        )
+    lead = many.order - one.order
+    one_dims = range(one.order)[::-1] if transpose_one else range(one.order)
+    many_dims = range(many.order)[::-1] if transpose_many else range(many.order)
+    dims = dict(zip(one_dims, many_dims[lead:], strict=True))
+    for position, (j, k) in enumerate(dims.items(), start=lead):
+        if one.shape[j] not in (1, many.shape[k]):
+            legal = "1" if many.shape[k] == 1 else f"1 or {many.shape[k]}"
+            raise ValueError(
+                f"partition: {_shape(one, transpose_one)} does not broadcast to {_shape(many, transpose_many)}: in "
+                f"dimension {position} the sides are {one.shape[j]} and {many.shape[k]}; the first must be {legal}"
+            )
+    return BroadcastPattern(one, many, tuple(dims[j] for j in range(one.order)))
+
+
+def check_ranks(name: str, partition: Partition, size: int) -> None:
+    """Raise `ValueError` for a partition that uses ranks beyond a communicator of `size` ranks."""
+    if beyond := sorted(rank for rank in partition.ranks if rank >= size):
+        raise ValueError(
+            f"{name}: the partition {partition} uses ranks {beyond}, but the communicator has ranks 0 to {size - 1}"
+        )
+
+
+def copied_layout(layout: Layout, pattern: BroadcastPattern) -> Layout:
+    """The layout over P_y of the copies of a tensor laid over P_x: every worker keeps its source's windows."""
+    axes = [None if axis is None else pattern.kept.get(axis) for axis in layout.axes]
+    return Layout(layout.shape, pattern.many, layout.windows, axes)
+
+
+def summed_layout(layout: Layout, pattern: BroadcastPattern) -> Layout:
+    """The layout over P_x of the sums of local tensors laid over P_y.
+
+    Raises `ValueError` where workers that are summed hold different windows.
+    """
+    kept = {k: j for j, k in pattern.kept.items()}
+    for dim, copied in enumerate(layout.copied):
+        if dim not in kept and not copied:
+            raise ValueError(
+                f"layout: dimension {dim} of the partition {layout.partition} is summed over, but its workers hold "
+                f"different windows of {layout}; local tensors that are summed lie over the same window "
+                "(say so with `axes`, None for a dimension that is not cut)"
+            )
+    axes = [None if axis is None else kept.get(axis) for axis in layout.axes]
+    windows = [
+        layout.windows[dim][:1] if axis is None else layout.windows[dim] for dim, axis in enumerate(axes)
+    ]
+    return Layout(layout.shape, pattern.one, windows, axes)
+
+
+def _shape(partition: Partition, transposed: bool = False) -> str:
+    sides = partition.shape[::-1] if transposed else partition.shape
+    return "x".join(map(str, sides)) + (" (transposed)" if transposed else "")

@@ -1,0 +1,92 @@
+"""SUMREDUCE (seed paper, section 3.2.2): sums a tensor from its partition onto another.
+
+    R_{{k}→a} = D_{k} Σ_{{k}→a} A_a = D_{k} S_{k-1→a} ... S_{1→a} S_{0→a} A_a              (section 2.2.4)
+    R*_{{k}→a} = D_a Σ_{a→{k}} A_{k}                                                              (eq. 18)
+
+for each worker a of P_y and the workers {k} of P_x that the broadcasting rules, from P_y to P_x, give it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from adjointlab.layout import Layout
+from adjointlab.operator import LinearOperator
+from adjointlab.partition import Partition
+from adjointlab.primitives.broadcast_rules import broadcast_pattern, check_ranks, summed_layout
+from adjointlab.primitives.collectives import OneToMany
+from adjointlab.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
+from adjointlab.space import Space
+
+__all__ = ["SumReduce", "sum_reduce_steps"]
+
+
+def sum_reduce_steps(many: Sequence[Buffer], one: Buffer) -> tuple[Generator, ...]:
+    """R_{{k}→a} from the buffers {k} to a new buffer a (section 2.2.4)."""
+    return (
+        Allocate(one),
+        *(Add(summand.whole, one.whole) for summand in many),
+        *(Deallocate(summand) for summand in many),
+    )
+
+
+class SumReduce(LinearOperator):
+    """R from P_x onto P_y: every worker of P_y gets the sum of local tensors of x.
+
+    `layout` lays x over P_x; `partition` is P_y. The rules are those of Broadcast from P_y to P_x: in each dimension
+    the sides must be equal, or that of P_y must be 1, which is summed over; `transpose_src` reads the shape of P_x
+    reversed and `transpose_dest` that of P_y, which is then promoted by leading ones to the order of P_x. Workers
+    that are summed hold the same window of x, each with its own values.
+
+    ``forward(x)`` takes the local tensor of x and returns a fresh local tensor of y; outside P_x it takes, and
+    outside P_y it returns, a tensor of zero volume, which keeps the first dimension of the input with
+    `preserve_batch` (shape (b, 0, ..., 0), of order 2 at least). A worker in neither returns a copy of its input.
+    ``adjoint(y)`` copies back.
+
+    Raises `ValueError` for a partition that does not broadcast to P_x, for workers that are summed but hold different
+    windows, for ranks beyond the communicator's, and in a call, before its first message, for a local tensor that
+    is not what the layout says.
+    """
+
+    symbol = "R"
+
+    def __init__(
+        self,
+        comm: Any,
+        layout: Layout,
+        partition: Partition,
+        *,
+        dtype: str = "float64",
+        transpose_src: bool = False,
+        transpose_dest: bool = False,
+        preserve_batch: bool = True,
+    ) -> None:
+        check_ranks("layout", layout.partition, comm.Get_size())
+        check_ranks("partition", partition, comm.Get_size())
+        pattern = broadcast_pattern(
+            partition, layout.partition, transpose_one=transpose_dest, transpose_many=transpose_src
+        )
+        self.comm, self.pattern = comm, pattern
+        self.domain = Space(layout, dtype=dtype, name="x")
+        self.codomain = Space(summed_layout(layout, pattern), dtype=dtype, name="y")
+        self.gain = self.fan_in = pattern.largest
+        self._workers = OneToMany(comm, pattern, self.codomain.tensors[0], self.domain.tensors[0], preserve_batch)
+
+    def specification(self) -> Program:
+        """Section 2.2.4's R for each worker of P_y."""
+        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
+        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
+        groups = self.pattern.groups
+        return Program(
+            x.values(),
+            (step for group in groups for step in sum_reduce_steps([x[rank] for rank in group.many], y[group.one])),
+        )
+
+    def forward(self, x: Any) -> Any:
+        """The local tensor of y = R x."""
+        return self._workers.sum_to_one(x)
+
+    def adjoint(self, y: Any) -> Any:
+        """The local tensor of R* y."""
+        return self._workers.copy_to_many(y)

@@ -1,0 +1,258 @@
+"""Layouts: which window of a global tensor each worker holds."""
+
+from itertools import pairwise, product
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adjointlab.layout import Layout, Window, balanced_cut
+from adjointlab.partition import Index, Partition
+
+small = settings(max_examples=100, deadline=None)
+
+
+@st.composite
+def partitions(draw: st.DrawFn, max_order: int = 3) -> Partition:
+    shape = draw(st.lists(st.integers(1, 3), max_size=max_order))
+    return Partition(shape, draw(st.permutations(range(prod(shape) + draw(st.integers(0, 2)))))[: prod(shape)])
+
+
+@st.composite
+def axes_of(draw: st.DrawFn, partition: Partition) -> tuple[int | None, ...]:
+    used = draw(st.permutations(range(partition.order)))[: draw(st.integers(0, partition.order))]
+    axes = draw(st.permutations([*used, *[None] * draw(st.integers(0, 1))]))
+    return tuple(axes)
+
+
+@st.composite
+def cuts_of(draw: st.DrawFn, side: int, parts: int) -> tuple[int, ...]:
+    inner = draw(st.lists(st.integers(0, side), min_size=parts - 1, max_size=parts - 1))
+    return (0, *sorted(inner), side)
+
+
+@st.composite
+def cut_layouts(draw: st.DrawFn) -> Layout:
+    """Cuts along some dimensions; copies along those that no tensor dimension lies along."""
+    partition = draw(partitions())
+    axes = draw(axes_of(partition))
+    shape = [draw(st.integers(0, 5)) for _ in axes]
+    cuts = [
+        draw(st.none() | cuts_of(side, 1 if axis is None else partition.shape[axis]))
+        for side, axis in zip(shape, axes, strict=True)
+    ]
+    return Layout.cut(shape, partition, cuts, axes)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """Any windows: overlapping, beyond the tensor, with gaps, empty, in any order; half of them cuts."""
+    layout = draw(cut_layouts())
+    if draw(st.booleans()):
+        return layout
+    windows: list[list[Window]] = []
+    for dim, axis in zip(layout.windows, layout.axes, strict=True):
+        match draw(st.sampled_from(["cut", "shuffled", "copied", "any"])):
+            case "cut":
+                windows.append(list(dim))
+            case "shuffled":
+                windows.append(list(draw(st.permutations(dim))))
+            case "copied":
+                windows.append([dim[0]] * len(dim))
+            case _:
+                parts = 1 if axis is None else layout.partition.shape[axis]
+                ends = st.tuples(st.integers(-2, 6), st.integers(-2, 6)).map(lambda pair: (min(pair), max(pair)))
+                windows.append(draw(st.lists(ends, min_size=parts, max_size=parts)))
+    return Layout(layout.shape, layout.partition, windows, layout.axes)
+
+
+def held(layout: Layout) -> dict[Index, list[int]]:
+    """Brute force: the ranks that hold each element, in the tensor or in padding."""
+    table: dict[Index, list[int]] = {}
+    for rank in layout.partition.ranks:
+        window = layout.window(rank)
+        assert window is not None
+        for element in product(*(range(start, stop) for start, stop in window)):
+            table.setdefault(element, []).append(rank)
+    return table
+
+
+@given(st.integers(0, 40), st.integers(1, 12))
+@small
+def test_a_balanced_cut_gives_the_remainder_to_the_first(length: int, parts: int) -> None:
+    ends = balanced_cut(length, parts)
+    sides = [stop - start for start, stop in pairwise(ends)]
+    assert (ends[0], ends[-1], len(sides)) == (0, length, parts)
+    assert sides == sorted(sides, reverse=True)
+    assert max(sides) - min(sides) <= 1
+
+
+@given(layouts())
+@small
+def test_a_cut_holds_every_element_exactly_once_and_nothing_else(layout: Layout) -> None:
+    tensor = set(product(*(range(side) for side in layout.shape)))
+    table = held(layout)
+    assert layout.is_cut == (set(table) == tensor and all(len(ranks) == 1 for ranks in table.values()))
+
+
+@given(cut_layouts())
+@small
+def test_cut_covers_every_element_once_for_each_copy(layout: Layout) -> None:
+    unused = prod(side for dim, side in enumerate(layout.partition.shape) if dim not in layout.axes)
+    table = held(layout)
+    assert set(table) == set(product(*(range(side) for side in layout.shape)))
+    assert all(len(ranks) == unused for ranks in table.values())
+
+
+@given(layouts())
+@small
+def test_holders_and_to_global_are_inverse(layout: Layout) -> None:
+    table = held(layout)
+    assert {element: [rank for rank, _ in layout.holders(element)] for element in table} == table
+    for element in table:
+        for rank, local in layout.holders(element):
+            assert layout.to_global(rank, local) == element
+    for rank in layout.partition.ranks:
+        for local in product(*(range(side) for side in layout.local_shape(rank))):
+            assert (rank, local) in list(layout.holders(layout.to_global(rank, local)))
+    assert list(layout.holders([99] * layout.order)) == ([] if layout.order else list(layout.holders(())))
+
+
+@given(layouts())
+@small
+def test_every_rank_has_a_local_shape_and_an_inactive_one_holds_nothing(layout: Layout) -> None:
+    for rank in range(max(layout.partition.ranks) + 2):
+        window = layout.window(rank)
+        if layout.partition.is_active(rank):
+            assert window is not None
+            assert layout.local_shape(rank) == tuple(stop - start for start, stop in window)
+            assert layout.local_size(rank) == sum(rank in ranks for ranks in held(layout).values())
+        else:
+            assert window is None
+            assert layout.local_shape(rank) == (0,) * max(1, layout.order)
+            assert layout.local_size(rank) == 0
+
+
+@given(layouts())
+@small
+def test_the_windows_lie_along_the_axes(layout: Layout) -> None:
+    for rank in layout.partition.ranks:
+        window = layout.window(rank)
+        assert window is not None
+        for dim, axis in enumerate(layout.axes):
+            place = 0 if axis is None else layout.partition.index(rank)[axis]
+            assert window[dim] == layout.windows[dim][place]
+
+
+@given(layouts())
+@small
+def test_the_hull_is_the_smallest_box_around_the_tensor_and_all_windows(layout: Layout) -> None:
+    for dim, (side, (low, high)) in enumerate(zip(layout.shape, layout.hull, strict=True)):
+        ends = [end for window in layout.windows[dim] for end in window] + [0, side]
+        assert (low, high) == (min(ends), max(ends))
+
+
+@given(layouts())
+@small
+def test_a_dimension_overlaps_where_one_element_is_held_at_two_indices_along_it(layout: Layout) -> None:
+    index = layout.partition.index
+
+    def differ_along(a: int, b: int, dim: int) -> bool:
+        return all((i != j) == (k == dim) for k, (i, j) in enumerate(zip(index(a), index(b), strict=True)))
+
+    for dim, overlapping in enumerate(layout.overlapping):
+        assert overlapping == any(
+            differ_along(a, b, dim) for ranks in held(layout).values() for a, b in product(ranks, ranks)
+        )
+
+
+@given(layouts())
+@small
+def test_a_dimension_is_copied_where_all_indices_along_it_hold_the_same_windows(layout: Layout) -> None:
+    partition = layout.partition
+    for dim, copied in enumerate(layout.copied):
+        lines = partition.subpartitions([dim])
+        assert copied == all(len({layout.window(rank) for rank in line.ranks}) == 1 for line in lines)
+
+
+def test_a_tensor_of_order_zero_is_one_element_and_may_be_copied() -> None:
+    single = Layout((), Partition(()))
+    assert single.is_cut
+    assert (single.window(0), single.local_shape(0), single.local_size(0)) == ((), (), 1)
+    assert (single.local_shape(1), single.local_size(1)) == ((0,), 0)
+    assert (single.to_global(0, ()), list(single.holders(())), single.hull) == ((), [(0, ())], ())
+    copies = Layout((), Partition((2,)), axes=())
+    assert (copies.is_cut, copies.overlapping, copies.copied) == (False, (True,), (True,))
+
+
+@pytest.mark.parametrize(
+    ("layout", "text"),
+    [
+        (Layout((3,), Partition((2,))), "[3] cut at 0|2|3"),
+        (Layout.cut((3, 4), Partition((2, 1)), [(0, 0, 3), None]), "[3, 4] cut at 0|0|3, 0|4"),
+        (Layout((3,), Partition((2,)), axes=(None,)), "[3] cut at whole"),
+        (Layout((3,), Partition((2,)), [[(1, 3)]], axes=(None,)), "[3] cut at 1:3"),
+        (Layout((3,), Partition((2,)), [[(0, 3), (0, 3)]]), "[3] cut at copied"),
+        (Layout((4,), Partition((2,)), [[(-1, 3), (1, 5)]]), "[4] cut at -1:3 1:5"),
+        (Layout((4,), Partition((2,)), [[(2, 4), (0, 2)]]), "[4] cut at 2:4 0:2"),
+        (Layout((), Partition(())), "[]"),
+    ],
+)
+def test_a_layout_prints_its_boundaries_or_its_windows(layout: Layout, text: str) -> None:
+    assert str(layout) == text
+
+
+two = Partition((2,))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((-1,), two), r"shape: .* not \(-1,\)"),
+        (((3, 4), two), r"of order 1 \(2\), but the tensor \[3, 4\] has order 2"),
+        (((3,), two, [[(0, 1)]]), r"dimension 0 lies along 2 workers but has 1 windows \(\(0, 1\),\)"),
+        (((3,), two, [[(0, 2), (2, 3)], [(0, 1)]]), "order 1 needs 1 lists, not 2"),
+        (((3,), two, [[(0, 2), (3, 2)]]), r"dimension 0 the window \(3, 2\) stops before it starts"),
+        (((3,), two, None, (0, 1)), r"order 1 needs 1 entries, not \(0, 1\)"),
+        (((3,), two, None, (1,)), r"axes: \(1,\) are not distinct dimensions of a partition of order 1"),
+        (((3,), two, None, (-1,)), r"axes: \(-1,\) are not distinct"),
+        (((3, 3), two, None, (0, 0)), r"axes: \(0, 0\) are not distinct"),
+    ],
+)
+def test_a_bad_layout_is_refused_with_its_values(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Layout(*arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cuts", "message"),
+    [
+        ([(0, 2, 4)], r"\(0, 2, 4\) do not cover dimension 0; they must run from 0 to 3"),
+        ([(1, 2, 3)], r"\(1, 2, 3\) do not cover dimension 0"),
+        ([()], r"\(\) do not cover dimension 0"),
+        ([(0, 4, 3)], r"\(0, 4, 3\) in dimension 0 decrease"),
+        ([(0, 1, 2, 3)], "lies along 2 workers but has 3 windows"),
+        ([None, None], "order 1 needs 1 cuts, not 2"),
+    ],
+)
+def test_bad_cuts_are_refused_with_their_values(cuts: list[tuple[int, ...] | None], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Layout.cut((3,), two, cuts)
+
+
+@pytest.mark.parametrize(("rank", "local"), [(0, (2,)), (0, (-1,)), (0, ()), (1, (1,)), (5, (0,))])
+def test_a_local_index_outside_the_local_tensor_is_refused(rank: int, local: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=rf"local: \({', '.join(map(str, local))},?\) is not in .* rank {rank}"):
+        Layout((3,), two).to_global(rank, local)
+
+
+def test_other_bad_arguments_are_refused_with_their_values() -> None:
+    with pytest.raises(ValueError, match=r"index: \(0, 1\) does not have the 1 dimensions"):
+        list(Layout((3,), two).holders((0, 1)))
+    with pytest.raises(ValueError, match="-1 elements cannot be cut into 2"):
+        balanced_cut(-1, 2)
+    with pytest.raises(ValueError, match="3 elements cannot be cut into 0"):
+        balanced_cut(3, 0)
+    with pytest.raises(TypeError, match="float"):
+        Layout((2.5,), two)  # type: ignore[list-item]

@@ -1,0 +1,248 @@
+"""Spaces: typed tensors, their duals and their bases. The table of local types is in test_local_types.py."""
+
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adjointlab.dtypes import DTYPES, dtype
+from adjointlab.layout import Layout
+from adjointlab.operator import basis_vector, coordinates
+from adjointlab.pairing import ZERO, Exact, pair_local
+from adjointlab.partition import Partition
+from adjointlab.space import LocalType, Space, Tensor
+
+small = settings(max_examples=50, deadline=None)
+TYPES = [entry.value for entry in LocalType]
+
+
+@st.composite
+def tensors(draw: st.DrawFn, name: str = "x", dtypes: tuple[str, ...] = ("float64",)) -> Tensor:
+    sides = draw(st.lists(st.integers(1, 3), max_size=2))
+    size = prod(sides)
+    partition = Partition(sides, draw(st.permutations(range(size + draw(st.integers(0, 1)))))[:size])
+    types = draw(st.lists(st.sampled_from(TYPES), min_size=len(sides), max_size=len(sides)))
+    axes = [dim if entry == "varying" else None for dim, entry in enumerate(types)]
+    layout = Layout([draw(st.integers(0, 3)) for _ in axes], partition, axes=axes)
+    return Tensor(layout, draw(st.sampled_from(dtypes)), tuple(types), name)  # type: ignore[arg-type]
+
+
+@st.composite
+def spaces(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float64",)) -> Space:
+    return Space(*(draw(tensors(name, dtypes)) for name in "xyz"[: draw(st.integers(1, 2))]))
+
+
+def everybody(space: Space) -> range:
+    return range(max(space.ranks) + 2)
+
+
+def pairing(space: Space, x: dict[int, tuple[Any, ...]], g: dict[int, tuple[Any, ...]]) -> Exact:
+    total = ZERO
+    for rank in everybody(space):
+        total = total + pair_local(space, x[rank], g[rank], rank)
+    return total
+
+
+def basis(space: Space) -> list[dict[int, tuple[Any, ...]]]:
+    return [{rank: basis_vector(space, i, rank) for rank in everybody(space)} for i in range(space.dimension)]
+
+
+def random_element(space: Space, seed: int) -> dict[int, tuple[Any, ...]]:
+    """A combination of the basis vectors."""
+    weights = np.random.default_rng(seed).integers(-9, 10, (space.dimension, 2))
+    everywhere_complex = all(tensor.element.is_complex for tensor in space.tensors)
+    complex_weights = weights[:, 0] + 1j * weights[:, 1] if everywhere_complex else weights[:, 0]
+    element = {rank: tuple(np.zeros_like(a) for a in v) for rank, v in zero(space).items()}
+    for weight, vector in zip(complex_weights, basis(space), strict=True):
+        for rank, local in vector.items():
+            for total, part in zip(element[rank], local, strict=True):
+                total += weight * part
+    return element
+
+
+def zero(space: Space) -> dict[int, tuple[Any, ...]]:
+    return {
+        rank: tuple(np.zeros(t.layout.local_shape(rank), t.dtype) for t in space.tensors)
+        for rank in everybody(space)
+    }
+
+
+def combination(weight: complex, x: dict[int, tuple[Any, ...]], y: dict[int, tuple[Any, ...]]) -> Any:
+    return {rank: tuple(weight * a + b for a, b in zip(x[rank], y[rank], strict=True)) for rank in x}
+
+
+def times(weight: complex, value: Exact) -> Exact:
+    a, b = int(complex(weight).real), int(complex(weight).imag)
+    return Exact(a * value.real - b * value.imag, a * value.imag + b * value.real)
+
+
+@pytest.mark.parametrize(
+    ("entry", "dual"),
+    [("varying", "varying"), ("replicated", "partial"), ("partial", "replicated"), ("invariant", "invariant")],
+)
+def test_every_local_type_has_its_dual(entry: str, dual: str) -> None:
+    assert LocalType(entry).dual is LocalType(dual)
+
+
+@given(spaces())
+@small
+def test_the_dual_of_the_dual_is_the_space(space: Space) -> None:
+    assert space.dual.dual == space
+    assert [t.name for t in space.dual.tensors] == [t.name for t in space.tensors]
+    assert [t.layout for t in space.dual.tensors] == [t.layout for t in space.tensors]
+    assert [t.dtype for t in space.dual.tensors] == [t.dtype for t in space.tensors]
+
+
+@given(spaces())
+@small
+def test_offsets_number_the_basis_without_gaps_and_are_shared_by_equal_copies(space: Space) -> None:
+    covered: list[int] = []
+    for position, tensor in enumerate(space.tensors):
+        layout = tensor.layout
+        for rank in everybody(space):
+            start = space.offset(position, rank)
+            assert (start is None) == (not layout.partition.is_active(rank))
+            if start is not None and tensor.groups[rank] == rank:
+                covered += range(start, start + layout.local_size(rank))
+        for a, b in product(layout.partition.ranks, repeat=2):
+            places = zip(layout.partition.index(a), layout.partition.index(b), tensor.types, strict=True)
+            equal = all(i == j or entry.is_shared for i, j, entry in places)
+            assert (tensor.groups[a] == tensor.groups[b]) == equal
+            assert space.offset(position, a) == space.offset(position, b) or not equal
+    assert covered == list(range(space.dimension))
+
+
+@given(spaces())
+@small
+def test_coordinates_of_basis_vectors_are_their_pairings_with_the_basis_of_the_dual(space: Space) -> None:
+    dual = basis(space.dual)
+    for e in basis(space):
+        contributions = [coordinates(space, local, rank) for rank, local in e.items()]
+        row = np.sum(contributions, axis=0)
+        assert row.shape == (space.dual.dimension,)
+        assert [int(entry) for entry in row] == [pairing(space, e, f).real for f in dual]
+
+
+@given(spaces())
+@small
+def test_the_pairing_of_the_bases_is_one_exactly_where_they_meet(space: Space) -> None:
+    """Each basis vector of a partial tensor meets one of its dual; that one meets all summands."""
+    gram = np.array([[int(pairing(space, e, f).real) for f in basis(space.dual)] for e in basis(space)])
+    gram = gram.reshape(space.dimension, space.dual.dimension)
+    assert set(gram.ravel().tolist()) <= {0, 1}
+    for axis, side in ((0, space), (1, space.dual)):
+        meets = [
+            prod(n for n, entry in zip(tensor.layout.partition.shape, tensor.types, strict=True) if entry is LocalType.PARTIAL)
+            for tensor in side.tensors
+            for rank in tensor.layout.partition.ranks
+            if tensor.groups[rank] == rank
+            for _ in range(tensor.layout.local_size(rank))
+        ]
+        # the basis vectors of the dual along `axis`, each met by so many summands
+        assert gram.sum(axis=1 - axis).tolist() == [1] * 0 + meets if axis == 1 else True
+
+
+@given(spaces())
+@small
+def test_the_pairing_is_symmetric_between_a_space_and_its_dual(space: Space) -> None:
+    x, g = random_element(space, 1), random_element(space.dual, 2)
+    assert pairing(space, x, g) == pairing(space.dual, g, x)
+
+
+@given(spaces(("float64", "complex128")), st.integers(-4, 4), st.integers(-4, 4))
+@small
+def test_the_pairing_is_linear_in_x_and_conjugate_linear_in_g(space: Space, real: int, imag: int) -> None:
+    weight = complex(real, imag) if all(t.element.is_complex for t in space.tensors) else real
+    x, y = random_element(space, 1), random_element(space, 2)
+    g, h = random_element(space.dual, 3), random_element(space.dual, 4)
+    assert pairing(space, combination(weight, x, y), g) == times(weight, pairing(space, x, g)) + pairing(space, y, g)
+    conjugate = complex(weight).conjugate()
+    assert pairing(space, x, combination(weight, g, h)) == times(conjugate, pairing(space, x, g)) + pairing(
+        space, x, h
+    )
+
+
+@given(spaces())
+@small
+def test_an_invariant_copy_counts_once_and_all_else_as_often_as_it_is_held(space: Space) -> None:
+    for tensor in space.tensors:
+        partition = tensor.layout.partition
+        expected = prod(
+            1 if entry is LocalType.INVARIANT else side
+            for entry, side in zip(tensor.types, partition.shape, strict=True)
+        )
+        assert len(tensor.counted) == expected
+
+
+@given(spaces())
+@small
+def test_summands_are_grouped_along_the_partial_dimensions_alone(space: Space) -> None:
+    for tensor in space.tensors:
+        partition = tensor.layout.partition
+        for a, b in product(partition.ranks, repeat=2):
+            places = zip(partition.index(a), partition.index(b), tensor.types, strict=True)
+            together = all(i == j or entry is LocalType.PARTIAL for i, j, entry in places)
+            assert (tensor.summands[a] == tensor.summands[b]) == together
+
+
+def test_types_are_varying_by_default_and_may_be_strings() -> None:
+    layout = Layout((3,), Partition((2, 2)), axes=(1,))
+    assert Tensor(layout).types == (LocalType.VARYING,) * 2
+    assert Space(layout, types=["partial", "varying"]).tensors[0].types == (LocalType.PARTIAL, LocalType.VARYING)
+    assert Space(layout, name="a") == Space(layout, name="b")
+    assert hash(Space(layout, name="a")) == hash(Space(layout, name="b"))
+    assert Space(layout) != Space(layout, dtype="float32")
+
+
+def test_a_tensor_of_order_zero_has_one_basis_vector() -> None:
+    space = Space(Layout((), Partition(()), axes=()), dtype="complex64")
+    assert space.dimension == 1
+    assert basis_vector(space, 0, 0)[0] == 1
+    assert basis_vector(space, 0, 0)[0].shape == ()
+    assert basis_vector(space, 0, 1)[0].shape == (0,)
+    assert space.is_complex
+
+
+def test_an_empty_space_has_dimension_zero() -> None:
+    assert Space().dimension == Space(Layout((0,), Partition((2,)))).dimension == 0
+    assert Space().dual == Space()
+
+
+def test_bad_tensors_and_spaces_are_refused_with_their_values() -> None:
+    copied, cut = Layout((3,), Partition((2,)), axes=(None,)), Layout((3,), Partition((2,)))
+    with pytest.raises(ValueError, match="float8"):
+        Tensor(copied, "float8")
+    with pytest.raises(ValueError, match="types: 'shared' is not one of varying, replicated, partial, invariant"):
+        Space(copied, types=["shared"])
+    with pytest.raises(ValueError, match=r"order 1 needs 1 local types, not \['partial', 'varying'\]"):
+        Space(copied, types=["partial", "varying"])
+    for entry in ("replicated", "partial", "invariant"):
+        with pytest.raises(ValueError, match=rf"dimension 0 of the partition is {entry}.*\[3\] cut at 0\|2\|3"):
+            Space(cut, types=[entry])
+    with pytest.raises(ValueError, match=r"\['x', 'x'\] are not distinct"):
+        Space(copied, cut)
+    with pytest.raises(ValueError, match=r"index: 3 is not in 0 \.\.\. 2"):
+        basis_vector(Space(cut), 3, 0)
+
+
+def test_element_types_know_their_precision() -> None:
+    for name, entry in DTYPES.items():
+        assert dtype(name) is entry
+        if name == "bfloat16":
+            assert (entry.precision, entry.itemsize) == (8, 2)
+        elif entry.is_integer:
+            assert np.iinfo(name).max == 2**entry.precision - 1
+            assert entry.unit_roundoff == 0
+        else:
+            assert np.finfo(name).nmant + 1 == entry.precision
+            assert np.dtype(name).itemsize == entry.itemsize
+            assert np.finfo(name).dtype == entry.real
+            assert np.finfo(name).eps == 2 * entry.unit_roundoff
+    with pytest.raises(ValueError, match="'float8' is not one of float64, float32"):
+        dtype("float8")
+    with pytest.raises(ValueError, match="is not one of"):
+        dtype([])  # type: ignore[arg-type]
