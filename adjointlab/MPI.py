@@ -7,6 +7,8 @@ mpi4py's own constants are understood in both worlds too.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -19,6 +21,7 @@ __all__ = [
     "BOR",
     "BXOR",
     "BYTE",
+    "COMM_NULL",
     "COMPLEX",
     "DOUBLE",
     "DOUBLE_COMPLEX",
@@ -47,7 +50,9 @@ __all__ = [
     "UNDEFINED",
     "Buffer",
     "Datatype",
+    "Exception",
     "Op",
+    "Request",
     "Status",
 ]
 
@@ -148,3 +153,95 @@ def _itemsize(datatype: Any) -> int:
 
         return int(np.dtype(datatype.numpy).itemsize)
     return int(datatype.Get_size())
+
+
+class Exception(RuntimeError):
+    """A call that MPI itself refuses: a rank out of range, an operation that the datatype does not have."""
+
+
+class NullCommunicator:
+    """What a rank holds of a communicator that it is not in."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        raise Exception(f"{name} of the null communicator: this rank is not in the communicator")
+
+    def __repr__(self) -> str:
+        return "COMM_NULL"
+
+
+COMM_NULL: Final = NullCommunicator()
+
+
+class Request:
+    """mpi4py's operations on several requests at once, for requests of every world.
+
+    Requests of one kind are completed as their own class does it (the simulated ones block once for all); mpi4py's
+    own `Request.Waitall` takes only mpi4py's requests, so code for every world calls this one.
+    """
+
+    @staticmethod
+    def Waitall(requests: Sequence[Any], statuses: list[Any] | None = None) -> bool:
+        """Wait for all; true."""
+        kind = _common(requests)
+        if kind is not None:
+            return bool(kind.Waitall(requests, statuses))
+        for index, request in enumerate(requests):
+            request.Wait(_nth(statuses, index))
+        return True
+
+    @staticmethod
+    def Testall(requests: Sequence[Any], statuses: list[Any] | None = None) -> bool:
+        """Whether all are complete."""
+        kind = _common(requests)
+        if kind is not None:
+            return bool(kind.Testall(requests, statuses))
+        return all(request.Test(_nth(statuses, index)) for index, request in enumerate(requests))
+
+    @staticmethod
+    def Waitany(requests: Sequence[Any], status: Any = None) -> int:
+        """Wait for one: its index, or `UNDEFINED` if none is active."""
+        kind = _common(requests)
+        if kind is not None:
+            return int(kind.Waitany(requests, status))
+        active = [index for index, request in enumerate(requests) if request]
+        while active:
+            for index in active:
+                if requests[index].Test(status):
+                    return index
+            time.sleep(0)
+        return UNDEFINED
+
+    @staticmethod
+    def Waitsome(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[int] | None:
+        """Wait for at least one: the indices of those complete, or None if none is active."""
+        kind = _common(requests)
+        if kind is not None:
+            found: list[int] | None = kind.Waitsome(requests, statuses)
+            return found
+        active = [index for index, request in enumerate(requests) if request]
+        while active:
+            done = [index for index in active if requests[index].Test()]
+            if done:
+                return done
+            time.sleep(0)
+        return None
+
+    @staticmethod
+    def waitall(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[Any]:
+        """Wait for all: the objects received."""
+        return [request.wait(_nth(statuses, index)) for index, request in enumerate(requests)]
+
+
+def _common(requests: Sequence[Any]) -> Any:
+    """The class of all `requests` if they have one and it can complete several at once."""
+    if not requests:
+        return None
+    kind = type(requests[0])
+    return kind if hasattr(kind, "Waitall") and all(type(request) is kind for request in requests) else None
+
+
+def _nth(statuses: list[Any] | None, index: int) -> Any:
+    return None if statuses is None or index >= len(statuses) else statuses[index]

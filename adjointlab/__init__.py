@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adjointlab import MPI, strategies
-    from adjointlab.harness.instance import check_adjoint
+    from adjointlab.harness.dot_test import check_adjoint
     from adjointlab.harness.pytest_class import coherence_tests
-    from adjointlab.harness.subjects import subject
+    from adjointlab.harness.subject import subject
     from adjointlab.layout import Layout
     from adjointlab.operator import LinearOperator
     from adjointlab.partition import Partition
@@ -51,9 +51,9 @@ _MODULES = {
     "SimulatedWorld": "adjointlab.worlds.simulated",
     "Space": "adjointlab.space",
     "Tensor": "adjointlab.space",
-    "check_adjoint": "adjointlab.harness.instance",
+    "check_adjoint": "adjointlab.harness.dot_test",
     "coherence_tests": "adjointlab.harness.pytest_class",
-    "subject": "adjointlab.harness.subjects",
+    "subject": "adjointlab.harness.subject",
 }
 
 

@@ -1,7 +1,7 @@
 """The one module that knows the array libraries: NumPy, torch and (where installed) CuPy.
 
-array-api-compat gives the common namespace; what it cannot say is a named function here. No other file asks which
-library an array belongs to.
+array-api-compat gives the common namespace; what it cannot say is a named function here. No other file asks
+which library an array belongs to.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import array_api_compat
@@ -30,6 +31,7 @@ __all__ = [
     "from_numpy",
     "installed",
     "is_array",
+    "is_row_major",
     "library_of",
     "message",
     "scale",
@@ -82,7 +84,7 @@ def library_of(array: Array) -> str:
 
 def dtype_of(array: Array) -> Dtype:
     """The element type of `array`; `ValueError` for one that the lab does not know."""
-    return dtype(str(array.dtype).removeprefix("torch."))
+    return _named(array.dtype)
 
 
 def empty(shape: Sequence[int], name: str, like: Array | str) -> Array:
@@ -167,7 +169,8 @@ def to_numpy(array: Array) -> np.ndarray[Any, Any]:
 
 
 def message(array: Array) -> np.ndarray[Any, Any]:
-    """`array`'s memory as a row-major NumPy buffer that MPI can move, without a copy where it is row-major already.
+    """`array`'s memory as a row-major NumPy buffer that MPI can move, without a copy where it is row-major
+    already.
 
     Element types that MPI or NumPy has no name for (float16, bfloat16) become bytes: they can be moved, not
     summed; see :func:`to_sum`.
@@ -184,6 +187,13 @@ def message(array: Array) -> np.ndarray[Any, Any]:
     if contiguous.dtype == np.float16:
         return contiguous.reshape(contiguous.shape or (1,)).view(np.uint8)
     return contiguous
+
+
+def is_row_major(array: Array) -> bool:
+    """Whether :func:`message` of the array is its own memory, so that it can be received into."""
+    if library_of(array) == "torch":
+        return bool(array.is_contiguous() and not array.is_conj() and not array.is_neg())
+    return bool(array.flags.c_contiguous)
 
 
 def to_sum(array: Array) -> np.ndarray[Any, Any]:
@@ -213,6 +223,11 @@ def _wide(name: str) -> str:
 
 def _detached(array: Array) -> Array:
     return array.detach() if "torch" in sys.modules and library_of(array) == "torch" else array
+
+
+@cache
+def _named(native: Any) -> Dtype:
+    return dtype(str(native).removeprefix("torch."))
 
 
 def _native(library: str, name: str) -> Any:

@@ -11,8 +11,9 @@ __all__ = ["DTYPES", "Dtype", "dtype"]
 class Dtype:
     """An element type.
 
-    `precision` is the number of bits p for which every integer of magnitude at most 2**p is represented exactly
-    in each real component (below 2**p in an integer type); `itemsize` is in bytes; `real` names the type of a component.
+    `precision` is the number of bits p for which every integer of magnitude at most 2**p is represented
+    exactly in each real component (below 2**p in an integer type); `itemsize` is in bytes; `real` names the
+    type of a component.
     """
 
     name: str

@@ -31,15 +31,18 @@ def balanced_cut(length: int, parts: int) -> tuple[int, ...]:
 class Layout:
     """For each worker and each dimension of a global tensor, the window of global indices that it holds.
 
-    Dimension k of the tensor is laid along dimension ``axes[k]`` of the partition (default: k, so the orders must
-    be equal), or along none (``None``: every worker holds the one window). ``windows[k]`` has one window for each
-    index along that partition dimension. Partition dimensions that no tensor dimension uses hold copies.
+    Dimension k of the tensor is laid along dimension ``axes[k]`` of the partition (default: k, so the orders
+    must be equal), or along none (``None``: every worker holds the one window). ``windows[k]`` has one window
+    for each index along that partition dimension. Partition dimensions that no tensor dimension uses hold
+    copies.
 
-    The usual layout is a *cut* (:meth:`cut`): the windows of each dimension are disjoint and cover it. In general
-    they may be empty, overlap (copies, halos), reach beyond the tensor (padding) and leave gaps (trimmed input).
+    The usual layout is a *cut* (:meth:`cut`): the windows of each dimension are disjoint and cover it. In
+    general they may be empty, overlap (copies, halos), reach beyond the tensor (padding) and leave gaps
+    (trimmed input).
 
     Raises `ValueError` for a partition of another order than the tensor, a negative side, a window that stops
-    before it starts, or a number of windows that does not match the partition; `TypeError` for what is not an integer.
+    before it starts, or a number of windows that does not match the partition; `TypeError` for what is not an
+    integer.
     """
 
     shape: tuple[int, ...]
@@ -92,8 +95,9 @@ class Layout:
     ) -> Layout:
         """Disjoint windows that cover the tensor, from the boundaries in each dimension.
 
-        ``cuts[k]`` is (0, c_1, ..., n_k), never decreasing; equal neighbours make an empty local tensor; `None`
-        takes the balanced cut. Raises `ValueError` for boundaries that decrease or do not cover the dimension.
+        ``cuts[k]`` is (0, c_1, ..., n_k), never decreasing; equal neighbours make an empty local tensor;
+        `None` takes the balanced cut. Raises `ValueError` for boundaries that decrease or do not cover the
+        dimension.
         """
         sides = tuple(integer(side) for side in shape)
         if len(cuts) != len(sides):
@@ -243,8 +247,8 @@ def _check_axes(
 ) -> None:
     if not given and len(shape) != partition.order:
         raise ValueError(
-            f"partition: of order {partition.order} ({partition}), but the tensor {list(shape)} has order {len(shape)}; "
-            "promote the partition or say with `axes` which dimension lies along which"
+            f"partition: of order {partition.order} ({partition}), but the tensor {list(shape)} has order "
+            f"{len(shape)}; promote the partition or say with `axes` which dimension lies along which"
         )
     if len(axes) != len(shape):
         raise ValueError(f"axes: a tensor of order {len(shape)} needs {len(shape)} entries, not {axes}")

@@ -35,12 +35,13 @@ class LinearOperator(ABC):
 
     Every rank makes its own instance from the same arguments. `forward` takes this rank's local tensor (one
     argument for each tensor of the domain) and returns the local tensor of the codomain (a tuple where it has
-    several); `adjoint` maps ``codomain.dual`` to ``domain.dual``, with <Fx, y> = <x, F*y> (seed paper, eq. 1).
-    Neither writes into its arguments.
+    several); `adjoint` maps ``codomain.dual`` to ``domain.dual``, with <Fx, y> = <x, F*y> (seed paper, eq.
+    1). Neither writes into its arguments.
 
-    `gain` bounds the largest absolute row sum of any intermediate, in both directions, in units of the last bit
-    of the coefficients (an operator with half-integers declares twice its row sum). It sets the integers that
-    rounding cannot touch. `fan_in` bounds the number of terms added up for any output. `None` means unknown.
+    `gain` bounds the largest absolute row sum of any intermediate, in both directions, in units of the last
+    bit of the coefficients (an operator with half-integers declares twice its row sum). It sets the integers
+    that rounding cannot touch. `fan_in` bounds the number of terms added up for any output. `None` means
+    unknown.
     """
 
     comm: Any
@@ -61,8 +62,8 @@ class LinearOperator(ABC):
         """The program that defines the operator, or `None`.
 
         Its inputs are the buffers of the domain and its outputs those of the codomain
-        (:func:`adjointlab.program.buffers`). Its adjoint is mechanical; an operator on invariant spaces, whose
-        pairing is not the Euclidean one of all memory, returns both directions.
+        (:func:`adjointlab.program.buffers`). Its adjoint is mechanical; an operator on invariant spaces,
+        whose pairing is not the Euclidean one of all memory, returns both directions.
         """
         return None
 
@@ -92,8 +93,8 @@ class LinearOperator(ABC):
     def matrix(self, library: str = "numpy") -> np.ndarray[Any, Any]:
         """Collective over `comm`: the matrix <F e_i, f_j>, of shape (j, i), on every rank.
 
-        e_i runs over the basis of the domain, in arrays of `library`, and f_j over that of the codomain's dual. Costs
-        one application for each basis vector of the domain.
+        e_i runs over the basis of the domain, in arrays of `library`, and f_j over that of the codomain's
+        dual. Costs one application for each basis vector of the domain.
         """
         rank = self.comm.Get_rank()
         columns = [
@@ -193,7 +194,7 @@ class Scaled(LinearOperator):
 
 
 def apply_forward(operator: LinearOperator, x: Sequence[Any]) -> tuple[Any, ...]:
-    """F x as a tuple of local tensors. Raises :class:`NotInSpace` if they are not what the codomain declares."""
+    """F x as a tuple of local tensors. Raises :class:`NotInSpace` if the codomain does not hold them."""
     return _declared("forward", operator.codomain, _tuple(operator.forward(*x)), operator.comm)
 
 
@@ -215,8 +216,8 @@ def _declared(direction: str, space: Space, outputs: tuple[Any, ...], comm: Any)
         if not tensor.layout.partition.is_active(rank):
             if 0 not in shape:
                 raise NotInSpace(
-                    f"{direction} returned shape {shape} on rank {rank}, which is inactive in {tensor.layout.partition} "
-                    "and holds a zero-volume tensor"
+                    f"{direction} returned shape {shape} on rank {rank}, which is inactive in "
+                    f"{tensor.layout.partition} and holds a zero-volume tensor"
                 )
         elif shape != tensor.layout.local_shape(rank):
             raise NotInSpace(
@@ -246,8 +247,8 @@ def basis_vector(space: Space, index: int, rank: int, library: str = "numpy") ->
 def coordinates(space: Space, local: Sequence[Any], rank: int) -> np.ndarray[Any, Any]:
     """What `rank` contributes to the pairings <v, f_j> of an element v of `space` with the basis of its dual.
 
-    Summed over the ranks these are the coordinates of v: entries of varying and replicated tensors one by one,
-    partial ones summed, invariant ones once.
+    Summed over the ranks these are the coordinates of v: entries of varying and replicated tensors one by
+    one, partial ones summed, invariant ones once.
     """
     dual = space.dual
     result = np.zeros(dual.dimension, dtype=np.complex128 if space.is_complex else np.float64)
@@ -286,7 +287,8 @@ def _number(scalar: Any) -> int | float | complex:
 def _require(holds: bool, left: str, a: Space, right: str, b: Space, verb: str) -> None:
     if not holds:
         raise ValueError(
-            f"operators cannot be {verb}: the left one's {left} is {_located(a)}, the right one's {right} {_located(b)}"
+            f"operators cannot be {verb}: the left one's {left} is {_located(a)}, the right one's {right} "
+            f"{_located(b)}"
         )
 
 

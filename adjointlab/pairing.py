@@ -1,7 +1,7 @@
 """The pairing of a space with its dual, accumulated exactly.
 
-Floating-point numbers are dyadic rationals, so a sum of products has an exact value. Nothing here rounds: products
-of significands are summed as integers, exponent by exponent, and the result is a `Fraction`.
+Floating-point numbers are dyadic rationals, so a sum of products has an exact value. Nothing here rounds:
+products of significands are summed as integers, exponent by exponent, and the result is a `Fraction`.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ ZERO = Exact(Fraction(0))
 def pair_local(space: Space, x: Sequence[Any], g: Sequence[Any], rank: int) -> Exact:
     """What `rank` contributes to <x, g>, for x in `space` and g in its dual, conjugating g.
 
-    Summed over all ranks this is the pairing: the Euclidean one over all memory, except that of invariant copies
-    the first alone counts. Raises :class:`NotFinite` if a NaN or infinity is among the values.
+    Summed over all ranks this is the pairing: the Euclidean one over all memory, except that of invariant
+    copies the first alone counts. Raises :class:`NotFinite` if a NaN or infinity is among the values.
     """
     total = ZERO
     for tensor, a, b in zip(space.tensors, x, g, strict=True):
@@ -103,7 +103,7 @@ _BLOCK = 1 << 20
 
 
 def _dot_in_limbs(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Fraction:
-    """Significands split into limbs: a product has at most 36 bits, so a block of 2**20 adds up in 64 bits."""
+    """Significands split into limbs: a product has at most 36 bits, so a block of them adds up in 64 bits."""
     significand_a, exponent_a = _significands(a)
     significand_b, exponent_b = _significands(b)
     exponents = exponent_a + exponent_b

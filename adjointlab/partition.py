@@ -19,10 +19,11 @@ class Partition:
     """A Cartesian grid of workers, P = P_0 x ... x P_{d-1}.
 
     `ranks` lists the workers in row-major order of the grid (default: 0, 1, 2, ...). They may be any distinct
-    ranks in any order; a rank that is not listed is *inactive*. A partition is pure data, the same on every rank.
+    ranks in any order; a rank that is not listed is *inactive*. A partition is pure data, the same on every
+    rank.
 
-    Raises `ValueError` for a side below 1, a negative or repeated rank, or a grid that does not match its ranks;
-    `TypeError` for what is not an integer.
+    Raises `ValueError` for a side below 1, a negative or repeated rank, or a grid that does not match its
+    ranks; `TypeError` for what is not an integer.
     """
 
     shape: tuple[int, ...]
@@ -97,7 +98,8 @@ class Partition:
     def subpartitions(self, dims: Iterable[int]) -> tuple[Partition, ...]:
         """The sub-grids along `dims`, one for each index of the other dimensions, in row-major order.
 
-        Together they hold every worker once: they are the groups of a collective that is segmented along `dims`.
+        Together they hold every worker once: they are the groups of a collective that is segmented along
+        `dims`.
         """
         along = tuple(dims)
         if len(set(along)) != len(along) or any(not 0 <= dim < self.order for dim in along):

@@ -1,7 +1,8 @@
-"""Programs: sequences of the four linear generators on regions of all workers' memory (seed paper, section 2.1).
+"""Programs: sequences of the four linear generators on regions of all workers' memory (seed paper, section
+2.1).
 
-A program's adjoint is the reversed sequence of its generators' adjoints: mechanical, so right by construction for
-the Euclidean pairing of all memory.
+A program's adjoint is the reversed sequence of its generators' adjoints: mechanical, so right by construction
+for the Euclidean pairing of all memory.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ class Clear:
 
 @dataclass(frozen=True)
 class Add:
-    """S_{a->b}: b <- b + a, for disjoint a and b (eq. 7). Between ranks it is a send and a receive-and-add."""
+    """S_{a->b}: b <- b + a, for disjoint a and b (eq. 7). Between ranks: a send and a receive-and-add."""
 
     source: Region
     target: Region
@@ -197,8 +198,8 @@ def move_to_new(source: Buffer, target: Buffer) -> tuple[Generator, ...]:
 class Program:
     """Generators in the order of their execution, from the buffers in scope at the start.
 
-    Raises `ValueError` for a buffer that is in scope twice or unknown, a region outside its buffer, and an Add whose
-    regions overlap or differ in shape or element type.
+    Raises `ValueError` for a buffer that is in scope twice or unknown, a region outside its buffer, and an
+    Add whose regions overlap or differ in shape or element type.
     """
 
     inputs: tuple[Buffer, ...]
@@ -270,7 +271,9 @@ class Program:
         return scope
 
     def matrix(self) -> np.ndarray[Any, Any]:
-        """The matrix of shape (elements of the outputs, elements of the inputs), buffers in their order, row-major."""
+        """The matrix of shape (elements of the outputs, elements of the inputs), buffers in their order,
+        row-major.
+        """
         columns = []
         for column in np.eye(sum(buffer.size for buffer in self.inputs)):
             scope = _unflatten(column, self.inputs)
@@ -323,7 +326,7 @@ def _inside(scope: Mapping[tuple[int, str], Buffer], region: Region, place: str)
 def _apply(
     step: Generator, scope: dict[tuple[int, str], np.ndarray[Any, Any]], dtype: str | None = None
 ) -> None:
-    """Execute one generator in a memory; `dtype` allocates every buffer in that element type, not in its own."""
+    """Execute one generator in a memory; `dtype` is that of all new buffers, whatever their own."""
     match step:
         case Allocate(buffer):
             scope[buffer.rank, buffer.name] = np.zeros(buffer.shape, dtype=dtype or _stored(buffer.dtype))

@@ -63,13 +63,14 @@ _DUALS = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """One distributed tensor: a layout, an element type, and a local type for each dimension of its partition.
+    """One distributed tensor: a layout, an element type, and a local type for each dimension of its
+    partition.
 
-    `types` defaults to varying everywhere, the seed paper's view. Its entries may be strings. `name` names the
-    buffers of a specification; it does not matter for equality.
+    `types` defaults to varying everywhere, the seed paper's view. Its entries may be strings. `name` names
+    the buffers of a specification; it does not matter for equality.
 
-    Raises `ValueError` for another number of types than the partition has dimensions, and for a type other than
-    varying along a dimension whose workers hold different windows.
+    Raises `ValueError` for another number of types than the partition has dimensions, and for a type other
+    than varying along a dimension whose workers hold different windows.
     """
 
     layout: Layout
@@ -83,13 +84,14 @@ class Tensor:
         types = tuple(LocalType(entry) for entry in self.types) or (LocalType.VARYING,) * order
         if len(types) != order:
             raise ValueError(
-                f"types: a partition of order {order} needs {order} local types, not {[t.value for t in types]}"
+                f"types: a partition of order {order} needs {order} local types, "
+                f"not {[t.value for t in types]}"
             )
         for dim, (entry, copied) in enumerate(zip(types, self.layout.copied, strict=True)):
             if entry is not LocalType.VARYING and not copied:
                 raise ValueError(
-                    f"types: dimension {dim} of the partition is {entry.value}, but its workers hold different "
-                    f"windows of {self.layout}; only a varying tensor is cut"
+                    f"types: dimension {dim} of the partition is {entry.value}, but its workers hold "
+                    f"different windows of {self.layout}; only a varying tensor is cut"
                 )
         object.__setattr__(self, "types", types)
 
@@ -154,8 +156,8 @@ class Tensor:
 class Space:
     """The named tensors that an operator reads or writes, in order.
 
-    ``Space(layout, dtype="float32")`` has one tensor; ``Space(Tensor(...), Tensor(...))`` has several. A layout
-    among the arguments stands for a tensor of the given dtype and types.
+    ``Space(layout, dtype="float32")`` has one tensor; ``Space(Tensor(...), Tensor(...))`` has several. A
+    layout among the arguments stands for a tensor of the given dtype and types.
 
     Raises `ValueError` for repeated names.
     """
@@ -203,8 +205,8 @@ class Space:
     def offset(self, tensor: int, rank: int) -> int | None:
         """Where the basis vectors of a local tensor start, in row-major order; `None` for an inactive rank.
 
-        Local tensors that are declared equal share their basis vectors: a replicated or invariant one stands on all
-        its ranks at once, a varying or partial one on one.
+        Local tensors that are declared equal share their basis vectors: a replicated or invariant one stands
+        on all its ranks at once, a varying or partial one on one.
         """
         return self._offsets[0].get((tensor, rank))
 

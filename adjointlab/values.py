@@ -1,8 +1,8 @@
 """Values from a counter: every rank fills its own part of a tensor, without communication.
 
-A value is a hash of (seed, draw, tensor, primal or dual, global index), so a sequential twin has the same tensor. The
-rank is in the key too wherever several ranks hold the same element of a varying or partial tensor: with equal copies
-a broadcast's adjoint that returns P*y_0 for sum_r y_r would pass.
+A value is a hash of (seed, draw, tensor, primal or dual, global index), so a sequential twin has the same
+tensor. The rank is in the key too wherever several ranks hold the same element of a varying or partial
+tensor: with equal copies a broadcast's adjoint that returns P*y_0 for sum_r y_r would pass.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _MASK = (1 << 64) - 1
 class Draw:
     """Which values to take: the key of the generator, and the set the values come from.
 
-    With `bound` K > 0 the values are integers in {-K, ..., K} times ``2**exponent`` (Gaussian integers in a complex
-    tensor); with `bound` 0 they fill the whole significand, uniform in [-1, 1) times ``2**exponent``. Tensors of an
-    integer type have no exponent and need a bound.
+    With `bound` K > 0 the values are integers in {-K, ..., K} times ``2**exponent`` (Gaussian integers in a
+    complex tensor); with `bound` 0 they fill the whole significand, uniform in [-1, 1) times ``2**exponent``.
+    Tensors of an integer type have no exponent and need a bound.
 
-    Raises `ValueError` for a side that is neither "primal" nor "dual", a negative bound, and one that no 64-bit
-    integer type holds.
+    Raises `ValueError` for a side that is neither "primal" nor "dual", a negative bound, and one that no
+    64-bit integer type holds.
     """
 
     seed: int
@@ -46,7 +46,7 @@ class Draw:
 
 
 def local_values(space: Space, position: int, rank: int, draw: Draw) -> np.ndarray[Any, Any]:
-    """The local values of tensor `position` on `rank`, in NumPy (bfloat16 as float32, exactly representable)."""
+    """The local values of tensor `position` on `rank`, in NumPy (of bfloat16 as float32, which is exact)."""
     tensor = space.tensors[position]
     layout = tensor.layout
     window = layout.window(rank)
@@ -72,7 +72,9 @@ def _values(
     key = 0
     for part in (draw.seed, draw.number, position, int(draw.side == "dual"), copy):
         key = _mix_int(key ^ part)
-    counters: np.ndarray[Any, Any] = np.zeros(1, dtype=np.uint64)  # of order 1 at least: NumPy warns when scalars wrap around
+    counters: np.ndarray[Any, Any] = np.zeros(
+        1, dtype=np.uint64
+    )  # of order 1 at least: NumPy warns when scalars wrap around
     for (start, stop), (low, high) in zip(window, tensor.layout.hull, strict=True):
         counters = counters[..., None] * np.uint64(high - low) + np.arange(
             start - low, stop - low, dtype=np.uint64
@@ -88,6 +90,8 @@ def _values(
 
 def _component(tensor: Tensor, bits: np.ndarray[Any, Any], draw: Draw) -> Any:
     scale = 2.0**draw.exponent
+    if draw.bound > 2**tensor.element.precision - tensor.element.is_integer:
+        raise ValueError(f"bound: integers up to {draw.bound} are not exact in {tensor.dtype}")
     if draw.bound:
         whole = (bits % np.uint64(2 * draw.bound + 1)).astype(np.int64) - draw.bound
         return whole if tensor.element.is_integer else whole * scale

@@ -9,6 +9,7 @@ for the workers {k} of each sub-partition along the listed dimensions.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from adjointlab import arrays
@@ -18,7 +19,7 @@ from adjointlab.operator import LinearOperator
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast import broadcast_steps
 from adjointlab.primitives.broadcast_rules import check_ranks
-from adjointlab.primitives.collectives import sum_to_new
+from adjointlab.primitives.collectives import result_array, sum_into
 from adjointlab.primitives.sum_reduce import sum_reduce_steps
 from adjointlab.program import Buffer, Generator, Program, buffers
 from adjointlab.space import Space, Tensor
@@ -30,8 +31,8 @@ class AllSumReduce(LinearOperator):
     """𝒜 over dimensions `dims` of P_x: every worker gets the sum of the local tensors along them.
 
     `layout` lays x over P_x; y lies as x does. Workers that are summed hold the same window of x, each with its own
-    values. ``forward(x)`` and ``adjoint(y)`` take the local tensor and return a fresh one; a worker outside P_x
-    returns a copy of its tensor of zero volume.
+    values. ``forward(x)`` and ``adjoint(y)`` take the local tensor and return a fresh one, or `out` (row-major, sharing
+    no memory with the argument); a worker outside P_x returns a copy of its tensor of zero volume.
 
     Raises `ValueError` for dimensions that the partition has not, for workers that are summed but hold different
     windows, for ranks beyond the communicator's, and in a call, before its first message, for a local tensor that
@@ -55,7 +56,8 @@ class AllSumReduce(LinearOperator):
         self.codomain = Space(layout, dtype=dtype, name="y")
         self.gain = self.fan_in = self.groups[0].size
         self._rank = comm.Get_rank()
-        self._workers = None
+        self._is_active = layout.partition.is_active(self._rank)
+        self._workers: Any = None  # nothing travels
         for group in self.groups:
             if group.is_active(self._rank) and group.size > 1 and layout.local_size(self._rank) > 0:
                 self._workers = groups.communicator(comm, group.ranks)
@@ -72,19 +74,21 @@ class AllSumReduce(LinearOperator):
             steps += broadcast_steps(total, [y[rank] for rank in group.ranks])
         return Program(x.values(), steps)
 
-    def forward(self, x: Any) -> Any:
-        """The local tensor of y = 𝒜 x."""
-        return self._sum(self.domain.tensors[0], x)
+    def forward(self, x: Any, *, out: Any = None) -> Any:
+        """The local tensor of y = 𝒜 x, in `out` if given."""
+        return self._sum(self.domain.tensors[0], x, out)
 
-    def adjoint(self, y: Any) -> Any:
-        """The local tensor of 𝒜* y = 𝒜 y."""
-        return self._sum(self.codomain.tensors[0], y)
+    def adjoint(self, y: Any, *, out: Any = None) -> Any:
+        """The local tensor of 𝒜* y = 𝒜 y, in `out` if given."""
+        return self._sum(self.codomain.tensors[0], y, out)
 
-    def _sum(self, tensor: Tensor, array: Any) -> Any:
+    def _sum(self, tensor: Tensor, array: Any, out: Any) -> Any:
         check_argument(tensor, array, self._rank)
-        workers = self._workers
-        if workers is None:
+        if not self._is_active:
             return arrays.copy(array)
-        summand = arrays.to_sum(array)
-        shape = tensor.layout.local_shape(self._rank)
-        return sum_to_new(lambda total: workers.Allreduce(summand, total), shape, tensor.dtype, array)
+        result = result_array(tensor, array, out, self._rank)
+        if self._workers is None:
+            arrays.copy_into(result, array)
+        else:
+            sum_into(result, partial(self._workers.Allreduce, arrays.to_sum(array)))
+        return result

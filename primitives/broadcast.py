@@ -42,7 +42,8 @@ class Broadcast(LinearOperator):
     ``forward(x)`` takes the local tensor of x and returns a fresh local tensor of y; outside P_x it takes, and
     outside P_y it returns, a tensor of zero volume, which keeps the first dimension of the input with
     `preserve_batch` (shape (b, 0, ..., 0), of order 2 at least). A worker in neither returns a copy of its input.
-    ``adjoint(y)`` sums back.
+    ``adjoint(y)`` sums back. A worker that gets a local tensor may give the memory for it as `out` (row-major, sharing
+    no memory with the argument).
 
     Raises `ValueError` for a partition that P_x does not broadcast to, for ranks beyond the communicator's, and in a
     call, before its first message, for a local tensor that is not what the layout says.
@@ -82,10 +83,10 @@ class Broadcast(LinearOperator):
             (step for group in groups for step in broadcast_steps(x[group.one], [y[rank] for rank in group.many])),
         )
 
-    def forward(self, x: Any) -> Any:
-        """The local tensor of y = B x."""
-        return self._workers.copy_to_many(x)
+    def forward(self, x: Any, *, out: Any = None) -> Any:
+        """The local tensor of y = B x, in `out` if given."""
+        return self._workers.copy_to_many(x, out)
 
-    def adjoint(self, y: Any) -> Any:
-        """The local tensor of B* y."""
-        return self._workers.sum_to_one(y)
+    def adjoint(self, y: Any, *, out: Any = None) -> Any:
+        """The local tensor of B* y, in `out` if given."""
+        return self._workers.sum_to_one(y, out)

@@ -129,5 +129,5 @@ def summed_layout(layout: Layout, pattern: BroadcastPattern) -> Layout:
 
 
 def _shape(partition: Partition, transposed: bool = False) -> str:
-    sides = partition.shape[::-1] if transposed else partition.shape
-    return "x".join(map(str, sides)) + (" (transposed)" if transposed else "")
+    sides = "x".join(map(str, partition.shape))
+    return f"{'x'.join(map(str, partition.shape[::-1]))} ({sides} transposed)" if transposed else sides

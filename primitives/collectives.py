@@ -7,19 +7,19 @@ these two, in opposite order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from adjointlab import arrays
 from adjointlab.arguments import check_argument
-from adjointlab.dtypes import dtype
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast_rules import BroadcastPattern, Group
 from adjointlab.space import Tensor
 
-__all__ = ["OneToMany", "sum_to_new"]
+__all__ = ["OneToMany", "result_array", "sum_into"]
 
 
 @dataclass(frozen=True)
@@ -62,40 +62,46 @@ class OneToMany:
             shape=self.one.layout.local_shape(group.one),
         )
 
-    def copy_to_many(self, array: Any) -> Any:
+    def copy_to_many(self, array: Any, out: Any = None) -> Any:
         """A_{k}, then the broadcasting summation, then D_a: collective, the tensor over P_y of the one over P_x.
 
-        Raises `ValueError` if `array` is not this rank's local tensor of `one`.
+        A worker of P_y may give the memory for its result as `out`. Raises `ValueError` if `array` is not this rank's
+        local tensor of `one`, or `out` not one of `many`.
         """
         check_argument(self.one, array, self.rank)
-        result = None
+        if not self._is_many:
+            result = self._idle(array, self._is_one, self.many)
+        else:
+            result = result_array(self.many, array, out, self.rank)
         for part in self._parts:
-            if part.is_many:
-                result = arrays.empty(part.shape, self.many.dtype, array)
-                if part.is_one:
-                    arrays.copy_into(result, array)
             if part.comm is not None:
-                part.comm.Bcast(arrays.message(result if part.is_many else array), root=part.root)
-        return result if self._is_many else self._idle(array, self._is_one, self.many)
+                part.comm.Bcast(arrays.message(array if part.is_one else result), root=part.root)
+            if part.is_one and part.is_many:
+                arrays.copy_into(result, array)  # after the collective, so that nobody waits for it
+        return result
 
-    def sum_to_one(self, array: Any) -> Any:
+    def sum_to_one(self, array: Any, out: Any = None) -> Any:
         """A_a, then the reducing summation, then D_{k}: collective, the tensor over P_x of the one over P_y.
 
-        Raises `ValueError` if `array` is not this rank's local tensor of `many`.
+        A worker of P_x may give the memory for its result as `out`. Raises `ValueError` if `array` is not this rank's
+        local tensor of `many`, or `out` not one of `one`.
         """
         check_argument(self.many, array, self.rank)
-        result = None
+        if not self._is_one:
+            result = self._idle(array, self._is_many, self.one)
+        else:
+            result = result_array(self.one, array, out, self.rank)
         for part in self._parts:
             if part.comm is None:
-                if part.is_one:
-                    result = arrays.copy(array) if part.is_many else arrays.empty(part.shape, self.one.dtype, array)
+                if part.is_one and part.is_many:
+                    arrays.copy_into(result, array)
                 continue
             summand = arrays.to_sum(array if part.is_many else arrays.zeros(part.shape, self.one.dtype, array))
             if part.is_one:
-                result = sum_to_new(_reduce(part, summand), part.shape, self.one.dtype, array)
+                sum_into(result, partial(part.comm.Reduce, summand, root=part.root))
             else:
                 part.comm.Reduce(summand, None, root=part.root)
-        return result if self._is_one else self._idle(array, self._is_many, self.one)
+        return result
 
     def _idle(self, array: Any, was_active: bool, tensor: Tensor) -> Any:
         """The zero-volume tensor of a worker outside the output's partition (seed 002, preserve_batch).
@@ -111,21 +117,27 @@ class OneToMany:
         return arrays.empty(shape, tensor.dtype, array)
 
 
-def _reduce(part: _Part, summand: np.ndarray[Any, Any]) -> Callable[[np.ndarray[Any, Any]], None]:
-    return lambda total: part.comm.Reduce(summand, total, root=part.root)
+def result_array(tensor: Tensor, argument: Any, out: Any, rank: int) -> Any:
+    """Where the local tensor of `tensor` goes: fresh memory in the library of `argument`, or `out`.
+
+    Raises `ValueError` for an `out` that is not such a local tensor, or not in row-major order.
+    """
+    if out is None:
+        return arrays.empty(tensor.layout.local_shape(rank), tensor.dtype, argument)
+    check_argument(replace(tensor, name="out"), out, rank)
+    if not arrays.is_row_major(out):
+        raise ValueError(f"out: an array on rank {rank} is not in row-major order, so nothing can be received into it")
+    return out
 
 
-def sum_to_new(
-    receive: Callable[[np.ndarray[Any, Any]], object], shape: tuple[int, ...], name: str, like: Any
-) -> Any:
-    """A fresh array of type `name` for the sum that ``receive(buffer)`` leaves in a buffer.
+def sum_into(result: Any, reduce: Callable[[np.ndarray[Any, Any]], object]) -> None:
+    """Fill `result` with the sum that ``reduce(buffer)`` leaves in a buffer.
 
     The buffer is the array's own memory, except in half precision: there it is float32, rounded at the end.
     """
-    if dtype(name).itemsize == 2:
-        total = np.empty(shape, np.float32)
-        receive(total)
-        return arrays.from_message(total, name, like)
-    result = arrays.empty(shape, name, like)
-    receive(arrays.message(result))
-    return result
+    if arrays.dtype_of(result).itemsize == 2:
+        total = np.empty(tuple(result.shape), np.float32)
+        reduce(total)
+        arrays.copy_into(result, arrays.from_message(total, arrays.dtype_of(result).name, result))
+    else:
+        reduce(arrays.message(result))

@@ -42,7 +42,8 @@ class SumReduce(LinearOperator):
     ``forward(x)`` takes the local tensor of x and returns a fresh local tensor of y; outside P_x it takes, and
     outside P_y it returns, a tensor of zero volume, which keeps the first dimension of the input with
     `preserve_batch` (shape (b, 0, ..., 0), of order 2 at least). A worker in neither returns a copy of its input.
-    ``adjoint(y)`` copies back.
+    ``adjoint(y)`` copies back. A worker that gets a local tensor may give the memory for it as `out` (row-major,
+    sharing no memory with the argument).
 
     Raises `ValueError` for a partition that does not broadcast to P_x, for workers that are summed but hold different
     windows, for ranks beyond the communicator's, and in a call, before its first message, for a local tensor that
@@ -83,10 +84,10 @@ class SumReduce(LinearOperator):
             (step for group in groups for step in sum_reduce_steps([x[rank] for rank in group.many], y[group.one])),
         )
 
-    def forward(self, x: Any) -> Any:
-        """The local tensor of y = R x."""
-        return self._workers.sum_to_one(x)
+    def forward(self, x: Any, *, out: Any = None) -> Any:
+        """The local tensor of y = R x, in `out` if given."""
+        return self._workers.sum_to_one(x, out)
 
-    def adjoint(self, y: Any) -> Any:
-        """The local tensor of R* y."""
-        return self._workers.copy_to_many(y)
+    def adjoint(self, y: Any, *, out: Any = None) -> Any:
+        """The local tensor of R* y, in `out` if given."""
+        return self._workers.copy_to_many(y, out)

@@ -54,7 +54,7 @@ def place(values: np.ndarray[Any, Any], dtype: str, library: str, order: str) ->
         base = flat
     else:
         base = _filled(shape, dtype, library, fill)
-        inner = base[tuple(slice(lead, lead + step * side, step) for side in values.shape)]
+        inner = base[(..., *(slice(lead, lead + step * side, step) for side in values.shape))]
     if transposed and values.ndim > 1:
         inner = inner.transpose(*range(values.ndim - 1, -1, -1)) if library != "torch" else inner.permute(
             *range(values.ndim - 1, -1, -1)

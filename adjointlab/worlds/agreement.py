@@ -33,6 +33,9 @@ class _Creation:
     def is_agreed(self) -> bool:
         return len(self.tokens) == len(self.members)
 
+    def missing(self) -> tuple[int, ...]:
+        return tuple(rank for rank in self.members if rank not in self.tokens)
+
     def carry_out(self) -> Any:
         return self.create([self.tokens[rank] for rank in self.members])
 
@@ -61,7 +64,7 @@ class Agreements:
             return creation.is_agreed()
 
         try:
-            self._guard.until(agreed, call)
+            self._guard.until(agreed, call._replace(missing=creation.missing))
         except Revoked:
             self._pending.append(creation)
             raise

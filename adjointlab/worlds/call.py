@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from mpi4py import MPI
 
-__all__ = ["Call", "where_am_i"]
+from adjointlab import MPI as ours
+
+__all__ = ["Call", "is_ours", "where_am_i"]
 
 _P2P_SEND: Final = ("buf", "dest", "tag")
 _P2P_RECEIVE: Final = ("buf", "source", "tag")
@@ -34,7 +38,8 @@ _OBJECT_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
     "reduce": ("sendobj", "op", "root"),
 }
 _SHOWN: Final = frozenset({"dest", "source", "tag", "sendtag", "recvtag", "root"})
-_WORLDS: Final = str(Path(__file__).parent)
+# Frames of these files are the world's own.
+_WORLDS: Final = (str(Path(__file__).parent) + os.sep, str(ours.__file__))
 
 
 class Call(NamedTuple):
@@ -45,6 +50,7 @@ class Call(NamedTuple):
     arguments: tuple[Any, ...] = ()
     keywords: dict[str, Any] | None = None
     peer: int | None = None  # the one rank of `comm` that it waits for; None for all the others
+    missing: Callable[[], tuple[int, ...]] | None = None  # the ranks of the run that it waits for, if that is known
 
     def __str__(self) -> str:
         parameters = _OBJECT_PARAMETERS.get(self.name)
@@ -58,6 +64,8 @@ class Call(NamedTuple):
     @property
     def waits_for(self) -> tuple[int, ...]:
         """The ranks of the run that can end the wait."""
+        if self.missing is not None:
+            return self.missing()
         if self.peer is not None and 0 <= self.peer < len(self.comm.ranks):
             return (self.comm.ranks[self.peer],)
         here = self.comm.rank
@@ -74,9 +82,14 @@ def _constant(key: str, value: Any) -> Any:
     return value
 
 
+def is_ours(filename: str) -> bool:
+    """Whether it is a file of the worlds."""
+    return filename.startswith(_WORLDS)
+
+
 def where_am_i() -> str:
     """``file:line`` of the innermost frame outside the worlds."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_WORLDS):
+    while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     return "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -19,11 +19,11 @@ __all__ = [
     "datatype",
     "datatype_of",
     "fill_status",
+    "from_mpi4py",
     "is_datatype",
     "is_in_place",
     "is_null",
     "is_undefined",
-    "is_unnamed",
     "op",
     "root",
     "source",
@@ -143,11 +143,18 @@ def fill_status(status: Any, source: int, tag: int, nbytes: int) -> None:
     status.count = nbytes
 
 
-def is_unnamed(value: Any) -> bool:
-    """Whether `value` is none of the constants that :func:`to_mpi4py` translates."""
-    return not isinstance(value, MPI.Op | MPI.Buffer | MPI.Datatype) and not (
-        type(value) is int and value in _ours_to_theirs()
-    )
+def from_mpi4py(value: Any) -> Any:
+    """adjointlab's constant for mpi4py's (an integer is read as a rank); whatever is no constant comes back as it is."""
+    if type(value) is int:
+        return source(value)
+    mpi = _mpi4py()
+    if mpi is None:
+        return value
+    if isinstance(value, mpi.Op):
+        return op(value)
+    if isinstance(value, mpi.Datatype):
+        return datatype(value)
+    return MPI.IN_PLACE if value is mpi.IN_PLACE else value
 
 
 def to_mpi4py(value: Any) -> Any:

@@ -40,10 +40,13 @@ class Books:
 
     sent: tuple[int, ...]  # messages, by rank of destination
     received: int
-    collectives: dict[CommKey, tuple[int, int, str]]  # how many, a checksum of their names, the last one's name
+    collectives: dict[
+        CommKey, tuple[int, int, str]
+    ]  # how many, a checksum of their names, the last one's name
     left_open: tuple[str, ...]  # requests
     abandoned: bool  # whether a wait was given up
     polling: bool  # the rank was blocked in a loop of polls
+    late: bool  # the rank was still at work when another one lost its patience
 
 
 class Guard:
@@ -81,7 +84,9 @@ class Guard:
             if trail
         }
         abandoned = self.abandoned or self.departure is not None
-        return Books(tuple(self.sent), self.received, collectives, left_open, abandoned, self._polling)
+        notices = [] if self.departure is not None else self.control.notices(self.run)
+        late = any(notice.blocked for notice in notices)
+        return Books(tuple(self.sent), self.received, collectives, left_open, abandoned, self._polling, late)
 
     def notify(self, *, blocked: bool) -> None:
         """Tell the other ranks of the run that this one has failed."""
@@ -151,7 +156,7 @@ class Guard:
 
     def forget(self, call: Call) -> None:
         """Strike a cancelled message from the books."""
-        if call.name.lower().lstrip("i").startswith("recv"):
+        if call.name.lower().removeprefix("i").startswith("recv"):
             self.received -= 1
         elif call.peer is not None:
             self.sent[call.comm.ranks[call.peer]] -= 1

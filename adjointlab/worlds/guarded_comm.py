@@ -8,6 +8,7 @@ on the way in. Freeing is put off until the run is known to have left the commun
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from mpi4py import MPI
@@ -22,7 +23,7 @@ from adjointlab.worlds.guarded_request import GuardedRequest, ObjectReceive, fil
 
 __all__ = ["Family", "GuardedCartcomm", "GuardedComm", "native"]
 
-_OURS: Final = (ours.Op, ours.Buffer, ours.Datatype)
+_OPERATIONS: Final = {op: to_mpi4py(op) for op in ours.Op}
 
 _COLLECTIVES: Final = (
     "Barrier",
@@ -45,12 +46,19 @@ _COLLECTIVES: Final = (
 )
 
 
+# Open MPI makes a group's communicator with messages of the tag that it is given, on the parent: so one that no user
+# code's messages have. (The makers have agreed on the tag that was asked for before.)
+_CREATION_TAG: Final = 32_003
+
+
 def native(value: Any) -> Any:
     """`value` as mpi4py knows it: constants of ours translated, also inside buffer specifications."""
     kind = type(value)
     if kind is int:
         return value if value > -9000 else to_mpi4py(value)
-    if kind in _OURS:
+    if kind is ours.Op:
+        return _OPERATIONS[value]
+    if kind is ours.Buffer or kind is ours.Datatype:
         return to_mpi4py(value)
     if kind is list or kind is tuple:
         return kind(map(native, value))
@@ -72,8 +80,11 @@ class Family:
         self._counts = {}
 
     def serial(self, thing: Any) -> int:
-        """How often this was asked for `thing` before. Members make communicators of the same ranks in the same order,
-        so the ranks and their serial number name a communicator alike on all of them."""
+        """How often this was asked for `thing` before.
+
+        Members make communicators of the same ranks in the same order, so the ranks and their serial number name a
+        communicator alike on all of them.
+        """
         count = self._counts.get(thing, 0)
         self._counts[thing] = count + 1
         return count
@@ -111,7 +122,9 @@ class GuardedComm:
     def __getattr__(self, name: str) -> Any:
         build = _BUILDERS.get(name)
         if build is None:
-            listed = ", ".join(sorted(n for n in dir(type(self)) if not n.startswith("_") and n not in _INTERNAL))
+            listed = ", ".join(
+                sorted(n for n in dir(type(self)) if not n.startswith("_") and n not in _INTERNAL)
+            )
             raise AttributeError(
                 f"the guarded communicator has no {name!r}: a call that it does not know could block for ever. "
                 f"It has {', '.join(sorted(_BUILDERS))}, {listed}"
@@ -139,35 +152,12 @@ class GuardedComm:
 
     def Get_group(self) -> MPI.Group:
         """mpi4py's group (its operations are local)."""
-        return self.inner.Get_group()
+        group: MPI.Group = self.inner.Get_group()
+        return group
 
     group = property(Get_group)
 
     # Two-sided exchange
-
-    def Sendrecv(
-        self,
-        sendbuf: Any,
-        dest: int,
-        sendtag: int = 0,
-        recvbuf: Any = None,
-        source: int = ours.ANY_SOURCE,
-        recvtag: int = ours.ANY_TAG,
-        status: Any = None,
-    ) -> None:
-        """Send and receive at once."""
-        source, dest, recvtag = native(source), native(dest), native(recvtag)
-        shown = {"dest": dest, "sendtag": sendtag, "source": source, "recvtag": recvtag}
-        receiving = self._start(self.inner.Irecv, (native(recvbuf), source, recvtag), source, is_send=False)
-        try:
-            sending = self._start(self.inner.Isend, (native(sendbuf), dest, sendtag), dest, is_send=True)
-        except BaseException:
-            GuardedRequest(receiving, Call(self, "Sendrecv", (), shown, peer=source), self.guard)
-            raise
-        self._finish(
-            (receiving, Call(self, "Sendrecv", (recvbuf,), shown, peer=source), status),
-            (sending, Call(self, "Sendrecv", (sendbuf,), shown, peer=dest), None),
-        )
 
     def Sendrecv_replace(
         self,
@@ -184,14 +174,16 @@ class GuardedComm:
         self.count(dest, is_send=True)
         self.count(source, is_send=False)
         request = self.inner.Isendrecv_replace(native(buf), dest, sendtag, source, recvtag)
-        self._finish((request, Call(self, "Sendrecv_replace", (buf,), shown, peer=source), status))
+        self.finish((request, Call(self, "Sendrecv_replace", (buf,), shown, peer=source), status))
 
     def Probe(self, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG, status: Any = None) -> bool:
         """Wait until a message can be received."""
         source, tag, found = native(source), native(tag), MPI.Status()
         probe = self.inner.Iprobe
-        self.guard.until(lambda: probe(source, tag, found), Call(self, "Probe", (source, tag), peer=_peer(source)))
-        _tell(status, found)
+        self.guard.until(
+            lambda: probe(source, tag, found), Call(self, "Probe", (source, tag), peer=_peer(source))
+        )
+        fill(status, found)
         return True
 
     def Iprobe(self, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG, status: Any = None) -> bool:
@@ -199,7 +191,7 @@ class GuardedComm:
         source, tag, found = native(source), native(tag), MPI.Status()
         if self.inner.Iprobe(source, tag, found):
             self.guard.polls = 0
-            _tell(status, found)
+            fill(status, found)
             return True
         self.guard.polled(Call(self, "Iprobe", (source, tag), peer=_peer(source)))
         return False
@@ -208,7 +200,7 @@ class GuardedComm:
 
     # New communicators
 
-    def Dup(self) -> GuardedComm:
+    def Dup(self) -> Any:
         """A second communicator of the same ranks."""
         return self._derive("Dup", None, lambda _: self.inner.Dup())
 
@@ -228,20 +220,20 @@ class GuardedComm:
 
     def Create(self, group: MPI.Group) -> Any:
         """A communicator of the ranks in `group`; all ranks of this one call it."""
-        return self._derive("Create", _members(group, self), lambda _: self.inner.Create(group), alike=False)
+        return self._derive("Create", _members(group, self), lambda _: self.inner.Create(group))
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
         """A communicator of the ranks in `group`; only they call it."""
         ranks = _members(group, self)
         if self.guard.control.rank not in ranks:
-            return MPI.COMM_NULL
+            return ours.COMM_NULL
         family = self.family
         creation = ("group", ranks, tag)
         inner = family.agreements.agree(
             (*creation, family.serial(creation)),
             ranks,
             None,
-            lambda _: self.inner.Create_group(group, tag),
+            lambda _: self.inner.Create_group(group, _CREATION_TAG),
             Call(self, "Create_group"),
         )
         return self._adopt(inner)
@@ -271,7 +263,13 @@ class GuardedComm:
     # What the builders and the files beside this one need
 
     def _derive(
-        self, name: str, arguments: Any, create: Callable[[Sequence[Any]], Any], call: Call | None = None, *, alike: bool = True
+        self,
+        name: str,
+        arguments: Any,
+        create: Callable[[Sequence[Any]], Any],
+        call: Call | None = None,
+        *,
+        alike: bool = True,
     ) -> Any:
         def checked(given: Sequence[Any]) -> Any:
             names = {other_name for other_name, _ in given}
@@ -285,14 +283,20 @@ class GuardedComm:
 
         self.creations += 1
         inner = self.family.agreements.agree(
-            ("comm", self.key, self.creations), self.ranks, (name, arguments), checked, call or Call(self, name)
+            ("comm", self.key, self.creations),
+            self.ranks,
+            (name, arguments),
+            checked,
+            call or Call(self, name),
         )
         return self._adopt(inner)
 
     def _adopt(self, inner: Any) -> Any:
         if inner == MPI.COMM_NULL:
-            return inner
-        ranks = _members(inner.Get_group(), self)
+            return ours.COMM_NULL
+        group = inner.Get_group()
+        ranks = _members(group, self)
+        group.Free()
         kind = GuardedCartcomm if isinstance(inner, MPI.Cartcomm) else GuardedComm
         comm = kind(inner, ranks, self.family)
         self.family.derived.append(comm)
@@ -306,12 +310,7 @@ class GuardedComm:
         elif 0 <= peer < self.size:
             self.guard.sent[self.ranks[peer]] += 1
 
-    def _start(self, start: Callable[..., Any], arguments: tuple[Any, ...], peer: int, *, is_send: bool) -> Any:
-        request = start(*arguments)
-        self.count(peer, is_send=is_send)
-        return request
-
-    def _finish(self, *waits: tuple[Any, Call, Any]) -> None:
+    def finish(self, *waits: tuple[Any, Call, Any]) -> None:
         """Wait for all the requests of one call; those left when one is called off are kept."""
         open_requests = [(request, call) for request, call, _ in waits]
         try:
@@ -319,7 +318,7 @@ class GuardedComm:
                 found = status if status is None or isinstance(status, MPI.Status) else MPI.Status()
                 self.guard.wait(request, call, found)
                 open_requests.pop(0)
-                if status is not None and status is not found:
+                if found is not None:
                     fill(status, found)
         except BaseException:
             for request, call in open_requests:
@@ -329,7 +328,9 @@ class GuardedComm:
         self.guard.polls = 0
 
     def unpack(self, message: MPI.Message, envelope: MPI.Status, call: Call) -> Any:
-        """Receive a matched message and unpickle it."""
+        """Receive a matched message and unpickle it. From PROC_NULL there comes nothing: None."""
+        if message == MPI.MESSAGE_NO_PROC:
+            return None
         parcel = bytearray(envelope.Get_count(MPI.BYTE))
         self.guard.wait(message.Irecv([parcel, MPI.BYTE]), call)
         return MPI.pickle.loads(parcel)
@@ -372,12 +373,26 @@ class GuardedCartcomm(GuardedComm):
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
         """The ranks to receive from and to send to, `disp` steps along `direction`."""
         source, dest = self.inner.Shift(direction, disp)
-        return source, dest
+        return _NoRank.of(source), _NoRank.of(dest)
 
     def Sub(self, remain_dims: Sequence[bool]) -> Any:
         """The grids of the dimensions that remain."""
         remain = [bool(dimension) for dimension in remain_dims]
         return self._derive("Sub", remain, lambda _: self.inner.Sub(remain))
+
+
+class _NoRank(int):
+    """`PROC_NULL` as it comes out of a call: equal to mpi4py's and to ours, whichever user code asks for."""
+
+    @staticmethod
+    def of(rank: int) -> int:
+        return _NoRank(rank) if rank == MPI.PROC_NULL else rank
+
+    def __eq__(self, other: object) -> bool:
+        return other in (MPI.PROC_NULL, ours.PROC_NULL)
+
+    def __hash__(self) -> int:
+        return int.__hash__(self)
 
 
 class _Retired:
@@ -392,21 +407,16 @@ class _Retired:
 
 def _members(group: MPI.Group, comm: GuardedComm) -> tuple[int, ...]:
     """The ranks of the run in a group of `comm`'s ranks."""
-    local = MPI.Group.Translate_ranks(group, list(range(group.size)), comm.inner.Get_group())
+    here = comm.inner.Get_group()
+    local = MPI.Group.Translate_ranks(group, list(range(group.size)), here)
+    here.Free()
+    if MPI.UNDEFINED in local:
+        raise ValueError(f"the group has ranks that are not in this communicator, which has {comm.size}")
     return tuple(comm.ranks[rank] for rank in local)
 
 
 def _peer(rank: int) -> int | None:
     return rank if rank >= 0 else None
-
-
-def _tell(status: Any, found: MPI.Status) -> None:
-    if isinstance(status, MPI.Status):
-        status.Set_source(found.Get_source())
-        status.Set_tag(found.Get_tag())
-        status.Set_elements(MPI.BYTE, found.Get_count(MPI.BYTE))
-    elif status is not None:
-        fill(status, found)
 
 
 # Builders: each makes the method `name` of one communicator.
@@ -488,7 +498,7 @@ def _receive(comm: GuardedComm, name: str) -> Callable[..., None]:
             for _ in range(QUICK_POLLS):
                 if test():
                     return
-        comm._finish((request, Call(comm, name, (buf, source, tag), peer=_peer(source)), status))
+        comm.finish((request, Call(comm, name, (buf, source, tag), peer=_peer(source)), status))
 
     return call
 
@@ -505,8 +515,47 @@ def _started_receive(comm: GuardedComm, name: str) -> Callable[..., GuardedReque
     return call
 
 
+def _sendrecv(comm: GuardedComm, name: str) -> Callable[..., None]:
+    start_receive, start_send = comm.inner.Irecv, comm.inner.Isend
+    guard, quick = comm.guard, range(QUICK_POLLS)
+
+    def call(
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = ours.ANY_SOURCE,
+        recvtag: int = ours.ANY_TAG,
+        status: Any = None,
+    ) -> None:
+        dest, source, recvtag = native(dest), native(source), native(recvtag)
+        arguments = (sendbuf, dest, sendtag, recvbuf, source, recvtag)
+        receiving = start_receive(native(recvbuf), source, recvtag)
+        comm.count(source, is_send=False)
+        try:
+            sending = start_send(native(sendbuf), dest, sendtag)
+        except BaseException:
+            GuardedRequest(receiving, Call(comm, name, arguments, peer=_peer(source)), guard)
+            raise
+        comm.count(dest, is_send=True)
+        guard.polls = 0
+        if status is None:
+            test = receiving.Test
+            for _ in quick:
+                if test():
+                    if sending.Test():
+                        return
+                    break
+        comm.finish(
+            (receiving, Call(comm, name, arguments, peer=_peer(source)), status),
+            (sending, Call(comm, name, arguments, peer=_peer(dest)), None),
+        )
+
+    return call
+
+
 def _object_form(comm: GuardedComm, name: str) -> Callable[..., Any]:
-    return OBJECT_FORMS[name].__get__(comm)
+    return partial(OBJECT_FORMS[name], comm)
 
 
 _BUILDERS: Final[dict[str, Callable[[GuardedComm, str], Callable[..., Any]]]] = {
@@ -515,7 +564,8 @@ _BUILDERS: Final[dict[str, Callable[[GuardedComm, str], Callable[..., Any]]]] = 
     **dict.fromkeys(("Send", "Ssend"), _send),
     **dict.fromkeys(("Isend", "Issend"), _started_send),
     "Recv": _receive,
+    "Sendrecv": _sendrecv,
     "Irecv": _started_receive,
     **dict.fromkeys(OBJECT_FORMS, _object_form),
 }
-_INTERNAL: Final = frozenset({"begin", "count", "retire", "unpack"})
+_INTERNAL: Final = frozenset({"begin", "count", "finish", "retire", "unpack"})

@@ -25,8 +25,7 @@ _dumps = MPI.pickle.dumps
 _loads = MPI.pickle.loads
 
 
-def _constant(value: Any) -> Any:
-    return to_mpi4py(value) if type(value) is not int or value < -9000 else value
+_constant = to_mpi4py
 
 
 # Messages
@@ -56,10 +55,13 @@ def issend(comm: Any, obj: Any, dest: int, tag: int = 0) -> GuardedRequest:
     return GuardedRequest(*_start_send(comm, "issend", obj, dest, tag), comm.guard)
 
 
-def _start_receive(comm: Any, name: str, source: int, tag: int) -> ObjectReceive:
+def _start_receive(
+    comm: Any, name: str, source: int, tag: int, told: dict[str, Any] | None = None
+) -> ObjectReceive:
     source, tag = _constant(source), _constant(tag)
     comm.count(source, is_send=False)
-    return ObjectReceive(comm, source, tag, Call(comm, name, (None, source, tag), peer=source if source >= 0 else None))
+    shown = {"source": source, "tag": tag} if told is None else told
+    return ObjectReceive(comm, source, tag, Call(comm, name, (), shown, peer=source if source >= 0 else None))
 
 
 def recv(
@@ -68,7 +70,9 @@ def recv(
     return _start_receive(comm, "recv", source, tag).wait(status)
 
 
-def irecv(comm: Any, buf: Any = None, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG) -> ObjectReceive:
+def irecv(
+    comm: Any, buf: Any = None, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG
+) -> ObjectReceive:
     return _start_receive(comm, "irecv", source, tag)
 
 
@@ -82,8 +86,15 @@ def sendrecv(
     recvtag: int = ours.ANY_TAG,
     status: Any = None,
 ) -> Any:
-    sending = GuardedRequest(*_start_send(comm, "sendrecv", sendobj, dest, sendtag), comm.guard)
-    received = _start_receive(comm, "sendrecv", source, recvtag).wait(status)
+    told = {
+        "dest": _constant(dest),
+        "sendtag": sendtag,
+        "source": _constant(source),
+        "recvtag": _constant(recvtag),
+    }
+    request, call = _start_send(comm, "sendrecv", sendobj, dest, sendtag)
+    sending = GuardedRequest(request, call._replace(arguments=(), keywords=told), comm.guard)
+    received = _start_receive(comm, "sendrecv", source, recvtag, told).wait(status)
     sending.Wait()
     return received
 
@@ -108,7 +119,11 @@ def _split(parcels: bytearray, sizes: Any) -> list[Any]:
 def _bytes(buffer: Any, sizes: Any) -> list[Any]:
     """The buffer specification of pickles that lie behind one another."""
     counts = [int(size) for size in sizes]
-    return [buffer, (counts, [end - count for end, count in zip(accumulate(counts), counts, strict=True)]), MPI.BYTE]
+    return [
+        buffer,
+        (counts, [end - count for end, count in zip(accumulate(counts), counts, strict=True)]),
+        MPI.BYTE,
+    ]
 
 
 def barrier(comm: Any) -> None:

@@ -1,34 +1,38 @@
 """Requests whose completion can be called off.
 
 A guarded request *is* an mpi4py request (the same handle), so it may stand wherever user code hands requests to
-mpi4py. There, however, a wait is MPI's own and cannot be called off; ``adjointlab.MPI.Request`` and the names here can.
+mpi4py; :func:`interposed` sees to it that even ``mpi4py.MPI.Request.Waitall`` can be called off.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from time import perf_counter
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
 
 from mpi4py import MPI
 
 from adjointlab.worlds.call import Call
-from adjointlab.worlds.constants import from_mpi4py
+from adjointlab.worlds.constants import source as source_as_ours
+from adjointlab.worlds.constants import tag as tag_as_ours
 from adjointlab.worlds.guard import QUICK_POLLS, Guard
 
-__all__ = ["GuardedRequest", "ObjectReceive", "RequestStatics", "fill"]
+__all__ = ["GuardedRequest", "ObjectReceive", "RequestStatics", "fill", "interposed"]
 
 
 def fill(status: Any, found: MPI.Status) -> None:
-    """Copy what MPI found into the status that user code gave (an ``adjointlab.MPI.Status``)."""
-    status.source = from_mpi4py_rank(found.Get_source())
-    status.tag = found.Get_tag()
-    status.nbytes = found.Get_count(MPI.BYTE)
-
-
-def from_mpi4py_rank(rank: int) -> int:
-    return rank if rank >= 0 else int(from_mpi4py(rank))
+    """Copy what MPI found into the status that user code gave, if it gave one; ours or mpi4py's."""
+    if status is None or status is found:
+        return
+    if isinstance(status, MPI.Status):
+        status.Set_source(found.Get_source())
+        status.Set_tag(found.Get_tag())
+        status.Set_elements(MPI.BYTE, found.Get_count(MPI.BYTE))
+    else:
+        status.source = source_as_ours(found.Get_source())
+        status.tag = tag_as_ours(found.Get_tag())
+        status.nbytes = found.Get_count(MPI.BYTE)
 
 
 class RequestStatics:
@@ -109,7 +113,37 @@ def _first_of(requests: Sequence[Any], test: Callable[[Any], bool]) -> int:
                 return index
 
 
-class GuardedRequest(MPI.Request):
+class RevocableRequest(MPI.Request):
+    """mpi4py's class, with the operations on several requests replaced by those above."""
+
+    Waitall = RequestStatics.Waitall  # type: ignore[assignment]
+    Testall = RequestStatics.Testall
+    Waitany = RequestStatics.Waitany
+    Testany = RequestStatics.Testany
+    Waitsome = RequestStatics.Waitsome
+    Testsome = RequestStatics.Testsome
+    waitall = RequestStatics.waitall
+    testall = RequestStatics.testall
+    waitany = RequestStatics.waitany
+
+
+@contextmanager
+def interposed() -> Iterator[None]:
+    """While user code runs, its ``MPI.Request.Waitall`` and kin are the revocable ones.
+
+    So the commonest wait of all can be called off too. (A class that was imported by itself, with ``from mpi4py.MPI
+    import Request``, keeps its own.)
+    """
+    names = vars(MPI)
+    before = names["Request"]
+    names["Request"] = RevocableRequest
+    try:
+        yield
+    finally:
+        names["Request"] = before
+
+
+class GuardedRequest(RevocableRequest):
     """A request made on a guarded communicator."""
 
     call: Call
@@ -146,7 +180,7 @@ class GuardedRequest(MPI.Request):
         self._complete(status, found)
         return True
 
-    def Wait(self, status: Any = None) -> bool:
+    def Wait(self, status: Any = None) -> Literal[True]:
         """Wait until it is complete, another rank fails, or patience is exhausted."""
         if self:
             found = self._found(status)
@@ -192,18 +226,7 @@ class GuardedRequest(MPI.Request):
         if found is not None:
             if self.cancelled and found.Is_cancelled():
                 self.guard.forget(self.call)
-            if status is not None and status is not found:
-                fill(status, found)
-
-    Waitall = RequestStatics.Waitall  # type: ignore[assignment]
-    Testall = RequestStatics.Testall  # type: ignore[assignment]
-    Waitany = RequestStatics.Waitany  # type: ignore[assignment]
-    Testany = RequestStatics.Testany  # type: ignore[assignment]
-    Waitsome = RequestStatics.Waitsome  # type: ignore[assignment]
-    Testsome = RequestStatics.Testsome  # type: ignore[assignment]
-    waitall = RequestStatics.waitall  # type: ignore[assignment]
-    testall = RequestStatics.testall  # type: ignore[assignment]
-    waitany = RequestStatics.waitany  # type: ignore[assignment]
+            fill(status, found)
 
 
 class ObjectReceive:
@@ -238,19 +261,23 @@ class ObjectReceive:
 
     def overlaps(self, other: ObjectReceive) -> bool:
         """Whether one message could match both."""
-        return _overlap(self.source, other.source, MPI.ANY_SOURCE) and _overlap(self.tag, other.tag, MPI.ANY_TAG)
+        return _overlap(self.source, other.source, MPI.ANY_SOURCE) and _overlap(
+            self.tag, other.tag, MPI.ANY_TAG
+        )
 
     def Test(self, status: Any = None) -> bool:
         if not self.done and not self._arrived():
             self.guard.polled(self.call)
             return False
-        self._tell(status)
+        self.guard.polls = 0
+        fill(status, self.envelope)
         return True
 
-    def Wait(self, status: Any = None) -> bool:
+    def Wait(self, status: Any = None) -> Literal[True]:
         if not self.done:
             self.guard.until(self._arrived, self.call)
-        self._tell(status)
+        self.guard.polls = 0
+        fill(status, self.envelope)
         return True
 
     def test(self, status: Any = None) -> tuple[bool, Any]:
@@ -286,15 +313,6 @@ class ObjectReceive:
         if self.message is not None:
             self.comm.posted.remove(self)
         return self.message is not None
-
-    def _tell(self, status: Any) -> None:
-        self.guard.polls = 0
-        if isinstance(status, MPI.Status):
-            status.Set_source(self.envelope.Get_source())
-            status.Set_tag(self.envelope.Get_tag())
-            status.Set_elements(MPI.BYTE, self.envelope.Get_count(MPI.BYTE))
-        elif status is not None:
-            fill(status, self.envelope)
 
 
 def _overlap(one: int, other: int, wildcard: int) -> bool:

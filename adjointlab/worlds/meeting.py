@@ -29,8 +29,10 @@ def _stuck(outcomes: Sequence[Outcome], books: Sequence[Books]) -> Iterator[Find
         f"rank {rank} {'returned' if isinstance(outcome, Returned) else outcome}"
         for rank, outcome in enumerate(outcomes)
     ]
+    yield from _collectives(books, settled=[isinstance(outcome, Returned) for outcome in outcomes])
     waiting = [rank for rank, outcome in enumerate(outcomes) if isinstance(outcome, Blocked | PeerFailed)]
-    everyone = all(isinstance(outcome, Blocked | Returned) for outcome in outcomes)
+    late = ", ".join(str(rank) for rank, book in enumerate(books) if book.late)
+    everyone = not late and all(isinstance(outcome, Blocked | Returned) for outcome in outcomes)
     if everyone and all(books[rank].polling for rank in waiting):
         yield Finding("livelock", "every rank polls in vain: " + "; ".join(lines))
     elif everyone:
@@ -39,7 +41,8 @@ def _stuck(outcomes: Sequence[Outcome], books: Sequence[Books]) -> Iterator[Find
         circle = f" (in a circle: {' → '.join(map(str, cycle))})" if cycle else ""
         yield Finding("deadlock", f"no rank can go on{circle}: " + "; ".join(lines))
     else:
-        yield Finding("blocked", "a wait lasted longer than the world's patience: " + "; ".join(lines))
+        busy = f" (rank {late} was still at work then)" if late else ""
+        yield Finding("blocked", f"a wait lasted longer than the world's patience{busy}: " + "; ".join(lines))
 
 
 def _cycle(blocked: dict[int, Blocked]) -> list[int]:
@@ -56,12 +59,22 @@ def _cycle(blocked: dict[int, Blocked]) -> list[int]:
     return []
 
 
-def _collectives(books: Sequence[Books]) -> Iterator[Finding]:
+def _collectives(books: Sequence[Books], settled: Sequence[bool] | None = None) -> Iterator[Finding]:
+    """Communicators on which the ranks called different collectives.
+
+    While some ranks are stuck, only what no waiting could mend counts: equal numbers of calls by other names, or a
+    rank that has returned (`settled`) with fewer calls.
+    """
     names = dict.fromkeys(key for book in books for key in book.collectives)
     for key in names:
         ranks = key[0]
         calls = [books[rank].collectives.get(key, (0, 0, "")) for rank in ranks]
-        if len({(count, checksum) for count, checksum, _ in calls}) > 1:
+        different = len({(count, checksum) for count, checksum, _ in calls}) > 1
+        if different and settled is not None:
+            most = max(count for count, _, _ in calls)
+            short = any(settled[rank] and call[0] < most for rank, call in zip(ranks, calls, strict=True))
+            different = short or len({count for count, _, _ in calls}) == 1
+        if different:
             told = "; ".join(
                 f"rank {rank} called {count}" + (f", the last one {name}" if name else "")
                 for rank, (count, _, name) in zip(ranks, calls, strict=True)
@@ -85,5 +98,7 @@ def _messages(books: Sequence[Books]) -> Iterator[Finding]:
                 "message left over",
                 f"rank {rank} was sent {sent} and received {book.received} (sent by rank {source})",
             )
-        elif sent < book.received:
-            yield Finding("request left open", f"rank {rank} posted {book.received} receives and was sent {sent}")
+        elif sent < book.received and not book.left_open:
+            yield Finding(
+                "request left open", f"rank {rank} posted {book.received} receives and was sent {sent}"
+            )

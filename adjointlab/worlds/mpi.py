@@ -8,19 +8,20 @@ books. When the run was clean the communicator serves the next one; otherwise it
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from mpi4py import MPI
 
 from adjointlab.worlds.agreement import Agreements
-from adjointlab.worlds.control import COMMAND, INTERRUPT, REPORT, SHARED, Control
+from adjointlab.worlds.control import COMMAND, CREATION, INTERRUPT, REPORT, SHARED, Control
 from adjointlab.worlds.guard import Books, Guard, Revoked
 from adjointlab.worlds.guarded_comm import Family, GuardedComm
 from adjointlab.worlds.immortal import make_immortal
+from adjointlab.worlds.guarded_request import interposed
 from adjointlab.worlds.interrupts import Interrupts
 from adjointlab.worlds.meeting import conclude
+from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.travel import open_exception, open_outcome, pack_exception, pack_outcome, raised
 from adjointlab.worlds.world import Body, Outcome, Raised, RankContext, Returned, Run, Runner
 
@@ -38,14 +39,14 @@ class _Command(NamedTuple):
     ranks: int
     seed: int
     clean: bool
-    payload: bytes | None
+    payload: bytes  # empty for those who do not take part
 
 
 class _Done(NamedTuple):
-    """The leader has finished; `clean` is the verdict on the last run."""
+    """The leader has finished, with a result or an exception; `clean` is the verdict on the last run."""
 
     clean: bool
-    result: bytes | None
+    result: bytes
     exception: Any
 
 
@@ -69,6 +70,7 @@ class MPIWorld:
         self._agreements = Agreements(self._control, self._guard)
         self._family = Family(self._guard, self._agreements)
         self._teams: dict[int, GuardedComm] = {}
+        self._streams = GlobalStreams()
         self._run = 0
         self._ranks_of_run = 0  # of the last run
         self._clean = True  # the last run was
@@ -96,7 +98,9 @@ class MPIWorld:
     def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
         """Collective: the leader executes ``conduct(run)``; every process returns, or raises, what it did."""
         if self._leading:
-            raise RuntimeError("lead and run cannot be called from within a run or a conduct of the same world")
+            raise RuntimeError(
+                "lead and run cannot be called from within a run or a conduct of the same world"
+            )
         self._leading = True
         try:
             with Interrupts() as self._interrupts:
@@ -142,7 +146,7 @@ class MPIWorld:
             done = _Done(self._clean, parcel, None)
         except BaseException as exception:
             self._interrupts.pending = False
-            self._tell_all(_Done(self._clean, None, pack_exception(exception)))
+            self._tell_all(_Done(self._clean, b"", pack_exception(exception)))
             self._settle(self._clean)
             raise
         self._tell_all(done)
@@ -156,12 +160,12 @@ class MPIWorld:
             raise KeyboardInterrupt
         parcel = pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
         run, clean = self._run + 1, self._clean
-        everyone = range(1, self.ranks)
-        for rank in everyone:
-            self._control.send(_Command(run, ranks, seed, clean, parcel if rank < ranks else None), rank, COMMAND)
+        command = _Command(run, ranks, seed, clean, parcel)
+        for rank in range(1, self.ranks):
+            self._control.send(command if rank < ranks else command._replace(payload=b""), rank, COMMAND)
         self._settle(clean)
         self._clean = False  # unless it ends well
-        mine, books = self._take_part(_Command(run, ranks, seed, clean, parcel), body)
+        mine, books = self._take_part(command, body)
         reports = [self._report_of(rank) for rank in range(1, ranks)]
         outcomes = (mine, *(open_outcome(report.outcome, rank) for rank, report in enumerate(reports, 1)))
         findings, self._clean = conclude(outcomes, (books, *(report.books for report in reports)))
@@ -232,25 +236,28 @@ class MPIWorld:
         guard.begin(command.run, command.ranks)
         self._agreements.begin()
         self._family.begin()
-        context = RankContext(rank, command.ranks, self._team(command.ranks))
+        streams = RandomStreams(self._streams, command.seed, command.ranks)
+        streams.enter(rank)
         outcome: Outcome
         try:
-            payload = pickle.loads(command.payload or b"")  # noqa: S301 - from our own leader
-            try:
-                interrupts.allow()
-                value = body(context, payload)
-            finally:
-                interrupts.hold()
+            payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
+            context = RankContext(rank, command.ranks, self._team(command.ranks))
+            with interposed():
+                try:
+                    interrupts.allow()
+                    value = body(context, payload)
+                finally:
+                    interrupts.hold()
             outcome = Returned(value)
         except Revoked:
             outcome = Returned(None)  # replaced by the guard's account
         except BaseException as exception:
-            here = exception.__traceback__
-            outcome = raised(exception, None if here is None else here.tb_next or here)
+            outcome = raised(exception)
             if isinstance(exception, KeyboardInterrupt):
                 # It may have come between the start of a request and its entry in the books.
                 guard.abandoned = True
                 make_immortal(exception)
+        streams.leave()
         if guard.departure is not None:
             outcome = guard.departure
         elif isinstance(outcome, Raised):
@@ -261,8 +268,18 @@ class MPIWorld:
         """The communicator of the first `ranks` processes. All of them ask for it at once."""
         team = self._teams.get(ranks)
         if team is None:
-            group = self._control.comm.Get_group().Incl(list(range(ranks)))
-            inner = self._control.comm.Create_group(group, ranks)
+            everyone = self._control.comm.Get_group()
+            group = everyone.Incl(list(range(ranks)))
+            try:
+                inner = self._control.comm.Create_group(group, CREATION + ranks)
+            except MPI.Exception as problem:
+                raise RuntimeError(
+                    f"MPI has no communicator left for another run ({self.spoilt} were left behind in runs that "
+                    f"failed): start the job again. MPI says: {problem}"
+                ) from problem
+            finally:
+                group.Free()
+                everyone.Free()
             team = self._teams[ranks] = GuardedComm(inner, tuple(range(ranks)), self._family)
         else:
             team.begin()
@@ -285,7 +302,8 @@ class MPIWorld:
                 self.spoilt += 1
         self._family.derived = []
         if not clean:
-            team = self._teams.pop(ranks)
-            make_immortal(team.inner)
-            team.retire("it was left behind in a run that failed")
-            self.spoilt += 1
+            team = self._teams.pop(ranks, None)
+            if team is not None:
+                make_immortal(team.inner)
+                team.retire("it was left behind in a run that failed")
+                self.spoilt += 1

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import traceback
-from dataclasses import replace
-from types import TracebackType
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tblib import Traceback
 
+from adjointlab.worlds.call import is_ours
 from adjointlab.worlds.world import Outcome, Raised, Returned
 
 __all__ = ["open_exception", "open_outcome", "pack_exception", "pack_outcome", "raised"]
 
 
-def raised(exception: BaseException, traceback_from: TracebackType | None) -> Raised:
-    """The outcome of a rank whose body raised `exception`; its traceback is shown from `traceback_from` on."""
-    text = "".join(traceback.format_exception(type(exception), exception, traceback_from))
+def raised(exception: BaseException) -> Raised:
+    """The outcome of a rank whose body raised `exception`, with the traceback from the first frame of user code on."""
+    whole = start = exception.__traceback__
+    while start is not None and is_ours(start.tb_frame.f_code.co_filename):
+        start = start.tb_next
+    text = "".join(traceback.format_exception(type(exception), exception, start or whole))
     return Raised(type(exception).__name__, _text(exception), text, exception)
 
 
@@ -40,7 +44,7 @@ def open_outcome(parcel: bytes, rank: int) -> Outcome:
     except Exception as problem:
         return _stuck(rank, f"returned a value that cannot be unpickled here: {_text(problem)}")
     if isinstance(outcome, Raised) and exception is not None:
-        return replace(outcome, exception=pickle.loads(exception))  # noqa: S301
+        return replace(outcome, exception=_unpickle_exception(exception, str(outcome)))
     result: Outcome = outcome
     return result
 
@@ -61,25 +65,67 @@ def open_exception(packed: tuple[bytes | None, str, dict[str, Any] | None]) -> B
     """The exception that :func:`pack_exception` packed, or a RuntimeError that tells of it."""
     parcel, text, frames = packed
     exception = RuntimeError(text) if parcel is None else _unpickle_exception(parcel, text)
-    return exception if frames is None else exception.with_traceback(Traceback.from_dict(frames).as_traceback())
+    return (
+        exception if frames is None else exception.with_traceback(Traceback.from_dict(frames).as_traceback())
+    )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """An exception that does not pickle by itself: where its class is found, and what it holds."""
+
+    module: str
+    name: str
+    arguments: tuple[Any, ...]
+    state: dict[str, Any]
+
+    def find(self) -> Any:
+        found: Any = importlib.import_module(self.module)
+        for name in self.name.split("."):
+            found = getattr(found, name)
+        return found
+
+    def build(self) -> BaseException:
+        kind = self.find()
+        exception: BaseException = kind.__new__(kind, *self.arguments)
+        exception.__dict__.update(self.state)
+        return exception
 
 
 def _unpickle_exception(parcel: bytes, text: str) -> BaseException:
     try:
-        exception: BaseException = pickle.loads(parcel)  # noqa: S301
+        return _unpack(parcel)
     except Exception:
         return RuntimeError(text)
+
+
+def _unpack(parcel: bytes) -> BaseException:
+    found = pickle.loads(parcel)  # noqa: S301 - from our own processes
+    exception: BaseException = found.build() if isinstance(found, _Parts) else found
     return exception
 
 
 def _pickle_exception(exception: BaseException) -> bytes | None:
-    # Many exceptions pickle and do not unpickle: their arguments are not those of their constructor.
-    try:
-        parcel = pickle.dumps(exception, pickle.HIGHEST_PROTOCOL)
-        same = type(pickle.loads(parcel)) is type(exception)  # noqa: S301
-    except Exception:
-        return None
-    return parcel if same else None
+    for pack in (_whole, _parts):
+        try:
+            parcel = pickle.dumps(pack(exception), pickle.HIGHEST_PROTOCOL)
+            # Many exceptions pickle and do not unpickle: their arguments are not those of their constructor.
+            if type(_unpack(parcel)) is type(exception):
+                return parcel
+        except Exception:  # noqa: S112 - the next way, or none
+            continue
+    return None
+
+
+def _whole(exception: BaseException) -> BaseException:
+    return exception
+
+
+def _parts(exception: BaseException) -> _Parts:
+    kind = type(exception)
+    # pytest's exceptions claim to be built in; where their code stands is where they are found.
+    module = getattr(kind.__init__, "__globals__", {}).get("__name__", kind.__module__)
+    return _Parts(module, kind.__qualname__, exception.args, exception.__dict__)
 
 
 def _text(exception: BaseException) -> str:

@@ -16,7 +16,9 @@ small = settings(max_examples=100, deadline=None)
 @st.composite
 def partitions(draw: st.DrawFn, max_order: int = 3) -> Partition:
     shape = draw(st.lists(st.integers(1, 3), max_size=max_order))
-    return Partition(shape, draw(st.permutations(range(prod(shape) + draw(st.integers(0, 2)))))[: prod(shape)])
+    return Partition(
+        shape, draw(st.permutations(range(prod(shape) + draw(st.integers(0, 2)))))[: prod(shape)]
+    )
 
 
 @st.composite
@@ -62,7 +64,9 @@ def layouts(draw: st.DrawFn) -> Layout:
                 windows.append([dim[0]] * len(dim))
             case _:
                 parts = 1 if axis is None else layout.partition.shape[axis]
-                ends = st.tuples(st.integers(-2, 6), st.integers(-2, 6)).map(lambda pair: (min(pair), max(pair)))
+                ends = st.tuples(st.integers(-2, 6), st.integers(-2, 6)).map(
+                    lambda pair: (min(pair), max(pair))
+                )
                 windows.append(draw(st.lists(ends, min_size=parts, max_size=parts)))
     return Layout(layout.shape, layout.partition, windows, layout.axes)
 
@@ -243,7 +247,9 @@ def test_bad_cuts_are_refused_with_their_values(cuts: list[tuple[int, ...] | Non
 
 @pytest.mark.parametrize(("rank", "local"), [(0, (2,)), (0, (-1,)), (0, ()), (1, (1,)), (5, (0,))])
 def test_a_local_index_outside_the_local_tensor_is_refused(rank: int, local: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=rf"local: \({', '.join(map(str, local))},?\) is not in .* rank {rank}"):
+    with pytest.raises(
+        ValueError, match=rf"local: \({', '.join(map(str, local))},?\) is not in .* rank {rank}"
+    ):
         Layout((3,), two).to_global(rank, local)
 
 
@@ -255,4 +261,4 @@ def test_other_bad_arguments_are_refused_with_their_values() -> None:
     with pytest.raises(ValueError, match="3 elements cannot be cut into 0"):
         balanced_cut(3, 0)
     with pytest.raises(TypeError, match="float"):
-        Layout((2.5,), two)  # type: ignore[list-item]
+        Layout((2.5,), two)  # type: ignore[arg-type]

@@ -1,13 +1,15 @@
 """The whole table of local types: what the adjoint of a collective is depends on what a copy means.
 
-Along one dimension of P workers, each of them holding n elements, an operator is first of all a matrix that acts on
-all memory. It is *defined* between two local types if it maps elements of the one to elements of the other:
+Along one dimension of P workers, each of them holding n elements, an operator is first of all a matrix that
+acts on all memory. It is *defined* between two local types if it maps elements of the one to elements of the
+other:
 
 - an element of a varying tensor is anything; one of a replicated or invariant tensor is P equal copies;
-- one of a partial tensor stands for the sum of its summands, so elements with equal sums are the same element.
+- one of a partial tensor stands for the sum of its summands, so elements with equal sums are the same
+  element.
 
-The tables below were written by hand. The tests decide by linear algebra, over all memory and in exact integers,
-which pairs are defined, and that the adjoint under the pairing is the one that the table names.
+The tables below were written by hand. The tests decide by linear algebra, over all memory and in exact
+integers, which pairs are defined, and that the adjoint under the pairing is the one that the table names.
 """
 
 from collections.abc import Callable
@@ -37,7 +39,9 @@ def own_window(ranks: int) -> list[tuple[int, int]]:
 
 
 def from_copies_to_cut(ranks: int, weight: Callable[[int, int], int]) -> Matrix:
-    """Rows: each worker's own window of the cut. Columns: P copies of n elements; weight(row's rank, column's)."""
+    """Rows: each worker's own window of the cut. Columns: P copies of n elements; weight(row's rank,
+    column's).
+    """
     rows = [
         [weight(r, s) * int(i == k) for s in range(ranks) for k in range(N)]
         for r, (start, stop) in enumerate(own_window(ranks))
@@ -64,13 +68,19 @@ OPERATORS: dict[str, Callable[[int], Matrix]] = {
     "all-reduce": lambda P: on_copies(np.ones((P, P))),
     "P * all-reduce": lambda P: on_copies(P * np.ones((P, P))),
     "broadcast": lambda P: on_copies(unit(P, *((r, 0) for r in range(P)))),  # worker 0's values to everybody
-    "reduce": lambda P: on_copies(unit(P, *((0, r) for r in range(P)))),  # the sum on worker 0, zero elsewhere
+    "reduce": lambda P: on_copies(
+        unit(P, *((0, r) for r in range(P)))
+    ),  # the sum on worker 0, zero elsewhere
     "root": lambda P: on_copies(unit(P, (0, 0))),  # worker 0's values stay, zero elsewhere
     # from full tensors to a cut one
-    "slice": lambda P: from_copies_to_cut(P, lambda r, s: int(r == s)),  # each worker its window of its own copy
+    "slice": lambda P: from_copies_to_cut(
+        P, lambda r, s: int(r == s)
+    ),  # each worker its window of its own copy
     "reduce-scatter": lambda P: from_copies_to_cut(P, lambda r, s: 1),
     # from a cut tensor to full ones
-    "place": lambda P: from_copies_to_cut(P, lambda r, s: int(r == s)).T,  # each worker its window, zero around it
+    "place": lambda P: (
+        from_copies_to_cut(P, lambda r, s: int(r == s)).T
+    ),  # each worker its window, zero around it
     "all-gather": lambda P: from_copies_to_cut(P, lambda r, s: 1).T,
     "P * all-gather": lambda P: P * from_copies_to_cut(P, lambda r, s: 1).T,
 }
@@ -86,7 +96,10 @@ ALL_REDUCE: dict[Cell, str] = {
     ("replicated", "partial"): "all-reduce",
     ("replicated", "invariant"): "identity",
     ("partial", "varying"): "all-reduce",
-    ("partial", "replicated"): "all-reduce",  # the sum of gradients once more: torch.distributed.nn's convention
+    (
+        "partial",
+        "replicated",
+    ): "all-reduce",  # the sum of gradients once more: torch.distributed.nn's convention
     ("partial", "partial"): "all-reduce",
     ("partial", "invariant"): "identity",  # Megatron's g
     ("invariant", "varying"): "P * all-reduce",
@@ -174,7 +187,7 @@ def elements(held: Space) -> Matrix:
 
 
 def nothing(held: Space) -> Matrix:
-    """Columns that span the memory contents that stand for zero: of a partial tensor, all whose sum is zero."""
+    """Columns that span the contents of memory that stand for zero: in a partial tensor, all of sum zero."""
     (entry,) = held.tensors[0].types
     ranks = held.tensors[0].layout.partition.size
     if entry is not LocalType.PARTIAL:
@@ -196,7 +209,9 @@ def are_nothing(held: Space, columns: Matrix) -> bool:
 
 
 def is_defined(matrix: Matrix, domain: Space, codomain: Space) -> bool:
-    return are_elements(codomain, matrix @ elements(domain)) and are_nothing(codomain, matrix @ nothing(domain))
+    return are_elements(codomain, matrix @ elements(domain)) and are_nothing(
+        codomain, matrix @ nothing(domain)
+    )
 
 
 def pairing(held: Space, x: Matrix, g: Matrix) -> Exact:
@@ -216,7 +231,9 @@ def is_adjoint(forward: Matrix, adjoint: Matrix, domain: Space, codomain: Space)
 
 
 CELLS = [
-    (operator, *cell) for operator, (domains, codomains, _) in TABLES.items() for cell in product(domains, codomains)
+    (operator, *cell)
+    for operator, (domains, codomains, _) in TABLES.items()
+    for cell in product(domains, codomains)
 ]
 DEFINED = [cell for cell in CELLS if cell[1:] in TABLES[cell[0]][2]]
 
@@ -236,9 +253,7 @@ def test_the_table_lists_the_pairs_of_types_between_which_an_operator_is_defined
     assert is_defined(OPERATORS[operator](1), *spaces(operator, domain, codomain, 1))
 
 
-@pytest.mark.parametrize(
-    ("operator", "domain", "codomain"), DEFINED
-)
+@pytest.mark.parametrize(("operator", "domain", "codomain"), DEFINED)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_the_adjoint_is_the_one_in_the_table(operator: str, domain: str, codomain: str, ranks: int) -> None:
     forward = OPERATORS[operator](ranks)
@@ -248,9 +263,7 @@ def test_the_adjoint_is_the_one_in_the_table(operator: str, domain: str, codomai
     assert is_adjoint(forward, adjoint, x, y)
 
 
-@pytest.mark.parametrize(
-    ("operator", "domain", "codomain"), DEFINED
-)
+@pytest.mark.parametrize(("operator", "domain", "codomain"), DEFINED)
 def test_no_other_operator_passes_for_the_adjoint(operator: str, domain: str, codomain: str) -> None:
     forward = OPERATORS[operator](2)
     expected = OPERATORS[TABLES[operator][2][domain, codomain]](2)
@@ -262,9 +275,7 @@ def test_no_other_operator_passes_for_the_adjoint(operator: str, domain: str, co
         assert is_adjoint(forward, candidate, x, y) == same
 
 
-@pytest.mark.parametrize(
-    ("operator", "domain", "codomain"), DEFINED
-)
+@pytest.mark.parametrize(("operator", "domain", "codomain"), DEFINED)
 def test_the_adjoint_of_the_adjoint_is_the_operator(operator: str, domain: str, codomain: str) -> None:
     forward = OPERATORS[operator](3)
     adjoint = OPERATORS[TABLES[operator][2][domain, codomain]](3)
@@ -279,7 +290,7 @@ class Dense(LinearOperator):
         self.comm, self.domain, self.codomain = comm, domain, codomain
         self.matrices = forward, adjoint
 
-    def _apply(self, matrix: Matrix, held: Space, local: Matrix) -> Matrix:
+    def _apply(self, matrix: Matrix, held: Space, local: Matrix) -> Any:
         everything = np.concatenate(self.comm.allgather(local))
         return split(held, (matrix @ everything).astype(local.dtype))[self.comm.Get_rank()]
 
@@ -290,9 +301,7 @@ class Dense(LinearOperator):
         return self._apply(self.matrices[1], self.domain, y[0])
 
 
-@pytest.mark.parametrize(
-    ("operator", "domain", "codomain"), DEFINED
-)
+@pytest.mark.parametrize(("operator", "domain", "codomain"), DEFINED)
 def test_the_matrix_of_the_adjoint_operator_is_the_transpose(
     operator: str, domain: str, codomain: str, on_ranks: Any
 ) -> None:

@@ -20,9 +20,14 @@ REAL = ("float64", "float32", "float16")
 
 
 def finite(dtype: str) -> st.SearchStrategy[float]:
-    width = 8 * np.dtype(dtype).itemsize
-    return st.floats(width=width, allow_nan=False, allow_infinity=False) | st.sampled_from(  # type: ignore[call-overload, no-any-return]
-        [float(np.finfo(dtype).smallest_subnormal), -float(np.finfo(dtype).max), float(np.finfo(dtype).tiny), -0.0]
+    width: Any = 8 * np.dtype(dtype).itemsize
+    return st.floats(width=width, allow_nan=False, allow_infinity=False) | st.sampled_from(
+        [
+            float(np.finfo(dtype).smallest_subnormal),
+            -float(np.finfo(dtype).max),
+            float(np.finfo(dtype).tiny),
+            -0.0,
+        ]
     )
 
 
@@ -149,4 +154,6 @@ def test_each_rank_contributes_its_counted_tensors_and_an_inactive_one_nothing()
     for entry, counts in {"invariant": [0, 0, 1], "replicated": [1, 0, 1]}.items():
         space = Space(layout, types=[entry])
         held = [x, (np.zeros(0),), x]
-        assert [pair_local(space, held[r], held[r], r) for r in range(3)] == [Exact(Fraction(5 * c)) for c in counts]
+        assert [pair_local(space, held[r], held[r], r) for r in range(3)] == [
+            Exact(Fraction(5 * c)) for c in counts
+        ]

@@ -2,6 +2,7 @@
 
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,11 +65,13 @@ def test_transposition_reverses_every_index_and_is_an_involution(partition: Part
 def test_subpartitions_hold_every_worker_once_and_vary_along_their_dimensions_alone(
     partition: Partition, data: st.DataObject
 ) -> None:
-    dims = data.draw(st.permutations(range(partition.order)).map(lambda all_dims: all_dims[: len(all_dims) // 2 + 1]))
+    dims = data.draw(
+        st.permutations(range(partition.order)).map(lambda all_dims: all_dims[: len(all_dims) // 2 + 1])
+    )
     groups = partition.subpartitions(dims)
     assert sorted(rank for group in groups for rank in group.ranks) == sorted(partition.ranks)
     fixed = [dim for dim in range(partition.order) if dim not in dims]
-    places = []
+    places: list[tuple[int, ...]] = []
     for group in groups:
         assert group.shape == tuple(partition.shape[dim] for dim in dims)
         for rank in group.ranks:
@@ -80,11 +83,14 @@ def test_subpartitions_hold_every_worker_once_and_vary_along_their_dimensions_al
 
 
 def test_subpartitions_along_no_dimension_are_single_workers() -> None:
-    assert Partition((2, 2), (3, 1, 2, 0)).subpartitions(()) == tuple(Partition((), (r,)) for r in (3, 1, 2, 0))
+    assert Partition((2, 2), (3, 1, 2, 0)).subpartitions(()) == tuple(
+        Partition((), (r,)) for r in (3, 1, 2, 0)
+    )
 
 
 def test_a_partition_is_plain_data() -> None:
-    given_by_numpy = Partition(np.array([2, 2]), np.array([0, 1, 2, 3]))
+    shape: Any = np.array([2, 2])
+    given_by_numpy = Partition(shape, np.array([0, 1, 2, 3]))
     assert given_by_numpy == Partition((2, 2))
     assert hash(given_by_numpy) == hash(Partition((2, 2)))
     assert all(type(entry) is int for entry in given_by_numpy.shape + given_by_numpy.ranks)
@@ -109,7 +115,9 @@ def test_a_partition_of_order_zero_is_one_worker() -> None:
         (Partition((1, 2), (1, 2)), "1x2 over ranks 1, 2"),
     ],
 )
-def test_a_partition_prints_its_grid_and_its_ranks_where_they_are_not_natural(partition: Partition, text: str) -> None:
+def test_a_partition_prints_its_grid_and_its_ranks_where_they_are_not_natural(
+    partition: Partition, text: str
+) -> None:
     assert str(partition) == text
 
 
@@ -133,20 +141,24 @@ def test_a_bad_grid_is_refused_with_its_values(
 
 def test_a_side_or_rank_that_is_not_an_integer_is_refused() -> None:
     with pytest.raises(TypeError, match="float"):
-        Partition((2.5,))  # type: ignore[list-item]
+        Partition((2.5,))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="float"):
-        Partition((1,), (0.5,))  # type: ignore[list-item]
+        Partition((1,), (0.5,))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("index", [(2, 0), (0, -1), (0,), (0, 0, 0)])
 def test_an_index_outside_the_grid_is_refused_with_its_value(index: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=rf"index: \({', '.join(map(str, index))},?\) is not in the 2x3 partition"):
+    with pytest.raises(
+        ValueError, match=rf"index: \({', '.join(map(str, index))},?\) is not in the 2x3 partition"
+    ):
         Partition((2, 3)).rank(index)
 
 
 @pytest.mark.parametrize("dims", [(0, 0), (2,), (-1,)])
 def test_dimensions_that_are_none_of_the_partition_are_refused(dims: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=rf"dims: \({', '.join(map(str, dims))},?\) are not distinct dimensions"):
+    with pytest.raises(
+        ValueError, match=rf"dims: \({', '.join(map(str, dims))},?\) are not distinct dimensions"
+    ):
         Partition((2, 3)).subpartitions(dims)
 
 

@@ -1,0 +1,376 @@
+"""The command line: ``adjointlab check | list | explain | replay``, alone or under mpiexec.
+
+Exit codes: 0 coherent, 1 incoherent, 2 usage or a bad file, 3 could not be judged (a crash, a hang), 130 Ctrl-C.
+Under mpiexec all ranks end with the same one, and rank 0 alone prints.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from adjointlab.worlds.launch import is_launched, launched_rank, open_world
+
+if TYPE_CHECKING:
+    from adjointlab.harness.attempt import Attempt
+    from adjointlab.harness.find import Found
+    from adjointlab.harness.reproducer import Stored
+    from adjointlab.worlds.assembly import Assembly
+    from adjointlab.worlds.world import World
+
+__all__ = ["app", "main"]
+
+USAGE, UNJUDGED, INTERRUPTED = 2, 3, 130
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Verifies that distributed forward and backward passes are adjoint. `mpiexec -n 4 adjointlab ...` does so on "
+    "real ranks.",
+)
+
+Subjects = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SUBJECT]...",
+        help="package.module:name, path/to/file.py:name, or the name of an installed subject. Default: all installed.",
+        show_default=False,
+    ),
+]
+Ranks = Annotated[
+    int | None, typer.Option("--ranks", min=1, help="Largest number of ranks. Default: 8, or those of mpiexec.")
+]
+
+
+class _Usage(Exception):
+    """The command cannot be carried out as it was given."""
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """The console script."""
+    code = _guarded(lambda: app(arguments, prog_name="adjointlab", standalone_mode=False))
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+@app.command()
+def check(
+    subjects: Subjects = None,
+    cases: Annotated[int, typer.Option(min=1, help="Cases to draw for each check.")] = 100,
+    seed: Annotated[int | None, typer.Option(help="Seed of the draws. Default: a fresh one, which is printed.")] = None,
+    ranks: Ranks = None,
+    checks: Annotated[
+        list[str] | None, typer.Option("--check", metavar="NAME", help="Only this check. May be repeated.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where failures are stored.")] = Path(".adjointlab"),
+    json_to: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the verdicts as JSON; - is standard output.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print failures only.")] = False,
+) -> int:
+    """Check subjects: draw cases, judge them, shrink what fails."""
+    from adjointlab.harness.attempt import attempt
+    from adjointlab.harness.engine import Budget
+    from adjointlab.harness.find import find
+    from adjointlab.report import as_data, exit_code, failure_text, summary, verdict_table
+
+    out = _Output(to_stderr=json_to == "-")
+    with _stage(ranks, lambda: _plan(find(subjects or []), checks)) as (world, plan):
+        attempts: list[Attempt] = []
+        with _progress(out, world, quiet) as watch:
+            for number, (found, name) in enumerate(plan):
+                tick = watch(f"[{number + 1}/{len(plan)}] {found.subject.name} {name}", cases)
+                attempts.append(attempt(world, found, name, Budget(cases, ranks, seed), folder, tick))
+        if world.is_leader:
+            if not quiet:
+                out.table(verdict_table(attempts))
+                out.line("")
+            for text in filter(None, map(failure_text, attempts)):
+                out.line(f"{text}\n")
+            if not quiet:
+                out.line(f"{summary(attempts)}, {_in(world)}")
+            if json_to is not None:
+                _write_json(json_to, as_data(attempts, world.name, world.ranks))
+        return exit_code(entry.status for entry in attempts)
+
+
+@app.command("list")
+def list_(subjects: Subjects = None) -> int:
+    """List subjects, their checks, and where they are declared."""
+    from rich.table import Table
+
+    from adjointlab.harness.examine import checks_of
+    from adjointlab.harness.find import find
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("Subject", no_wrap=True)
+    table.add_column("Reference", no_wrap=True)
+    table.add_column("Checks")
+    for found in _usable(lambda: find(subjects or [])):
+        table.add_row(found.subject.name, found.reference, ", ".join(checks_of(found.subject)))
+    _Output().table(table)
+    return 0
+
+
+@app.command()
+def explain(
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="The subject, as for check.")],
+    ranks: Annotated[int, typer.Option(min=1, help="Ranks of the small case that is explained.")] = 2,
+) -> int:
+    """Print an operator's program and its adjoint in the papers' notation, for a small case."""
+    from adjointlab.harness.find import find
+    from adjointlab.harness.small import explained
+
+    out = _Output()
+    texts = _usable(lambda: [explained(found.subject, ranks) for found in find([subject])])
+    out.line("\n\n".join(texts))
+    return 0
+
+
+@app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A reproducer that a failure has left.")],
+    subject: Annotated[
+        str | None, typer.Option(help="Where its subject is, if it is not installed; as for check.")
+    ] = None,
+    ranks: Ranks = None,
+) -> int:
+    """Run a stored failure again: exit code 1 (or 3 for a crash or hang) while it fails, 0 when it is mended."""
+    from adjointlab.checks.verdict import Status
+    from adjointlab.harness import attempt
+    from adjointlab.harness.reproducer import Written, read
+    from adjointlab.report import exit_code, failure_text
+
+    def prepare() -> tuple[Stored, Found]:
+        stored = read(file)
+        if ranks is not None and ranks < stored.case.ranks:
+            raise _Usage(f"{file}: the case needs {stored.case.ranks} ranks; --ranks {ranks} are too few")
+        return stored, _subject_of(stored, subject, file)
+
+    out = _Output()
+    with _stage(ranks, prepare) as (world, (stored, found)):
+        if stored.case.ranks > world.ranks:
+            count = stored.case.ranks
+            raise _Usage(
+                f"{file}: the case needs {count} ranks; run mpiexec -n {count} adjointlab replay, or without mpiexec "
+                f"--ranks {count}"
+            )
+        report = attempt.replay(world, found.subject, stored.case)
+        entry = attempt.Attempt(found, report, Written(file, file.with_suffix(".py")), replayed=file)
+        if report.status is Status.COHERENT:
+            out.line(f"{report.subject}: {report.check} is coherent on this case now, {_in(world)}")
+            out.line(f"  was   {stored.headline}")
+        else:
+            out.line(failure_text(entry))
+            if report.verdict.kind != stored.kind:
+                out.line(f"  was another failure when it was stored: {stored.headline}")
+        return exit_code([report.status])
+
+
+def _plan(found: list[Found], only: list[str] | None) -> list[tuple[Found, str]]:
+    """Which subject is put to which check."""
+    from adjointlab.harness.examine import check_named, checks_of
+
+    for name in only or ():
+        check_named(name)
+    plan = [
+        (entry, name) for entry in found for name in checks_of(entry.subject) if only is None or name in only
+    ]
+    if not plan:
+        raise _Usage(f"--check: none of the subjects has the check {', '.join(only or ())}; see adjointlab list")
+    return plan
+
+
+def _subject_of(stored: Stored, reference: str | None, file: Path) -> Found:
+    """The subject of a reproducer. What the file says of it is a name: nothing is imported on the file's word."""
+    from adjointlab.harness.find import find, installed
+
+    candidates = installed() if reference is None else find([reference])
+    named = [entry for entry in candidates if entry.subject.name == stored.subject]
+    named = [entry for entry in named if entry.subject.location == stored.location] or named
+    if len(named) == 1:
+        return named[0]
+    told = ", ".join(f"{entry.subject.name} ({entry.reference})" for entry in (named or candidates)) or "none"
+    where = f"--subject {reference}" if reference else "the installed subjects"
+    raise _Usage(
+        f"{file} is about {stored.subject}, declared in {stored.location}; "
+        f"{where} {'has several of that name' if named else 'is something else'}: {told}; "
+        "say which with --subject package.module:name or --subject path/to/file.py:name"
+    )
+
+
+# Ranks that agree
+
+
+@contextmanager
+def _stage(ranks: int | None, prepare: Callable[[], Any]) -> Iterator[tuple[World, Any]]:
+    """The world and what `prepare` makes, on all ranks; or an end that is the same on all.
+
+    `prepare` runs before there is a world: it reads files and imports modules, which may fail on one rank only.
+    """
+    assembly: Assembly | None = None
+    if is_launched():
+        from adjointlab.worlds.assembly import Assembly
+
+        assembly = Assembly()
+    prepared, problem = _attempted(prepare)
+    if assembly is not None:
+        problems = assembly.meet("ready", problem)
+        if assembly.size < (ranks or 1):
+            problem = f"--ranks: {ranks} are asked for, but mpiexec has started {assembly.size}"
+        elif not problems[0]:
+            problem = next((f"on rank {rank}: {text}" for rank, text in enumerate(problems) if text), "")
+        else:
+            problem = problems[0]
+    if problem:
+        raise _Usage(problem)
+    world = open_world(ranks=ranks or 8)
+    yield world, prepared
+    # Not after an exception: then the ranks may not be of one mind, and what the world holds ends with the process.
+    world.close()
+
+
+def _attempted(prepare: Callable[[], Any]) -> tuple[Any, str]:
+    from adjointlab.harness.subject import SubjectError
+
+    try:
+        return prepare(), ""
+    except (_Usage, ValueError, SubjectError) as error:
+        # BadReproducer and NotFound are ValueErrors.
+        return None, str(error)
+
+
+def _usable(make: Callable[[], Any]) -> Any:
+    value, problem = _attempted(make)
+    if problem:
+        raise _Usage(problem)
+    return value
+
+
+def _guarded(run: Callable[[], Any]) -> int:
+    """Run a command; its exit code, with all that can go wrong told once."""
+    from adjointlab.harness.subject import SubjectError
+
+    errors = _Output(to_stderr=True)
+    try:
+        return int(run() or 0)
+    except KeyboardInterrupt:
+        errors.line("interrupted")
+        return INTERRUPTED
+    except (_Usage, SubjectError) as error:
+        errors.line(f"adjointlab: {error}")
+        return USAGE
+    except Exception as error:
+        if hasattr(error, "format_message"):  # typer's own, whichever click it has inside
+            errors.line(f"adjointlab: {error.format_message()}")
+            return USAGE
+        if type(error).__name__ == "Abort":
+            return INTERRUPTED
+        traceback.print_exc()
+        if is_launched():
+            # The other ranks may wait for this one.
+            sys.stderr.flush()
+            from mpi4py import MPI
+
+            MPI.COMM_WORLD.Abort(UNJUDGED)
+        return UNJUDGED
+
+
+def _in(world: World) -> str:
+    return f"{world.ranks} {'simulated ranks' if world.name == 'simulated' else 'ranks under MPI'}"
+
+
+# What is printed
+
+
+@dataclass(frozen=True)
+class _Output:
+    """Prints, on the first rank only."""
+
+    to_stderr: bool = False
+
+    @property
+    def console(self) -> Console:
+        stream = sys.stderr if self.to_stderr else sys.stdout
+        # What goes to a file is not squeezed into the 80 columns of a terminal that is not there.
+        return Console(file=stream, width=None if stream.isatty() else 160, quiet=launched_rank() != 0)
+
+    def line(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def table(self, table: Any) -> None:
+        self.console.print(table)
+
+
+@contextmanager
+def _progress(
+    out: _Output, world: World, quiet: bool
+) -> Iterator[Callable[[str, int], Callable[[int], None]]]:
+    """Makes, for each piece of work, the function that moves the progress line; on a terminal only."""
+    console = _Output(to_stderr=True).console
+    if quiet or not world.is_leader or not console.is_terminal:
+        yield lambda label, total: lambda tried: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # No thread of its own: the simulated world decides who runs.
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("")
+        shown = 0.0
+
+        def watch(label: str, total: int) -> Callable[[int], None]:
+            bar.update(task, description=label, total=total, completed=0)
+
+            def tick(tried: int) -> None:
+                nonlocal shown
+                bar.update(task, completed=tried)
+                if time.monotonic() - shown > 0.1:
+                    shown = time.monotonic()
+                    bar.refresh()
+
+            return tick
+
+        yield watch
+
+
+def _write_json(target: str, data: dict[str, Any]) -> None:
+    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    path = Path(target)
+    handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        # Readable as any other new file, which mkstemp's are not.
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""What is printed: the text of a failure, the table of verdicts, and the same as JSON.
+
+The JSON form (``adjointlab check --json``) has these keys, always all of them:
+
+- ``schema``: 1; ``world``: "simulated" or "mpi"; ``ranks``: the size of the world; ``exit_code``: 0 to 3;
+- ``reports``: a list, one entry for each subject and check, with
+
+  - ``subject``, ``reference`` (what names it on a command line), ``installed``, ``check``;
+  - ``verdict``: "coherent", "incoherent" or "could not be judged"; ``headline``, ``kind``;
+    ``lines``: a list of [label, text];
+  - ``figures``: an object of numbers and strings, e.g. "miss probability";
+  - ``cases`` tried, the ``seed`` of the draws, ``seconds``;
+  - ``case``: the smallest failing case, as in a reproducer, or null;
+  - ``reproducer``, ``script``: paths, or null; ``replay``: the command, or null.
+
+Numbers that JSON does not have are strings ("nan", "inf").
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from adjointlab.checks.bench import Setting
+from adjointlab.checks.verdict import Status
+from adjointlab.harness.attempt import Attempt
+from adjointlab.harness.case import Case
+from adjointlab.harness.engine import Report
+from adjointlab.space import Space
+
+__all__ = ["as_data", "exit_code", "failure_text", "replay_command", "summary", "verdict_table"]
+
+_COLOURS = {Status.COHERENT: "green", Status.INCOHERENT: "bold red", Status.UNJUDGED: "bold yellow"}
+_PACKAGE = Path(__file__).parent
+_OWN_FRAMES = tuple(str(_PACKAGE / room) for room in ("checks", "harness", "worlds", "operator.py"))
+
+
+def exit_code(statuses: Iterable[Status]) -> int:
+    """0 all coherent, 1 something incoherent, 3 nothing worse than what could not be judged."""
+    seen = set(statuses)
+    return 1 if Status.INCOHERENT in seen else 3 if Status.UNJUDGED in seen else 0
+
+
+def failure_text(attempt: Attempt) -> str:
+    """A failure as people read it; empty for a coherent attempt."""
+    report = attempt.report
+    if report.status is Status.COHERENT:
+        return ""
+    lines = [*_where(report), *_findings(report)]
+    if attempt.written is not None:
+        lines.append(("replay", replay_command(attempt)))
+        if report.spaces is not None:
+            lines.append(("script", f"{_relative(attempt.written.script)}         (needs only the operator and mpi4py)"))
+    elif attempt.unwritten:
+        lines.append(("replay", f"could not be stored: {attempt.unwritten}"))
+    # The partition's line stands alone; aligned with it, all others would stand too far in.
+    width = max((len(label) for label, _ in lines if label != "partition"), default=0)
+    margin = "\n" + " " * (width + 4)
+    return "\n".join(
+        [
+            f"{report.subject}: {report.verdict.headline}{_history(attempt)}",
+            *(
+                f"  partition {text}" if label == "partition" else f"  {label:<{width}}  {text.replace(chr(10), margin)}"
+                for label, text in lines
+            ),
+        ]
+    )
+
+
+def replay_command(attempt: Attempt) -> str:
+    """The command that runs a stored failure again, with the subject named where nobody would find it otherwise."""
+    assert attempt.written is not None
+    report = attempt.report
+    words = ["adjointlab", "replay", str(_relative(attempt.written.json))]
+    if not attempt.found.is_installed:
+        words += ["--subject", attempt.found.reference]
+    if report.world == "mpi" and report.case is not None:
+        words = ["mpiexec", "-n", str(report.case.ranks), *words]
+    return shlex.join(words)
+
+
+def verdict_table(attempts: Sequence[Attempt]) -> Table:
+    """Subject by check: the verdict, the cases that it rests on, and how far it reaches."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("Subject", no_wrap=True)
+    table.add_column("Check", no_wrap=True)
+    table.add_column("Verdict", no_wrap=True)
+    table.add_column("Cases", justify="right", no_wrap=True)
+    table.add_column("Seed", justify="right", no_wrap=True)
+    table.add_column("Reach")
+    before = ""
+    for entry in attempts:
+        report = entry.report
+        table.add_row(
+            "" if report.subject == before else escape(report.subject),
+            report.check,
+            f"[{_COLOURS[report.status]}]{report.status.value}[/]",
+            str(report.tried),
+            str(report.seed),
+            escape(reach(report)),
+        )
+        before = report.subject
+    return table
+
+
+def reach(report: Report) -> str:
+    """How far a coherent verdict reaches; the headline of another."""
+    if report.status is not Status.COHERENT:
+        return report.verdict.headline
+    figures = report.figures
+    notes = []
+    if isinstance(miss := figures.get("miss probability"), float):
+        notes.append(f"exact: misses a wrong case with probability below {_rounded_up(miss)}")
+    elif report.check == "adjoint":
+        notes.append("floating form only")
+    if isinstance(error := figures.get("floating error (eq. 26)"), float):
+        notes.append(f"floating error {error:.1g}")
+    if proved := figures.get("proved"):
+        notes.append("entries: " + ("all or a sample" if proved == "various" else str(proved).removesuffix(" entries")))
+    return "; ".join(notes)
+
+
+def summary(attempts: Sequence[Attempt]) -> str:
+    """One line: how many verdicts of which kind, on how many cases."""
+    counts = [(status, sum(entry.status is status for entry in attempts)) for status in Status]
+    told = ", ".join(f"{count} {status.value}" for status, count in counts if count)
+    cases = sum(entry.report.tried for entry in attempts)
+    seconds = sum(entry.report.seconds for entry in attempts)
+    return f"{told or 'nothing checked'}: {cases} cases in {seconds:.1f} s"
+
+
+def as_data(attempts: Sequence[Attempt], world: str, ranks: int) -> dict[str, Any]:
+    """The JSON form; the schema stands in the module's docstring."""
+    return {
+        "schema": 1,
+        "world": world,
+        "ranks": ranks,
+        "exit_code": exit_code(entry.status for entry in attempts),
+        "reports": [_entry(entry) for entry in attempts],
+    }
+
+
+def _entry(attempt: Attempt) -> dict[str, Any]:
+    report, written = attempt.report, attempt.written
+    return {
+        "subject": report.subject,
+        "reference": attempt.found.reference,
+        "installed": attempt.found.is_installed,
+        "check": report.check,
+        "verdict": report.status.value,
+        "headline": report.verdict.headline,
+        "kind": report.verdict.kind,
+        "lines": [[label, text] for label, text in report.verdict.lines],
+        "figures": {name: _finite(value) for name, value in (report.figures or report.verdict.figures).items()},
+        "cases": report.tried,
+        "seed": report.seed,
+        "seconds": round(report.seconds, 3),
+        "case": None if report.case is None else report.case.data(),
+        "reproducer": None if written is None else str(written.json),
+        "script": None if written is None else str(written.script),
+        "replay": None if written is None else replay_command(attempt),
+    }
+
+
+def _history(attempt: Attempt) -> str:
+    report = attempt.report
+    if report.case is None:
+        return ""
+    on = _count(report.case.ranks, "rank")
+    if attempt.replayed is not None:
+        return f"        (replayed on {on})"
+    shrunk = f"shrunk to {on}" if report.drawn_ranks > report.case.ranks else f"on {on}"
+    return f"        (found after {_count(report.tried, 'case')}, {shrunk})"
+
+
+def _where(report: Report) -> Iterator[tuple[str, str]]:
+    if report.case is None:
+        return
+    if report.spaces is None:
+        yield from _parameters(report.case)
+    else:
+        domain, codomain = report.spaces.domain, report.spaces.codomain
+        if domain == codomain and len(domain.tensors) == 1:
+            yield "partition", _tensors(domain)[0].removeprefix("partition ")
+        else:
+            for label, space in (("domain", domain), ("codomain", codomain)):
+                for tensor in _tensors(space):
+                    yield label, tensor
+    if memory := _memory(report.case.setting):
+        yield "memory", memory
+
+
+def _parameters(case: Case) -> Iterator[tuple[str, str]]:
+    yield "ranks", str(case.ranks)
+    for name, value in case.parameters.items():
+        partition = getattr(value, "partition", None)
+        yield name, f"{value}" + (f" over partition {partition}" if partition is not None else "")
+
+
+def _tensors(space: Space) -> list[str]:
+    texts = []
+    for tensor in space.tensors:
+        layout = tensor.layout
+        kind = str(tensor).removeprefix(str(layout)).strip()
+        name = f"{tensor.name}: " if len(space.tensors) > 1 else ""
+        texts.append(f"{name}partition {layout.partition}   layout {layout}   {kind}")
+    return texts
+
+
+def _memory(setting: Setting) -> str:
+    plain = Setting(setting.seed)
+    notes = [] if setting.library == plain.library else [setting.library]
+    notes += [
+        f"{side} {order}"
+        for side, order, usual in (
+            ("x", setting.primal_order, plain.primal_order),
+            ("y", setting.dual_order, plain.dual_order),
+        )
+        if order != usual
+    ]
+    return ", ".join(notes)
+
+
+def _findings(report: Report) -> Iterator[tuple[str, str]]:
+    for label, text in report.verdict.lines:
+        yield label, _without_own_frames(text) if label == "traceback" else text
+
+
+def _without_own_frames(text: str) -> str:
+    """A traceback from the first frame that is not the lab's."""
+    frames = re.split(r'(?m)^(?=  File ")', text)
+    kept = [frame for frame in frames if not frame.startswith(tuple(f'  File "{path}' for path in _OWN_FRAMES))]
+    # The last frame also holds the exception, which must stay.
+    return "".join(kept) if frames[-1] in kept else text
+
+
+def _rounded_up(probability: float) -> str:
+    if probability <= 0:
+        return "1e-300"
+    return f"1e{math.ceil(math.log10(probability) + 1e-9)}"
+
+
+def _finite(value: float | str) -> float | str:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _relative(path: Path) -> Path:
+    absolute, here = path.resolve(), Path.cwd().resolve()
+    return absolute.relative_to(here) if absolute.is_relative_to(here) else path
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,43 @@
+"""Whether this process is one of several that mpiexec started, without asking MPI; and the world that fits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from adjointlab.worlds.world import World
+
+__all__ = ["is_launched", "launched_rank", "open_world"]
+
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+def is_launched(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a launcher of MPI programs has left its marks in the environment."""
+    return any(name in environment for name in (*_RANKS, *_SIZES))
+
+
+def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
+    """The rank that the launcher gave this process; 0 where there is none.
+
+    Good for deciding who prints before MPI is there, and for nothing else.
+    """
+    given = (environment[name] for name in _RANKS if environment.get(name, "").isdigit())
+    return int(next(given, "0"))
+
+
+def open_world(kind: str = "auto", ranks: int = 8) -> World:
+    """The world called `kind`: "simulated" with `ranks` ranks, "mpi", or "auto" for the one that fits this process.
+
+    Collective for the MPI world, whose size the launcher decides.
+    """
+    if kind == "mpi" or (kind == "auto" and is_launched()):
+        from adjointlab.worlds.mpi import MPIWorld
+
+        return MPIWorld()
+    from adjointlab.worlds.simulated import SimulatedWorld
+
+    return SimulatedWorld(ranks)

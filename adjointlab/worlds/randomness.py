@@ -1,0 +1,180 @@
+"""The global random streams of `random`, NumPy and torch, one for each simulated rank.
+
+In a real world every process has its own global streams; simulated ranks share one process, so the streams are
+swapped with the rank, seeded from (seed, rank) when it starts, and the caller's are put back after the run. This
+happens at every hand-over and must cost about a microsecond: hence the copies of raw memory below.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import sys
+from typing import Any, Protocol
+
+import numpy as np
+
+__all__ = ["GlobalStreams", "RandomStreams"]
+
+WORDS = 625
+"""The Mersenne Twister's 624 words and its position."""
+
+
+class Library(Protocol):
+    """A library's global stream."""
+
+    def save(self) -> Any: ...
+
+    def restore(self, state: Any) -> None: ...
+
+    def seed(self, number: int) -> None: ...
+
+
+class PythonStream:
+    """The stream of `random`'s module-level functions."""
+
+    def __init__(self) -> None:
+        self._generator: Any = random.random.__self__  # type: ignore[attr-defined]
+        self._memory = _memory_of(self._generator)
+
+    def save(self) -> Any:
+        if self._memory is None:
+            return self._generator.getstate()
+        return self._memory.tobytes(), self._generator.gauss_next
+
+    def restore(self, state: Any) -> None:
+        if self._memory is None:
+            self._generator.setstate(state)
+        else:
+            self._memory[:], self._generator.gauss_next = state
+
+    def seed(self, number: int) -> None:
+        random.seed(number)
+
+
+def _memory_of(generator: random.Random) -> memoryview | None:
+    """The generator's state where CPython keeps it; None if it is not found there (then the slow way is taken)."""
+    if sys.implementation.name != "cpython":
+        return None
+    words, position = generator.getstate()[1][:-1], generator.getstate()[1][-1]
+    if random.Random.__base__ is None or random.Random.__base__.__basicsize__ < object.__basicsize__ + 4 * WORDS:
+        return None
+    memory = (ctypes.c_uint32 * WORDS).from_address(id(generator) + object.__basicsize__)
+    return memoryview(memory).cast("B") if tuple(memory) == (position, *words) else None
+
+
+class NumPyStream:
+    """The stream of NumPy's legacy functions (`np.random.seed`, `np.random.rand`, ...)."""
+
+    def __init__(self) -> None:
+        self._ours = np.random.MT19937(0)
+        # NumPy documents this address, and what lies there.
+        memory = (ctypes.c_uint32 * WORDS).from_address(self._ours.ctypes.state_address)
+        self._memory = memoryview(memory).cast("B")
+
+    def enter(self) -> Any:
+        """Put our generator in the place of the caller's; what :meth:`leave` needs."""
+        theirs = np.random.get_bit_generator()
+        # The legacy functions keep half of a pair of normal numbers beside the generator.
+        state: Any = np.random.get_state(legacy=False)
+        np.random.set_bit_generator(self._ours)
+        return theirs, state["has_gauss"], state["gauss"]
+
+    def leave(self, entered: Any) -> None:
+        theirs, has_gauss, gauss = entered
+        np.random.set_bit_generator(theirs)
+        if has_gauss:
+            np.random.set_state({**np.random.get_state(legacy=False), "has_gauss": has_gauss, "gauss": gauss})  # type: ignore[dict-item]
+
+    def save(self) -> Any:
+        return self._memory.tobytes()
+
+    def restore(self, state: Any) -> None:
+        self._memory[:] = state
+        np.random.set_bit_generator(self._ours)  # drops that half of a pair, which is another rank's
+
+    def seed(self, number: int) -> None:
+        np.random.set_bit_generator(self._ours)
+        np.random.seed(number & 0xFFFFFFFF)
+
+
+class TorchStream:
+    """torch's default stream on the CPU."""
+
+    def __init__(self, torch: Any) -> None:
+        self._generator = torch.default_generator
+
+    def save(self) -> Any:
+        return self._generator.get_state()
+
+    def restore(self, state: Any) -> None:
+        self._generator.set_state(state)
+
+    def seed(self, number: int) -> None:
+        self._generator.manual_seed(number)
+
+
+class GlobalStreams:
+    """The global streams of this process."""
+
+    def __init__(self) -> None:
+        self.python = PythonStream()
+        self.numpy = NumPyStream()
+
+    def of_now(self) -> list[Library]:
+        """The streams of the libraries that are imported."""
+        torch = sys.modules.get("torch")
+        streams: list[Library] = [self.python, self.numpy]
+        if hasattr(torch, "default_generator"):
+            streams.append(TorchStream(torch))
+        return streams
+
+
+class RandomStreams:
+    """The streams of the ranks of one run."""
+
+    def __init__(self, streams: GlobalStreams, seed: int, size: int) -> None:
+        self._numpy = streams.numpy
+        self._libraries = streams.of_now()
+        self._seed = seed
+        self._saved: list[list[Any] | None] = [None] * size
+
+    def enter(self, rank: int) -> None:
+        """Keep the caller's streams, and begin that of `rank`."""
+        self._caller_numpy = self._numpy.enter()
+        self._caller = self._save()
+        self._begin(rank)
+
+    def swap(self, old: int, new: int) -> None:
+        """Change from the streams of one rank to those of another."""
+        self._saved[old] = self._save()
+        saved = self._saved[new]
+        if saved is None:
+            self._begin(new)
+        else:
+            self._restore(saved)
+
+    def leave(self) -> None:
+        """Give the caller its streams back."""
+        self._restore(self._caller)
+        self._numpy.leave(self._caller_numpy)
+
+    def _save(self) -> list[Any]:
+        return [library.save() for library in self._libraries]
+
+    def _restore(self, saved: list[Any]) -> None:
+        for library, state in zip(self._libraries, saved, strict=True):
+            library.restore(state)
+
+    def _begin(self, rank: int) -> None:
+        number = _mix(_mix(self._seed) + rank)
+        for library in self._libraries:
+            library.seed(number)
+
+
+def _mix(number: int) -> int:
+    """SplitMix64: 64 bits that look unrelated for neighbouring numbers."""
+    number = (number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return number ^ (number >> 31)

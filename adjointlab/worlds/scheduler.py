@@ -1,0 +1,287 @@
+"""One scheduler: ranks take turns, and a rank runs until it blocks, polls or ends.
+
+Exactly one rank runs at a time, so a run is determined by the body and the seed: seed 0 takes ranks in turn, another
+seed picks the next at random. When no rank can run, none ever will: the scheduler asks its judge, and calls the
+ranks out of their waits. A rank that is called out leaves its call by :class:`Unwound`.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Protocol
+
+from adjointlab.worlds.callsite import Call
+from adjointlab.worlds.randomness import RandomStreams
+from adjointlab.worlds.threads import Worker, WorkerPool
+from adjointlab.worlds.world import Dead, Outcome
+
+__all__ = ["Judge", "Pending", "Scheduler", "Strand", "Unwound"]
+
+FRUITLESS_POLLS = 1000
+"""So often must every rank that is not blocked have polled, with nothing moving anywhere, before it is a livelock."""
+
+GRACE = 2.0
+"""Seconds that an interrupted rank has to leave; a thread that does not is left behind."""
+
+
+class Unwound(BaseException):
+    """Raised inside a call to call a rank out of it. Not an `Exception`, so that user code does not take it for one."""
+
+
+class Pending:
+    """Something that a rank can wait for."""
+
+    __slots__ = ("call", "done", "strand", "watched")
+
+    def __init__(self, strand: Strand, call: Call) -> None:
+        self.strand = strand
+        self.call = call
+        self.done = False
+        self.watched = False
+
+    def waits_for(self) -> tuple[int, ...]:
+        """The ranks that could bring it about."""
+        return ()
+
+    def finish(self) -> Any:
+        """It has happened, and its owner takes its buffers back; the result."""
+
+    @property
+    def envelope(self) -> tuple[int, int, int] | None:
+        """Source, tag and bytes of the message received, if one was."""
+        return None
+
+
+class Strand:
+    """What the scheduler knows of one rank."""
+
+    __slots__ = (
+        "blocked",
+        "call",
+        "doom",
+        "fruitless",
+        "missing",
+        "outcome",
+        "rank",
+        "seen",
+        "waiting",
+        "worker",
+    )
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.worker: Worker | None = None  # None before it starts
+        self.outcome: Outcome | None = None  # None before it ends
+        self.doom: Outcome | None = None  # the outcome of a rank that is being called out
+        self.blocked = False
+        self.missing = 0  # how many of `waiting` must still happen
+        self.waiting: Sequence[Pending] = ()
+        self.call: Call | None = None  # where it waits or polls
+        self.seen = 0  # the state of things at its last poll
+        self.fruitless = 0  # how often it has polled in this state of things
+
+
+class Judge(Protocol):
+    """Who decides what it means that nothing moves any more; each must doom ranks."""
+
+    def nobody_can_run(self, blocked: list[Strand]) -> None: ...
+
+    def nobody_gets_on(self, stuck: list[Strand]) -> None: ...
+
+
+class Scheduler:
+    """Runs `task` once for each rank; see the module."""
+
+    def __init__(
+        self,
+        size: int,
+        pool: WorkerPool,
+        streams: RandomStreams,
+        random: Random | None,
+        judge: Judge,
+        task: Callable[[Strand], Outcome],
+    ) -> None:
+        self.strands = [Strand(rank) for rank in range(size)]
+        self.current = self.strands[0]
+        self.progress = 0  # counts everything that could help a waiting or polling rank
+        self._pool = pool
+        self._streams = streams
+        self._random = random
+        self._judge = judge
+        self._task = task
+        self._ready: deque[Strand] = deque(self.strands)
+        self._unfinished = size
+        self._over = _thread.allocate_lock()
+        self._crash: BaseException | None = None
+
+    # What the world calls
+
+    def run(self) -> tuple[Outcome, ...]:
+        """Run all ranks to their ends; their outcomes."""
+        self._over.acquire()
+        first = self._next()
+        self.current = first
+        try:
+            self._streams.enter(first.rank)
+            self._resume(first)
+            self._over.acquire()
+        except KeyboardInterrupt:
+            self._interrupt()
+            raise
+        finally:
+            self._streams.leave()
+        if self._crash is not None:
+            raise self._crash
+        return tuple(strand.outcome for strand in self.strands if strand.outcome is not None)
+
+    # What the communicator calls, on the thread of the running rank
+
+    def enter(self, strand: Strand) -> None:
+        """A call begins: see whether `strand` may make it, and perhaps let others go first."""
+        if strand.doom is not None:
+            raise Unwound
+        if strand is not self.current:
+            if strand.outcome is not None:
+                raise RuntimeError("this communicator belongs to a run that is over")
+            raise RuntimeError(
+                f"rank {self.current.rank} uses the communicator of rank {strand.rank}: the simulated ranks are threads "
+                "and share module-level state; keep the communicator in the operator"
+            )
+        if self._random is not None and self._random.random() < 0.25:
+            self.give_way(strand)
+
+    def wait(self, strand: Strand, pending: Sequence[Pending], call: Call, need: int | None = None) -> None:
+        """Block `strand` until `need` (default: all) of `pending` have happened."""
+        missing = [each for each in pending if not each.done]
+        needed = len(missing) if need is None else need - (len(pending) - len(missing))
+        if needed <= 0:
+            return
+        for each in missing:
+            each.watched = True
+        strand.missing = needed
+        strand.waiting = missing
+        strand.call = call
+        strand.blocked = True
+        self._hand_over(strand)
+        strand.waiting = ()
+        if need is not None:
+            for each in missing:
+                each.watched = False
+        if strand.doom is not None:
+            raise Unwound
+
+    def complete(self, pending: Pending) -> None:
+        """`pending` has happened."""
+        pending.done = True
+        self.progress += 1
+        if pending.watched:
+            pending.watched = False
+            strand = pending.strand
+            strand.missing -= 1
+            if strand.missing == 0 and strand.blocked:
+                strand.blocked = False
+                self._ready.append(strand)
+
+    def polled(self, strand: Strand, call: Call) -> None:
+        """`strand` asked in vain: let the others run."""
+        if strand.seen != self.progress:
+            strand.seen = self.progress
+            strand.fruitless = 0
+        strand.fruitless += 1
+        strand.call = call
+        if strand.fruitless % FRUITLESS_POLLS == 0:
+            moving = [each for each in self.strands if each.outcome is None and not each.blocked]
+            if all(each.seen == self.progress and each.fruitless >= FRUITLESS_POLLS // 2 for each in moving):
+                self._judge.nobody_gets_on([each for each in self.strands if each.outcome is None])
+        self.give_way(strand)
+
+    def give_way(self, strand: Strand) -> None:
+        """Let others run first."""
+        self._ready.append(strand)
+        self._hand_over(strand)
+        if strand.doom is not None:
+            raise Unwound
+
+    def condemn(self, strand: Strand, outcome: Outcome) -> None:
+        """Call `strand` out of the call that it is in or makes next; `outcome` will be its outcome."""
+        if strand.doom is None and strand.outcome is None:
+            strand.doom = outcome
+            if strand.blocked:
+                strand.blocked = False
+                self._ready.append(strand)
+
+    # Taking turns
+
+    def _next(self) -> Strand:
+        ready = self._ready
+        if not ready:
+            self._judge.nobody_can_run([strand for strand in self.strands if strand.blocked])
+        if self._random is None:
+            return ready.popleft()
+        index = int(self._random.random() * len(ready))
+        ready[index], ready[-1] = ready[-1], ready[index]
+        return ready.pop()
+
+    def _hand_over(self, strand: Strand) -> None:
+        following = self._next()
+        if following is strand:
+            return
+        self.current = following
+        self._streams.swap(strand.rank, following.rank)
+        worker = strand.worker
+        assert worker is not None
+        self._resume(following)
+        worker.lock.acquire()
+
+    def _resume(self, strand: Strand) -> None:
+        if strand.worker is None:
+            strand.worker = self._pool.take(self._work)
+        strand.worker.lock.release()
+
+    def _work(self, worker: Worker) -> None:
+        """Run the current rank on this thread, and then those that have not begun when their turns come."""
+        try:
+            strand: Strand | None = self.current
+            while strand is not None:
+                strand.worker = worker
+                outcome = self._task(strand)
+                strand.outcome = strand.doom or outcome
+                strand = self._finish(strand, worker)
+        except BaseException as crash:
+            # Ours, not the user's: the rank's task catches everything. Nobody else would ever wake the caller.
+            self._crash = crash
+            self._over.release()
+
+    def _finish(self, strand: Strand, worker: Worker) -> Strand | None:
+        self.progress += 1
+        self._unfinished -= 1
+        if self._unfinished == 0:
+            self._pool.give(worker)
+            self._over.release()
+            return None
+        following = self._next()
+        self.current = following
+        self._streams.swap(strand.rank, following.rank)
+        if following.worker is None:
+            return following
+        self._pool.give(worker)
+        following.worker.lock.release()
+        return None
+
+    def _interrupt(self) -> None:
+        """Call all ranks out, the running one by an exception from outside if it does not come by itself."""
+        self._random = None
+        for strand in self.strands:
+            self.condemn(strand, Dead("interrupted"))
+        if self._over.acquire(timeout=GRACE / 10):
+            return
+        worker = self.current.worker
+        if worker is not None and worker.thread.ident is not None:
+            raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+            raise_in(ctypes.c_ulong(worker.thread.ident), ctypes.py_object(Unwound))
+        self._over.acquire(timeout=GRACE)
+

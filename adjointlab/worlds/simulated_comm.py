@@ -1,0 +1,381 @@
+"""The communicator of the simulated world: mpi4py's names on one rank's view of a context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, NoReturn
+
+import numpy as np
+
+from adjointlab import MPI
+from adjointlab.worlds import constants
+from adjointlab.worlds.buffers import Elements, elements
+from adjointlab.worlds.callsite import Call, call_here
+from adjointlab.worlds.collectives import BUFFER_COLLECTIVES
+from adjointlab.worlds.communicators import COMMUNICATOR_MAKERS, duplicate
+from adjointlab.worlds.context import Context
+from adjointlab.worlds.groups import Grid, Group
+from adjointlab.worlds.matching import Message, Probe, Receive, Send
+from adjointlab.worlds.object_collectives import OBJECT_COLLECTIVES
+from adjointlab.worlds.parcels import pack, unpack
+from adjointlab.worlds.scheduler import Pending, Strand
+from adjointlab.worlds.simulated_request import SimulatedRequest
+from adjointlab.worlds.simulation import Simulation
+
+__all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
+
+
+class Aborted(BaseException):
+    """`Abort` was called. Not an `Exception`: an abort is not handled."""
+
+
+class Null(Pending):
+    """A message from or to nobody."""
+
+    __slots__ = ()
+
+    def __init__(self, strand: Strand, call: Call) -> None:
+        super().__init__(strand, call)
+        self.done = True
+
+    @property
+    def envelope(self) -> tuple[int, int, int]:
+        return MPI.PROC_NULL, MPI.ANY_TAG, 0
+
+
+class Communicator:
+    """One rank's view of a communicator."""
+
+    def __init__(self, run: Simulation, strand: Strand, context: Context, rank: int) -> None:
+        self._run = run
+        self._scheduler = run.scheduler
+        self._strand = strand
+        self._context = context
+        self._name = "" if context is run.everyone else "ranks " + " ".join(map(str, context.members))
+        self._freed = False
+        self.rank = rank
+        self.size = len(context.members)
+
+    # Who is here
+
+    def Get_rank(self) -> int:
+        return self.rank
+
+    def Get_size(self) -> int:
+        return self.size
+
+    def Get_name(self) -> str:
+        return self._name
+
+    def Set_name(self, name: str) -> None:
+        self._name = name
+
+    name = property(Get_name, Set_name)
+
+    def Get_group(self) -> Group:
+        return Group(self._context.members, self._strand.rank)
+
+    group = property(Get_group)
+
+    def Is_inter(self) -> bool:
+        return False
+
+    def Is_intra(self) -> bool:
+        return True
+
+    is_inter = property(Is_inter)
+    is_intra = property(Is_intra)
+
+    def Free(self) -> None:
+        """Collective in MPI; here it only makes later use an error."""
+        self._begin()
+        self._freed = True
+
+    def Abort(self, errorcode: int = 0) -> NoReturn:
+        raise Aborted(f"Abort({errorcode})")
+
+    # Messages of arrays
+
+    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
+        self._complete(self._send("Send", buf, dest, tag))
+
+    def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        self._complete(self._send("Ssend", buf, dest, tag, synchronous=True))
+
+    def Bsend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        self._complete(self._send("Bsend", buf, dest, tag, buffered=True))
+
+    def Isend(self, buf: Any, dest: int, tag: int = 0) -> SimulatedRequest:
+        return self._request(self._send("Isend", buf, dest, tag, blocking=False))
+
+    def Issend(self, buf: Any, dest: int, tag: int = 0) -> SimulatedRequest:
+        return self._request(self._send("Issend", buf, dest, tag, synchronous=True, blocking=False))
+
+    def Recv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> None:
+        self._complete(self._receive("Recv", buf, source, tag), status)
+
+    def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> SimulatedRequest:
+        return self._request(self._receive("Irecv", buf, source, tag, blocking=False))
+
+    def Sendrecv(
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: Any = None,
+    ) -> None:
+        receive = self._receive("Sendrecv", recvbuf, source, recvtag)
+        self._complete(receive, status, self._send("Sendrecv", sendbuf, dest, sendtag))
+
+    def Sendrecv_replace(
+        self,
+        buf: Any,
+        dest: int,
+        sendtag: int = 0,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: Any = None,
+    ) -> None:
+        content = elements(buf, writable=True)
+        copied = Elements(content.array.copy(), content.datatype)
+        send = self._send("Sendrecv_replace", copied, dest, sendtag)
+        self._complete(self._receive("Sendrecv_replace", buf, source, recvtag), status, send)
+
+    # Messages of objects
+
+    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
+        self._complete(self._send("send", _parcel(obj), dest, tag))
+
+    def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
+        self._complete(self._send("ssend", _parcel(obj), dest, tag, synchronous=True))
+
+    def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
+        self._complete(self._send("bsend", _parcel(obj), dest, tag, buffered=True))
+
+    def isend(self, obj: Any, dest: int, tag: int = 0) -> SimulatedRequest:
+        return self._request(self._send("isend", _parcel(obj), dest, tag, blocking=False))
+
+    def issend(self, obj: Any, dest: int, tag: int = 0) -> SimulatedRequest:
+        return self._request(self._send("issend", _parcel(obj), dest, tag, synchronous=True, blocking=False))
+
+    def recv(
+        self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
+    ) -> Any:
+        return self._complete(self._receive("recv", OBJECT, source, tag), status)
+
+    def irecv(self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> SimulatedRequest:
+        return self._request(self._receive("irecv", OBJECT, source, tag, blocking=False))
+
+    def sendrecv(
+        self,
+        sendobj: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: Any = None,
+    ) -> Any:
+        receive = self._receive("sendrecv", OBJECT, source, recvtag)
+        return self._complete(receive, status, self._send("sendrecv", _parcel(sendobj), dest, sendtag))
+
+    # Looking before receiving
+
+    def Probe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> bool:
+        self._await_message("Probe", source, tag, status)
+        return True
+
+    def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> bool:
+        return self._look_for_message("Iprobe", source, tag, status) is not None
+
+    def Mprobe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
+    ) -> MatchedMessage:
+        return self._match(self._await_message("Mprobe", source, tag, status))
+
+    def Improbe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
+    ) -> MatchedMessage | None:
+        message = self._look_for_message("Improbe", source, tag, status)
+        return None if message is None else self._match(message)
+
+    probe, iprobe, mprobe, improbe = Probe, Iprobe, Mprobe, Improbe
+
+    # New communicators; Split, Dup, Create and Create_cart are among the collectives
+
+    def Create_group(self, group: Group, tag: int = 0) -> Any:
+        """Collective over the members of `group` alone."""
+        call = self._call("Create_group", ("group", list(group.members)), ("tag", tag))
+        self._begin()
+        place = self._run.meeting_place(self._context, group.members, tag)
+        entry = duplicate(self, place)
+        return self._complete(place.take_part(group.rank, self._strand, call, entry))
+
+    def view(self, context: Context | None) -> Any:
+        """This rank's communicator on `context`, or `COMM_NULL`."""
+        if context is None:
+            return MPI.COMM_NULL
+        kind = Communicator if context.grid is None else CartesianCommunicator
+        return kind(self._run, self._strand, context, context.members.index(self._strand.rank))
+
+    def new_context(self, ranks: Sequence[int], grid: Grid | None = None) -> Context:
+        """What `ranks` of this communicator will share in a new one."""
+        return self._run.new_context(tuple(self._context.members[rank] for rank in ranks), grid)
+
+    @property
+    def grid(self) -> Grid | None:
+        """The Cartesian topology, if there is one."""
+        return self._context.grid
+
+    def Get_topology(self) -> int:
+        return MPI.UNDEFINED if self._context.grid is None else MPI.CART
+
+    # The machinery
+
+    def root(self, value: int) -> int:
+        """`value`, if it is a rank here."""
+        if not 0 <= value < self.size:
+            raise MPI.Exception(f"Invalid root {value}: must be nonnegative and less than {self.size}")
+        return value
+
+    def _begin(self) -> None:
+        if self._freed:
+            raise MPI.Exception("Invalid communicator: it has been freed")
+        self._scheduler.enter(self._strand)
+
+    def _call(self, name: str, *arguments: tuple[str, Any]) -> Call:
+        return call_here(name, *arguments, *((("comm", self._name),) if self._name else ()))
+
+    def _peer(self, value: int) -> int:
+        peer = constants.source(value)
+        if not 0 <= peer < self.size and peer not in (MPI.ANY_SOURCE, MPI.PROC_NULL):
+            raise MPI.Exception(f"Invalid rank {value}: must be nonnegative and less than {self.size}")
+        return peer
+
+    def _send(
+        self,
+        name: str,
+        buf: Any,
+        dest: int,
+        tag: int,
+        *,
+        synchronous: bool = False,
+        buffered: bool = False,
+        blocking: bool = True,
+    ) -> Pending:
+        """Start a send."""
+        dest = self._peer(dest)
+        call = self._call(name, ("dest", dest), ("tag", tag))
+        self._begin()
+        if dest == MPI.PROC_NULL:
+            return Null(self._strand, call)
+        if tag < 0 or dest < 0:
+            raise MPI.Exception(f"Invalid tag or rank: dest={dest}, tag={tag}")
+        content = buf if isinstance(buf, Elements) else elements(buf, writable=False)
+        message = Message(self._strand, self.rank, tag, content, content is buf and name.islower(), call)
+        send = Send(self._strand, call, message, self._context.members[dest])
+        liberties = self._run.liberties
+        if synchronous or (not buffered and liberties.taken()):
+            message.sent = send
+            late = blocking or liberties.taken()
+        else:
+            send.done = True
+            late = not blocking and liberties.taken()
+        self._context.mailboxes[dest].put(message)
+        if not late:
+            message.capture()
+        return send
+
+    def _receive(self, name: str, buf: Any, source: int, tag: int, *, blocking: bool = True) -> Pending:
+        """Start a receive."""
+        source, tag = self._peer(source), constants.tag(tag)
+        call = self._call(name, ("source", source), ("tag", tag))
+        self._begin()
+        if source == MPI.PROC_NULL:
+            return Null(self._strand, call)
+        if tag < 0 and tag != MPI.ANY_TAG:
+            raise MPI.Exception(f"Invalid tag {tag}")
+        target = None if buf is OBJECT else elements(buf, writable=True)
+        receive = Receive(self._strand, call, source, tag, self._context.members, target)
+        if not blocking and self._run.liberties.taken():
+            receive.delay()
+        self._context.mailboxes[self.rank].post(receive)
+        return receive
+
+    def _complete(self, pending: Pending, status: Any = None, send: Pending | None = None) -> Any:
+        """Wait for `pending` (and for the `send` started with it); its result."""
+        if send is not None:
+            self._scheduler.wait(self._strand, (pending, send), pending.call)
+            send.finish()
+        elif not pending.done:
+            self._scheduler.wait(self._strand, (pending,), pending.call)
+        elif self._strand.doom is not None:
+            self._begin()
+        return self._run.finish(pending, status)
+
+    def _request(self, pending: Pending) -> SimulatedRequest:
+        return SimulatedRequest(self._run, pending)
+
+    def _take_part(self, name: str, entry: Any, blocking: bool) -> Any:
+        """Call a collective: its result, or a request."""
+        root, op = entry.signature[:2]
+        arguments = [(key, value) for key, value in (("root", root), ("op", op)) if value is not None]
+        call = self._call(name, *arguments)
+        self._begin()
+        if not blocking:
+            if self._run.liberties.taken():
+                entry.delay()
+            else:
+                entry.hold()
+        part = self._context.take_part(self.rank, self._strand, call, entry)
+        return self._complete(part) if blocking else self._request(part)
+
+    def _probe(self, name: str, source: int, tag: int) -> Probe:
+        source, tag = self._peer(source), constants.tag(tag)
+        call = self._call(name, ("source", source), ("tag", tag))
+        self._begin()
+        return Probe(self._strand, call, source, tag, self._context.members)
+
+    def _await_message(self, name: str, source: int, tag: int, status: Any) -> Message | None:
+        probe = self._probe(name, source, tag)
+        if probe.source == MPI.PROC_NULL:
+            constants.fill_status(status, MPI.PROC_NULL, MPI.ANY_TAG, 0)
+            return None
+        mailbox = self._context.mailboxes[self.rank]
+        if mailbox.find(probe) is None:
+            mailbox.watch(probe)
+            self._scheduler.wait(self._strand, (probe,), probe.call)
+        return self._tell(mailbox.find(probe), status)
+
+    def _look_for_message(self, name: str, source: int, tag: int, status: Any) -> Message | None:
+        probe = self._probe(name, source, tag)
+        message = self._context.mailboxes[self.rank].find(probe)
+        if message is None:
+            self._scheduler.polled(self._strand, probe.call)
+        return self._tell(message, status)
+
+    def _tell(self, message: Message | None, status: Any) -> Message | None:
+        if message is not None:
+            constants.fill_status(status, message.source, message.tag, message.nbytes)
+        return message
+
+    def _match(self, message: Message | None) -> MatchedMessage:
+        if message is not None:
+            self._context.mailboxes[self.rank].arrived.remove(message)
+        return MatchedMessage(self, message)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Communicator) and self._context is other._context and self.rank == other.rank
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        there = ", ".join(sorted(each for each in dir(type(self)) if not each.startswith("_")))
+        raise AttributeError(f"the simulated communicator has no {name!r}; it has {there}")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} rank {self.rank} of {self.size} {self._name}".rstrip() + ">"

@@ -1,0 +1,145 @@
+"""What a case costs, and how that grows with the number of simulated ranks.
+
+    python benchmarks/harness.py
+
+One fixed reference strategy: Broadcast from one worker to all, on up to 4 ranks, tensors of up to 3 dimensions, all
+element types. The columns: the draw alone, the bare operator (a world's run of one forward and one adjoint), and what
+the lab adds to the two in a whole check (values, memory orders, pairing, judging).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, Verbosity, given
+from timing import interleaved, print_table
+
+import adjointlab as al
+from adjointlab import strategies
+from adjointlab.checks.bench import Setting
+from adjointlab.harness.case import Case
+from adjointlab.harness.cases import cases
+from adjointlab.harness.engine import Budget, investigate, run_case
+from adjointlab.harness.examine import body, checks_of
+from adjointlab.primitives.broadcast import Broadcast
+from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.world import RankContext
+
+COUNT = 400
+
+
+@al.subject(Broadcast, ranks=(1, 2, 3, 4))
+def broadcasts(draw: Any, ranks: int) -> dict[str, Any]:
+    """The reference strategy."""
+    pair = draw(strategies.broadcasting_partitions(ranks))
+    layout = draw(strategies.layouts(ranks, partition=pair["source"]))
+    return {
+        "layout": layout,
+        "partition": pair["destination"],
+        "dtype": draw(strategies.dtypes(strategies.FLOATING)),
+        "transpose_src": pair["transpose_src"],
+        "transpose_dest": pair["transpose_dest"],
+    }
+
+
+def drawn(count: int, check: str) -> tuple[list[Case], float]:
+    """Cases of the reference strategy, and the seconds that Hypothesis took for each."""
+    found: list[Case] = []
+
+    @hypothesis.seed(1)
+    @hypothesis.settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        verbosity=Verbosity.quiet,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases(broadcasts, check, 4))
+    def collect(case: Case) -> None:
+        found.append(case)
+
+    start = time.perf_counter()
+    collect()
+    return found, (time.perf_counter() - start) / len(found)
+
+
+def bare(context: RankContext, case: Case) -> None:
+    """One forward and one adjoint pass on zeros: what a user's own loop would run."""
+    import numpy as np
+
+    operator = Broadcast(context.comm, **case.parameters)
+    x, y = operator.domain.tensors[0], operator.codomain.tensors[0]
+    operator.forward(np.zeros(x.layout.local_shape(context.rank), x.dtype))
+    operator.adjoint(np.zeros(y.layout.local_shape(context.rank), y.dtype))
+
+
+def per_case() -> None:
+    """Microseconds of the draw, the bare operator, and what the lab adds, for each check."""
+    world = SimulatedWorld(4)
+    rows = []
+    for check in checks_of(broadcasts):
+        some, draw = drawn(COUNT, check)
+
+        def run_bare(some: list[Case] = some) -> None:
+            for case in some:
+                world.run(bare, case, case.ranks, seed=case.schedule)
+
+        def run_check(some: list[Case] = some) -> None:
+            def conduct(run: Any) -> None:
+                for case in some:
+                    run_case(run, case)
+
+            world.lead(body(broadcasts), conduct)
+
+        taken = interleaved({"bare": run_bare, "check": run_check}, 1, rounds=5)
+        operator, whole = (taken[name] / len(some) for name in ("bare", "check"))
+        report = investigate(world, broadcasts, check, Budget(COUNT, seed=1))
+        rows.append(
+            [
+                check,
+                f"{draw * 1e6:.0f}",
+                f"{operator * 1e6:.0f}",
+                f"{(whole - operator) * 1e6:.0f}",
+                f"{(whole - operator) / draw:.2f}",
+                f"{report.tried / report.seconds:.0f}",
+            ]
+        )
+    print_table(
+        "Broadcast on up to 4 simulated ranks, for each case",
+        ["check", "draw µs", "bare operator µs", "lab adds µs", "lab / draw", "checks per second"],
+        rows,
+    )
+
+
+def growth() -> None:
+    """Time of an adjoint case as the simulated ranks grow; linear growth keeps the last column at 1."""
+    rows = []
+    first = 0.0
+    for ranks in (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
+        world = SimulatedWorld(ranks)
+        case = Case(
+            "Broadcast",
+            "adjoint",
+            ranks,
+            {"layout": al.Layout((4,), al.Partition((1,))), "partition": al.Partition((ranks,))},
+            Setting(1),
+        )
+
+        def whole(world: SimulatedWorld = world, case: Case = case) -> None:
+            world.lead(body(broadcasts), lambda run: run_case(run, case))
+
+        seconds = interleaved({"case": whole}, 3, rounds=5)["case"]
+        first = first or seconds / ranks
+        rows.append([str(ranks), f"{seconds * 1e6:.0f}", f"{seconds / ranks * 1e6:.0f}", f"{seconds / ranks / first:.2f}"])
+        world.close()
+    print_table(
+        "an adjoint case of Broadcast from 1 to P ranks", ["ranks", "µs", "µs per rank", "relative to 2 ranks"], rows
+    )
+
+
+if __name__ == "__main__":
+    per_case()
+    growth()

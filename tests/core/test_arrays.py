@@ -1,0 +1,265 @@
+"""The array libraries behind one set of functions."""
+
+import sys
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adjointlab import arrays
+from adjointlab.dtypes import DTYPES
+
+small = settings(max_examples=60, deadline=None)
+KINDS = [(lib, name) for lib in ("numpy", "torch") for name in DTYPES if arrays.supports(lib, name)]
+every_kind = pytest.mark.parametrize(("library", "name"), KINDS)
+
+
+def values(shape: tuple[int, ...], name: str) -> Any:
+    """Small integers that every type represents."""
+    whole = np.random.default_rng(0).integers(-9, 10, (2, *shape))
+    plain = "float32" if name == "bfloat16" else name
+    return (whole[0] + 1j * whole[1] if DTYPES[name].is_complex else whole[0]).astype(plain)
+
+
+@st.composite
+def strided(draw: st.DrawFn) -> tuple[Any, np.ndarray[Any, Any], str]:
+    """An array of some library, shape and memory order, the values that it holds, and its type's name."""
+    library, name = draw(st.sampled_from(KINDS))
+    shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
+    expected = values(shape, name)
+    array = arrays.from_numpy(expected, name, library)
+    for step in draw(
+        st.lists(st.sampled_from(["transposed", "step", "reversed", "expanded", "conjugate"]), max_size=3)
+    ):
+        match step:
+            case "transposed" if array.ndim:
+                array, expected = array.swapaxes(0, -1), expected.swapaxes(0, -1)
+            case "step" if array.ndim:
+                array, expected = array[..., ::2], expected[..., ::2]
+            case "reversed" if array.ndim and library == "numpy":
+                array, expected = array[::-1], expected[::-1]
+            case "expanded":
+                expected = np.broadcast_to(expected, (2, *expected.shape))
+                array = (
+                    np.broadcast_to(array, expected.shape)
+                    if library == "numpy"
+                    else array.expand(expected.shape)
+                )
+            case "conjugate" if library == "torch":
+                array, expected = array.conj(), expected.conj()
+    return array, expected, name
+
+
+@given(strided())
+@small
+def test_values_survive_every_way_out_and_back(case: tuple[Any, np.ndarray[Any, Any], str]) -> None:
+    array, expected, name = case
+    library = arrays.library_of(array)
+    assert arrays.dtype_of(array) is DTYPES[name]
+    assert np.array_equal(arrays.to_numpy(array), expected)
+    for other in (
+        arrays.copy(array),
+        arrays.from_numpy(arrays.to_numpy(array), name, library),
+        arrays.from_message(arrays.to_sum(array), name, array),
+    ):
+        assert arrays.library_of(other) == library
+        assert arrays.dtype_of(other).name == name
+        assert tuple(other.shape) == expected.shape
+        assert np.array_equal(arrays.to_numpy(other), expected)
+
+
+@given(strided())
+@small
+def test_what_can_be_summed_is_row_major_and_of_a_type_that_mpi_knows(
+    case: tuple[Any, np.ndarray[Any, Any], str],
+) -> None:
+    array, expected, name = case
+    buffer = arrays.to_sum(array)
+    assert buffer.flags.c_contiguous
+    assert buffer.dtype == ("float32" if DTYPES[name].itemsize == 2 else name)
+    assert np.array_equal(buffer, expected)
+
+
+@given(strided())
+@small
+def test_a_message_is_the_row_major_memory(case: tuple[Any, np.ndarray[Any, Any], str]) -> None:
+    array, expected, name = case
+    buffer = arrays.message(array)
+    assert buffer.flags.c_contiguous
+    assert buffer.dtype == ("uint8" if DTYPES[name].itemsize == 2 else name)
+    assert buffer.nbytes == expected.size * DTYPES[name].itemsize
+    if DTYPES[name].itemsize > 2:
+        assert np.array_equal(buffer, expected)
+    received = arrays.zeros(expected.shape, name, array)
+    arrays.message(received)[...] = buffer.reshape(arrays.message(received).shape)
+    assert np.array_equal(arrays.to_numpy(received), expected)
+
+
+@every_kind
+@pytest.mark.parametrize("shape", [(), (1,), (3, 2), (2, 1, 3), (0,), (3, 0)])
+def test_the_message_of_a_row_major_array_is_its_memory_itself(
+    library: str, name: str, shape: tuple[int, ...]
+) -> None:
+    array = arrays.from_numpy(values(shape, name), name, library)
+    buffer = arrays.message(array)
+    if buffer.size:
+        address = array.data_ptr() if library == "torch" else array.ctypes.data
+        assert buffer.ctypes.data == address
+        buffer[...] = 0
+        assert not np.any(arrays.to_numpy(array))
+
+
+@given(strided())
+@small
+def test_a_copy_is_row_major_and_shares_no_memory(case: tuple[Any, np.ndarray[Any, Any], str]) -> None:
+    array, expected, name = case
+    library = arrays.library_of(array)
+    fresh = arrays.copy(array)
+    again = arrays.from_numpy(expected, name, library)
+    for other in (fresh, again):
+        arrays.clear(other)
+        arrays.add_into(other, arrays.from_numpy(np.ones(expected.shape), name, library))
+        assert np.array_equal(arrays.to_numpy(array), expected)
+        assert other.is_contiguous() if library == "torch" else other.flags.c_contiguous
+
+
+@given(strided())
+@small
+def test_a_complex_conjugate_is_new_and_a_real_one_is_the_array(
+    case: tuple[Any, np.ndarray[Any, Any], str],
+) -> None:
+    array, expected, name = case
+    conjugate = arrays.conjugate(array)
+    assert np.array_equal(arrays.to_numpy(conjugate), expected.conj())
+    if not DTYPES[name].is_complex:
+        assert conjugate is array
+    else:
+        arrays.clear(conjugate)
+        assert np.array_equal(arrays.to_numpy(array), expected)
+
+
+@every_kind
+@pytest.mark.parametrize("shape", [(), (2, 3), (0, 2)])
+def test_the_memory_operations_work_in_place(library: str, name: str, shape: tuple[int, ...]) -> None:
+    a, b = values(shape, name), values(shape, name)[..., ::-1] if shape else values(shape, name)
+    target, source = (arrays.from_numpy(array, name, library) for array in (a, b))
+    arrays.add_into(target, source)
+    assert np.array_equal(arrays.to_numpy(target), a + b)
+    arrays.copy_into(target, source)
+    assert np.array_equal(arrays.to_numpy(target), b)
+    assert np.array_equal(arrays.to_numpy(source), b)
+    assert np.array_equal(arrays.to_numpy(arrays.add(target, source)), b + b)
+    assert np.array_equal(arrays.to_numpy(arrays.scale(3, source)), 3 * b)
+    for result in (arrays.add(target, source), arrays.scale(3, source)):
+        assert arrays.dtype_of(result).name == name
+        result[...] = 0  # an array also where NumPy would give a scalar
+    arrays.clear(target)
+    assert np.array_equal(arrays.to_numpy(target), np.zeros(shape))
+    assert tuple(target.shape) == shape
+
+
+@every_kind
+def test_clearing_removes_what_is_not_finite(library: str, name: str) -> None:
+    if DTYPES[name].is_integer:
+        return
+    array = arrays.empty((3,), name, library)
+    array[...] = float("nan")
+    arrays.clear(array)
+    assert not np.any(arrays.to_numpy(array))
+
+
+@every_kind
+def test_new_arrays_are_like_an_array_or_of_a_named_library(library: str, name: str) -> None:
+    like = arrays.zeros((2,), "float64", library)
+    for array in (arrays.zeros((2, 0, 3), name, library), arrays.zeros((2, 0, 3), name, like)):
+        assert (arrays.library_of(array), tuple(array.shape)) == (library, (2, 0, 3))
+        assert arrays.dtype_of(array).name == name
+    assert tuple(arrays.empty((), name, like).shape) == ()
+    assert not np.any(arrays.to_numpy(arrays.zeros((4,), name, like)))
+
+
+def test_torch_arrays_are_taken_out_of_the_graph() -> None:
+    array = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
+    doubled = array * 2
+    for other in (arrays.copy(doubled), arrays.from_message(arrays.to_sum(doubled), "bfloat16", doubled)):
+        assert not other.requires_grad
+    target = torch.zeros(3, dtype=torch.bfloat16)
+    arrays.add_into(target, doubled)
+    arrays.copy_into(target, doubled)
+    assert not target.requires_grad
+    assert arrays.message(doubled).size == 6
+    assert np.array_equal(arrays.to_numpy(doubled), [2, 2, 2])
+
+
+def test_torch_arrays_with_a_negative_bit_are_resolved() -> None:
+    negative = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
+    assert negative.is_neg()
+    for out in (arrays.to_numpy, arrays.message, arrays.to_sum):
+        assert out(negative).tolist() == [-2, 4]
+    assert arrays.to_numpy(arrays.copy(negative)).tolist() == [-2, 4]
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_half_precisions_are_summed_wide_and_rounded_once(name: str) -> None:
+    one = arrays.from_numpy(np.array([1.0]), name, "torch")
+    tiny = arrays.from_numpy(np.array([2.0**-12]), name, "torch")
+    total = arrays.to_sum(one) + sum(arrays.to_sum(tiny) for _ in range(64))
+    assert arrays.to_numpy(arrays.from_message(total, name, one)).tolist() == [1 + 2.0**-6]
+
+
+def test_a_numpy_scalar_is_an_array_of_order_zero_but_not_a_target() -> None:
+    scalar = np.float32(3)
+    assert arrays.is_array(scalar)
+    assert arrays.library_of(scalar) == "numpy"
+    assert arrays.dtype_of(scalar).name == "float32"
+    assert arrays.to_numpy(scalar).shape == arrays.copy(scalar).shape == arrays.message(scalar).shape == ()
+    with pytest.raises(TypeError, match="scalar"):
+        arrays.add_into(scalar, scalar)
+
+
+def test_only_the_three_libraries_have_arrays() -> None:
+    for thing in (1.0, [1.0], None, array_api_strict.asarray([1.0])):
+        assert not arrays.is_array(thing)
+        with pytest.raises(TypeError, match=type(thing).__name__):
+            arrays.library_of(thing)
+    assert arrays.is_array(np.zeros(2))
+    assert arrays.is_array(torch.zeros(2))
+
+
+def test_what_no_library_has_is_refused_with_its_name() -> None:
+    with pytest.raises(ValueError, match="'jax' is not one of numpy, torch, cupy"):
+        arrays.zeros((2,), "float64", "jax")
+    for make in (arrays.zeros, arrays.empty):
+        with pytest.raises(ValueError, match="numpy has no bfloat16"):
+            make((2,), "bfloat16", "numpy")
+    with pytest.raises(ValueError, match="numpy has no bfloat16"):
+        arrays.from_numpy(np.zeros(2), "bfloat16", "numpy")
+    with pytest.raises(ValueError, match="'float8' is not one of"):
+        arrays.zeros((2,), "float8", "numpy")
+    with pytest.raises(ValueError, match="'bool' is not one of"):
+        arrays.dtype_of(np.zeros(2, bool))
+
+
+def test_installed_and_supported() -> None:
+    assert arrays.installed("numpy")
+    assert arrays.installed("torch")
+    assert not arrays.installed("no_such_library")
+    assert arrays.supports("torch", "bfloat16")
+    assert not arrays.supports("numpy", "bfloat16")
+
+
+def test_numpy_users_never_import_torch() -> None:
+    import subprocess
+
+    code = """
+import sys, numpy as np
+from adjointlab import arrays
+a = arrays.zeros((2,), "float64", "numpy")
+arrays.add_into(a, arrays.copy(a)); arrays.message(a); arrays.to_sum(a); arrays.conjugate(a)
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,332 @@
+"""Programs: the four generators, and what is composed of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adjointlab.layout import Layout
+from adjointlab.partition import Partition
+from adjointlab.program import (
+    Add,
+    Allocate,
+    Buffer,
+    Clear,
+    Deallocate,
+    Generator,
+    Program,
+    Region,
+    buffers,
+    copy,
+    copy_to_new,
+    move,
+    move_to_new,
+)
+from adjointlab.space import Space, Tensor
+
+small = settings(max_examples=80, deadline=None)
+
+
+def tensors(order: int) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.lists(st.integers(0, 3), min_size=order, max_size=order).map(tuple)
+
+
+@st.composite
+def regions(draw: st.DrawFn, buffer: Buffer, shape: tuple[int, ...] | None = None) -> Region:
+    slices = []
+    for dim, side in enumerate(buffer.shape):
+        length = draw(st.integers(0, side)) if shape is None else shape[dim]
+        start = draw(st.integers(0, side - length))
+        slices.append((start, start + length))
+    return Region(buffer.rank, buffer.name, tuple(slices))
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    """Valid programs: whatever is drawn is applied to the buffers that are in scope at that point."""
+    order = draw(st.integers(0, 2))
+    dtype = draw(st.sampled_from(["float64", "float16", "int32", "complex64", "bfloat16"]))
+    made = 0
+
+    def fresh() -> Buffer:
+        nonlocal made
+        made += 1
+        return Buffer(draw(st.integers(0, 2)), f"b{made}", draw(tensors(order)), dtype)
+
+    inputs = [fresh() for _ in range(draw(st.integers(0, 3)))]
+    scope = list(inputs)
+    gone: list[Buffer] = []
+    steps: list[Generator] = []
+    for _ in range(draw(st.integers(0, 8))):
+        match draw(st.sampled_from(["allocate", "again", "deallocate", "clear", "add", "add", "add"])):
+            case "allocate":
+                scope.append(fresh())
+                steps.append(Allocate(scope[-1]))
+            case "again" if gone:
+                scope.append(gone.pop())
+                steps.append(Allocate(scope[-1]))
+            case "deallocate" if scope:
+                gone.append(scope.pop(draw(st.integers(0, len(scope) - 1))))
+                steps.append(Deallocate(gone[-1]))
+            case "clear" if scope:
+                steps.append(Clear(draw(regions(draw(st.sampled_from(scope))))))
+            case "add" if scope:
+                a, b = draw(st.sampled_from(scope)), draw(st.sampled_from(scope))
+                shape = tuple(draw(st.integers(0, min(pair))) for pair in zip(a.shape, b.shape, strict=True))
+                source, target = draw(regions(a, shape)), draw(regions(b, shape))
+                if not source.overlaps(target):
+                    steps.append(Add(source, target))
+    return Program(inputs, steps)
+
+
+def memory_of(program: Program) -> dict[tuple[int, str], np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    stored = {"bfloat16": "float32"}
+    return {
+        (b.rank, b.name): rng.integers(-5, 6, b.shape).astype(stored.get(b.dtype, b.dtype))
+        for b in program.inputs
+    }
+
+
+def flat(
+    memory: dict[tuple[int, str], np.ndarray[Any, Any]], held: tuple[Buffer, ...]
+) -> np.ndarray[Any, Any]:
+    return np.concatenate([np.zeros(0), *(memory[b.rank, b.name].ravel() for b in held)])
+
+
+@given(programs())
+@small
+def test_the_matrix_of_the_adjoint_is_the_transpose(program: Program) -> None:
+    assert np.array_equal(program.adjoint().matrix(), program.matrix().T)
+
+
+@given(programs())
+@small
+def test_the_adjoint_is_an_involution_between_inputs_and_outputs(program: Program) -> None:
+    adjoint = program.adjoint()
+    assert adjoint.adjoint() == program
+    assert (adjoint.inputs, adjoint.outputs) == (program.outputs, program.inputs)
+
+
+@given(programs(), st.data())
+@small
+def test_a_composition_multiplies_and_its_adjoint_is_the_reversed_composition(
+    program: Program, data: st.DataObject
+) -> None:
+    place = data.draw(st.integers(0, len(program.steps)))
+    first = Program(program.inputs, program.steps[:place])
+    second = Program(first.outputs, program.steps[place:])
+    assert first.then(second) == program
+    assert np.array_equal(program.matrix(), second.matrix() @ first.matrix())
+    assert program.adjoint() == second.adjoint().then(first.adjoint())
+
+
+@given(programs())
+@small
+def test_execution_is_the_matrix_and_leaves_its_memory_alone(program: Program) -> None:
+    memory = memory_of(program)
+    before = {key: array.copy() for key, array in memory.items()}
+    result = program.execute(memory)
+    assert set(result) == {(buffer.rank, buffer.name) for buffer in program.outputs}
+    assert np.array_equal(flat(result, program.outputs), program.matrix() @ flat(memory, program.inputs))
+    assert all(np.array_equal(memory[key], before[key]) for key in before)
+    for array in result.values():
+        assert not any(np.shares_memory(array, held) for held in memory.values())
+    for buffer in program.outputs:
+        array = result[buffer.rank, buffer.name]
+        assert (array.shape, array.dtype) == (
+            buffer.shape,
+            "float32" if buffer.dtype == "bfloat16" else buffer.dtype,
+        )
+
+
+@given(programs())
+@small
+def test_the_gain_is_the_largest_row_sum_of_any_intermediate_in_both_directions(program: Program) -> None:
+    largest = [1.0]
+    for place in range(len(program.steps) + 1):
+        prefix = Program(program.inputs, program.steps[:place])
+        suffix = Program(prefix.outputs, program.steps[place:])
+        for matrix in (prefix.matrix(), suffix.matrix().T):
+            largest += np.abs(matrix).sum(axis=1).tolist()
+    assert program.gain() == max(largest)
+    assert program.gain() == program.adjoint().gain()
+    assert isinstance(program.gain(), int)
+
+
+def test_a_gain_beyond_64_bits_does_not_wrap_around() -> None:
+    a, b = Buffer(0, "a", ()), Buffer(0, "b", ())
+    doubling = [Add(a.whole, b.whole), Add(b.whole, a.whole)] * 60
+    assert Program([a, b], doubling).gain() > 2**64
+
+
+def test_sums_of_half_precision_programs_are_counted_exactly() -> None:
+    a, b = Buffer(0, "a", (), "float16"), Buffer(1, "b", (), "float16")
+    program = Program([a], [Allocate(b), *[Add(a.whole, b.whole)] * 3001])
+    assert program.gain() == 3002  # in the adjoint, whose first buffer has a value of its own
+    assert program.matrix().tolist() == [[1], [3001]]
+
+
+a, b = Buffer(0, "a", (2,)), Buffer(1, "b", (2,))
+one, zero = np.eye(2), np.zeros((2, 2))
+
+
+def steps(*generators: Generator) -> tuple[Generator, ...]:
+    return generators
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "program", "matrix", "adjoint"),
+    [
+        ("eqs. 3, 5", [a], steps(Allocate(b)), [[one], [zero]], steps(Deallocate(b))),
+        ("eq. 6", [a, b], steps(Clear(b.whole)), [[one, zero], [zero, zero]], steps(Clear(b.whole))),
+        (
+            "eqs. 7, 8",
+            [a, b],
+            steps(Add(a.whole, b.whole)),
+            [[one, zero], [one, one]],
+            steps(Add(b.whole, a.whole)),
+        ),
+        (
+            "eqs. 9, 10",
+            [a, b],
+            copy(a.whole, b.whole),
+            [[one, zero], [one, zero]],
+            steps(Add(b.whole, a.whole), Clear(b.whole)),
+        ),
+        ("eq. 11", [a], copy_to_new(a.whole, b), [[one], [one]], steps(Add(b.whole, a.whole), Deallocate(b))),
+        ("eqs. 12, 13", [a, b], move(a.whole, b.whole), [[zero, zero], [one, zero]], move(b.whole, a.whole)),
+        ("eqs. 14, 15", [a], move_to_new(a, b), [[one]], move_to_new(b, a)),
+    ],
+)
+def test_the_memory_operations_are_the_matrices_of_the_paper(
+    name: str, inputs: list[Buffer], program: Any, matrix: list[Any], adjoint: Any
+) -> None:
+    subject = Program(inputs, program)
+    assert np.array_equal(subject.matrix(), np.block(matrix)), name
+    assert subject.adjoint().steps == adjoint, name
+    assert np.array_equal(subject.adjoint().matrix(), np.block(matrix).T), name
+
+
+def test_copies_between_parts_of_one_buffer() -> None:
+    whole = Buffer(0, "a", (4,))
+    program = Program([whole], copy(whole[:2], whole[2:]))
+    assert program.execute({(0, "a"): np.arange(4.0)})[0, "a"].tolist() == [0, 1, 0, 1]
+
+
+def test_regions_are_slices_of_a_buffer() -> None:
+    matrix = Buffer(2, "w", (3, 5))
+    assert matrix[1:] == Region(2, "w", ((1, 3), (0, 5)))
+    assert matrix[:, -2:] == Region(2, "w", ((0, 3), (3, 5)))
+    assert matrix[2:1, 0:99].shape == (0, 5)
+    assert matrix.whole == matrix[:] == matrix[()]
+    assert Buffer(0, "s", ()).whole.shape == ()
+    assert [str(matrix), str(matrix[1:]), str(Buffer(0, "s", ()).whole)] == ["w@2", "w@2[1:3, 0:5]", "s@0"]
+    assert matrix.size == 15
+
+
+@given(st.data(), st.integers(0, 2))
+@small
+def test_regions_overlap_where_they_share_an_element(data: st.DataObject, order: int) -> None:
+    buffer = Buffer(0, "a", data.draw(tensors(order)))
+    x, y = data.draw(regions(buffer)), data.draw(regions(buffer))
+    marks = np.zeros(buffer.shape, dtype=int)
+    for region in (x, y):
+        marks[region.index] += 1
+    assert x.overlaps(y) == y.overlaps(x) == bool(np.any(marks == 2))
+    assert not x.overlaps(Region(1, "a", y.slices))
+    assert not x.overlaps(Region(0, "b", y.slices))
+
+
+def test_the_index_of_a_region_gives_a_view_also_of_a_single_number() -> None:
+    for buffer in (Buffer(0, "a", ()), Buffer(0, "a", (3,))):
+        memory = np.zeros(buffer.shape)
+        view = memory[buffer.whole.index]
+        view[...] = 1
+        assert np.all(memory == 1)
+
+
+c = Buffer(0, "c", (2, 2))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "program", "message"),
+    [
+        ([a, a], [], "inputs: the buffer a@0 is in scope already"),
+        ([a], [Allocate(a)], r"step 0, A\(a@0\): the buffer a@0 is in scope already"),
+        ([a], [Allocate(Buffer(0, "a", (9,)))], "a@0 is in scope already"),
+        ([a], [Deallocate(b)], r"step 0, D\(b@1\): there is no buffer b@1 \(2,\) in scope, but None"),
+        ([a], [Deallocate(Buffer(0, "a", (3,)))], r"no buffer a@0 \(3,\) in scope, but a@0"),
+        ([a], [Deallocate(a), Deallocate(a)], r"step 1, D\(a@0\)"),
+        ([a], [Clear(b.whole)], r"step 0, K\(b@1\[0:2\]\): there is no buffer b@1 in scope"),
+        ([a], [Deallocate(a), Clear(a.whole)], "no buffer a@0 in scope"),
+        ([a], [Add(a.whole, b.whole)], "no buffer b@1 in scope"),
+        (
+            [a],
+            [Clear(Region(0, "a", ((0, 3),)))],
+            r"region a@0\[0:3\] is not inside its buffer of shape \(2,\)",
+        ),
+        ([a], [Clear(Region(0, "a", ((-1, 1),)))], r"a@0\[-1:1\] is not inside"),
+        ([a], [Clear(Region(0, "a", ((1, 0),)))], r"a@0\[1:0\] is not inside"),
+        ([a], [Clear(Region(0, "a", ()))], r"a@0 is not inside its buffer of shape \(2,\)"),
+        ([a, b], [Add(a[:1], b.whole)], r"the regions have shapes \(1,\) and \(2,\)"),
+        ([a, c], [Add(a.whole, c.whole)], r"the regions have shapes \(2,\) and \(2, 2\)"),
+        ([a], [Add(a.whole, a.whole)], "the regions overlap"),
+        (
+            [Buffer(0, "a", (3,))],
+            [Add(Buffer(0, "a", (3,))[:2], Buffer(0, "a", (3,))[1:])],
+            "the regions overlap",
+        ),
+        (
+            [Buffer(0, "s", ())],
+            [Add(Buffer(0, "s", ()).whole, Buffer(0, "s", ()).whole)],
+            "the regions overlap",
+        ),
+        (
+            [a, Buffer(1, "b", (2,), "float32")],
+            [Add(a.whole, b.whole)],
+            "the buffers have the element types float64 and float32",
+        ),
+    ],
+)
+def test_an_ill_formed_program_is_refused_with_the_step(
+    inputs: list[Buffer], program: list[Generator], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Program(inputs, program)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: a[::2], "step 1, not 2"),
+        (
+            lambda: a[0],  # type: ignore[index]
+            "key: 0 in dimension 0 of a@0 is not a slice",
+        ),
+        (lambda: a[:, :], "key: 2 slices of a@0, which has 1 dimensions"),
+        (lambda: Program([a], []).then(Program([b], [])), r"starts from \['b@1'\], .* ends with \['a@0'\]"),
+        (lambda: Program([a], []).execute({}), r"memory: the input a@0 of shape \(2,\) is missing"),
+        (lambda: Program([a], []).execute({(0, "a"): np.zeros(3)}), r"a@0 of shape \(2,\) has shape \(3,\)"),
+    ],
+)
+def test_other_bad_arguments_are_refused_with_their_values(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_the_buffers_of_a_space_are_the_local_tensors_of_its_active_ranks() -> None:
+    weight = Tensor(Layout((3,), Partition((2,), (2, 0))), "float32", name="w")
+    bias = Tensor(Layout((), Partition((), (1,))), name="b")
+    assert buffers(Space(weight, bias)) == (
+        Buffer(0, "w", (1,), "float32"),
+        Buffer(1, "b", ()),
+        Buffer(2, "w", (2,), "float32"),
+    )
+
+
+def test_a_program_prints_in_the_order_of_execution() -> None:
+    assert str(Program([a], move_to_new(a, b))) == "A(b@1)\nS(a@0[0:2] → b@1[0:2])\nD(a@0)"

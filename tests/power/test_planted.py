@@ -1,0 +1,45 @@
+"""Every planted bug is found, and shrunk until it can be read."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from adjointlab.checks.verdict import Status
+from adjointlab.harness.engine import Budget, Report, investigate
+from adjointlab.harness.examine import checks_of
+from adjointlab.harness.subject import Subject
+from adjointlab.worlds.world import World
+
+from .planted import PLANTED, RIGHT, Planted
+
+SEED = 20
+
+
+def elements(report: Report) -> int:
+    """The number of elements of the global tensors that the operator reads, or writes if these are more."""
+    assert report.spaces is not None
+    return max(
+        sum(math.prod(tensor.layout.shape) for tensor in space.tensors)
+        for space in (report.spaces.domain, report.spaces.codomain)
+    )
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=[planted.bug for planted in PLANTED])
+def test_a_planted_bug_is_found_and_shrunk_to_three_ranks_and_four_elements(world: World, planted: Planted) -> None:
+    if world.ranks < planted.least_ranks:
+        pytest.skip(f"shows on {planted.least_ranks} ranks at least")
+    report = investigate(world, planted.subject, planted.check, Budget(seed=SEED))
+    assert report.status is Status.INCOHERENT, report.verdict
+    assert report.case is not None
+    assert report.case.ranks <= 3
+    assert elements(report) <= 4
+
+
+@pytest.mark.parametrize("subject", RIGHT, ids=[subject.name for subject in RIGHT])
+def test_the_operator_without_the_bug_passes_every_check(world: World, subject: Subject) -> None:
+    verdicts = {
+        check: investigate(world, subject, check, Budget(cases=20, seed=SEED)).verdict for check in checks_of(subject)
+    }
+    assert {check: str(verdict) for check, verdict in verdicts.items() if not verdict.is_coherent} == {}

@@ -1,0 +1,106 @@
+"""How the tests here run an operator: simulated ranks, values keyed by rank and place, exact comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+from adjointlab import arrays
+from adjointlab.checks.placement import place
+from adjointlab.operator import LinearOperator, apply_adjoint, apply_forward
+from adjointlab.pairing import ZERO, pair_local
+from adjointlab.program import Program
+from adjointlab.space import Space
+from adjointlab.values import Draw, local_values
+from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.world import Raised
+
+settings.register_profile("primitives", deadline=None, suppress_health_check=list(HealthCheck), max_examples=50)
+settings.load_profile("primitives")
+
+Local = tuple[Any, ...]
+
+
+@pytest.fixture(scope="session")
+def spmd() -> Callable[..., tuple[Any, ...]]:
+    """``spmd(ranks, body)``: the values of ``body(comm)`` on all ranks, or the first exception raised."""
+
+    def run(ranks: int, body: Callable[[Any], Any]) -> tuple[Any, ...]:
+        result = SimulatedWorld(ranks).run(lambda context, _: body(context.comm))
+        for outcome in result.outcomes:
+            if isinstance(outcome, Raised) and outcome.exception is not None:
+                raise outcome.exception
+        assert result.completed, (result.outcomes, result.findings)
+        return result.values
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def apply_both(spmd: Callable[..., Any]) -> Callable[..., Any]:
+    """Assert that forward and adjoint are what the specification says, exactly, and adjoint to each other.
+
+    ``apply_both(ranks, make, library, order)``: the operators that ``make(comm)`` made on each rank, with small
+    integers, keyed by rank, as inputs in a memory order. Inputs and the memory around them must stay as they were, and
+    results are fresh.
+    """
+
+    def run(
+        ranks: int, make: Callable[[Any], LinearOperator], library: str = "numpy", order: str = "row-major"
+    ) -> tuple[LinearOperator, ...]:
+        def body(comm: Any) -> Any:
+            rank = comm.Get_rank()
+            operator = make(comm)
+            x = [place(v, t.dtype, library, order) for v, t in _drawn(operator.domain, rank, "primal")]
+            y = [place(v, t.dtype, library, order) for v, t in _drawn(operator.codomain.dual, rank, "dual")]
+            forward = apply_forward(operator, [placed.view for placed in x])
+            adjoint = apply_adjoint(operator, [placed.view for placed in y])
+            for given in (*x, *y):
+                assert given.unchanged
+                for result in (*forward, *adjoint):
+                    assert not np.shares_memory(arrays.to_numpy(result), arrays.to_numpy(given.base))
+            left = pair_local(operator.codomain, forward, [placed.view for placed in y], rank)
+            right = pair_local(operator.domain, [placed.view for placed in x], adjoint, rank)
+            return operator, forward, adjoint, left - right
+
+        values = spmd(ranks, body)
+        operator = values[-1][0]
+        program = operator.specification()
+        for position, specification, source, target, side in (
+            (1, program, operator.domain, operator.codomain, "primal"),
+            (2, program.adjoint(), operator.codomain.dual, operator.domain.dual, "dual"),
+        ):
+            for rank, expected in enumerate(_specified(specification, source, target, ranks, side)):
+                _assert_equal(values[rank][position], expected)
+        assert sum((value[3] for value in values), ZERO) == ZERO
+        assert operator.gain == program.gain() or operator.domain.dimension == 0
+        return tuple(value[0] for value in values)
+
+    return run
+
+
+def _drawn(space: Space, rank: int, side: str) -> list[tuple[Any, Any]]:
+    draw = Draw(seed=5, number=0, side=side, bound=5)
+    return [(local_values(space, i, rank, draw), tensor) for i, tensor in enumerate(space.tensors)]
+
+
+def _specified(program: Program, source: Space, target: Space, ranks: int, side: str) -> list[Local]:
+    """What the program, over one global memory, makes of the same values, for each rank."""
+    memory = {
+        (rank, tensor.name): values for rank in range(ranks) for values, tensor in _drawn(source, rank, side)
+    }
+    result = program.execute(memory)
+    return [tuple(result.get((rank, tensor.name), np.zeros(0)) for tensor in target.tensors) for rank in range(ranks)]
+
+
+def _assert_equal(actual: Sequence[Any], expected: Sequence[Any]) -> None:
+    for one, other in zip(actual, expected, strict=True):
+        values = arrays.to_numpy(one)
+        if other.size:
+            np.testing.assert_array_equal(values, other)
+        else:
+            assert values.size == 0

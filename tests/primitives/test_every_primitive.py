@@ -1,0 +1,32 @@
+"""Properties that every primitive has, on the cases that its subject draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adjointlab import arrays
+from adjointlab.checks.placement import ORDERS
+from adjointlab.harness.subject import Subject
+from adjointlab.primitives import subjects
+
+SUBJECTS = {name: getattr(subjects, name) for name in subjects.__all__}
+RANKS = (1, 2, 3, 4)
+
+
+def cases(subject: Subject) -> st.SearchStrategy[tuple[int, Any]]:
+    return st.sampled_from(RANKS).flatmap(lambda ranks: st.tuples(st.just(ranks), subject.parameters(ranks)))
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+@given(data=st.data())
+def test_the_implementation_does_what_the_specification_says_and_is_coherent(
+    name: str, data: st.DataObject, apply_both: Any
+) -> None:
+    ranks, parameters = data.draw(cases(SUBJECTS[name]))
+    libraries = [library for library in ("numpy", "torch") if arrays.supports(library, parameters["dtype"])]
+    library, order = data.draw(st.sampled_from(libraries)), data.draw(st.sampled_from(ORDERS))
+    apply_both(ranks, lambda comm: SUBJECTS[name].make(comm, parameters), library, order)

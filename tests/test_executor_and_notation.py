@@ -1,0 +1,119 @@
+"""Programs over a communicator, and in the paper's notation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adjointlab.executor import ProgramOperator, execute
+from adjointlab.layout import Layout
+from adjointlab.notation import composition, explain
+from adjointlab.partition import Partition
+from adjointlab.primitives.broadcast import Broadcast
+from adjointlab.program import Add, Allocate, Buffer, Clear, Deallocate, Program, move
+from adjointlab.space import Space
+from adjointlab.worlds.simulated import SimulatedWorld
+
+X = Space(Layout([4], Partition([2])))
+a, b = Buffer(0, "x", (2,)), Buffer(1, "x", (2,))
+c = Buffer(1, "scratch", (2,))
+SHIFT = Program([a, b], [Allocate(c), Add(a.whole, c.whole), Clear(a.whole), Add(c.whole, b.whole), Deallocate(c)])
+
+
+def on_ranks(ranks: int, body: Any) -> tuple[Any, ...]:
+    result = SimulatedWorld(ranks).run(lambda context, _: body(context.comm))
+    assert result.completed, (result.outcomes, result.findings)
+    return result.values
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_over_a_communicator_a_program_has_its_matrix(library: str) -> None:
+    def body(comm: Any) -> Any:
+        operator = ProgramOperator(comm, X, X, SHIFT)
+        return operator.matrix(library), operator.H.matrix(library)
+
+    for forward, adjoint in on_ranks(3, body):
+        np.testing.assert_array_equal(forward, SHIFT.matrix())
+        np.testing.assert_array_equal(adjoint, SHIFT.matrix().T)
+
+
+def test_a_message_is_a_copy_that_later_steps_cannot_change() -> None:
+    """Rank 0 clears what it has just sent."""
+
+    def body(comm: Any) -> Any:
+        program = Program([a, b], move(a.whole, b[:]))
+        return execute(program, comm, {"x": np.array([1.0, 2.0]) + comm.Get_rank()})["x"]
+
+    for rank, x in enumerate(on_ranks(2, body)):
+        np.testing.assert_array_equal(x, [[0, 0], [1, 2]][rank])
+
+
+def test_parts_of_buffers_of_any_order_travel() -> None:
+    square, scalar = Buffer(0, "x", (3, 3)), Buffer(1, "s", ())
+    target = Buffer(1, "t", (2, 2))
+    program = Program([square, scalar], [Allocate(target), Add(square[1:, :2], target.whole), Clear(scalar.whole)])
+
+    def body(comm: Any) -> Any:
+        x = np.arange(9.0).reshape(3, 3).T if comm.Get_rank() == 0 else np.array(5.0)
+        return execute(program, comm, {"xs"[comm.Get_rank()]: x})
+
+    first, second = on_ranks(2, body)
+    np.testing.assert_array_equal(first["x"], np.arange(9.0).reshape(3, 3).T)
+    np.testing.assert_array_equal(second["t"], [[1, 4], [2, 5]])
+    assert second["s"] == 0
+
+
+def test_a_given_adjoint_is_executed_instead_of_the_mechanical_one() -> None:
+    wrong = Program([a, b], [Clear(b.whole)])
+    matrices = on_ranks(2, lambda comm: ProgramOperator(comm, X, X, SHIFT, wrong).H.matrix())
+    np.testing.assert_array_equal(matrices[0], wrong.matrix())
+
+
+def test_what_a_program_forgets_to_deallocate_is_dropped_and_its_cotangent_is_zero() -> None:
+    forgetful = Program([a, b], [step for step in SHIFT.steps if not isinstance(step, Deallocate)])
+
+    def body(comm: Any) -> Any:
+        operator = ProgramOperator(comm, X, X, forgetful)
+        return operator.matrix(), operator.H.matrix()
+
+    for forward, adjoint in on_ranks(2, body):
+        np.testing.assert_array_equal(forward, SHIFT.matrix())
+        np.testing.assert_array_equal(adjoint, SHIFT.matrix().T)
+
+
+def test_a_program_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"uses ranks \[1\], but the communicator has ranks 0 to 0"):
+        ProgramOperator(_Alone(), X, X, SHIFT)
+    other = Space(Layout([4], Partition([2])), name="y")
+    with pytest.raises(ValueError, match=r"forward: the space needs the buffer y@0 .* but the program ends with"):
+        ProgramOperator(_Alone(2), X, other, SHIFT)
+
+
+def test_a_broadcast_is_explained_as_the_paper_writes_it() -> None:
+    text = explain(Broadcast(_Alone(3), Layout([5], Partition([1])), Partition([3])))
+    assert "B = D_a S_{a→2} S_{a→1} S_{a→0} A_2 A_1 A_0" in text
+    assert "B* = D_0 D_1 D_2 S_{0→a} S_{1→a} S_{2→a} A_a" in text
+    assert "a: x on rank 0" in text
+    assert "0, 1, 2: y on the rank of that number" in text
+    assert "5. S_{a→1}  rank 0 sends x, rank 1 adds it to y" in text
+
+
+def test_parts_of_buffers_are_named_by_their_interval() -> None:
+    program = Program([a, b], [Add(a[:1], b[1:]), Clear(a.whole)])
+    assert composition(program) == "K_0 S_{0[0:1]→1[1:2]}"
+    assert composition(Program([a], [])) == "I"
+
+
+class _Alone:
+    """A communicator that nothing is sent over."""
+
+    def __init__(self, size: int = 1) -> None:
+        self.size = size
+
+    def Get_rank(self) -> int:
+        return self.size - 1 if self.size == 1 else self.size + 5
+
+    def Get_size(self) -> int:
+        return self.size

@@ -1,0 +1,390 @@
+"""When a rank fails, or all wait, every rank comes back, and the next run is as good as new.
+
+``mpiexec -n 3 python -m pytest tests/worlds/test_mpi_failures.py``
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+import pytest
+
+from adjointlab import MPI
+from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.world import Blocked, PeerFailed, Raised, Returned
+
+pytestmark = pytest.mark.skipif(not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3")
+
+PATIENCE = 0.25
+
+
+@pytest.fixture(scope="module")
+def world():
+    from adjointlab.worlds.mpi import MPIWorld
+
+    world = MPIWorld(patience=PATIENCE)
+    if world.ranks < 3:
+        pytest.skip("three processes are needed: run under mpiexec -n 3")
+    yield world
+    world.close()
+
+
+def exchange(context, _):
+    """A good run, which would see what an earlier one left behind."""
+    comm, rank, size = context.comm, context.rank, context.size
+    received, total = np.empty(2), np.empty(1)
+    comm.Sendrecv(np.full(2, float(rank)), (rank + 1) % size, 0, received, MPI.ANY_SOURCE, MPI.ANY_TAG)
+    comm.Allreduce(np.ones(1), total)
+    return received[0], total[0], comm.Split(rank % 2).allgather(rank), comm.Iprobe()
+
+
+def is_well(world):
+    size = world.ranks
+    run = world.run(exchange)
+    return run.completed and run.values == tuple(
+        ((rank - 1) % size, size, [other for other in range(size) if other % 2 == rank % 2], False)
+        for rank in range(size)
+    )
+
+
+def mpi4py_waitall(comm):
+    from mpi4py import MPI as mpi4py
+
+    mpi4py.Request.Waitall([comm.Irecv(np.empty(1), source=1)])
+
+
+def poll(comm):
+    while not comm.Iprobe(source=1):
+        pass
+
+
+def test_request(comm):
+    request = comm.Irecv(np.empty(1), source=1)
+    while not request.Test():
+        pass
+
+
+test_request.__test__ = False
+
+# What the other ranks do while rank 1 fails, and what the call is called.
+WAITS = {
+    "Recv": (lambda comm: comm.Recv(np.empty(1), source=1), "Recv(source=1, tag=ANY_TAG)"),
+    "Ssend": (lambda comm: comm.Ssend(np.empty(1), dest=1, tag=3), "Ssend(dest=1, tag=3)"),
+    "Send, large": (lambda comm: comm.Send(np.empty(1 << 18), 1), "Send(dest=1, tag=0)"),
+    "Sendrecv": (
+        lambda comm: comm.Sendrecv(np.empty(1), 1, 5, np.empty(1), 1, 6),
+        "Sendrecv(dest=1, sendtag=5, source=1, recvtag=6)",
+    ),
+    "Sendrecv_replace": (
+        lambda comm: comm.Sendrecv_replace(np.empty(1), 1, source=1),
+        "Sendrecv_replace(dest=1, sendtag=0, source=1, recvtag=ANY_TAG)",
+    ),
+    "Probe": (lambda comm: comm.Probe(source=1), "Probe(source=1, tag=ANY_TAG)"),
+    "a loop of Iprobe": (poll, "Iprobe(source=1, tag=ANY_TAG)"),
+    "Wait": (lambda comm: comm.Irecv(np.empty(1), source=1).Wait(), "Irecv(source=1, tag=ANY_TAG)"),
+    "a loop of Test": (test_request, "Irecv(source=1, tag=ANY_TAG)"),
+    "Waitall": (
+        lambda comm: MPI.Request.Waitall([comm.Irecv(np.empty(1), source=1)]),
+        "Irecv(source=1, tag=ANY_TAG)",
+    ),
+    "Waitany": (
+        lambda comm: MPI.Request.Waitany([comm.Irecv(np.empty(1), source=1)]),
+        "Irecv(source=1, tag=ANY_TAG)",
+    ),
+    "mpi4py's own Waitall": (mpi4py_waitall, "Irecv(source=1, tag=ANY_TAG)"),
+    "Barrier": (lambda comm: comm.Barrier(), "Barrier()"),
+    "Ibarrier": (lambda comm: comm.Ibarrier().Wait(), "Ibarrier()"),
+    "Bcast": (lambda comm: comm.Bcast(np.empty(1), root=1), "Bcast(root=1)"),
+    "Allreduce": (lambda comm: comm.Allreduce(np.ones(1), np.empty(1)), "Allreduce()"),
+    "recv": (lambda comm: comm.recv(source=1), "recv(source=1, tag=ANY_TAG)"),
+    "irecv": (lambda comm: comm.irecv(source=1).wait(), "irecv(source=1, tag=ANY_TAG)"),
+    "sendrecv": (lambda comm: comm.sendrecv(0, 1, source=1), "sendrecv(dest=1, sendtag=0, source=1, recvtag=ANY_TAG)"),
+    "bcast": (lambda comm: comm.bcast(None, root=1), "bcast(root=1)"),
+    "allgather": (lambda comm: comm.allgather(0), "allgather()"),
+    "Split": (lambda comm: comm.Split(0), "Split()"),
+    "Create_cart": (lambda comm: comm.Create_cart([comm.size]), "Create_cart()"),
+    "Create_group": (lambda comm: comm.Create_group(comm.Get_group()), "Create_group()"),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_failure_calls_the_others_out_of_every_wait(world, name):
+    wait, call = WAITS[name]
+
+    def body(context, _):
+        if context.rank == 1:
+            time.sleep(0.01)
+            raise ValueError("rank 1 fails")
+        wait(context.comm)
+
+    started = time.perf_counter()
+    run = world.run(body)
+
+    assert time.perf_counter() - started < PATIENCE
+    assert [type(outcome) for outcome in run.outcomes] == [PeerFailed, Raised, *[PeerFailed] * (world.ranks - 2)]
+    assert (run.outcomes[0].call, run.outcomes[0].peers) == (call, (1,))
+    assert run.outcomes[0].where.startswith(__file__)
+    assert not run.findings
+    assert is_well(world)
+
+
+def cyclic_receive(context, _):
+    context.comm.Recv(np.empty(1), source=(context.rank + 1) % context.size)
+
+
+def test_failures_and_deadlocks_in_a_row_each_leave_one_communicator_behind(world):
+    def fail(context, _):
+        if context.rank == context.size - 1:
+            raise ValueError
+        context.comm.Barrier()
+
+    assert is_well(world)
+    for body in (fail, fail, fail, cyclic_receive, cyclic_receive, cyclic_receive):
+        spoilt = world.spoilt
+        assert not world.run(body).completed
+        assert is_well(world)
+        assert world.spoilt == spoilt + 1
+    for _ in range(3):
+        assert not world.run(fail).completed
+        assert not world.run(cyclic_receive).completed
+    assert is_well(world)
+
+
+def test_a_circle_of_receives_is_a_deadlock_told_by_every_rank(world):
+    run = world.run(cyclic_receive)
+
+    for rank, outcome in enumerate(run.outcomes):
+        assert isinstance(outcome, Blocked)
+        assert outcome.waits_for == ((rank + 1) % world.ranks,)
+        assert outcome.where.startswith(__file__)
+    assert [finding.kind for finding in run.findings] == ["deadlock"]
+    assert "in a circle: 0 → 1 → 2" in run.findings[0].text
+    assert is_well(world)
+
+
+def test_waiting_for_a_rank_that_has_returned_is_a_deadlock(world):
+    def body(context, _):
+        if context.rank == 0:
+            context.comm.recv(source=2, tag=4)
+
+    run = world.run(body)
+
+    assert run.outcomes[0] == Blocked("recv(source=2, tag=4)", run.outcomes[0].where, (2,))
+    assert all(isinstance(outcome, Returned) for outcome in run.outcomes[1:])
+    assert [finding.kind for finding in run.findings] == ["deadlock"]
+    assert is_well(world)
+
+
+def test_a_rank_that_is_busy_for_long_is_no_deadlock(world):
+    def body(context, _):
+        if context.rank == 1:
+            time.sleep(1.5 * PATIENCE)
+            context.comm.send("late", 0)
+        if context.rank == 0:
+            return context.comm.recv(source=1)
+
+    run = world.run(body)
+
+    assert [finding.kind for finding in run.findings] == ["blocked"]
+    assert "rank 1 was still at work" in run.findings[0].text
+    assert is_well(world)
+
+
+def test_patience_is_not_spent_where_every_rank_returns(world):
+    def body(context, _):
+        if context.rank == 1:
+            time.sleep(PATIENCE / 2)
+        context.comm.Barrier()
+
+    started = time.perf_counter()
+
+    assert world.run(body).completed
+    assert time.perf_counter() - started < PATIENCE
+
+
+def test_ranks_that_only_poll_are_a_livelock(world):
+    def body(context, _):
+        while not context.comm.Iprobe(source=(context.rank + 1) % context.size):
+            pass
+
+    run = world.run(body)
+
+    assert all(isinstance(outcome, Blocked) for outcome in run.outcomes)
+    assert [finding.kind for finding in run.findings] == ["livelock"]
+
+
+def test_a_wait_that_is_swallowed_is_still_told(world):
+    def body(context, _):
+        if context.rank == 1:
+            raise ValueError
+        try:
+            context.comm.Barrier()
+        except BaseException:
+            context.comm.Recv(np.empty(1), source=1)
+
+    run = world.run(body)
+
+    assert [type(outcome) for outcome in run.outcomes[:3]] == [PeerFailed, Raised, PeerFailed]
+    assert run.outcomes[0].call == "Barrier()"
+    assert is_well(world)
+
+
+def test_an_error_that_all_ranks_raise_before_any_message_spoils_nothing(world):
+    def body(context, _):
+        raise ValueError("a bad argument")
+
+    assert is_well(world)
+    spoilt = world.spoilt
+    run = world.run(body)
+
+    assert {str(outcome) for outcome in run.outcomes} == {"raised ValueError: a bad argument"}
+    assert is_well(world)
+    assert world.spoilt == spoilt
+
+
+def leave_message(comm):
+    if comm.rank == 0:
+        comm.send("stray", dest=1)
+
+
+def leave_message_on_derived(comm):
+    derived = comm.Split(0, -comm.rank)
+    if derived.rank == 0:
+        derived.Send(np.ones(1), dest=1)
+
+
+def leave_receive(comm):
+    if comm.rank == 0:
+        comm.Irecv(np.empty(1), source=1)
+
+
+def leave_object_receive(comm):
+    if comm.rank == 0:
+        comm.irecv(source=1)
+
+
+def leave_large_send(comm):
+    if comm.rank == 0:
+        comm.Isend(np.ones(1 << 18), dest=1)
+    if comm.rank == 1:
+        comm.Probe(source=0)
+
+
+def leave_broadcast(comm):
+    if comm.rank == 0:
+        comm.Bcast(np.ones(1))
+
+
+def different_collectives(comm):
+    if comm.rank == 0:
+        comm.Ibarrier().Wait() if comm.size == 1 else comm.Barrier()
+    else:
+        comm.Ibarrier().Wait()
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "telling"),
+    [
+        (leave_message, "message left over", "rank 1 was sent 1 and received 0 (sent by rank 0)"),
+        (leave_message_on_derived, "message left over", "was sent 1 and received 0"),
+        (leave_receive, "request left open", "rank 0 never completed Irecv(source=1, tag=ANY_TAG) at "),
+        (leave_object_receive, "request left open", "rank 0 never completed irecv(source=1, tag=ANY_TAG) at "),
+        (leave_large_send, "request left open", "rank 0 never completed Isend(dest=1, tag=0) at "),
+        (leave_broadcast, "mismatched collective", "rank 0 called 1, the last one Bcast; rank 1 called 0"),
+        (different_collectives, "mismatched collective", "rank 0 called 1, the last one Barrier; rank 1 called 1"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_a_run_leaves_behind_is_found_and_does_not_reach_the_next_run(world, body, kind, telling):
+    run = world.run(lambda context, _: body(context.comm))
+
+    assert all(isinstance(outcome, Returned) for outcome in run.outcomes)
+    assert not run.completed
+    assert run.findings[0].kind == kind
+    assert telling in run.findings[0].text
+    if " at " in run.findings[0].text:
+        assert __file__ in run.findings[0].text
+    assert is_well(world)
+
+
+def test_a_deadlock_between_different_collectives_says_so(world):
+    def body(context, _):
+        comm = context.comm
+        comm.Allreduce(np.ones(1), np.empty(1)) if context.rank == 0 else comm.bcast(None, root=0)
+
+    run = world.run(body)
+
+    assert {finding.kind for finding in run.findings} == {"deadlock", "mismatched collective"}
+    assert is_well(world)
+
+
+def test_different_ways_to_make_a_communicator_are_told_apart_at_once(world):
+    def body(context, _):
+        context.comm.Dup() if context.rank == 0 else context.comm.Split(0)
+
+    run = world.run(body)
+
+    assert len({str(outcome) for outcome in run.outcomes}) == 1
+    assert "rank 0 calls Dup(); rank 1 calls Split((0, 0))" in run.outcomes[0].message
+
+
+def test_a_truncated_message_raises_on_its_receiver(world):
+    def body(context, _):
+        if context.rank == 0:
+            context.comm.Send(np.ones(10), 1)
+        if context.rank == 1:
+            context.comm.Recv(np.empty(3), 0)
+
+    run = world.run(body)
+
+    assert isinstance(run.outcomes[1], Raised)
+    assert "trunc" in run.outcomes[1].message.lower()
+    assert is_well(world)
+
+
+def test_a_failure_at_any_moment_leaves_nobody_behind_in_the_making_of_a_communicator(world):
+    """The outsider's failure may reach one maker before, and the other after, they have agreed."""
+
+    def body(context, delay):
+        if context.rank == context.size - 1:
+            time.sleep(delay)
+            raise ValueError
+        members = context.comm.Create_group(context.comm.Get_group().Excl([context.size - 1]))
+        for _ in range(200):
+            members = members.Dup() if members.rank % 2 == 0 else members.Dup()
+
+    delays = random.Random(0)
+
+    def conduct(run):
+        for _ in range(25):
+            outcome = run(delays.uniform(0, 0.003), world.ranks).outcomes[-1]
+            assert isinstance(outcome, Raised)
+        return True
+
+    if world.ranks == 3:
+        assert world.lead(body, conduct)
+        assert is_well(world)
+
+
+def test_communicators_made_in_good_runs_are_given_back(world):
+    def body(context, _):
+        return context.comm.Dup().Split(0).allreduce(1)
+
+    def conduct(run):
+        # MPICH has 2,048 in all.
+        return all(run(None, 2).completed for _ in range(1100))
+
+    spoilt = world.spoilt
+
+    assert world.lead(body, conduct)
+    assert world.spoilt == spoilt
+
+
+def test_a_communicator_cannot_be_used_in_a_later_run(world):
+    kept = []
+    world.run(lambda context, _: kept.append(context.comm.Dup()))
+    run = world.run(lambda context, _: kept[0].Barrier())
+
+    assert all("made in an earlier run" in outcome.message for outcome in run.outcomes)
