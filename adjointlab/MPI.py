@@ -21,6 +21,7 @@ __all__ = [
     "BOR",
     "BXOR",
     "BYTE",
+    "CART",
     "COMM_NULL",
     "COMPLEX",
     "DOUBLE",
@@ -62,6 +63,8 @@ ANY_TAG: Final = -9002
 PROC_NULL: Final = -9003
 ROOT: Final = -9004
 UNDEFINED: Final = -9005
+
+CART: Final = 2  # what Get_topology says of a grid
 
 
 class Op(Enum):

@@ -204,12 +204,15 @@ def _subject_of(stored: Stored, reference: str | None, file: Path) -> Found:
     named = [entry for entry in named if entry.subject.location == stored.location] or named
     if len(named) == 1:
         return named[0]
-    told = ", ".join(f"{entry.subject.name} ({entry.reference})" for entry in (named or candidates)) or "none"
-    where = f"--subject {reference}" if reference else "the installed subjects"
+    where = f"--subject {reference}" if reference else "what is installed"
+    if named:
+        problem = f"{where} has several of that name: {', '.join(entry.reference for entry in named)}"
+    else:
+        present = ", ".join(dict.fromkeys(entry.subject.name for entry in candidates))
+        problem = f"{where} has no such subject" + (f", but {present}" if present else "")
     raise _Usage(
-        f"{file} is about {stored.subject}, declared in {stored.location}; "
-        f"{where} {'has several of that name' if named else 'is something else'}: {told}; "
-        "say which with --subject package.module:name or --subject path/to/file.py:name"
+        f"{file} is about {stored.subject}, declared in {stored.location}; {problem}; "
+        "name it with --subject package.module:name or --subject path/to/file.py:name"
     )
 
 

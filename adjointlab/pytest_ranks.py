@@ -60,6 +60,7 @@ class Ranks:
         self._failed: list[pytest.TestReport] = []
         self._uncollected: list[tuple[str, str]] = []
         self._reason = ""
+        self._parted = ""
         self._unanswered = False
 
     # Before the session
@@ -134,20 +135,25 @@ class Ranks:
 
     def gather_before(self, item: pytest.Item) -> None:
         """All ranks are about to run the coherence test `item`, or this one fails and is the last."""
+        account = self._parting_before(item)
+        if account:
+            item.session.shouldstop = "the ranks do not run the same tests"
+            pytest.fail(account, pytrace=False)
+
+    def _parting_before(self, item: pytest.Item) -> str:
         try:
             self._assembly.meet(item.nodeid)
         except Apart as apart:
             self._follow(apart.left)
-            item.session.shouldstop = "the ranks do not run the same tests"
-            pytest.fail(
+            self._parted = (
                 f"the ranks are not about to run the same coherence test, so none of them can:\n{apart}\n"
-                "Run the tests in the same order on all ranks, and skip them on all ranks or on none.",
-                pytrace=False,
+                "Run the tests in the same order on all ranks, and skip them on all ranks or on none."
             )
+        return self._parted
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what failed here."""
-        if report.failed:
+        """Keep what failed here; that the ranks parted, rank 0 tells anyway."""
+        if report.failed and not (self.rank and self._parted and self._parted in report.longreprtext):
             self._failed.append(report)
 
     # The end
@@ -202,12 +208,16 @@ class Ranks:
                 key = (report.nodeid, report.when, report.longreprtext)
                 if key not in seen:
                     elsewhere.setdefault(key, (report, []))[1].append(rank)
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and elsewhere:
+            reporter.ensure_newline()
+            reporter.write_line("failed on other ranks:")
+            reporter._show_progress_info = False  # these are no tests of our own, to make 120 % of them
         for report, ranks in elsewhere.values():
             where = f" [rank {', '.join(map(str, ranks))}]"
             file, line, name = report.location
             report.nodeid, report.location = report.nodeid + where, (file, line, name + where)
             config.hook.pytest_runtest_logreport(report=report)
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             for rank, farewell in enumerate(farewells):
                 if farewell is None:

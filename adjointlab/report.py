@@ -39,7 +39,11 @@ __all__ = ["as_data", "exit_code", "failure_text", "replay_command", "summary", 
 
 _COLOURS = {Status.COHERENT: "green", Status.INCOHERENT: "bold red", Status.UNJUDGED: "bold yellow"}
 _PACKAGE = Path(__file__).parent
-_OWN_FRAMES = tuple(str(_PACKAGE / room) for room in ("checks", "harness", "worlds", "operator.py"))
+_OWN_FRAMES = re.compile(
+    "  File \"(" + "|".join(re.escape(str(_PACKAGE / room)) for room in ("checks", "harness", "worlds", "operator.py"))
+    # ... and what stands between the lab and a strategy.
+    + "|[^\"]*[/\\\\]site-packages[/\\\\]hypothesis[/\\\\])"
+)
 
 
 def exit_code(statuses: Iterable[Status]) -> int:
@@ -236,7 +240,7 @@ def _findings(report: Report) -> Iterator[tuple[str, str]]:
 def _without_own_frames(text: str) -> str:
     """A traceback from the first frame that is not the lab's."""
     frames = re.split(r'(?m)^(?=  File ")', text)
-    kept = [frame for frame in frames if not frame.startswith(tuple(f'  File "{path}' for path in _OWN_FRAMES))]
+    kept = [frame for frame in frames if not _OWN_FRAMES.match(frame)]
     # The last frame also holds the exception, which must stay.
     return "".join(kept) if frames[-1] in kept else text
 

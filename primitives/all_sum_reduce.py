@@ -74,11 +74,11 @@ class AllSumReduce(LinearOperator):
             steps += broadcast_steps(total, [y[rank] for rank in group.ranks])
         return Program(x.values(), steps)
 
-    def forward(self, x: Any, *, out: Any = None) -> Any:
+    def forward(self, x: Any, out: Any = None) -> Any:
         """The local tensor of y = 𝒜 x, in `out` if given."""
         return self._sum(self.domain.tensors[0], x, out)
 
-    def adjoint(self, y: Any, *, out: Any = None) -> Any:
+    def adjoint(self, y: Any, out: Any = None) -> Any:
         """The local tensor of 𝒜* y = 𝒜 y, in `out` if given."""
         return self._sum(self.codomain.tensors[0], y, out)
 

@@ -83,10 +83,10 @@ class Broadcast(LinearOperator):
             (step for group in groups for step in broadcast_steps(x[group.one], [y[rank] for rank in group.many])),
         )
 
-    def forward(self, x: Any, *, out: Any = None) -> Any:
+    def forward(self, x: Any, out: Any = None) -> Any:
         """The local tensor of y = B x, in `out` if given."""
         return self._workers.copy_to_many(x, out)
 
-    def adjoint(self, y: Any, *, out: Any = None) -> Any:
+    def adjoint(self, y: Any, out: Any = None) -> Any:
         """The local tensor of B* y, in `out` if given."""
         return self._workers.sum_to_one(y, out)

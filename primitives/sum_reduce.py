@@ -84,10 +84,10 @@ class SumReduce(LinearOperator):
             (step for group in groups for step in sum_reduce_steps([x[rank] for rank in group.many], y[group.one])),
         )
 
-    def forward(self, x: Any, *, out: Any = None) -> Any:
+    def forward(self, x: Any, out: Any = None) -> Any:
         """The local tensor of y = R x, in `out` if given."""
         return self._workers.sum_to_one(x, out)
 
-    def adjoint(self, y: Any, *, out: Any = None) -> Any:
+    def adjoint(self, y: Any, out: Any = None) -> Any:
         """The local tensor of R* y, in `out` if given."""
         return self._workers.copy_to_many(y, out)

@@ -6,14 +6,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType
 from typing import Any, Final, NamedTuple
 
 from mpi4py import MPI
 
 from adjointlab import MPI as ours
 
-__all__ = ["Call", "is_ours", "where_am_i"]
+__all__ = ["Call", "Place", "caller", "is_ours"]
 
 _P2P_SEND: Final = ("buf", "dest", "tag")
 _P2P_RECEIVE: Final = ("buf", "source", "tag")
@@ -50,7 +50,9 @@ class Call(NamedTuple):
     arguments: tuple[Any, ...] = ()
     keywords: dict[str, Any] | None = None
     peer: int | None = None  # the one rank of `comm` that it waits for; None for all the others
-    missing: Callable[[], tuple[int, ...]] | None = None  # the ranks of the run that it waits for, if that is known
+    missing: Callable[[], tuple[int, ...]] | None = (
+        None  # the ranks of the run that it waits for, if that is known
+    )
 
     def __str__(self) -> str:
         parameters = _OBJECT_PARAMETERS.get(self.name)
@@ -87,9 +89,19 @@ def is_ours(filename: str) -> bool:
     return filename.startswith(_WORLDS)
 
 
-def where_am_i() -> str:
-    """``file:line`` of the innermost frame outside the worlds."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and is_ours(frame.f_code.co_filename):
+class Place(NamedTuple):
+    """A line of code, cheap to note."""
+
+    code: CodeType
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.code.co_filename}:{self.line}"
+
+
+def caller() -> Place:
+    """The innermost frame outside the worlds."""
+    frame = sys._getframe(1)
+    while is_ours(frame.f_code.co_filename) and frame.f_back is not None:
         frame = frame.f_back
-    return "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return Place(frame.f_code, frame.f_lineno)

@@ -23,7 +23,9 @@ class Call:
 
     __slots__ = ("_arguments", "_code", "_instruction", "name")
 
-    def __init__(self, name: str, arguments: tuple[tuple[str, Any], ...], code: CodeType, instruction: int) -> None:
+    def __init__(
+        self, name: str, arguments: tuple[tuple[str, Any], ...], code: CodeType, instruction: int
+    ) -> None:
         self.name = name
         self._arguments = arguments
         self._code = code

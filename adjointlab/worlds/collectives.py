@@ -163,7 +163,9 @@ def _reduce(entries: Sequence[Entry]) -> None:
 
 def Reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0) -> Entry:
     root = comm.root(root)
-    return Entry("Reduce", _reduce, root=root, **_reducible("Reduce", sendbuf, recvbuf, op, receives=root == comm.rank))
+    return Entry(
+        "Reduce", _reduce, root=root, **_reducible("Reduce", sendbuf, recvbuf, op, receives=root == comm.rank)
+    )
 
 
 def _allreduce(entries: Sequence[Entry]) -> None:
@@ -211,7 +213,11 @@ def _reduce_scatter(entries: Sequence[Entry]) -> None:
         counts = [0 if entry.receive is None else entry.receive.array.size for entry in entries]
     total = fold(entries[0].op, [entry.contribution for entry in entries])
     if sum(counts) != total.size:
-        raise Disagreement(0, len(entries) - 1, f"send count {total.size}, but the receive counts {counts} sum to {sum(counts)}")
+        raise Disagreement(
+            0,
+            len(entries) - 1,
+            f"send count {total.size}, but the receive counts {counts} sum to {sum(counts)}",
+        )
     start = 0
     for entry, count in zip(entries, counts, strict=True):
         assert entry.receive is not None
@@ -263,7 +269,9 @@ def Reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = MPI.SU
         if send.datatype != receive.datatype:
             raise ValueError("mismatch in send and receive MPI datatypes")
         if send.array.size != count * comm.size:
-            raise ValueError(f"mismatch in send count {send.array.size // comm.size} and receive count {count}")
+            raise ValueError(
+                f"mismatch in send count {send.array.size // comm.size} and receive count {count}"
+            )
     return Entry(
         "Reduce_scatter_block",
         _reduce_scatter,
@@ -308,10 +316,19 @@ def _gather_entry(kind: str, comm: Any, sendbuf: Any, recvbuf: Any, root: int, v
     if root != comm.rank:
         send = _sent(sendbuf)
         return Entry(kind, _gather, root=root, send=send, count=None if vector else send.array.size)
-    receive = blocks(recvbuf, comm.size, writable=True) if vector else elements(recvbuf, writable=True, divisor=comm.size)
+    receive = (
+        blocks(recvbuf, comm.size, writable=True)
+        if vector
+        else elements(recvbuf, writable=True, divisor=comm.size)
+    )
     own = None if is_in_place(sendbuf) else _sent(sendbuf)
     return Entry(
-        kind, _gather, root=root, send=own, receive=receive, count=None if vector else receive.array.size // comm.size
+        kind,
+        _gather,
+        root=root,
+        send=own,
+        receive=receive,
+        count=None if vector else receive.array.size // comm.size,
     )
 
 
@@ -335,10 +352,19 @@ def _scatter_entry(kind: str, comm: Any, sendbuf: Any, recvbuf: Any, root: int, 
     if root != comm.rank:
         receive = _received(recvbuf)
         return Entry(kind, _scatter, root=root, receive=receive, count=None if vector else receive.array.size)
-    send = blocks(sendbuf, comm.size, writable=False) if vector else elements(sendbuf, writable=False, divisor=comm.size)
+    send = (
+        blocks(sendbuf, comm.size, writable=False)
+        if vector
+        else elements(sendbuf, writable=False, divisor=comm.size)
+    )
     own = None if is_in_place(recvbuf) else _received(recvbuf)
     return Entry(
-        kind, _scatter, root=root, send=send, receive=own, count=None if vector else send.array.size // comm.size
+        kind,
+        _scatter,
+        root=root,
+        send=send,
+        receive=own,
+        count=None if vector else send.array.size // comm.size,
     )
 
 

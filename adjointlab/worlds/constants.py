@@ -53,7 +53,9 @@ def op(value: Any) -> Any:
                 return ours
     if callable(value):
         return value
-    raise TypeError(f"{value!r} is no reduction operation; known are {', '.join(each.value for each in MPI.Op)}")
+    raise TypeError(
+        f"{value!r} is no reduction operation; known are {', '.join(each.value for each in MPI.Op)}"
+    )
 
 
 def source(value: int) -> int:
@@ -112,7 +114,9 @@ def datatype(value: Any) -> MPI.Datatype:
             return MPI.BYTE
         if value.is_predefined and value.typestr in CODES:
             return CODES[value.typestr]
-        raise NotImplementedError(f"{value.Get_name() or 'a derived datatype'}: only elementary datatypes are known here")
+        raise NotImplementedError(
+            f"{value.Get_name() or 'a derived datatype'}: only elementary datatypes are known here"
+        )
     raise TypeError(f"{value!r} is no datatype")
 
 
@@ -173,7 +177,9 @@ def to_mpi4py(value: Any) -> Any:
     if isinstance(value, MPI.Datatype):
         mpi = _mpi4py()
         named = getattr(mpi, value.name, None)
-        return named if isinstance(named, mpi.Datatype) else mpi.Datatype.fromcode(np.dtype(value.numpy).str[1:])
+        return (
+            named if isinstance(named, mpi.Datatype) else mpi.Datatype.fromcode(np.dtype(value.numpy).str[1:])
+        )
     return value
 
 

@@ -17,7 +17,7 @@ from adjointlab.worlds.world import Blocked, Finding
 
 __all__ = ["Context", "Participation"]
 
-AGREED = ("the root", "the operation", "the datatype", "the count")
+AGREED = ("the root", "the operation", "the datatype", "the count or shape")
 
 
 class Participation(Pending):
@@ -122,7 +122,9 @@ class Context:
             self._scheduler.complete(part)
 
     def _clash(self, number: int, one: Participation, other: Participation, why: str) -> None:
-        place = "" if len(self.members) == len(self._scheduler.strands) else f" of ranks {_listed(self.members)}"
+        place = (
+            "" if len(self.members) == len(self._scheduler.strands) else f" of ranks {_listed(self.members)}"
+        )
         self._findings.append(
             Finding("mismatched collective", f"in collective {number + 1}{place}, {why}\n  {one}\n  {other}")
         )

@@ -45,7 +45,9 @@ class Diagnosis:
             self._condemn(stuck, lambda call, where, _waits_for: PeerFailed(call, where, failed))
         return bool(failed)
 
-    def _condemn(self, strands: list[Strand], outcome: Callable[[str, str, tuple[int, ...]], Outcome]) -> None:
+    def _condemn(
+        self, strands: list[Strand], outcome: Callable[[str, str, tuple[int, ...]], Outcome]
+    ) -> None:
         # All outcomes first: they speak of what the ranks wait for, which calling one out may change.
         outcomes = [outcome(str(strand.call), _where(strand), _waits_for(strand)) for strand in strands]
         for strand, its_outcome in zip(strands, outcomes, strict=True):
@@ -74,7 +76,11 @@ class Diagnosis:
         text = f"  rank {strand.rank} in {strand.call} at {_where(strand)}"
         if waits_for:
             text += f", waits for {waits_for}"
-        inner = {f"{pending.call} at {pending.call.where}" for pending in strand.waiting if pending.call is not strand.call}
+        inner = {
+            f"{pending.call} at {pending.call.where}"
+            for pending in strand.waiting
+            if pending.call is not strand.call
+        }
         return text + "".join(f"\n    for {each}" for each in sorted(inner))
 
 
@@ -84,7 +90,9 @@ def _where(strand: Strand) -> str:
 
 def _waits_for(strand: Strand) -> tuple[int, ...]:
     """The ranks that `strand` waits for, each once."""
-    return tuple(dict.fromkeys(rank for pending in strand.waiting if not pending.done for rank in pending.waits_for()))
+    return tuple(
+        dict.fromkeys(rank for pending in strand.waiting if not pending.done for rank in pending.waits_for())
+    )
 
 
 def _cycle(graph: dict[int, tuple[int, ...]]) -> list[int]:

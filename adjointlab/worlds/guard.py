@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from mpi4py import MPI
 
-from adjointlab.worlds.call import Call, where_am_i
+from adjointlab.worlds.call import Call, caller
 from adjointlab.worlds.control import NOTICE, Control, Notice
 from adjointlab.worlds.immortal import make_immortal
 from adjointlab.worlds.pausing import give_way, pause
@@ -84,8 +84,7 @@ class Guard:
             if trail
         }
         abandoned = self.abandoned or self.departure is not None
-        notices = [] if self.departure is not None else self.control.notices(self.run)
-        late = any(notice.blocked for notice in notices)
+        late = self.departure is None and self._others_are_blocked()
         return Books(tuple(self.sent), self.received, collectives, left_open, abandoned, self._polling, late)
 
     def notify(self, *, blocked: bool) -> None:
@@ -139,18 +138,23 @@ class Guard:
             self._polling = False
             pause(now - self._polled_since)
 
+    def _others_are_blocked(self) -> bool:
+        # The first look may do no more than bring in what has come.
+        notices = self.control.notices(self.run) or self.control.notices(self.run)
+        return any(notice.blocked for notice in notices)
+
     def _look(self, call: Call, waited: float) -> None:
         notices = self.control.notices(self.run)
         if notices:
             # Others who have waited for about as long are part of the knot, not its victims.
             if all(notice.blocked for notice in notices) and waited > self.patience / 2:
-                self.departure = Blocked(str(call), where_am_i(), call.waits_for)
+                self.departure = Blocked(str(call), str(caller()), call.waits_for)
             else:
                 peers = tuple(sorted(notice.rank for notice in notices))
-                self.departure = PeerFailed(str(call), where_am_i(), peers)
+                self.departure = PeerFailed(str(call), str(caller()), peers)
             raise Revoked
         if waited > self.patience:
-            self.departure = Blocked(str(call), where_am_i(), call.waits_for)
+            self.departure = Blocked(str(call), str(caller()), call.waits_for)
             self.notify(blocked=True)
             raise Revoked
 

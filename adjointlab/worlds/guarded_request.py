@@ -6,14 +6,13 @@ mpi4py; :func:`interposed` sees to it that even ``mpi4py.MPI.Request.Waitall`` c
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
 from mpi4py import MPI
 
-from adjointlab.worlds.call import Call
+from adjointlab.worlds.call import Call, Place, caller
 from adjointlab.worlds.constants import source as source_as_ours
 from adjointlab.worlds.constants import tag as tag_as_ours
 from adjointlab.worlds.guard import QUICK_POLLS, Guard
@@ -149,23 +148,21 @@ class GuardedRequest(RevocableRequest):
     call: Call
     guard: Guard
     cancelled: bool
-    posted_at: tuple[Any, int]
+    posted_at: Place
 
     def __new__(cls, inner: MPI.Request, call: Call, guard: Guard) -> GuardedRequest:
         self = super().__new__(cls, inner)
         self.call = call
         self.guard = guard
         self.cancelled = False
-        caller = sys._getframe(2)
-        self.posted_at = (caller.f_code, caller.f_lineno)
+        self.posted_at = caller()
         guard.open[id(self)] = self
         return self
 
     @property
     def story(self) -> str:
         """What was asked, and where."""
-        code, line = self.posted_at
-        return f"{self.call} at {code.co_filename}:{line}"
+        return f"{self.call} at {self.posted_at}"
 
     def is_complete(self) -> bool:
         """Whether user code has completed it (perhaps through mpi4py's own functions)."""
@@ -246,8 +243,7 @@ class ObjectReceive:
         self.envelope = MPI.Status()
         self.value: Any = None
         self.done = False
-        caller = sys._getframe(2)
-        self.posted_at = (caller.f_code, caller.f_lineno)
+        self.posted_at = caller()
         self.guard.open[id(self)] = self
         comm.posted.append(self)
 

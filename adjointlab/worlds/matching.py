@@ -20,7 +20,7 @@ from adjointlab.worlds.parcels import unpack
 from adjointlab.worlds.scheduler import Pending, Scheduler, Strand
 from adjointlab.worlds.world import Blocked, Finding
 
-__all__ = ["Liberties", "Mailbox", "Message", "Probe", "Receive", "Send", "Wanted", "poison"]
+__all__ = ["Liberties", "Mailbox", "Message", "ProbeWait", "Receive", "Send", "Wanted", "poison"]
 
 
 class Liberties:
@@ -40,7 +40,9 @@ class Message:
 
     __slots__ = ("_borrowed", "call", "data", "datatype", "pickled", "sender", "sent", "source", "tag")
 
-    def __init__(self, sender: Strand, source: int, tag: int, content: Elements, pickled: bool, call: Call) -> None:
+    def __init__(
+        self, sender: Strand, source: int, tag: int, content: Elements, pickled: bool, call: Call
+    ) -> None:
         self.sender = sender
         self.source = source  # rank in the communicator
         self.tag = tag
@@ -109,7 +111,7 @@ class Wanted(Pending):
         return self.source in (MPI.ANY_SOURCE, message.source) and self.tag in (MPI.ANY_TAG, message.tag)
 
 
-class Probe(Wanted):
+class ProbeWait(Wanted):
     """A probe; done when such a message is there."""
 
     __slots__ = ()
@@ -202,7 +204,7 @@ class Mailbox:
         self._findings = findings
         self.arrived: list[Message] = []  # in the order of sending
         self._receives: list[Receive] = []  # in the order of posting
-        self._probes: list[Probe] = []
+        self._probes: list[ProbeWait] = []
 
     def put(self, message: Message) -> None:
         """A message is sent."""
@@ -210,7 +212,7 @@ class Mailbox:
         for index, receive in enumerate(self._receives):
             if receive.accepts(message):
                 del self._receives[index]
-                self._deliver(receive, message)
+                self.deliver(receive, message)
                 return
         self.arrived.append(message)
         for probe in [probe for probe in self._probes if probe.accepts(message)]:
@@ -225,7 +227,7 @@ class Mailbox:
             self._scheduler.progress += 1
         else:
             self.arrived.remove(message)
-            self._deliver(receive, message)
+            self.deliver(receive, message)
 
     def withdraw(self, receive: Receive) -> bool:
         """Whether `receive` could still be cancelled."""
@@ -234,7 +236,7 @@ class Mailbox:
         self._receives.remove(receive)
         return True
 
-    def watch(self, probe: Probe) -> None:
+    def watch(self, probe: ProbeWait) -> None:
         """`probe` waits for a message."""
         self._probes.append(probe)
 
@@ -252,7 +254,8 @@ class Mailbox:
                 seen.add(message.source)
                 yield message
 
-    def _deliver(self, receive: Receive, message: Message) -> None:
+    def deliver(self, receive: Receive, message: Message) -> None:
+        """`receive` gets `message`."""
         wrong = receive.take(message)
         if wrong is not None:
             self._findings.append(
@@ -263,9 +266,7 @@ class Mailbox:
                 )
             )
             sender = (message.sender.rank,)
-            self._scheduler.condemn(
-                receive.strand, Blocked(str(receive.call), receive.call.where, sender)
-            )
+            self._scheduler.condemn(receive.strand, Blocked(str(receive.call), receive.call.where, sender))
         if message.sent is not None:
             self._scheduler.complete(message.sent)
         if wrong is None:

@@ -65,12 +65,14 @@ class MPIWorld:
     """
 
     def __init__(self, comm: MPI.Intracomm | None = None, patience: float = 10.0) -> None:
+        self.patience = patience
         self._control = Control(MPI.COMM_WORLD if comm is None else comm)
         self._guard = Guard(self._control, patience)
         self._agreements = Agreements(self._control, self._guard)
         self._family = Family(self._guard, self._agreements)
         self._teams: dict[int, GuardedComm] = {}
         self._streams = GlobalStreams()
+        self._lead = 0  # how many there have been
         self._run = 0
         self._ranks_of_run = 0  # of the last run
         self._clean = True  # the last run was
@@ -102,6 +104,7 @@ class MPIWorld:
                 "lead and run cannot be called from within a run or a conduct of the same world"
             )
         self._leading = True
+        self._lead += 1
         try:
             with Interrupts() as self._interrupts:
                 return self._conduct(body, conduct) if self.is_leader else self._follow(body)
@@ -193,7 +196,7 @@ class MPIWorld:
         """Whether a follower has had a Ctrl-C."""
         interrupted = False
         while (lead := self._control.poll(MPI.ANY_SOURCE, INTERRUPT)) is not None:
-            interrupted = interrupted or lead == self._run
+            interrupted = interrupted or lead == self._lead
         return interrupted
 
     def _tell_all(self, message: Any) -> None:
@@ -210,7 +213,7 @@ class MPIWorld:
             nonlocal told
             self._agreements.honour()
             if self._interrupts.pending and not told:
-                self._control.send(self._run, _LEADER, INTERRUPT)
+                self._control.send(self._lead, _LEADER, INTERRUPT)
                 told = True
 
         while True:

@@ -36,7 +36,7 @@ class ObjectEntry:
         self.root = 0 if root is None else root
         self.result = result
         self.handed: Any = None  # by the rank that arrives last
-        self.signature = (root, None, None, None)
+        self.signature: tuple[Any, ...] = (root, None, None, None)
 
     def hold(self) -> None:
         """Pickling has read the object."""
@@ -106,9 +106,8 @@ def barrier(comm: Any) -> ObjectEntry:
 
 def bcast(comm: Any, obj: Any, root: int = 0) -> ObjectEntry:
     root = comm.root(root)
-    if root == comm.rank:
-        return ObjectEntry("bcast", _to_all, pack(obj), root=root, result=lambda _parcel: obj)
-    return ObjectEntry("bcast", _to_all, root=root)
+    # mpi4py unpickles on the root too: what comes back is a copy there as well.
+    return ObjectEntry("bcast", _to_all, pack(obj) if root == comm.rank else None, root=root)
 
 
 def gather(comm: Any, sendobj: Any, root: int = 0) -> ObjectEntry:
@@ -119,7 +118,9 @@ def gather(comm: Any, sendobj: Any, root: int = 0) -> ObjectEntry:
 
 def scatter(comm: Any, sendobj: Any, root: int = 0) -> ObjectEntry:
     root = comm.root(root)
-    return ObjectEntry("scatter", _one_each, _pack_each(comm, sendobj) if root == comm.rank else None, root=root)
+    return ObjectEntry(
+        "scatter", _one_each, _pack_each(comm, sendobj) if root == comm.rank else None, root=root
+    )
 
 
 def allgather(comm: Any, sendobj: Any) -> ObjectEntry:

@@ -16,6 +16,8 @@ import numpy as np
 
 __all__ = ["GlobalStreams", "RandomStreams"]
 
+LEGACY: Any = np.random  # whose stubs lack some of these functions
+
 WORDS = 625
 """The Mersenne Twister's 624 words and its position."""
 
@@ -57,7 +59,10 @@ def _memory_of(generator: random.Random) -> memoryview | None:
     if sys.implementation.name != "cpython":
         return None
     words, position = generator.getstate()[1][:-1], generator.getstate()[1][-1]
-    if random.Random.__base__ is None or random.Random.__base__.__basicsize__ < object.__basicsize__ + 4 * WORDS:
+    if (
+        random.Random.__base__ is None
+        or random.Random.__base__.__basicsize__ < object.__basicsize__ + 4 * WORDS
+    ):
         return None
     memory = (ctypes.c_uint32 * WORDS).from_address(id(generator) + object.__basicsize__)
     return memoryview(memory).cast("B") if tuple(memory) == (position, *words) else None
@@ -74,27 +79,27 @@ class NumPyStream:
 
     def enter(self) -> Any:
         """Put our generator in the place of the caller's; what :meth:`leave` needs."""
-        theirs = np.random.get_bit_generator()
+        theirs = LEGACY.get_bit_generator()
         # The legacy functions keep half of a pair of normal numbers beside the generator.
-        state: Any = np.random.get_state(legacy=False)
-        np.random.set_bit_generator(self._ours)
+        state: Any = LEGACY.get_state(legacy=False)
+        LEGACY.set_bit_generator(self._ours)
         return theirs, state["has_gauss"], state["gauss"]
 
     def leave(self, entered: Any) -> None:
         theirs, has_gauss, gauss = entered
-        np.random.set_bit_generator(theirs)
+        LEGACY.set_bit_generator(theirs)
         if has_gauss:
-            np.random.set_state({**np.random.get_state(legacy=False), "has_gauss": has_gauss, "gauss": gauss})  # type: ignore[dict-item]
+            LEGACY.set_state({**LEGACY.get_state(legacy=False), "has_gauss": has_gauss, "gauss": gauss})
 
     def save(self) -> Any:
         return self._memory.tobytes()
 
     def restore(self, state: Any) -> None:
         self._memory[:] = state
-        np.random.set_bit_generator(self._ours)  # drops that half of a pair, which is another rank's
+        LEGACY.set_bit_generator(self._ours)  # drops that half of a pair, which is another rank's
 
     def seed(self, number: int) -> None:
-        np.random.set_bit_generator(self._ours)
+        LEGACY.set_bit_generator(self._ours)
         np.random.seed(number & 0xFFFFFFFF)
 
 
@@ -145,9 +150,10 @@ class RandomStreams:
         self._caller = self._save()
         self._begin(rank)
 
-    def swap(self, old: int, new: int) -> None:
-        """Change from the streams of one rank to those of another."""
-        self._saved[old] = self._save()
+    def swap(self, old: int | None, new: int) -> None:
+        """Change from the streams of one rank (None: of one that has ended) to those of another."""
+        if old is not None:
+            self._saved[old] = self._save()
         saved = self._saved[new]
         if saved is None:
             self._begin(new)

@@ -45,9 +45,13 @@ def check(op: Any, elements: Elements) -> MPI.Op:
     """`op`, if MPI has it for these elements; `MPI.Exception` otherwise."""
     if not isinstance(op, MPI.Op):
         raise NotImplementedError(f"{op!r}: of buffers, only MPI's own operations are known here")
-    kinds = "u" if elements.datatype is MPI.BYTE and op in (MPI.BAND, MPI.BOR, MPI.BXOR) else OPERATIONS[op].kinds
+    kinds = (
+        "u" if elements.datatype is MPI.BYTE and op in (MPI.BAND, MPI.BOR, MPI.BXOR) else OPERATIONS[op].kinds
+    )
     if elements.array.dtype.kind not in kinds or (elements.datatype is MPI.BYTE and kinds != "u"):
-        raise MPI.Exception(f"MPI_Op operation not defined for this datatype: {op.value} of {elements.datatype.name}")
+        raise MPI.Exception(
+            f"MPI_Op operation not defined for this datatype: {op.value} of {elements.datatype.name}"
+        )
     return op
 
 

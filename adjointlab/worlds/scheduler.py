@@ -117,6 +117,7 @@ class Scheduler:
         self._unfinished = size
         self._over = _thread.allocate_lock()
         self._crash: BaseException | None = None
+        self._interrupted = False
 
     # What the world calls
 
@@ -142,6 +143,8 @@ class Scheduler:
 
     def enter(self, strand: Strand) -> None:
         """A call begins: see whether `strand` may make it, and perhaps let others go first."""
+        if self._interrupted:
+            self._call_all_out()
         if strand.doom is not None:
             raise Unwound
         if strand is not self.current:
@@ -156,6 +159,8 @@ class Scheduler:
 
     def wait(self, strand: Strand, pending: Sequence[Pending], call: Call, need: int | None = None) -> None:
         """Block `strand` until `need` (default: all) of `pending` have happened."""
+        if strand.doom is not None:
+            raise Unwound
         missing = [each for each in pending if not each.done]
         needed = len(missing) if need is None else need - (len(pending) - len(missing))
         if needed <= 0:
@@ -218,6 +223,8 @@ class Scheduler:
 
     def _next(self) -> Strand:
         ready = self._ready
+        if self._interrupted:
+            self._call_all_out()
         if not ready:
             self._judge.nobody_can_run([strand for strand in self.strands if strand.blocked])
         if self._random is None:
@@ -250,13 +257,13 @@ class Scheduler:
                 strand.worker = worker
                 outcome = self._task(strand)
                 strand.outcome = strand.doom or outcome
-                strand = self._finish(strand, worker)
+                strand = self._finish(worker)
         except BaseException as crash:
             # Ours, not the user's: the rank's task catches everything. Nobody else would ever wake the caller.
             self._crash = crash
             self._over.release()
 
-    def _finish(self, strand: Strand, worker: Worker) -> Strand | None:
+    def _finish(self, worker: Worker) -> Strand | None:
         self.progress += 1
         self._unfinished -= 1
         if self._unfinished == 0:
@@ -265,7 +272,7 @@ class Scheduler:
             return None
         following = self._next()
         self.current = following
-        self._streams.swap(strand.rank, following.rank)
+        self._streams.swap(None, following.rank)
         if following.worker is None:
             return following
         self._pool.give(worker)
@@ -273,10 +280,9 @@ class Scheduler:
         return None
 
     def _interrupt(self) -> None:
-        """Call all ranks out, the running one by an exception from outside if it does not come by itself."""
-        self._random = None
-        for strand in self.strands:
-            self.condemn(strand, Dead("interrupted"))
+        """Have all ranks called out, the running one by an exception if it does not come by itself."""
+        # Only a flag: the running rank is between any two instructions of its own.
+        self._interrupted = True
         if self._over.acquire(timeout=GRACE / 10):
             return
         worker = self.current.worker
@@ -285,3 +291,6 @@ class Scheduler:
             raise_in(ctypes.c_ulong(worker.thread.ident), ctypes.py_object(Unwound))
         self._over.acquire(timeout=GRACE)
 
+    def _call_all_out(self) -> None:
+        for strand in self.strands:
+            self.condemn(strand, Dead("interrupted"))

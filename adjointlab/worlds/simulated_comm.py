@@ -6,24 +6,26 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, NoReturn
 
-import numpy as np
-
 from adjointlab import MPI
 from adjointlab.worlds import constants
-from adjointlab.worlds.buffers import Elements, elements
+from adjointlab.worlds.buffers import elements
 from adjointlab.worlds.callsite import Call, call_here
 from adjointlab.worlds.collectives import BUFFER_COLLECTIVES
-from adjointlab.worlds.communicators import COMMUNICATOR_MAKERS, duplicate
+from adjointlab.worlds.communicators import COMMUNICATOR_MAKERS, GRID_MAKERS, duplicate
 from adjointlab.worlds.context import Context
 from adjointlab.worlds.groups import Grid, Group
-from adjointlab.worlds.matching import Message, Probe, Receive, Send
+from adjointlab.worlds.matching import Message, ProbeWait, Receive, Send
 from adjointlab.worlds.object_collectives import OBJECT_COLLECTIVES
-from adjointlab.worlds.parcels import pack, unpack
+from adjointlab.worlds.parcels import pack
 from adjointlab.worlds.scheduler import Pending, Strand
 from adjointlab.worlds.simulated_request import SimulatedRequest
 from adjointlab.worlds.simulation import Simulation
 
 __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
+
+
+OBJECT: Any = object()
+"""Stands for the buffer of a receive of an object."""
 
 
 class Aborted(BaseException):
@@ -112,7 +114,9 @@ class Communicator:
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> SimulatedRequest:
         return self._request(self._send("Issend", buf, dest, tag, synchronous=True, blocking=False))
 
-    def Recv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> None:
+    def Recv(
+        self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
+    ) -> None:
         self._complete(self._receive("Recv", buf, source, tag), status)
 
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> SimulatedRequest:
@@ -141,33 +145,37 @@ class Communicator:
         status: Any = None,
     ) -> None:
         content = elements(buf, writable=True)
-        copied = Elements(content.array.copy(), content.datatype)
+        copied = [content.array.copy(), content.datatype]
         send = self._send("Sendrecv_replace", copied, dest, sendtag)
         self._complete(self._receive("Sendrecv_replace", buf, source, recvtag), status, send)
 
     # Messages of objects
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
-        self._complete(self._send("send", _parcel(obj), dest, tag))
+        self._complete(self._send("send", pack(obj), dest, tag, pickled=True))
 
     def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
-        self._complete(self._send("ssend", _parcel(obj), dest, tag, synchronous=True))
+        self._complete(self._send("ssend", pack(obj), dest, tag, pickled=True, synchronous=True))
 
     def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
-        self._complete(self._send("bsend", _parcel(obj), dest, tag, buffered=True))
+        self._complete(self._send("bsend", pack(obj), dest, tag, pickled=True, buffered=True))
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> SimulatedRequest:
-        return self._request(self._send("isend", _parcel(obj), dest, tag, blocking=False))
+        return self._request(self._send("isend", pack(obj), dest, tag, pickled=True, blocking=False))
 
     def issend(self, obj: Any, dest: int, tag: int = 0) -> SimulatedRequest:
-        return self._request(self._send("issend", _parcel(obj), dest, tag, synchronous=True, blocking=False))
+        return self._request(
+            self._send("issend", pack(obj), dest, tag, pickled=True, synchronous=True, blocking=False)
+        )
 
     def recv(
         self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
     ) -> Any:
         return self._complete(self._receive("recv", OBJECT, source, tag), status)
 
-    def irecv(self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> SimulatedRequest:
+    def irecv(
+        self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG
+    ) -> SimulatedRequest:
         return self._request(self._receive("irecv", OBJECT, source, tag, blocking=False))
 
     def sendrecv(
@@ -181,7 +189,9 @@ class Communicator:
         status: Any = None,
     ) -> Any:
         receive = self._receive("sendrecv", OBJECT, source, recvtag)
-        return self._complete(receive, status, self._send("sendrecv", _parcel(sendobj), dest, sendtag))
+        return self._complete(
+            receive, status, self._send("sendrecv", pack(sendobj), dest, sendtag, pickled=True)
+        )
 
     # Looking before receiving
 
@@ -211,13 +221,14 @@ class Communicator:
         """Collective over the members of `group` alone."""
         call = self._call("Create_group", ("group", list(group.members)), ("tag", tag))
         self._begin()
+        members = Group(self._context.members, self._strand.rank)
+        entry = duplicate(self, group.Translate_ranks(None, members), kind="Create_group")
         place = self._run.meeting_place(self._context, group.members, tag)
-        entry = duplicate(self, place)
         return self._complete(place.take_part(group.rank, self._strand, call, entry))
 
     def view(self, context: Context | None) -> Any:
-        """This rank's communicator on `context`, or `COMM_NULL`."""
-        if context is None:
+        """This rank's communicator on `context`, or `COMM_NULL` if it is not in it."""
+        if context is None or self._strand.rank not in context.members:
             return MPI.COMM_NULL
         kind = Communicator if context.grid is None else CartesianCommunicator
         return kind(self._run, self._strand, context, context.members.index(self._strand.rank))
@@ -263,6 +274,7 @@ class Communicator:
         dest: int,
         tag: int,
         *,
+        pickled: bool = False,
         synchronous: bool = False,
         buffered: bool = False,
         blocking: bool = True,
@@ -275,8 +287,8 @@ class Communicator:
             return Null(self._strand, call)
         if tag < 0 or dest < 0:
             raise MPI.Exception(f"Invalid tag or rank: dest={dest}, tag={tag}")
-        content = buf if isinstance(buf, Elements) else elements(buf, writable=False)
-        message = Message(self._strand, self.rank, tag, content, content is buf and name.islower(), call)
+        content = elements(buf, writable=False)
+        message = Message(self._strand, self.rank, tag, content, pickled, call)
         send = Send(self._strand, call, message, self._context.members[dest])
         liberties = self._run.liberties
         if synchronous or (not buffered and liberties.taken()):
@@ -306,6 +318,18 @@ class Communicator:
         self._context.mailboxes[self.rank].post(receive)
         return receive
 
+    def _receive_matched(self, name: str, buf: Any, message: Message | None) -> Pending:
+        """Start the receive of a message that has been matched."""
+        source, tag = (MPI.PROC_NULL, MPI.ANY_TAG) if message is None else (message.source, message.tag)
+        call = self._call(name, ("source", source), ("tag", tag))
+        self._begin()
+        if message is None:
+            return Null(self._strand, call)
+        target = None if buf is OBJECT else elements(buf, writable=True)
+        receive = Receive(self._strand, call, source, tag, self._context.members, target)
+        self._context.mailboxes[self.rank].deliver(receive, message)
+        return receive
+
     def _complete(self, pending: Pending, status: Any = None, send: Pending | None = None) -> Any:
         """Wait for `pending` (and for the `send` started with it); its result."""
         if send is not None:
@@ -313,8 +337,6 @@ class Communicator:
             send.finish()
         elif not pending.done:
             self._scheduler.wait(self._strand, (pending,), pending.call)
-        elif self._strand.doom is not None:
-            self._begin()
         return self._run.finish(pending, status)
 
     def _request(self, pending: Pending) -> SimulatedRequest:
@@ -334,11 +356,11 @@ class Communicator:
         part = self._context.take_part(self.rank, self._strand, call, entry)
         return self._complete(part) if blocking else self._request(part)
 
-    def _probe(self, name: str, source: int, tag: int) -> Probe:
+    def _probe(self, name: str, source: int, tag: int) -> ProbeWait:
         source, tag = self._peer(source), constants.tag(tag)
         call = self._call(name, ("source", source), ("tag", tag))
         self._begin()
-        return Probe(self._strand, call, source, tag, self._context.members)
+        return ProbeWait(self._strand, call, source, tag, self._context.members)
 
     def _await_message(self, name: str, source: int, tag: int, status: Any) -> Message | None:
         probe = self._probe(name, source, tag)
@@ -379,3 +401,85 @@ class Communicator:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} rank {self.rank} of {self.size} {self._name}".rstrip() + ">"
+
+
+class CartesianCommunicator(Communicator):
+    """A communicator that carries a grid."""
+
+    @property
+    def _grid(self) -> Grid:
+        grid = self._context.grid
+        assert grid is not None
+        return grid
+
+    def Get_dim(self) -> int:
+        return len(self._grid.dims)
+
+    def Get_coords(self, rank: int) -> list[int]:
+        return self._grid.coordinates(rank)
+
+    def Get_cart_rank(self, coords: Sequence[int]) -> int:
+        return self._grid.rank(coords)
+
+    def Get_topo(self) -> tuple[list[int], list[int], list[int]]:
+        return list(self._grid.dims), [int(period) for period in self._grid.periods], self.coords
+
+    def Shift(self, direction: int, disp: int) -> tuple[int, int]:
+        return self._grid.shift(self.rank, direction, disp)
+
+    dim = property(Get_dim)
+    ndim = property(Get_dim)
+    topo = property(Get_topo)
+
+    @property
+    def dims(self) -> list[int]:
+        return list(self._grid.dims)
+
+    @property
+    def periods(self) -> list[int]:
+        return self.Get_topo()[1]
+
+    @property
+    def coords(self) -> list[int]:
+        return self._grid.coordinates(self.rank)
+
+
+class MatchedMessage:
+    """A message that `Mprobe` has taken out of the queue, still to be received."""
+
+    def __init__(self, comm: Communicator, message: Message | None) -> None:
+        self._comm = comm
+        self._message = message  # None: from nobody
+
+    def Recv(self, buf: Any, status: Any = None) -> None:
+        self._comm._complete(self._receive("Recv", buf), status)
+
+    def Irecv(self, buf: Any) -> SimulatedRequest:
+        return self._comm._request(self._receive("Irecv", buf))
+
+    def recv(self, status: Any = None) -> Any:
+        return self._comm._complete(self._receive("recv", OBJECT), status)
+
+    def irecv(self) -> SimulatedRequest:
+        return self._comm._request(self._receive("irecv", OBJECT))
+
+    def _receive(self, name: str, buf: Any) -> Pending:
+        return self._comm._receive_matched(name, buf, self._message)
+
+
+def _collective(name: str, read: Callable[..., Any], *, blocking: bool) -> Callable[..., Any]:
+    @wraps(read)
+    def call(self: Communicator, *arguments: Any, **keywords: Any) -> Any:
+        return self._take_part(name, read(self, *arguments, **keywords), blocking)
+
+    call.__name__ = name
+    call.__qualname__ = f"Communicator.{name}"
+    return call
+
+
+for _name, _read in (BUFFER_COLLECTIVES | OBJECT_COLLECTIVES | COMMUNICATOR_MAKERS).items():
+    setattr(Communicator, _name, _collective(_name, _read, blocking=True))
+for _name, _read in BUFFER_COLLECTIVES.items():
+    setattr(Communicator, f"I{_name.lower()}", _collective(f"I{_name.lower()}", _read, blocking=False))
+for _name, _read in GRID_MAKERS.items():
+    setattr(CartesianCommunicator, _name, _collective(_name, _read, blocking=True))

@@ -9,7 +9,9 @@ import pytest
 
 from adjointlab import arrays
 from adjointlab.layout import Layout
+from adjointlab.operator import basis_vector
 from adjointlab.partition import Partition
+from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.sum_reduce import SumReduce
 
@@ -170,3 +172,38 @@ def test_an_inactive_worker_with_elements_is_refused(spmd: Any) -> None:
 
     with pytest.raises(ValueError, match=r"x: shape \(4,\) on rank 0, which is inactive"):
         spmd(2, body)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_results_go_into_given_memory(library: str, dtype: str, spmd: Any) -> None:
+    def body(comm: Any) -> Any:
+        rank = comm.Get_rank()
+        operators = (
+            Broadcast(comm, Layout([4], Partition([1])), Partition([2]), dtype=dtype),
+            SumReduce(comm, Layout([4], Partition([2]), axes=[None]), Partition([1]), dtype=dtype),
+            AllSumReduce(comm, Layout([4], Partition([2]), axes=[None]), [0], dtype=dtype),
+        )
+        for operator in operators:
+            for apply, source, target in (
+                (operator.forward, operator.domain, operator.codomain),
+                (operator.adjoint, operator.codomain, operator.domain),
+            ):
+                x = basis_vector(source, 2, rank, library)
+                out = arrays.empty(target.tensors[0].layout.local_shape(rank), dtype, library)
+                given = apply(*x, out=out)
+                assert (given is out) == target.tensors[0].layout.partition.is_active(rank)
+                np.testing.assert_array_equal(arrays.to_numpy(given), arrays.to_numpy(apply(*x)))
+
+    spmd(2, body)
+
+
+def test_memory_for_results_must_fit_and_be_row_major(spmd: Any) -> None:
+    def body(comm: Any) -> Any:
+        operator = Broadcast(comm, Layout([4, 2], Partition([1, 1])), Partition([1, 1]))
+        with pytest.raises(ValueError, match=r"out: shape \(2, 4\) on rank 0"):
+            operator.forward(np.zeros((4, 2)), out=np.zeros((2, 4)))
+        with pytest.raises(ValueError, match="out: an array on rank 0 is not in row-major order"):
+            operator.forward(np.zeros((4, 2)), out=np.zeros((2, 4)).T)
+
+    spmd(1, body)

@@ -18,7 +18,9 @@ import pytest
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import PeerFailed, Raised, Returned
 
-pytestmark = pytest.mark.skipif(not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3")
+pytestmark = pytest.mark.skipif(
+    not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3"
+)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +126,9 @@ def _leave(context, payload):
     context.comm.Barrier()
 
 
-@pytest.mark.parametrize("exception", [ValueError("why"), SystemExit(3)], ids=lambda exception: type(exception).__name__)
+@pytest.mark.parametrize(
+    "exception", [ValueError("why"), SystemExit(3)], ids=lambda exception: type(exception).__name__
+)
 def test_an_exception_is_an_outcome_with_the_line_that_raised_it(world, exception):
     run = world.run(_leave, exception)
 
@@ -222,7 +226,9 @@ def test_waiting_followers_leave_the_processor_alone(world):
 
 def test_a_communicator_serves_all_good_runs(world):
     spoilt = world.spoilt
-    communicators = {id(world.run(lambda context, _: None)) and id(world._teams[world.ranks]) for _ in range(5)}
+    communicators = {
+        id(world.run(lambda context, _: None)) and id(world._teams[world.ranks]) for _ in range(5)
+    }
 
     assert len(communicators) == 1
     assert world.spoilt == spoilt

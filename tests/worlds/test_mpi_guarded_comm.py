@@ -1,0 +1,310 @@
+"""The guarded communicator does what mpi4py's does, and no wait of it is MPI's own.
+
+``mpiexec -n 3 python -m pytest tests/worlds/test_mpi_guarded_comm.py``
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from adjointlab import MPI
+from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.world import Raised
+
+pytestmark = pytest.mark.skipif(
+    not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3"
+)
+
+if is_launched():
+    from mpi4py import MPI as MPI4PY
+
+    from adjointlab.worlds.mpi import MPIWorld
+
+
+@pytest.fixture(scope="module")
+def world():
+    world = MPIWorld(patience=5.0)
+    yield world
+    world.close()
+
+
+@pytest.fixture(scope="module")
+def plain():
+    comm = MPI4PY.COMM_WORLD.Dup()
+    yield comm
+    comm.Free()
+
+
+def ramp(comm, count):
+    return 10.0 * comm.rank + np.arange(count)
+
+
+def counts(comm):
+    return [rank + 1 for rank in range(comm.size)]
+
+
+def gatherv(comm, mpi):
+    received = np.zeros(sum(counts(comm))) if comm.rank == 1 else None
+    comm.Gatherv(ramp(comm, comm.rank + 1), [received, counts(comm), None, mpi.DOUBLE], root=1)
+    return received
+
+
+def scatterv(comm, mpi):
+    sent = [np.arange(float(sum(counts(comm)))), counts(comm)] if comm.rank == 0 else None
+    received = np.zeros(comm.rank + 1)
+    comm.Scatterv(sent, received)
+    return received
+
+
+def allgatherv(comm, mpi):
+    received = np.zeros(sum(counts(comm)))
+    comm.Allgatherv([ramp(comm, comm.rank + 1), mpi.DOUBLE], [received, counts(comm)])
+    return received
+
+
+def alltoallv(comm, mpi):
+    received = np.zeros(comm.size * (comm.rank + 1))
+    comm.Alltoallv([ramp(comm, sum(counts(comm))), counts(comm)], [received, [comm.rank + 1] * comm.size])
+    return received
+
+
+def into(shape, call, dtype=float):
+    """Call with a receive buffer, and return that."""
+    received = np.zeros(shape, dtype)
+    call(received)
+    return received
+
+
+def in_place(comm, mpi):
+    both = ramp(comm, 3)
+    comm.Allreduce(mpi.IN_PLACE, both, op=mpi.MAX)
+    return both
+
+
+def reduce_scatter(comm, mpi):
+    return into(
+        comm.rank + 1,
+        lambda received: comm.Reduce_scatter(ramp(comm, sum(counts(comm))), received, counts(comm), mpi.SUM),
+    )
+
+
+def started(name):
+    def call(comm, mpi):
+        received = np.zeros(2)
+        getattr(comm, name)(ramp(comm, 2), received, op=mpi.SUM).Wait()
+        return received
+
+    return call
+
+
+def ring(comm, mpi):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    first, second = np.zeros(2), np.zeros(2)
+    requests = [
+        comm.Irecv(second, source=left, tag=2),
+        comm.Irecv(first, source=left, tag=1),
+        comm.Isend(ramp(comm, 2), dest=right, tag=1),
+        comm.Issend([ramp(comm, 4), 2, mpi.DOUBLE], dest=right, tag=2),
+    ]
+    mpi.Request.Waitall(requests)
+    replaced = ramp(comm, 2)
+    comm.Sendrecv_replace(replaced, right, source=left)
+    return first, second, replaced
+
+
+def nobody(comm, mpi):
+    """Messages to and from nobody."""
+    received = ramp(comm, 2)
+    comm.Send(received, mpi.PROC_NULL)
+    comm.Recv(received, mpi.PROC_NULL)
+    comm.Sendrecv(received, mpi.PROC_NULL, 0, received, mpi.PROC_NULL)
+    return received
+
+
+def status(comm, mpi):
+    found, probed, object_found = mpi.Status(), mpi.Status(), mpi.Status()
+    right = (comm.rank + 1) % comm.size
+    request = comm.Isend(ramp(comm, 3), right, tag=7)
+    comm.Probe(mpi.ANY_SOURCE, mpi.ANY_TAG, probed)
+    comm.Recv(np.zeros(5), mpi.ANY_SOURCE, mpi.ANY_TAG, found)
+    request.Wait()
+    request = comm.isend("text", right, tag=8)
+    comm.recv(source=mpi.ANY_SOURCE, tag=mpi.ANY_TAG, status=object_found)
+    request.wait()
+    return [(each.Get_source(), each.Get_tag(), each.Get_count(mpi.DOUBLE)) for each in (found, probed)], (
+        object_found.Get_source(),
+        object_found.Get_tag(),
+    )
+
+
+def some_requests(comm, mpi):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    received = [np.zeros(1) for _ in range(3)]
+    requests = [comm.Irecv(each, left, tag) for tag, each in enumerate(received)]
+    for tag in (2, 0, 1):
+        comm.Send(ramp(comm, 1) + tag, right, tag)
+    finished = {mpi.Request.Waitany(requests)}
+    while (some := mpi.Request.Waitsome(requests)) is not None:
+        finished.update(some)
+    return sorted(finished), received, mpi.Request.Testall(requests)
+
+
+def derived(comm, mpi):
+    halves = comm.Split(comm.rank % 2, key=-comm.rank)
+    some = comm.Split(mpi.UNDEFINED if comm.rank else 0)
+    group = comm.Get_group().Incl([1, 0])
+    pair = comm.Create_group(group) if comm.rank < 2 else comm.Dup().Split(5)
+    if comm.rank < 2:
+        comm.Dup().Split(4)
+    created = comm.Create(group)
+    answer = (
+        halves.allgather(comm.rank),
+        bool(some),
+        pair.allgather(comm.rank) if comm.rank < 2 else None,
+        created.rank if comm.rank < 2 else bool(created),
+    )
+    halves.Free()
+    return answer
+
+
+def grid(comm, mpi):
+    cart = comm.Create_cart([comm.size, 1], periods=[False, True])
+    lines = cart.Sub([True, False])
+    up, down = cart.Shift(0, 1)
+    return (
+        list(cart.Get_coords(cart.rank)),
+        cart.Get_cart_rank([0, 0]),
+        [up == mpi.PROC_NULL, down == mpi.PROC_NULL],
+        list(map(list, cart.Get_topo())),
+        (cart.Get_dim(), lines.size, lines.allreduce(1)),
+        tuple(cart.Shift(1, 1)),
+    )
+
+
+def objects(comm, mpi):
+    right, left, size = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size, comm.size
+    mine = {"rank": comm.rank, "data": "x" * 10000 * comm.rank}
+    requests = [comm.irecv(source=left, tag=3), comm.irecv(source=left, tag=3)]
+    comm.isend("first", right, tag=3).wait()
+    comm.send(mine, right, tag=3)
+    second, first = requests[1].wait(), requests[0].wait()
+    assert first == "first"
+    return (
+        second,
+        comm.sendrecv(mine, right, source=left),
+        comm.bcast(mine if comm.rank == 1 else None, root=1),
+        comm.gather(mine, root=1),
+        comm.scatter([mine] * size if comm.rank == 0 else None),
+        comm.allgather(mine),
+        comm.alltoall([(comm.rank, to) for to in range(size)]),
+        comm.reduce(comm.rank, op=mpi.MAX, root=1),
+        comm.allreduce([comm.rank]),
+        comm.scan(comm.rank),
+        comm.exscan(comm.rank),
+        comm.barrier(),
+    )
+
+
+CALLS = {
+    "Barrier": lambda comm, mpi: comm.Barrier(),
+    "Bcast": lambda comm, mpi: into(2, lambda both: (both.__iadd__(comm.rank), comm.Bcast(both, root=1))),
+    "Gather": lambda comm, mpi: into(
+        (comm.size, 2),
+        lambda received: comm.Gather(ramp(comm, 2), received if comm.rank == 1 else None, root=1),
+    ),
+    "Gatherv": gatherv,
+    "Scatter": lambda comm, mpi: into(
+        2, lambda received: comm.Scatter(ramp(comm, 2 * comm.size) if comm.rank == 0 else None, received)
+    ),
+    "Scatterv": scatterv,
+    "Allgather": lambda comm, mpi: into(
+        2 * comm.size, lambda received: comm.Allgather(ramp(comm, 2), received)
+    ),
+    "Allgatherv": allgatherv,
+    "Alltoall": lambda comm, mpi: into(
+        comm.size, lambda received: comm.Alltoall(ramp(comm, comm.size), received)
+    ),
+    "Alltoallv": alltoallv,
+    "Reduce": lambda comm, mpi: into(2, lambda received: comm.Reduce(ramp(comm, 2), received, mpi.MIN, 1)),
+    "Allreduce": lambda comm, mpi: into(
+        2, lambda received: comm.Allreduce(ramp(comm, 2), received, op=mpi.PROD)
+    ),
+    "Allreduce, in place": in_place,
+    "Reduce_scatter": reduce_scatter,
+    "Reduce_scatter_block": lambda comm, mpi: into(
+        2, lambda received: comm.Reduce_scatter_block(ramp(comm, 2 * comm.size), received)
+    ),
+    "Scan": lambda comm, mpi: into(2, lambda received: comm.Scan(ramp(comm, 2), received)),
+    "Exscan": lambda comm, mpi: into(2, lambda received: comm.Exscan(ramp(comm, 2), received)),
+    "Iallreduce": started("Iallreduce"),
+    "Iscan": started("Iscan"),
+    "a ring of messages": ring,
+    "messages to nobody": nobody,
+    "statuses": status,
+    "several requests": some_requests,
+    "derived communicators": derived,
+    "a grid": grid,
+    "objects": objects,
+}
+
+
+@pytest.mark.parametrize("constants", ["adjointlab", "mpi4py"])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_does_what_mpi4py_does(world, plain, name, constants):
+    if plain.size < 2:
+        pytest.skip("two processes are needed")
+    call = CALLS[name]
+    run = world.run(lambda context, _: call(context.comm, MPI if constants == "adjointlab" else MPI4PY))
+    expected = plain.allgather(call(plain, MPI4PY))
+
+    assert run.completed, run
+    # Printed, they are equal only if they are equal entry by entry, nested as they may be.
+    assert repr(run.values) == repr(tuple(expected))
+
+
+def test_torch_tensors_are_buffers(world):
+    torch = pytest.importorskip("torch")
+
+    def body(context, _):
+        total = torch.empty(3, dtype=torch.float32)
+        context.comm.Allreduce(torch.full((3,), float(context.rank + 1)), total)
+        return total.tolist()
+
+    expected = [float(sum(range(1, world.ranks + 1)))] * 3
+    assert world.run(body).values == (expected,) * world.ranks
+
+
+def test_a_name_that_is_not_there_says_what_is(world):
+    run = world.run(lambda context, _: context.comm.Bsend)
+
+    for outcome in run.outcomes:
+        assert isinstance(outcome, Raised)
+        assert outcome.kind == "AttributeError"
+        assert "no 'Bsend'" in outcome.message
+        assert all(name in outcome.message for name in ("Allreduce", "Irecv", "Create_cart", "bcast"))
+
+
+def test_a_cancelled_receive_is_not_left_open(world):
+    def body(context, _):
+        requests = [context.comm.Irecv(np.empty(1), source=0, tag=99), context.comm.irecv(source=0, tag=99)]
+        for request in requests:
+            request.Cancel()
+            request.Wait()
+
+    assert world.run(body).completed
+
+
+def test_the_worlds_communicator_cannot_be_freed(world):
+    assert all(
+        "cannot be freed" in outcome.message for outcome in world.run(lambda c, _: c.comm.Free()).outcomes
+    )
+
+
+def test_a_freed_communicator_cannot_be_used(world):
+    def body(context, _):
+        derived = context.comm.Dup()
+        derived.Free()
+        derived.Barrier()
+
+    assert all("has been freed" in outcome.message for outcome in world.run(body).outcomes)
