@@ -52,7 +52,8 @@ Subjects = Annotated[
     ),
 ]
 Ranks = Annotated[
-    int | None, typer.Option("--ranks", min=1, help="Largest number of ranks. Default: 8, or those of mpiexec.")
+    int | None,
+    typer.Option("--ranks", min=1, help="Largest number of ranks. Default: 8, or those of mpiexec."),
 ]
 
 
@@ -71,14 +72,17 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def check(
     subjects: Subjects = None,
     cases: Annotated[int, typer.Option(min=1, help="Cases to draw for each check.")] = 100,
-    seed: Annotated[int | None, typer.Option(help="Seed of the draws. Default: a fresh one, which is printed.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the draws. Default: a fresh one, which is printed.")
+    ] = None,
     ranks: Ranks = None,
     checks: Annotated[
         list[str] | None, typer.Option("--check", metavar="NAME", help="Only this check. May be repeated.")
     ] = None,
     folder: Annotated[Path, typer.Option(help="Where failures are stored.")] = Path(".adjointlab"),
     json_to: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the verdicts as JSON; - is standard output.")
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Write the verdicts as JSON; - is standard output."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print failures only.")] = False,
 ) -> int:
@@ -191,7 +195,9 @@ def _plan(found: list[Found], only: list[str] | None) -> list[tuple[Found, str]]
         (entry, name) for entry in found for name in checks_of(entry.subject) if only is None or name in only
     ]
     if not plan:
-        raise _Usage(f"--check: none of the subjects has the check {', '.join(only or ())}; see adjointlab list")
+        raise _Usage(
+            f"--check: none of the subjects has the check {', '.join(only or ())}; see adjointlab list"
+        )
     return plan
 
 
@@ -270,7 +276,10 @@ def _guarded(run: Callable[[], Any]) -> int:
 
     errors = _Output(to_stderr=True)
     try:
-        return int(run() or 0)
+        code = int(run() or 0)
+        if code == INTERRUPTED:  # typer has turned the exception into a code
+            errors.line("interrupted")
+        return code
     except KeyboardInterrupt:
         errors.line("interrupted")
         return INTERRUPTED
@@ -330,7 +339,12 @@ def _progress(
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     # No thread of its own: the simulated world decides who runs.
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task("")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,13 +31,16 @@ _OPTIONS = {
     "seed": ("", "seed of the session (default: a fresh one, which the header tells)"),
     "ranks": ("8", "largest number of ranks of a case (default: 8, or those of mpiexec)"),
     "world": ("auto", "where coherence tests run: auto (MPI under mpiexec), simulated, or mpi"),
-    "folder": (".adjointlab", "where failures are stored and replayed from, relative to the root of the tests"),
+    "folder": (
+        ".adjointlab",
+        "where failures are stored and replayed from, relative to the root of the tests",
+    ),
     "patience": ("300", "under mpiexec, seconds that ranks wait for one another between tests"),
 }
 _WORLDS = ("auto", "simulated", "mpi")
 
-_ranks_key = pytest.StashKey["Ranks"]()
-_profile_key = pytest.StashKey["Profile"]()
+_ranks_key: pytest.StashKey[Ranks] = pytest.StashKey()
+_profile_key: pytest.StashKey[Profile] = pytest.StashKey()
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]:
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
     """Under mpiexec the ranks meet for the first time when each has loaded its conftest files, or failed to."""
     if not is_launched():
         return (yield)
@@ -174,7 +177,9 @@ def _profile(config: pytest.Config) -> Profile:
     if world not in _WORLDS:
         raise pytest.UsageError(f"adjointlab_world: {world!r} is not one of {', '.join(_WORLDS)}")
     if world == "mpi" and not is_launched():
-        raise pytest.UsageError("--adjointlab-world=mpi: start the tests with mpiexec, as in mpiexec -n 4 pytest")
+        raise pytest.UsageError(
+            "--adjointlab-world=mpi: start the tests with mpiexec, as in mpiexec -n 4 pytest"
+        )
     return Profile(
         # Continuous integration draws fewer, but fresh ones each time: it runs often.
         cases=_number("cases", value("cases") or ("50" if os.environ.get("CI") else "100"), least=1),

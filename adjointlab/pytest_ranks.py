@@ -7,7 +7,8 @@ are loaded, when tests are collected, before each coherence test, and at the end
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,7 +107,7 @@ class Ranks:
             self._uncollected.append((report.nodeid, report.longreprtext))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection(self, session: pytest.Session) -> Iterator[object]:
+    def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
         """Compare what the ranks are going to run."""
         try:
             result = yield
@@ -188,6 +189,10 @@ class Ranks:
         self._assembly.leave(_Farewell(int(pytest.ExitCode.INTERNAL_ERROR), "it ended before its tests", ()))
         if self._unanswered:
             # Nobody can leave MPI in order while some rank sits in a test.
+            sys.stderr.write(
+                f"rank {self.rank}: {self._reason or 'tests done'}; not all ranks have ended: ending them\n"
+            )
+            sys.stderr.flush()
             self._assembly.abort(int(pytest.ExitCode.INTERRUPTED))
 
     def _last_patience(self) -> float:
@@ -197,7 +202,7 @@ class Ranks:
         )
         patience = min(_SOON, self._assembly.patience) if interrupted else self._assembly.patience
         # Rank 0 gives up first, as it has something to print before all are ended.
-        return patience if self.rank == 0 else 2 * patience + _SOON
+        return patience if self.rank == 0 else patience + _SOON / 2
 
     def _show(self, config: pytest.Config, farewells: list[_Farewell | None]) -> None:
         seen = {(report.nodeid, report.when, report.longreprtext) for report in self._failed}
@@ -253,8 +258,13 @@ def _difference(collected: list[_Collected]) -> str:
         counts = ", ".join(str(len(other.tests)) for other in collected)
         lines.append(f"numbers of tests, by rank: {counts}")
         if all(sorted(other.tests) == sorted(first.tests) for other in collected):
-            place = next(i for i in range(len(first.tests)) if len({other.tests[i] for other in collected}) > 1)
-            lines += [f"test {place + 1} on rank {rank}: {other.tests[place]}" for rank, other in enumerate(collected)]
+            place = next(
+                i for i in range(len(first.tests)) if len({other.tests[i] for other in collected}) > 1
+            )
+            lines += [
+                f"test {place + 1} on rank {rank}: {other.tests[place]}"
+                for rank, other in enumerate(collected)
+            ]
             lines.append(
                 "They are the same tests in another order. With a plugin that shuffles them, give all ranks the same "
                 "seed (--randomly-seed=1, --random-order-seed=1) or switch "

@@ -40,9 +40,10 @@ __all__ = ["as_data", "exit_code", "failure_text", "replay_command", "summary", 
 _COLOURS = {Status.COHERENT: "green", Status.INCOHERENT: "bold red", Status.UNJUDGED: "bold yellow"}
 _PACKAGE = Path(__file__).parent
 _OWN_FRAMES = re.compile(
-    "  File \"(" + "|".join(re.escape(str(_PACKAGE / room)) for room in ("checks", "harness", "worlds", "operator.py"))
+    '  File "('
+    + "|".join(re.escape(str(_PACKAGE / room)) for room in ("checks", "harness", "worlds", "operator.py"))
     # ... and what stands between the lab and a strategy.
-    + "|[^\"]*[/\\\\]site-packages[/\\\\]hypothesis[/\\\\])"
+    + '|[^"]*[/\\\\]site-packages[/\\\\]hypothesis[/\\\\])'
 )
 
 
@@ -61,7 +62,12 @@ def failure_text(attempt: Attempt) -> str:
     if attempt.written is not None:
         lines.append(("replay", replay_command(attempt)))
         if report.spaces is not None:
-            lines.append(("script", f"{_relative(attempt.written.script)}         (needs only the operator and mpi4py)"))
+            lines.append(
+                (
+                    "script",
+                    f"{_relative(attempt.written.script)}         (needs only the operator and mpi4py)",
+                )
+            )
     elif attempt.unwritten:
         lines.append(("replay", f"could not be stored: {attempt.unwritten}"))
     # The partition's line stands alone; aligned with it, all others would stand too far in.
@@ -71,7 +77,9 @@ def failure_text(attempt: Attempt) -> str:
         [
             f"{report.subject}: {report.verdict.headline}{_history(attempt)}",
             *(
-                f"  partition {text}" if label == "partition" else f"  {label:<{width}}  {text.replace(chr(10), margin)}"
+                f"  partition {text}"
+                if label == "partition"
+                else f"  {label:<{width}}  {text.replace(chr(10), margin)}"
                 for label, text in lines
             ),
         ]
@@ -127,7 +135,9 @@ def reach(report: Report) -> str:
     if isinstance(error := figures.get("floating error (eq. 26)"), float):
         notes.append(f"floating error {error:.1g}")
     if proved := figures.get("proved"):
-        notes.append("entries: " + ("all or a sample" if proved == "various" else str(proved).removesuffix(" entries")))
+        notes.append(
+            "entries: " + ("all or a sample" if proved == "various" else str(proved).removesuffix(" entries"))
+        )
     return "; ".join(notes)
 
 
@@ -162,7 +172,9 @@ def _entry(attempt: Attempt) -> dict[str, Any]:
         "headline": report.verdict.headline,
         "kind": report.verdict.kind,
         "lines": [[label, text] for label, text in report.verdict.lines],
-        "figures": {name: _finite(value) for name, value in (report.figures or report.verdict.figures).items()},
+        "figures": {
+            name: _finite(value) for name, value in (report.figures or report.verdict.figures).items()
+        },
         "cases": report.tried,
         "seed": report.seed,
         "seconds": round(report.seconds, 3),

@@ -41,7 +41,7 @@ from adjointlab.worlds.launch import open_world  # noqa: E402
 KINDS = ("dropped", "doubled", "redirected to a rank", "redirected to a slice", "moved")
 PLACES = ("forward", "adjoint", "both")
 CHECKS = ("adjoint", "matrix", "specification")
-PRIMITIVES = ("broadcast", "sum-reduce", "all-reduce", "copy", "move")
+PRIMITIVES = ("broadcast", "sum-reduce", "all-reduce", "copy", "move", "copy in place", "move in place")
 LARGEST = 48
 """Elements of all local tensors of a geometry at most, so that matrices are quick to compare."""
 
@@ -105,6 +105,9 @@ def draw_geometry(random_: random.Random, ranks: int) -> Geometry:
         layout = Layout([random_.randint(1, 3) for _ in range(order)], Partition((1,) * order, [source]))
         return Geometry(primitive, ranks, {"layout": layout, "destination": destination, "form": primitive})
     size = random_.randint(1, ranks)
+    if primitive.endswith("in place"):
+        workers = Partition((size,), random_.sample(range(ranks), size))
+        return Geometry(primitive, ranks, {"layout": _laid(random_, workers, [0]), "in_place": True})
     grid = random_.choice(strategies.grids(size, order))
     workers = random_.sample(range(ranks), size)
     many = Partition(grid, workers)
@@ -135,6 +138,7 @@ def programs(geometry: Geometry) -> tuple[Space, Space, Program]:
     """The spaces of a primitive in a geometry, and its specification."""
     from adjointlab.primitives.all_sum_reduce import AllSumReduce
     from adjointlab.primitives.broadcast import Broadcast
+    from adjointlab.primitives.memory import Copy, Move
     from adjointlab.primitives.send_receive import SendReceive
     from adjointlab.primitives.sum_reduce import SumReduce
 
@@ -144,6 +148,8 @@ def programs(geometry: Geometry) -> tuple[Space, Space, Program]:
         "all-reduce": AllSumReduce,
         "copy": SendReceive,
         "move": SendReceive,
+        "copy in place": Copy,
+        "move in place": Move,
     }
     operator = operators[geometry.primitive](_Alone(geometry.ranks), **geometry.arguments)
     specification = operator.specification()

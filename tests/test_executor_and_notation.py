@@ -22,8 +22,8 @@ c = Buffer(1, "scratch", (2,))
 SHIFT = Program([a, b], [Allocate(c), Add(a.whole, c.whole), Clear(a.whole), Add(c.whole, b.whole), Deallocate(c)])
 
 
-def on_ranks(ranks: int, body: Any) -> tuple[Any, ...]:
-    result = SimulatedWorld(ranks).run(lambda context, _: body(context.comm))
+def on_ranks(ranks: int, body: Any, seed: int = 0) -> tuple[Any, ...]:
+    result = SimulatedWorld(ranks).run(lambda context, _: body(context.comm), seed=seed)
     assert result.completed, (result.outcomes, result.findings)
     return result.values
 
@@ -39,14 +39,15 @@ def test_over_a_communicator_a_program_has_its_matrix(library: str) -> None:
         np.testing.assert_array_equal(adjoint, SHIFT.matrix().T)
 
 
-def test_a_message_is_a_copy_that_later_steps_cannot_change() -> None:
-    """Rank 0 clears what it has just sent."""
+@pytest.mark.parametrize("seed", range(8))
+def test_a_message_is_a_copy_that_later_steps_cannot_change(seed: int) -> None:
+    """Rank 0 clears what it has just sent, under schedules that read messages early or late."""
 
     def body(comm: Any) -> Any:
         program = Program([a, b], move(a.whole, b[:]))
         return execute(program, comm, {"x": np.array([1.0, 2.0]) + comm.Get_rank()})["x"]
 
-    for rank, x in enumerate(on_ranks(2, body)):
+    for rank, x in enumerate(on_ranks(2, body, seed)):
         np.testing.assert_array_equal(x, [[0, 0], [1, 2]][rank])
 
 

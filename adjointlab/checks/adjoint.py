@@ -121,8 +121,11 @@ def _products(bench: Bench, number: int, bound: int) -> Products:
     seed = bench.setting.seed + number
     fractional = not any(t.element.is_integer for t in (*bench.domain.tensors, *bench.codomain.tensors))
     exponent_x, exponent_y = (exponents[seed % 4], exponents[seed // 4 % 4]) if fractional else (0, 0)
-    x, y = bench.primal(number, bound, exponent_x), bench.dual(number, bound, exponent_y)
-    image, coimage = bench.forward(x), bench.adjoint(y)
+    placed_x = bench.placed(bench.domain, "primal", number, bound, exponent_x)
+    placed_y = bench.placed(bench.codomain.dual, "dual", number, bound, exponent_y)
+    image, coimage = bench.forward([p.view for p in placed_x]), bench.adjoint([p.view for p in placed_y])
+    # Paired with the values that were drawn: an operator that spoils its argument is the purity check's matter.
+    x, y = [p.values for p in placed_x], [p.values for p in placed_y]
     rank, domain, codomain = bench.rank, bench.domain, bench.codomain
     squares = (
         _square(codomain, image, rank),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
@@ -17,6 +16,8 @@ from adjointlab.space import Space
 from adjointlab.values import Draw, local_values
 
 __all__ = ["Bench", "Gain", "Setting"]
+
+T = TypeVar("T")
 
 PROBED_DIMENSION = 64
 """The largest domain whose gain is read off a basis probe when nobody declares it."""
@@ -52,6 +53,30 @@ class Gain:
         return self.source in ("declared", "program")
 
 
+class _kept(Generic[T]):
+    """A property that is computed once and kept.
+
+    Up to Python 3.11 `functools.cached_property` holds a lock of the class while it computes. What is computed here
+    communicates, and simulated ranks are threads: the second rank would wait for the lock, and the first for it.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self.compute, self.name = compute, compute.__name__
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> _kept[T]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+
+    def __get__(self, instance: object | None, owner: type) -> _kept[T] | T:
+        if instance is None:
+            return self
+        value = vars(instance)[self.name] = self.compute(instance)
+        return value
+
+
 class Bench:
     """One rank's operator, with the values that its case draws for it."""
 
@@ -68,7 +93,7 @@ class Bench:
         self.comm = comm
         self.rank: int = comm.Get_rank()
 
-    @cached_property
+    @_kept
     def operator(self) -> LinearOperator:
         """The instance under test."""
         return self._make()
@@ -117,7 +142,7 @@ class Bench:
         """Local tensors as NumPy arrays of their own, to be sent to the judge."""
         return tuple(np.array(arrays.to_numpy(array)) for array in local)
 
-    @cached_property
+    @_kept
     def gain(self) -> Gain:
         """Collective where nobody declares it: read off the program, else off a basis probe of a small case."""
         operator = self.operator
@@ -133,7 +158,7 @@ class Bench:
             return Gain(0, operator.fan_in or dimension, 0.0, "unknown")
         return _probed(operator.matrix(), operator.fan_in)
 
-    @cached_property
+    @_kept
     def precision(self) -> int:
         """p: integers up to 2**p are exact in every tensor of both spaces."""
         tensors = (*self.domain.tensors, *self.codomain.tensors)
@@ -157,7 +182,7 @@ class Bench:
             raise Inapplicable(f"no integer is exact under a gain of {self.gain.value} with {self.precision} bits")
         return bound
 
-    @cached_property
+    @_kept
     def tolerance(self) -> float:
         """How far two computations of one value may differ, relative to the largest.
 

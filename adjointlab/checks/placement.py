@@ -21,8 +21,12 @@ ORDERS = ("row-major", "column-major", "strided", "offset", "reversed")
 
 @dataclass(frozen=True)
 class Placed:
-    """An array in its place: the view that the operator gets, and the buffer around it with a copy of its bits."""
+    """An array in its place: the view that the operator gets, and the buffer around it with a copy of its bits.
 
+    `values` are the same in NumPy, out of the operator's reach.
+    """
+
+    values: np.ndarray[Any, Any]
     view: Any
     base: Any
     before: np.ndarray[Any, Any]
@@ -63,7 +67,7 @@ def place(values: np.ndarray[Any, Any], dtype: str, library: str, order: str) ->
         inner = inner[tuple(slice(None, None, -1) for _ in values.shape)]
     if values.size:
         arrays.copy_into(inner, arrays.from_numpy(values, dtype, library))
-    return Placed(inner, base, _bits(base))
+    return Placed(values, inner, base, _bits(base))
 
 
 def _filled(shape: tuple[int, ...], dtype: str, library: str, fill: float) -> Any:

@@ -38,11 +38,9 @@ class ReentrancyCheck(Check):
 
     def observe(self, bench: Bench) -> Observation:
         bound = bench.integers()
-        xs = [bench.primal(number, bound) for number in range(_CALLS)]
-        ys = [bench.dual(number, bound) for number in range(_CALLS)]
         used, other = bench.operator, bench.fresh()
-        forward = _calls(bench, bench.forward, xs, used, other)
-        adjoint = _calls(bench, bench.adjoint, ys[::-1], used, other)
+        forward = _calls(bench, bench.forward, lambda call: bench.primal(call, bound), used, other)
+        adjoint = _calls(bench, bench.adjoint, lambda call: bench.dual(_CALLS - call, bound), used, other)
         return Observation(forward, adjoint, bench.tolerance)
 
     def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
@@ -68,20 +66,21 @@ class ReentrancyCheck(Check):
 def _calls(
     bench: Bench,
     apply: Callable[[Sequence[Any], LinearOperator], tuple[Any, ...]],
-    arguments: Sequence[tuple[Any, ...]],
+    argument: Callable[[int], tuple[Any, ...]],
     used: LinearOperator,
     other: LinearOperator,
 ) -> tuple[dict[str, Local], ...]:
     results: list[dict[str, Local]] = []
     returned = []
-    for call, argument in enumerate(arguments):
-        output = apply(argument, used)
+    for call in range(_CALLS):
+        output = apply(argument(call), used)
         returned.append(output)
         results.append({"on return": bench.numpy(output)})
         # The other instance works on other data in between.
-        apply(arguments[(call + 1) % len(arguments)], other)
+        apply(argument((call + 1) % _CALLS), other)
     for entry, output in zip(results, returned, strict=True):
         entry["after later calls"] = bench.numpy(output)
-    for entry, argument in zip(results, arguments, strict=True):
-        entry["fresh"] = bench.numpy(apply(argument, bench.fresh()))
+    for call, entry in enumerate(results):
+        # Drawn anew: an operator that spoils its argument is the purity check's matter.
+        entry["fresh"] = bench.numpy(apply(argument(call), bench.fresh()))
     return tuple(results)

@@ -103,7 +103,9 @@ def _again(world: World, run: Runner, subject: Subject, case: Case) -> Report:
         if witness is not None and witness[0].status is Status.INCOHERENT:
             verdict = replace(verdict, lines=witness[0].lines)
     seed = case.setting.seed
-    return Report(subject.name, case.check, world.name, verdict, 1, seed, 0.0, case, spaces, case.ranks, verdict.figures)
+    return Report(
+        subject.name, case.check, world.name, verdict, 1, seed, 0.0, case, spaces, case.ranks, verdict.figures
+    )
 
 
 def _unfinished(world: World, subject: Subject, check: str, seed: int, error: Exception) -> Report:

@@ -60,7 +60,9 @@ def find_subject(reference: str) -> Subject:
     """The one subject that `reference` names. Raises :class:`NotFound`, also where it names several."""
     found = find([reference])
     if len(found) != 1:
-        raise NotFound(f"{reference} names {len(found)} subjects: {', '.join(entry.reference for entry in found)}")
+        raise NotFound(
+            f"{reference} names {len(found)} subjects: {', '.join(entry.reference for entry in found)}"
+        )
     return found[0].subject
 
 
@@ -109,7 +111,9 @@ def _find(reference: str) -> list[Found]:
         module = _load_file(Path(place), reference)
         where = place
     else:
-        named = [] if name or "." in place else [entry for entry in installed() if entry.subject.name == place]
+        named = (
+            [] if name or "." in place else [entry for entry in installed() if entry.subject.name == place]
+        )
         if named:
             return named
         module = _load_module(place, reference)
@@ -137,14 +141,24 @@ def _attribute(module: ModuleType, name: str, where: str) -> list[tuple[str, Sub
         return [(name, value)]
     if inspect.isclass(value) and (issubclass(value, LinearOperator) or hasattr(value, "adjoint")):
         # The operator's own module first: that is where its author put the subject.
-        declared = [(attribute, subject) for attribute, subject in _subjects(module) if subject.target is value]
+        declared = [
+            (attribute, subject) for attribute, subject in _subjects(module) if subject.target is value
+        ]
         if declared:
             return declared
         others = [entry for entry in installed() if entry.subject.target is value]
         if others:
             return [(entry.subject.draws.__name__, entry.subject) for entry in others]
-        raise NotFound(f"{where}:{name} is an operator, and nothing says how to draw its cases; {_how_to_declare(name)}")
-    kind = "class" if inspect.isclass(value) else "function" if inspect.isfunction(value) else type(value).__name__
+        raise NotFound(
+            f"{where}:{name} is an operator, and nothing says how to draw its cases; {_how_to_declare(name)}"
+        )
+    kind = (
+        "class"
+        if inspect.isclass(value)
+        else "function"
+        if inspect.isfunction(value)
+        else type(value).__name__
+    )
     raise NotFound(f"{where}:{name} is a {kind}, not a subject; {_how_to_declare('MyOperator')}")
 
 
@@ -224,7 +238,9 @@ def _search(folder: Path) -> None:
 
 def _brief(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
+    ]
     outside = [frame for frame in frames if frame.filename != __file__]
     return f"{text} ({_short(outside[-1].filename)}:{outside[-1].lineno})" if outside else text
 

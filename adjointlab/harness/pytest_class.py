@@ -27,7 +27,10 @@ def coherence_tests(subject: Subject, *, checks: Sequence[str] | None = None) ->
     names = checks_of(subject) if checks is None else tuple(checks)
     for name in names:
         check_named(name)
-    members: dict[str, Any] = {"__doc__": f"The coherence of {subject.name}.", "__module__": subject.draws.__module__}
+    members: dict[str, Any] = {
+        "__doc__": f"The coherence of {subject.name}.",
+        "__module__": subject.draws.__module__,
+    }
     for name in names:
         members[f"test_{name}"] = _test(subject, name)
     return type(f"Test{subject.name}", (), members)

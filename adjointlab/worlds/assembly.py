@@ -74,7 +74,11 @@ class Assembly:
         telling then which words belong together: leave.
         """
         self._tell(_Word(label, payload, last=False))
-        self._await(lambda: all(self._heard), self.patience, lambda: any(not self._is_at(label, w) for w in self._heard))
+        self._await(
+            lambda: all(self._heard),
+            self.patience,
+            lambda: any(not self._is_at(label, w) for w in self._heard),
+        )
         if not all(self._is_at(label, words) and words for words in self._heard):
             raise Apart(tuple(words[0].label if words else None for words in self._heard), self.left())
         return [words.popleft().payload for words in self._heard]

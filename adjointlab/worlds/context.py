@@ -6,6 +6,7 @@ different collectives, or with arguments that do not fit, are told so and called
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from adjointlab.worlds.callsite import Call
@@ -37,6 +38,7 @@ class Participation(Pending):
         )
 
     def finish(self) -> Any:
+        self._meeting.settle()
         return self.entry.finish()
 
     def __str__(self) -> str:
@@ -46,12 +48,13 @@ class Participation(Pending):
 class Meeting:
     """A collective in progress."""
 
-    __slots__ = ("agreed", "by", "members", "missing", "parts")
+    __slots__ = ("_due", "agreed", "by", "members", "missing", "parts")
 
     def __init__(self, members: tuple[int, ...], first: Any, rank: int) -> None:
         self.members = members
         self.parts: list[Participation | None] = [None] * len(members)
         self.missing = len(members)
+        self._due: Callable[[], None] | None = None
         self.agreed = first.signature
         self.by = [rank] * len(first.signature)  # who said so first
 
@@ -72,6 +75,16 @@ class Meeting:
         self.agreed = tuple(merged)
         return None
 
+    def put_off(self, compute: Callable[[], None]) -> None:
+        """`compute` when the first rank takes its result."""
+        self._due = compute
+
+    def settle(self) -> None:
+        """Do now what was put off."""
+        if self._due is not None:
+            due, self._due = self._due, None
+            due()
+
 
 class Context:
     """The shared side of a communicator."""
@@ -89,10 +102,13 @@ class Context:
         self.mailboxes = [Mailbox(scheduler, liberties, findings) for _ in members]
         self._scheduler = scheduler
         self._findings = findings
+        self._liberties = liberties
         self._counts = [0] * len(members)  # of the collectives that each rank has called
         self._meetings: dict[int, Meeting] = {}
 
-    def take_part(self, rank: int, strand: Strand, call: Call, entry: Any) -> Participation:
+    def take_part(
+        self, rank: int, strand: Strand, call: Call, entry: Any, *, may_be_put_off: bool = False
+    ) -> Participation:
         """`rank` calls a collective."""
         number = self._counts[rank]
         self._counts[rank] = number + 1
@@ -109,17 +125,21 @@ class Context:
             self._clash(number, meeting.parts[meeting.by[0]] or first, part, different)
         if meeting.missing == 0:
             del self._meetings[number]
-            self._conclude(number, [each for each in meeting.parts if each is not None])
+            parts = [each for each in meeting.parts if each is not None]
+            if may_be_put_off and self._liberties.taken():
+                meeting.put_off(lambda: self._compute(number, parts))
+            else:
+                self._compute(number, parts)
+            for each in parts:
+                self._scheduler.complete(each)
         return part
 
-    def _conclude(self, number: int, parts: list[Participation]) -> None:
+    def _compute(self, number: int, parts: list[Participation]) -> None:
         try:
             parts[0].entry.compute([part.entry for part in parts])
         except Disagreement as disagreement:
             one, other = disagreement.ranks
             self._clash(number, parts[one], parts[other], str(disagreement))
-        for part in parts:
-            self._scheduler.complete(part)
 
     def _clash(self, number: int, one: Participation, other: Participation, why: str) -> None:
         place = (

@@ -12,17 +12,15 @@ from typing import Any, Final, NamedTuple
 
 from mpi4py import MPI
 
-from adjointlab.worlds.immortal import make_immortal
 from adjointlab.worlds.pausing import pause
 
-__all__ = ["COMMAND", "CREATION", "INTERRUPT", "REPORT", "SHARED", "Control", "Notice", "Token"]
+__all__ = ["COMMAND", "CREATION", "INTERRUPT", "REPORT", "Control", "Notice", "Token"]
 
 COMMAND: Final = 1  # leader to follower: run this; done
 REPORT: Final = 2  # follower to leader: my outcome
 NOTICE: Final = 3  # rank to rank: I have failed, do not wait for me
 TOKEN: Final = 4  # rank to rank: I am about to make this communicator
 INTERRUPT: Final = 5  # follower to leader: Ctrl-C
-SHARED: Final = 6  # leader to follower: a value
 CREATION: Final = 100  # and upwards: tags for making communicators (Open MPI sends messages with them)
 
 
@@ -97,8 +95,3 @@ class Control:
         """Collective: free the communicator."""
         self.flush()
         self.comm.Free()
-
-    def leave(self) -> None:
-        """Give the communicator up where it cannot be freed."""
-        for request in self._sending:
-            make_immortal(request)

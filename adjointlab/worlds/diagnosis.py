@@ -79,7 +79,7 @@ class Diagnosis:
         inner = {
             f"{pending.call} at {pending.call.where}"
             for pending in strand.waiting
-            if pending.call is not strand.call
+            if pending.call is not strand.call and not pending.done
         }
         return text + "".join(f"\n    for {each}" for each in sorted(inner))
 

@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 from mpi4py import MPI
 
 from adjointlab.worlds.agreement import Agreements
-from adjointlab.worlds.control import COMMAND, CREATION, INTERRUPT, REPORT, SHARED, Control
+from adjointlab.worlds.control import COMMAND, CREATION, INTERRUPT, REPORT, Control
 from adjointlab.worlds.guard import Books, Guard, Revoked
 from adjointlab.worlds.guarded_comm import Family, GuardedComm
-from adjointlab.worlds.immortal import make_immortal
 from adjointlab.worlds.guarded_request import interposed
+from adjointlab.worlds.immortal import make_immortal
 from adjointlab.worlds.interrupts import Interrupts
 from adjointlab.worlds.meeting import conclude
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
@@ -78,7 +78,7 @@ class MPIWorld:
         self._clean = True  # the last run was
         self._leading = False
         self._interrupts = Interrupts()
-        self.spoilt = 0  # communicators left for good
+        self.spoilt = 0  # communicators that this process has left for good
 
     @property
     def name(self) -> str:
@@ -113,11 +113,7 @@ class MPIWorld:
 
     def share(self, value: Sequence[Any] | Any) -> Any:
         """Collective: the leader's value, on every process."""
-        if not self.is_leader:
-            return self._control.receive(_LEADER, SHARED)
-        for rank in range(1, self.ranks):
-            self._control.send(value, rank, SHARED)
-        return value
+        return self.lead(lambda context, _: None, lambda run: value)
 
     def close(self) -> None:
         """Collective: free the communicators that are clean."""

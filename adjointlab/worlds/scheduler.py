@@ -147,7 +147,7 @@ class Scheduler:
             self._call_all_out()
         if strand.doom is not None:
             raise Unwound
-        if strand is not self.current:
+        if strand is not self.current or strand.outcome is not None:
             if strand.outcome is not None:
                 raise RuntimeError("this communicator belongs to a run that is over")
             raise RuntimeError(

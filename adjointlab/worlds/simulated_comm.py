@@ -349,11 +349,12 @@ class Communicator:
         call = self._call(name, *arguments)
         self._begin()
         if not blocking:
+            entry.kind = name  # does not meet its blocking form
             if self._run.liberties.taken():
                 entry.delay()
             else:
                 entry.hold()
-        part = self._context.take_part(self.rank, self._strand, call, entry)
+        part = self._context.take_part(self.rank, self._strand, call, entry, may_be_put_off=not blocking)
         return self._complete(part) if blocking else self._request(part)
 
     def _probe(self, name: str, source: int, tag: int) -> ProbeWait:

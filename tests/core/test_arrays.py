@@ -201,6 +201,9 @@ def test_torch_arrays_with_a_negative_bit_are_resolved() -> None:
     for out in (arrays.to_numpy, arrays.message, arrays.to_sum):
         assert out(negative).tolist() == [-2, 4]
     assert arrays.to_numpy(arrays.copy(negative)).tolist() == [-2, 4]
+    contiguous = torch.tensor([1 + 2j]).conj().imag
+    assert contiguous.is_contiguous()
+    assert arrays.message(contiguous).tolist() == [-2]
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])

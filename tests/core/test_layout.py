@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from adjointlab.layout import Layout, Window, balanced_cut
 from adjointlab.partition import Index, Partition
 
-small = settings(max_examples=100, deadline=None)
+small = settings(max_examples=60, deadline=None)
 
 
 @st.composite

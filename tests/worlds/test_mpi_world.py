@@ -204,6 +204,12 @@ def test_a_value_is_shared(world):
     assert world.share(f"from {'the leader' if world.is_leader else 'a follower'}") == "from the leader"
 
 
+def test_a_value_that_cannot_be_shared_is_an_error_everywhere(world):
+    with pytest.raises(Exception, match="pickle"):
+        world.share(lambda: None)
+    assert world.share(1) == 1
+
+
 def test_a_run_within_a_run_is_refused_everywhere(world):
     run = world.run(lambda context, _: world.run(lambda inner, _: None))
 

@@ -1,0 +1,111 @@
+"""Buffers are read as mpi4py reads them, and refused with the exceptions that mpi4py raises."""
+
+import numpy as np
+import pytest
+
+from adjointlab import MPI
+from adjointlab.worlds.buffers import blocks, elements
+
+
+def read(spec, **keywords):
+    return elements(spec, writable=False, **keywords).array.tolist()
+
+
+ARRAY = np.arange(6.0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (ARRAY, [0, 1, 2, 3, 4, 5]),
+        (ARRAY.reshape(2, 3), [0, 1, 2, 3, 4, 5]),
+        (ARRAY.reshape(2, 3).T, [0, 1, 2, 3, 4, 5]),  # memory order, as mpi4py
+        (np.array(4.0), [4]),
+        ([ARRAY, MPI.DOUBLE], [0, 1, 2, 3, 4, 5]),
+        ([ARRAY, "d"], [0, 1, 2, 3, 4, 5]),
+        ([ARRAY, 2], [0, 1]),
+        ((ARRAY, 2, "f8"), [0, 1]),
+        ([ARRAY, (2, 3), MPI.DOUBLE], [3, 4]),
+        ([ARRAY, [2, 3]], [3, 4]),
+        ([ARRAY, 2, 4, MPI.DOUBLE], [4, 5]),
+        ([ARRAY[:1], MPI.BYTE], list(np.zeros(8))),
+        (b"ab", [97, 98]),
+        (bytearray(b"ab"), [97, 98]),
+        ([None, 0, MPI.INT], []),
+        (np.zeros((0, 4))[:, ::2], []),
+    ],
+)
+def test_what_is_sent(spec, expected):
+    assert read(spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "error"),
+    [
+        (ARRAY[::2], BufferError),
+        (np.broadcast_to(1.0, 3), BufferError),
+        (ARRAY.astype(">f8"), BufferError),
+        (1.0, TypeError),
+        (None, TypeError),
+        ([ARRAY], ValueError),
+        ([ARRAY, 1, 2, MPI.DOUBLE, 5], ValueError),
+        ([ARRAY, -1], ValueError),
+        ([ARRAY, 7], ValueError),
+        ([ARRAY, (2, 7), MPI.DOUBLE], ValueError),
+        ([ARRAY, "zz"], KeyError),
+        (np.zeros(2, [("a", "f8")]), KeyError),
+    ],
+)
+def test_what_is_refused(spec, error):
+    with pytest.raises(error):
+        read(spec)
+
+
+def test_what_cannot_be_written_is_no_receive_buffer():
+    constant = np.zeros(3)
+    constant.flags.writeable = False
+    with pytest.raises(BufferError, match="not writable"):
+        elements(constant, writable=True)
+    with pytest.raises(BufferError):
+        elements(b"constant", writable=True)
+
+
+def test_views_share_memory_with_the_array():
+    for array in (np.zeros(4), np.zeros((2, 2)), np.zeros((2, 3, 4), order="F")):
+        elements(array, writable=True).array[:] = 5
+        assert (array == 5).all()
+
+
+def test_an_inferred_count_must_divide_by_the_ranks():
+    with pytest.raises(ValueError, match="not a multiple"):
+        read(ARRAY, divisor=4)
+
+
+def test_blocks():
+    whole = blocks(ARRAY, 4, writable=True)  # uneven, as mpi4py
+    assert (whole.counts, whole.displacements) == ([2, 2, 1, 1], [0, 2, 4, 5])
+    listed = blocks([ARRAY, [1, 2]], 2, writable=True)
+    assert (listed.counts, listed.displacements) == ([1, 2], [0, 1])
+    paired = blocks([ARRAY, ([1, 2], [3, 0]), MPI.DOUBLE], 2, writable=True)
+    assert (paired.counts, paired.displacements) == ([1, 2], [3, 0])
+    apart = blocks([ARRAY, np.array([1, 2]), (0, 4), "d"], 2, writable=True)
+    assert (apart.counts, apart.displacements) == ([1, 2], [0, 4])
+    with pytest.raises(ValueError, match="expecting 3 items, got 2"):
+        blocks([ARRAY, [1, 2]], 3, writable=True)
+    with pytest.raises(ValueError, match="block 1 is elements 4 to 7"):
+        blocks([ARRAY, [1, 3], [0, 4], "d"], 2, writable=True)
+
+
+def test_torch_tensors():
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(6.0).reshape(2, 3)
+    assert read(tensor) == read(tensor.T) == [0, 1, 2, 3, 4, 5]
+    elements(tensor, writable=True).array[:] = 7
+    assert (tensor == 7).all()
+    for refused in (torch.ones(3, requires_grad=True), tensor[:, ::2], torch.ones(1).expand(3)):
+        with pytest.raises(BufferError):
+            read(refused)
+    assert elements(torch.ones(3, dtype=torch.float16), writable=True).datatype.numpy == "float16"
+    half = elements(torch.ones(3, dtype=torch.bfloat16), writable=True)
+    assert half.datatype is MPI.BYTE  # no such type in MPI: moved as bytes, not reduced
+    assert half.array.size == 6

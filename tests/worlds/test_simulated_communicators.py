@@ -1,0 +1,150 @@
+"""Communicators made from others: groups, colours, grids."""
+
+import numpy as np
+import pytest
+
+from adjointlab import MPI
+from adjointlab.worlds.simulated import SimulatedWorld
+
+WORLD = SimulatedWorld(6)
+SEEDS = range(3)
+
+
+def values(body, ranks=4, seed=0):
+    run = WORLD.run(lambda context, _: body(context.comm), ranks=ranks, seed=seed)
+    assert run.completed, (run.findings, run.outcomes)
+    return run.values
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_split_orders_by_key_and_leaves_out_the_undefined(seed):
+    def body(comm):
+        color = MPI.UNDEFINED if comm.rank == 4 else comm.rank % 2
+        part = comm.Split(color, key=-comm.rank)
+        if not part:
+            assert part is MPI.COMM_NULL
+            return None
+        found = part.rank, part.size, part.allgather(comm.rank)
+        part.Free()
+        with pytest.raises(MPI.Exception, match="freed"):
+            part.Barrier()
+        return found
+
+    assert values(body, 6, seed) == (
+        (1, 2, [2, 0]),
+        (2, 3, [5, 3, 1]),
+        (0, 2, [2, 0]),
+        (1, 3, [5, 3, 1]),
+        None,
+        (0, 3, [5, 3, 1]),
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_create_group_concerns_its_members_alone(seed):
+    def body(comm):
+        group = comm.Get_group().Incl([3, 1])
+        assert group.size == 2
+        if comm.rank not in (1, 3):
+            assert group.rank == MPI.UNDEFINED
+            return None
+        made = comm.Create_group(group, tag=5)
+        again = comm.Create_group(group, tag=5)
+        assert made != again
+        return made.rank, made.allgather(comm.rank), again.allreduce(1)
+
+    assert values(body, 4, seed) == (None, (1, [3, 1], 2), None, (0, [3, 1], 2))
+
+
+def test_create_gives_null_to_those_outside():
+    def body(comm):
+        made = comm.Create(comm.group.Excl([0]))
+        return bool(made) and made.rank
+
+    assert values(body, 3) == (False, 0, 1)
+
+
+def test_groups_translate_and_combine():
+    def body(comm):
+        everyone = comm.Get_group()
+        some = everyone.Incl([2, 0])
+        assert everyone.Translate_ranks([0, 1, 2], some) == [1, MPI.UNDEFINED, 0]
+        assert MPI.UNDEFINED < 0
+        assert type(some).Translate_ranks(some, [0, 1], everyone) == [2, 0]
+        assert some.Union(everyone.Incl([3])).members == (2, 0, 3)
+        assert everyone.Intersection(some).members == (0, 2)
+        assert everyone.Difference(some).members == (1, 3)
+
+    values(body)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_grid_knows_its_neighbours_and_its_lines(seed):
+    def body(comm):
+        grid = comm.Create_cart([2, 3], periods=[False, True])
+        row, column = grid.Get_coords(grid.rank)
+        assert (row, column) == divmod(grid.rank, 3)
+        assert grid.Get_cart_rank([row, column + 3]) == grid.rank
+        assert grid.Get_topo() == ([2, 3], [0, 1], [row, column])
+        assert (grid.dims, grid.periods, grid.coords, grid.dim) == ([2, 3], [0, 1], [row, column], 2)
+        with pytest.raises(MPI.Exception, match="coordinate"):
+            grid.Get_cart_rank([2, 0])
+        below = grid.rank + 3 if row == 0 else MPI.PROC_NULL
+        above = grid.rank - 3 if row == 1 else MPI.PROC_NULL
+        assert grid.Shift(0, 1) == (above, below)
+        assert grid.Shift(1, 1) == (3 * row + (column - 1) % 3, 3 * row + (column + 1) % 3)
+        line = grid.Sub([False, True])
+        assert (line.rank, line.dims) == (column, [3])
+        assert line.allgather(grid.rank) == [3 * row, 3 * row + 1, 3 * row + 2]
+        source, dest = grid.Shift(0, 1)
+        return grid.sendrecv(grid.rank, dest, source=source)
+
+    assert values(body, 6, seed) == (None, None, None, 0, 1, 2)
+
+
+def test_ranks_beyond_the_grid_get_null_and_a_grid_too_large_is_refused():
+    assert values(lambda comm: bool(comm.Create_cart([2])), 3) == (True, True, False)
+
+    def body(comm):
+        with pytest.raises(MPI.Exception, match="has 2 ranks"):
+            comm.Create_cart([3])
+
+    values(body, 2)
+
+
+def test_messages_do_not_cross_from_one_communicator_to_another():
+    def body(comm):
+        other = comm.Dup()
+        if comm.rank == 0:
+            MPI.Request.waitall([comm.isend("first", 1), other.isend("second", 1)])
+            return None
+        return other.recv(source=0), comm.recv(source=0)
+
+    for seed in range(5):
+        assert values(body, 2, seed)[1] == ("second", "first")
+
+
+def test_names_and_kinds():
+    def body(comm):
+        copied = comm.Dup()
+        copied.Set_name("copied")
+        assert copied.name == "copied"
+        assert copied != comm
+        assert comm == comm
+        assert not comm.Is_inter()
+        assert comm.Get_topology() == MPI.UNDEFINED
+        assert copied.Create_cart([2]).Get_topology() == MPI.CART
+
+    values(body, 2)
+
+
+def test_a_deadlock_on_a_part_speaks_in_ranks_of_the_run():
+    def body(comm):
+        part = comm.Split(comm.rank % 2)
+        if comm.rank == 1:
+            part.Recv(np.empty(1), source=1)
+
+    run = WORLD.run(lambda context, _: body(context.comm), ranks=4)
+    assert [finding.kind for finding in run.findings] == ["deadlock"]
+    assert run.outcomes[1].call == "Recv(source=1, tag=ANY_TAG, comm=ranks 1 3)"
+    assert run.outcomes[1].waits_for == (3,)

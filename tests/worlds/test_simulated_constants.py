@@ -1,0 +1,80 @@
+"""mpi4py's constants are understood, and adjointlab's are translated into them."""
+
+import numpy as np
+import pytest
+
+from adjointlab import MPI
+from adjointlab.worlds import constants
+from adjointlab.worlds.simulated import SimulatedWorld
+
+theirs = pytest.importorskip("mpi4py.MPI")
+
+WORLD = SimulatedWorld(2)
+
+
+@pytest.mark.parametrize("op", list(MPI.Op), ids=lambda op: op.value)
+def test_operations_go_both_ways(op):
+    assert constants.to_mpi4py(op) == getattr(theirs, op.value)
+    assert constants.op(getattr(theirs, op.value)) is op
+    assert constants.from_mpi4py(getattr(theirs, op.value)) is op
+
+
+@pytest.mark.parametrize("name", ["ANY_SOURCE", "ANY_TAG", "PROC_NULL", "ROOT", "UNDEFINED"])
+def test_integers_go_to_mpi4py(name):
+    assert constants.to_mpi4py(getattr(MPI, name)) == getattr(theirs, name)
+
+
+def test_integers_are_read_by_what_they_stand_for():
+    assert constants.source(theirs.ANY_SOURCE) == MPI.ANY_SOURCE
+    assert constants.source(theirs.PROC_NULL) == MPI.PROC_NULL
+    assert constants.tag(theirs.ANY_TAG) == MPI.ANY_TAG
+    assert constants.is_undefined(theirs.UNDEFINED)
+    assert constants.source(3) == constants.tag(3) == 3
+    assert constants.to_mpi4py(3) == 3
+
+
+@pytest.mark.parametrize("name", sorted(constants.DATATYPES))
+def test_datatypes_go_both_ways(name):
+    ours = constants.DATATYPES[name]
+    there = constants.to_mpi4py(ours)
+    assert constants.datatype(there).numpy == ours.numpy
+    assert there.Get_size() == np.dtype(ours.numpy).itemsize
+
+
+def test_buffer_specifications_are_translated_item_by_item():
+    array = np.zeros(3)
+    translated = constants.to_mpi4py([array, (1, 2), MPI.DOUBLE])
+    assert translated[0] is array
+    assert translated[1:] == [(1, 2), theirs.DOUBLE]
+    assert constants.to_mpi4py(MPI.IN_PLACE) is theirs.IN_PLACE
+
+
+def test_a_communicator_takes_mpi4pys_constants():
+    def body(context, _):
+        comm, status = context.comm, theirs.Status()
+        buffer = np.array([comm.rank + 1.0])
+        comm.Allreduce(theirs.IN_PLACE, [buffer, theirs.DOUBLE], op=theirs.PROD)
+        comm.Send(buffer, theirs.PROC_NULL)
+        request = comm.Irecv(np.zeros(2), source=theirs.ANY_SOURCE, tag=theirs.ANY_TAG)
+        comm.Send(buffer, 1 - comm.rank, 6)
+        request.Wait(status)
+        part = comm.Split(theirs.UNDEFINED)
+        return buffer[0], status.Get_source(), status.Get_tag(), status.Get_count(theirs.DOUBLE), bool(part)
+
+    for seed in range(3):
+        assert WORLD.run(body, ranks=2, seed=seed).values == ((2.0, 1, 6, 1, False), (2.0, 0, 6, 1, False))
+
+
+def test_requests_of_any_kind_complete_by_our_waitall():
+    class Duck:
+        def Wait(self, status=None):
+            return True
+
+    def body(context, _):
+        comm = context.comm
+        requests = [comm.Irecv(np.zeros(1), 1 - comm.rank), comm.Isend(np.ones(1), 1 - comm.rank)]
+        with pytest.raises(TypeError):
+            theirs.Request.Waitall(requests)  # a C type check: nothing that Python could do
+        return MPI.Request.Waitall([*requests, Duck()])
+
+    assert WORLD.run(body, ranks=2).values == (True, True)

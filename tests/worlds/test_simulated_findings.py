@@ -1,0 +1,349 @@
+"""Each way in which a run goes wrong is found, and told with rank, call and line."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adjointlab import MPI
+from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.world import Blocked, PeerFailed, Raised, Returned
+
+WORLD = SimulatedWorld(4)
+HERE = Path(__file__).name
+
+
+def run(body, ranks=2, seed=0):
+    return WORLD.run(lambda context, _: body(context.comm), ranks=ranks, seed=seed)
+
+
+def line():
+    """The caller's line, for the line after it."""
+    return sys._getframe(1).f_lineno + 1
+
+
+def only(kind, result):
+    assert [finding.kind for finding in result.findings] == [kind], result
+    assert not result.completed
+    return result.findings[0].text
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_circle_of_receives_is_a_deadlock_with_its_cycle(seed):
+    lines = {}
+
+    def body(comm):
+        lines["here"] = line()
+        comm.Recv(np.empty(1), source=(comm.rank + 1) % 3, tag=7)
+
+    result = run(body, 3, seed)
+    text = only("deadlock", result)
+    for rank in range(3):
+        other = (rank + 1) % 3
+        assert f"rank {rank} in Recv(source={other}, tag=7) at " in text
+        outcome = result.outcomes[rank]
+        assert isinstance(outcome, Blocked)
+        assert outcome.waits_for == (other,)
+        assert outcome.call == f"Recv(source={other}, tag=7)"
+        assert outcome.where.endswith(f"{HERE}:{lines['here']}")
+    assert re.search(r"cycle: rank 0 → rank 1 → rank 2 → rank 0", text)
+
+
+def test_waiting_for_a_rank_that_has_ended_is_a_deadlock():
+    def body(comm):
+        if comm.rank == 0:
+            comm.Barrier()
+
+    text = only("deadlock", run(body))
+    assert "rank 0 in Barrier()" in text
+    assert "waits for rank 1 (which has ended)" in text
+
+
+def test_a_message_with_the_wrong_tag_is_named_beside_the_deadlock():
+    def body(comm):
+        if comm.rank == 0:
+            comm.Send(np.ones(3), 1, tag=1)
+        else:
+            comm.Recv(np.ones(3), 0, tag=2)
+
+    text = only("deadlock", run(body))
+    assert "rank 1 has not received Send(dest=1, tag=1)" in text
+    assert "on rank 0, 3 x float64" in text
+
+
+def test_a_wait_names_the_requests_it_waits_for():
+    def body(comm):
+        requests = [comm.Irecv(np.empty(1), 1 - comm.rank, tag) for tag in (1, 2)]
+        comm.Send(np.ones(1), 1 - comm.rank, 2)
+        MPI.Request.Waitall(requests)
+
+    text = only("deadlock", run(body))
+    assert "rank 0 in Waitall(requests=2)" in text
+    assert "for Irecv(source=1, tag=1)" in text
+    assert "tag=2) at" not in text
+
+
+def test_an_unbuffered_exchange_of_sends_deadlocks_under_some_seed_only():
+    def body(comm):
+        comm.Send(np.ones(1), 1 - comm.rank)
+        comm.Recv(np.ones(1), 1 - comm.rank)
+
+    assert run(body).completed
+    found = [result for seed in range(1, 20) if not (result := run(body, seed=seed)).completed]
+    assert found
+    assert "MPI promises no buffering" in only("deadlock", found[0])
+
+
+def test_synchronous_sends_to_each_other_always_deadlock():
+    def body(comm):
+        comm.Ssend(np.ones(1), 1 - comm.rank)
+        comm.Recv(np.ones(1), 1 - comm.rank)
+
+    only("deadlock", run(body))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_asking_for_ever_is_a_livelock(seed):
+    def body(comm):
+        request = comm.Irecv(np.empty(1), 1 - comm.rank)
+        while not request.Test():
+            pass
+
+    result = run(body, seed=seed)
+    text = only("livelock", result)
+    assert "rank 0 in Test()" in text
+    assert all(isinstance(outcome, Blocked) for outcome in result.outcomes)
+
+
+def test_asking_while_the_other_waits_for_ever_is_a_livelock():
+    def body(comm):
+        if comm.rank == 0:
+            comm.Recv(np.empty(1), 1)
+        while not comm.Iprobe(0):
+            pass
+
+    only("livelock", run(body))
+
+
+def test_asking_some_hundred_times_is_no_livelock():
+    def body(comm):
+        if comm.rank == 0:
+            return sum(comm.Iprobe(1) for _ in range(400))
+        return None
+
+    assert run(body).completed
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_exception_calls_the_waiting_out_and_lets_the_others_end(seed):
+    def body(comm):
+        if comm.rank == 0:
+            raise ValueError("broken")
+        if comm.rank == 1:
+            return "well"
+        if comm.rank == 2:
+            return comm.recv(source=0)
+        while not comm.Iprobe(0):
+            pass
+        return None
+
+    result = run(body, 4, seed)
+    raised, well, waiting, polling = result.outcomes
+    assert isinstance(raised, Raised)
+    assert (raised.kind, raised.message) == ("ValueError", "broken")
+    assert 'raise ValueError("broken")' in raised.traceback
+    assert isinstance(raised.exception, ValueError)
+    assert well == Returned("well")
+    assert isinstance(waiting, PeerFailed)
+    assert waiting.peers == (0,)
+    assert waiting.call.startswith("recv(source=0")
+    assert isinstance(polling, PeerFailed)
+    assert result.findings == ()
+
+
+MISMATCHES = {
+    "they call different collectives": (lambda c: c.Barrier(), lambda c: c.Bcast(np.ones(1))),
+    "1, they call different collectives": (
+        lambda c: c.Barrier(),
+        lambda c: c.Ibarrier().Wait(),  # MPI 4.1, section 6.12
+    ),
+    "the root is 0 on one and 1 on the other": (
+        lambda c: c.Bcast(np.ones(1), root=0),
+        lambda c: c.Bcast(np.ones(1), root=1),
+    ),
+    "the operation is SUM on one and MAX on the other": (
+        lambda c: c.Allreduce(np.ones(1), np.ones(1)),
+        lambda c: c.Allreduce(np.ones(1), np.ones(1), MPI.MAX),
+    ),
+    "the datatype is float64 on one and float32 on the other": (
+        lambda c: c.Allreduce(np.ones(1), np.ones(1)),
+        lambda c: c.Allreduce(np.ones(1, "f"), np.ones(1, "f")),
+    ),
+    "the count or shape is 2 on one and 3 on the other": (
+        lambda c: c.Bcast(np.ones(2)),
+        lambda c: c.Bcast(np.ones(3)),
+    ),
+    "the first sends 2 elements to the second, which expects 1": (
+        lambda c: c.Gatherv(np.ones(2), [np.ones(3), [2, 1]]),
+        lambda c: c.Gatherv(np.ones(2), None),
+    ),
+    "in collective 2, they call different collectives": (
+        lambda c: (c.Barrier(), c.allreduce(1), c.Barrier()),
+        lambda c: (c.Barrier(), c.Barrier(), c.allreduce(1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("why", MISMATCHES)
+@pytest.mark.parametrize("seed", range(2))
+def test_collectives_that_do_not_match_are_told_with_both_calls(why, seed):
+    first, second = MISMATCHES[why]
+    result = run(lambda comm: (first if comm.rank == 0 else second)(comm), seed=seed)
+    text = only("mismatched collective", result)
+    if seed == 0:
+        assert why in text
+    assert re.search(rf"rank 0 calls \w+\(.*\) at .*{HERE}:\d+", text)
+    assert re.search(rf"rank 1 calls \w+\(.*\) at .*{HERE}:\d+", text)
+    assert all(isinstance(outcome, Blocked) for outcome in result.outcomes)
+
+
+def test_bystanders_of_a_mismatch_are_called_out_as_peers():
+    def body(comm):
+        if comm.rank < 2:
+            comm.Bcast(np.ones(1), root=comm.rank)
+        else:
+            comm.Recv(np.ones(1), 0)
+
+    result = run(body, 3)
+    only("mismatched collective", result)
+    assert isinstance(result.outcomes[2], PeerFailed)
+    assert result.outcomes[2].peers == (0, 1)
+
+
+@pytest.mark.parametrize("receive_first", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("sent", "buffer", "why"),
+    [
+        (np.ones(3), np.ones(2), "24 bytes were sent, and the receive buffer holds 16"),
+        (np.ones(3), np.ones(3, "f"), "float64 was sent, and float32 is received"),
+    ],
+)
+def test_a_message_that_does_not_fit_is_told_with_both_calls(sent, buffer, why, receive_first, seed):
+    def body(comm):
+        if comm.rank == 0:
+            if receive_first:
+                comm.recv(source=1)
+            comm.Send(sent, 1, 5)
+        else:
+            request = comm.Irecv(buffer, 0, 5)
+            comm.send("ready", 0) if receive_first else None
+            request.Wait()
+
+    text = only("mismatched message", run(body, seed=seed))
+    assert why in text
+    assert re.search(rf"sent      Send\(dest=1, tag=5\) at .*{HERE}:\d+ on rank 0", text)
+    assert re.search(rf"received  Irecv\(source=0, tag=5\) at .*{HERE}:\d+ on rank 1", text)
+
+
+def test_an_object_received_as_an_array_is_a_mismatch_and_so_is_the_reverse():
+    def objects(comm):
+        comm.send([1], 1) if comm.rank == 0 else comm.Recv(np.ones(100), 0)
+
+    def arrays(comm):
+        comm.Send(np.ones(1), 1) if comm.rank == 0 else comm.recv(source=0)
+
+    assert "an object was sent" in only("mismatched message", run(objects))
+    assert "an object is received" in only("mismatched message", run(arrays))
+
+
+def test_a_message_never_received_is_left_over():
+    def body(comm):
+        if comm.rank == 0:
+            comm.Send(np.ones(4, "f"), 1, 9)
+
+    result = run(body)
+    text = only("message left over", result)
+    assert re.match(
+        rf"rank 1 never received Send\(dest=1, tag=9\) at .*{HERE}:\d+ on rank 0, 4 x float32", text
+    )
+    assert all(isinstance(outcome, Returned) for outcome in result.outcomes)
+
+
+def test_a_request_never_completed_is_left_open():
+    def body(comm):
+        comm.Isend(np.ones(1), 1 - comm.rank)
+        comm.Recv(np.ones(1), 1 - comm.rank)
+
+    result = run(body)
+    assert [finding.kind for finding in result.findings] == ["request left open"] * 2
+    assert "rank 0 never completed Isend(dest=1, tag=0) at" in result.findings[0].text
+
+
+def test_a_run_after_a_failure_is_as_good_as_new():
+    def bad(comm):
+        comm.Recv(np.ones(1), 1 - comm.rank)
+
+    for _ in range(3):
+        assert not run(bad).completed
+        assert run(lambda comm: comm.allreduce(1), 4).values == (4, 4, 4, 4)
+
+
+def test_user_code_that_swallows_every_exception_is_called_out_again():
+    def body(comm):
+        for _ in range(3):
+            try:
+                comm.Recv(np.ones(1), 1 - comm.rank)
+            except BaseException:  # noqa: S112
+                continue
+        return "as if nothing had happened"
+
+    result = run(body)
+    only("deadlock", result)
+    assert all(isinstance(outcome, Blocked) for outcome in result.outcomes)
+
+
+def test_the_place_is_that_of_the_innermost_frame_outside_the_worlds():
+    lines = {}
+
+    def helper(comm):
+        lines["here"] = line()
+        comm.Barrier()
+
+    result = run(lambda comm: helper(comm) if comm.rank else None)
+    assert result.outcomes[1].where.endswith(f"{HERE}:{lines['here']}")
+
+
+def test_a_communicator_used_by_another_rank_is_refused():
+    shared = {}
+
+    def body(comm):
+        shared.setdefault("comm", comm).allreduce(1)
+
+    result = run(body)
+    failures = [outcome for outcome in result.outcomes if isinstance(outcome, Raised)]
+    assert "rank 1 uses the communicator of rank 0" in failures[0].message
+
+
+def test_a_communicator_used_after_its_run_is_refused():
+    kept = WORLD.run(lambda context, _: context.comm, ranks=1).values[0]
+    with pytest.raises(RuntimeError, match="a run that is over"):
+        kept.Barrier()
+
+
+def test_abort_is_no_exception_to_handle():
+    def body(comm):
+        if comm.rank == 0:
+            try:
+                comm.Abort(3)
+            except Exception:
+                return "handled"
+        comm.Barrier()
+        return None
+
+    aborted, other = run(body).outcomes
+    assert isinstance(aborted, Raised)
+    assert "Abort(3)" in aborted.message
+    assert isinstance(other, PeerFailed)

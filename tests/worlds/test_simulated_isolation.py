@@ -1,0 +1,280 @@
+"""Ranks do not disturb each other or the caller: random streams, grad mode, threads, interrupts."""
+
+import contextvars
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from adjointlab.worlds.simulated import SimulatedWorld
+
+WORLD = SimulatedWorld(4)
+
+
+def values(body, ranks=4, seed=0):
+    run = WORLD.run(lambda context, _: body(context.comm), ranks=ranks, seed=seed)
+    assert run.completed, (run.findings, run.outcomes)
+    return run.values
+
+
+def draws(torch=None):
+    numbers = [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()]
+    if torch is not None:
+        numbers.append(float(torch.rand(())))
+    return numbers
+
+
+def test_each_rank_has_its_own_random_streams_whatever_the_others_draw():
+    torch = pytest.importorskip("torch")
+
+    def alone(comm):
+        return [draws(torch) for _ in range(3)]
+
+    def interleaved(comm):
+        found = []
+        for _ in range(3):
+            found.append(draws(torch))
+            comm.Barrier()
+        return found
+
+    def columns(found):
+        # NumPy's randn keeps half a pair of numbers, which does not survive a hand-over.
+        return [[row[:3] + row[4:] for row in rank][:1] for rank in found]
+
+    first = values(alone)
+    assert columns(first) == columns(values(interleaved))
+    assert first == values(alone)
+    assert first != values(alone, seed=1)
+    everything = [number for rank in first for row in rank for number in row]
+    assert len(set(everything)) == len(everything)
+
+
+def test_random_streams_continue_where_the_rank_left_them():
+    def alone(comm):
+        return [random.random() for _ in range(700)], np.random.rand(700).tolist()
+
+    def interleaved(comm):
+        python, numpy = [], []
+        for _ in range(700):
+            python.append(random.random())
+            numpy.append(np.random.rand())
+            comm.Barrier()
+        return python, numpy
+
+    assert values(alone, 2) == values(interleaved, 2)
+
+
+def test_seeding_in_one_rank_does_not_reach_another():
+    def body(comm):
+        random.seed(1)
+        np.random.seed(1)
+        comm.Barrier()
+        first = random.random(), np.random.rand()
+        comm.Barrier()
+        random.seed(comm.rank)
+        return first
+
+    assert len(set(values(body))) == 1
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_the_caller_gets_its_random_streams_back(odd):
+    torch = pytest.importorskip("torch")
+
+    def prepare():
+        random.seed(5)
+        np.random.seed(5)
+        torch.manual_seed(5)
+        if odd:  # leaves half a pair of normal numbers behind
+            random.gauss(0, 1)
+            np.random.randn()
+
+    prepare()
+    expected = [draws(torch) for _ in range(3)]
+    prepare()
+    values(lambda comm: [draws(torch), comm.Barrier()])
+    assert [draws(torch) for _ in range(3)] == expected
+
+
+def test_a_caller_with_another_bit_generator_gets_it_back():
+    own = np.random.PCG64(1)
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(own)
+    try:
+        values(lambda comm: np.random.rand())
+        assert np.random.get_bit_generator() is own
+    finally:
+        np.random.set_bit_generator(before)
+
+
+def test_backward_passes_communicate_inside_ranks():
+    torch = pytest.importorskip("torch")
+
+    def body(comm):
+        class SumOverRanks(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                total = torch.empty_like(x)
+                comm.Allreduce(x.detach(), total)
+                return total
+
+            @staticmethod
+            def backward(ctx, grad):
+                total = torch.empty_like(grad)
+                comm.Allreduce(grad.contiguous(), total)
+                return total
+
+        x = torch.full((3,), float(comm.rank), requires_grad=True)
+        ((comm.rank + 1) * SumOverRanks.apply(x) ** 2).sum().backward()
+        return x.grad[0].item()
+
+    assert values(body, 2) == (6.0, 6.0)
+
+
+def test_a_rank_blocked_in_a_backward_pass_is_called_out_and_the_next_run_is_fine():
+    torch = pytest.importorskip("torch")
+
+    def body(comm):
+        class Stuck(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, grad):
+                comm.Recv(np.empty(1), 1 - comm.rank)
+
+        Stuck.apply(torch.ones(1, requires_grad=True)).sum().backward()
+
+    for seed in range(3):
+        run = WORLD.run(lambda context, _: body(context.comm), ranks=2, seed=seed)
+        assert [finding.kind for finding in run.findings] == ["deadlock"]
+    assert values(lambda comm: comm.allreduce(1), 2) == (2, 2)
+
+
+def test_grad_mode_is_fresh_in_every_rank():
+    torch = pytest.importorskip("torch")
+
+    def body(comm):
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+        comm.Barrier()
+        return before
+
+    for _ in range(3):
+        assert values(body) == (True,) * 4
+    assert torch.is_grad_enabled()
+
+
+def test_ranks_see_the_callers_context_variables_and_keep_their_own_changes():
+    variable = contextvars.ContextVar("variable", default="unset")
+    variable.set("caller")
+
+    def body(comm):
+        before = variable.get()
+        variable.set(str(comm.rank))
+        comm.Barrier()
+        return before, variable.get()
+
+    assert values(body, 2) == (("caller", "0"), ("caller", "1"))
+    assert variable.get() == "caller"
+
+
+def test_threads_are_reused_from_run_to_run_and_ended_by_close():
+    world = SimulatedWorld(4)
+    before = threading.active_count()
+    world.run(lambda context, _: context.comm.Barrier())
+    after = threading.active_count()
+    for _ in range(5):
+        world.run(lambda context, _: context.comm.Barrier())
+    assert before < after == threading.active_count()
+    world.close()
+    assert threading.active_count() == before
+
+
+def test_ranks_that_never_wait_share_one_thread():
+    def body(comm):
+        return threading.get_ident()
+
+    assert len(set(values(body))) == 1
+
+
+def test_an_interrupt_calls_all_ranks_out_and_reaches_the_caller():
+    unwound = []
+
+    def body(comm):
+        try:
+            if comm.rank == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+                while True:
+                    time.sleep(0.001)
+            comm.Barrier()
+        finally:
+            unwound.append(comm.rank)
+
+    state = random.getstate()
+    with pytest.raises(KeyboardInterrupt):
+        values(body)
+    assert sorted(unwound) == [0, 1, 2, 3]
+    assert random.getstate() == state
+    assert values(lambda comm: comm.allreduce(1)) == (4,) * 4
+
+
+def test_a_rank_that_never_comes_back_does_not_keep_the_interpreter():
+    script = """
+import os, signal
+from adjointlab.worlds import scheduler
+from adjointlab.worlds.simulated import SimulatedWorld
+scheduler.GRACE = 0.2
+
+def body(context, _):
+    os.kill(os.getpid(), signal.SIGINT)
+    while True:
+        try:
+            while True: pass
+        except BaseException: pass
+
+try:
+    SimulatedWorld(2).run(body)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    assert done.stdout == "interrupted\n"
+    assert done.returncode == 0
+
+
+def test_a_run_has_the_ranks_it_is_asked_for():
+    assert values(lambda comm: (comm.rank, comm.Get_size()), 1) == ((0, 1),)
+    assert len(values(lambda comm: comm.allreduce(1), 100)) == 100
+    with pytest.raises(ValueError, match="ranks must be at least 1"):
+        WORLD.run(lambda context, _: None, ranks=0)
+
+
+def test_lead_hands_the_leader_the_runs():
+    def conduct(run):
+        return [run(payload, ranks, seed=seed).values for payload, ranks, seed in (("a", 2, 0), ("b", 1, 3))]
+
+    found = WORLD.lead(lambda context, payload: payload + str(context.rank), conduct)
+    assert found == [("a0", "a1"), ("b0",)]
+    assert WORLD.share(found) is found
+    assert WORLD.is_leader
+    assert WORLD.name == "simulated"
+
+
+def test_mpi_is_not_needed():
+    script = """
+import sys
+sys.modules["mpi4py"] = None
+import numpy as np
+from adjointlab.worlds.simulated import SimulatedWorld
+assert SimulatedWorld(3).run(lambda context, _: context.comm.allreduce(1)).values == (3, 3, 3)
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -1,0 +1,192 @@
+"""Messages between simulated ranks arrive as the standard says, whatever liberties the run takes."""
+
+import numpy as np
+import pytest
+
+from adjointlab import MPI
+from adjointlab.worlds.simulated import SimulatedWorld
+
+WORLD = SimulatedWorld(4)
+SEEDS = range(6)
+
+
+def values(body, ranks=4, seed=0):
+    run = WORLD.run(lambda context, _: body(context.comm), ranks=ranks, seed=seed)
+    assert run.completed, (run.findings, run.outcomes)
+    return run.values
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_ring_shift_moves_every_block_one_to_the_right(seed):
+    def body(comm):
+        received = np.zeros(3)
+        comm.Sendrecv(
+            np.full(3, comm.rank), (comm.rank + 1) % 4, recvbuf=received, source=(comm.rank - 1) % 4
+        )
+        return received[0]
+
+    with pytest.raises(AssertionError, match="int64 was sent, and float64 is received"):
+        values(body, seed=seed)
+
+    def typed(comm):
+        received = np.zeros(3)
+        sent = np.full(3, float(comm.rank))
+        comm.Sendrecv(sent, (comm.rank + 1) % 4, recvbuf=received, source=(comm.rank - 1) % 4)
+        replaced = sent
+        comm.Sendrecv_replace(replaced, (comm.rank + 1) % 4, source=(comm.rank - 1) % 4)
+        assert (replaced == received).all()
+        return received[0]
+
+    assert values(typed, seed=seed) == (3, 0, 1, 2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_messages_of_one_sender_do_not_overtake_each_other(seed):
+    def body(comm):
+        if comm.rank:
+            for number in range(5):
+                comm.send((comm.rank, number), 0, tag=number % 2)
+            return None
+        heard = [comm.recv() for _ in range(15)]
+        return [[number for who, number in heard if who == rank] for rank in (1, 2, 3)]
+
+    assert values(body, seed=seed)[0] == [[0, 1, 2, 3, 4]] * 3
+
+
+def test_a_wildcard_receive_hears_the_senders_in_different_orders_for_different_seeds():
+    def body(comm):
+        if comm.rank:
+            comm.send(comm.rank, 0)
+            return None
+        return tuple(comm.recv(source=MPI.ANY_SOURCE) for _ in range(3))
+
+    orders = {values(body, seed=seed)[0] for seed in range(40)}
+    assert values(body, seed=0)[0] == (1, 2, 3)
+    assert len(orders) > 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tags_select_among_the_messages_of_one_sender(seed):
+    def body(comm):
+        if comm.rank == 0:
+            requests = [comm.isend(tag, 1, tag=tag) for tag in (5, 6, 7)]
+            MPI.Request.waitall(requests)
+            return None
+        return [comm.recv(source=0, tag=tag) for tag in (7, 5, 6)]
+
+    assert values(body, ranks=2, seed=seed)[1] == [7, 5, 6]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_message_may_be_shorter_than_the_receive_buffer_and_leaves_its_rest_alone(seed):
+    def body(comm):
+        if comm.rank == 0:
+            comm.Send(np.array([1.0, 2.0]), 1, tag=3)
+            return None
+        buffer, status = np.full(4, 9.0), MPI.Status()
+        comm.Irecv(buffer).Wait(status)
+        return buffer.tolist(), status.Get_source(), status.Get_tag(), status.Get_count(MPI.DOUBLE)
+
+    assert values(body, ranks=2, seed=seed)[1] == ([1.0, 2.0, 9.0, 9.0], 0, 3, 2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nobody_is_a_legal_partner(seed):
+    def body(comm):
+        buffer, status = np.ones(2), MPI.Status()
+        comm.Send(buffer, MPI.PROC_NULL)
+        comm.Recv(buffer, MPI.PROC_NULL, status=status)
+        MPI.Request.Waitall([comm.Isend(buffer, MPI.PROC_NULL), comm.Irecv(buffer, MPI.PROC_NULL)])
+        return buffer.tolist(), status.Get_source(), comm.recv(source=MPI.PROC_NULL)
+
+    assert values(body, ranks=1, seed=seed) == (([1.0, 1.0], MPI.PROC_NULL, None),)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_requests_complete_in_every_way(seed):
+    def body(comm):
+        if comm.rank == 0:
+            for number in range(6):
+                comm.Ssend(np.array([float(number)]), 1, tag=number)
+            return None
+        buffers = [np.zeros(1) for _ in range(6)]
+        requests = [comm.Irecv(buffer, 0, tag) for tag, buffer in enumerate(buffers)]
+        requests[0].Wait()
+        while not requests[1].Test():
+            pass
+        assert MPI.Request.Waitany(requests) in (2, 3, 4, 5)
+        assert MPI.Request.Waitsome(requests)
+        while not MPI.Request.Testall(requests):
+            pass
+        assert MPI.Request.Waitany(requests) == MPI.UNDEFINED
+        assert MPI.Request.Waitall(requests)
+        return [buffer[0] for buffer in buffers]
+
+    assert values(body, ranks=2, seed=seed)[1] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_probe_tells_the_size_before_the_receive(seed):
+    def body(comm):
+        if comm.rank == 0:
+            comm.Send(np.arange(5.0), 1, tag=2)
+            comm.Send(np.arange(2.0), 1, tag=3)
+            comm.send("matched", 1, tag=4)
+            return None
+        status = MPI.Status()
+        comm.Probe(0, 2, status)
+        first = np.empty(status.Get_count(MPI.DOUBLE))
+        comm.Recv(first, 0, 2)
+        while not comm.Iprobe(0, 3, status):
+            pass
+        second = np.empty(status.Get_count(MPI.DOUBLE))
+        comm.Recv(second, status.Get_source(), status.Get_tag())
+        return first.size, second.size, comm.mprobe(tag=4).recv()
+
+    assert values(body, ranks=2, seed=seed)[1] == (5, 2, "matched")
+
+
+def test_objects_are_copied_on_their_way():
+    def body(comm):
+        mine = {"list": [comm.rank]}
+        got = comm.sendrecv(mine, (comm.rank + 1) % 2, source=(comm.rank + 1) % 2)
+        got["list"].append("changed")
+        comm.barrier()
+        return mine
+
+    assert values(body, ranks=2) == ({"list": [0]}, {"list": [1]})
+
+
+def test_a_cancelled_receive_takes_no_message():
+    def body(comm):
+        buffer = np.full(2, 7.0)
+        request = comm.Irecv(buffer, 0)
+        request.Cancel()
+        request.Wait()
+        return buffer.tolist()
+
+    for seed in SEEDS:
+        assert values(body, ranks=1, seed=seed) == ([7.0, 7.0],)
+
+
+def test_what_is_out_of_range_raises_as_it_does_in_mpi():
+    def body(comm):
+        for call in (
+            lambda: comm.Send(np.ones(1), 4),
+            lambda: comm.Recv(np.ones(1), 4),
+            lambda: comm.Send(np.ones(1), 0, tag=-4),
+            lambda: comm.Send(np.ones(1), MPI.ANY_SOURCE),
+            lambda: comm.Bcast(np.ones(1), root=4),
+        ):
+            with pytest.raises(MPI.Exception, match="Invalid"):
+                call()
+
+    values(body)
+
+
+def test_an_unknown_method_raises_an_error_that_lists_the_known_ones():
+    def body(comm):
+        with pytest.raises(AttributeError, match=r"no 'Send_init'; it has .*Allreduce.*Sendrecv"):
+            comm.Send_init(np.ones(1), 0)
+
+    values(body, ranks=1)
