@@ -10,29 +10,30 @@ from adjointlab.space import Tensor
 __all__ = ["check_argument"]
 
 
-def check_argument(tensor: Tensor, array: Any, rank: int) -> None:
-    """Raise unless `array` can be the local tensor of `tensor` on `rank`.
+def check_argument(tensor: Tensor, array: Any, rank: int, name: str = "") -> None:
+    """Raise unless `array`, called `name` (default: the tensor's), can be the local tensor of `tensor` on `rank`.
 
     An active rank holds the layout's local shape in the declared element type, an inactive one any tensor without
-    elements. Raises `TypeError` for what is no array, else `ValueError`, each naming the tensor and the rank.
+    elements. Raises `TypeError` for what is no array, else `ValueError`, each naming the argument and the rank.
     """
+    name = name or tensor.name
     layout = tensor.layout
     if not arrays.is_array(array):
-        raise TypeError(f"{tensor.name}: a {type(array).__name__} on rank {rank} is no array; pass its local tensor")
+        raise TypeError(f"{name}: a {type(array).__name__} on rank {rank} is no array; pass its local tensor")
     shape = tuple(array.shape)
     if not layout.partition.is_active(rank):
         if 0 not in shape:
             raise ValueError(
-                f"{tensor.name}: shape {shape} on rank {rank}, which is inactive in the partition {layout.partition}; "
+                f"{name}: shape {shape} on rank {rank}, which is inactive in the partition {layout.partition}; "
                 f"it holds a zero-volume tensor, such as one of shape {layout.local_shape(rank)}"
             )
         return
     if shape != layout.local_shape(rank):
         raise ValueError(
-            f"{tensor.name}: shape {shape} on rank {rank}, but the layout {layout} over {layout.partition} gives it "
+            f"{name}: shape {shape} on rank {rank}, but the layout {layout} over {layout.partition} gives it "
             f"{layout.local_shape(rank)}"
         )
     if arrays.dtype_of(array).name != tensor.dtype:
         raise ValueError(
-            f"{tensor.name}: {arrays.dtype_of(array).name} on rank {rank}, but the operator was made for {tensor.dtype}"
+            f"{name}: {arrays.dtype_of(array).name} on rank {rank}, but the operator was made for {tensor.dtype}"
         )

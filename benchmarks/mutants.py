@@ -25,18 +25,18 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import strategies as st
 
-from adjointlab import strategies  # noqa: E402
-from adjointlab.executor import ProgramOperator  # noqa: E402
-from adjointlab.harness.engine import Budget, Report, investigate  # noqa: E402
-from adjointlab.harness.subject import Subject, subject  # noqa: E402
-from adjointlab.layout import Layout, balanced_cut  # noqa: E402
-from adjointlab.partition import Partition  # noqa: E402
-from adjointlab.program import Add, Allocate, Clear, Deallocate, Generator, Program, Region, buffers  # noqa: E402
-from adjointlab.space import Space  # noqa: E402
-from adjointlab.worlds.world import World  # noqa: E402
-from adjointlab.worlds.launch import open_world  # noqa: E402
+from adjointlab import strategies
+from adjointlab.executor import ProgramOperator
+from adjointlab.harness.engine import Budget, Report, investigate
+from adjointlab.harness.subject import Subject, subject
+from adjointlab.layout import Layout, balanced_cut
+from adjointlab.partition import Partition
+from adjointlab.program import Add, Allocate, Clear, Deallocate, Generator, Program, Region, buffers
+from adjointlab.space import Space
+from adjointlab.worlds.launch import open_world
+from adjointlab.worlds.world import World
 
 KINDS = ("dropped", "doubled", "redirected to a rank", "redirected to a slice", "moved")
 PLACES = ("forward", "adjoint", "both")
@@ -234,11 +234,15 @@ def draw_mutant(random_: random.Random, kind: str, place: str, ranks: int) -> tu
             else:
                 one = mutate(random_, forward, kind, ranks)
                 changed = (one, one.adjoint())
-            matrices = [matrix(program, *sides) for program, sides in zip(changed, _sides(domain, codomain), strict=True)]
+            matrices = [
+                matrix(program, *sides)
+                for program, sides in zip(changed, _sides(domain, codomain), strict=True)
+            ]
         except ValueError:
             continue
         originals = [
-            matrix(program, *sides) for program, sides in zip((forward, adjoint), _sides(domain, codomain), strict=True)
+            matrix(program, *sides)
+            for program, sides in zip((forward, adjoint), _sides(domain, codomain), strict=True)
         ]
         same = all(np.array_equal(a, b) for a, b in zip(matrices, originals, strict=True))
         return Mutant(geometry, kind, place, domain, codomain, (forward, adjoint), changed), same
@@ -256,8 +260,12 @@ def matrix(program: Program, source: Space, target: Space) -> np.ndarray[Any, An
     given, wanted = buffers(source), buffers(target)
     if not set(given) <= set(program.inputs) or not set(wanted) <= set(program.outputs):
         raise ValueError("the program does not map the one space to the other")
-    columns = np.repeat([buffer in given for buffer in program.inputs], [buffer.size for buffer in program.inputs])
-    rows = np.repeat([buffer in wanted for buffer in program.outputs], [buffer.size for buffer in program.outputs])
+    columns = np.repeat(
+        [buffer in given for buffer in program.inputs], [buffer.size for buffer in program.inputs]
+    )
+    rows = np.repeat(
+        [buffer in wanted for buffer in program.outputs], [buffer.size for buffer in program.outputs]
+    )
     return program.matrix()[rows][:, columns]
 
 
@@ -313,10 +321,14 @@ def hunt(world: World, mutant: Mutant, seed: int, cases: int = 10) -> Result:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--ranks", type=int, default=4, help="ranks of a geometry (at most those of the world)")
+    parser.add_argument(
+        "--ranks", type=int, default=4, help="ranks of a geometry (at most those of the world)"
+    )
     options = parser.parse_args(arguments)
     world = open_world(ranks=options.ranks)
     ranks = min(options.ranks, world.ranks)

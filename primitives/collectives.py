@@ -7,7 +7,7 @@ these two, in opposite order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -124,7 +124,7 @@ def result_array(tensor: Tensor, argument: Any, out: Any, rank: int) -> Any:
     """
     if out is None:
         return arrays.empty(tensor.layout.local_shape(rank), tensor.dtype, argument)
-    check_argument(replace(tensor, name="out"), out, rank)
+    check_argument(tensor, out, rank, "out")
     if not arrays.is_row_major(out):
         raise ValueError(f"out: an array on rank {rank} is not in row-major order, so nothing can be received into it")
     return out

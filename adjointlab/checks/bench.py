@@ -10,6 +10,7 @@ import numpy as np
 
 from adjointlab import arrays
 from adjointlab.checks.check import Inapplicable
+from adjointlab.checks.compare import EXACT, Tolerance
 from adjointlab.checks.placement import Placed, place
 from adjointlab.operator import LinearOperator, apply_adjoint, apply_forward
 from adjointlab.space import Space
@@ -110,6 +111,13 @@ class Bench:
     def codomain(self) -> Space:
         return self.operator.codomain
 
+    @_kept
+    def library(self) -> str:
+        """The array library of the inputs: the setting's, or torch where the setting's lacks an element type."""
+        tensors = (*self.domain.tensors, *self.codomain.tensors)
+        wanted = self.setting.library
+        return wanted if all(arrays.supports(wanted, tensor.dtype) for tensor in tensors) else "torch"
+
     def primal(self, number: int, bound: int, exponent: int = 0) -> tuple[Any, ...]:
         """This rank's part of the `number`-th random element of the domain."""
         return tuple(placed.view for placed in self.placed(self.domain, "primal", number, bound, exponent))
@@ -126,7 +134,7 @@ class Bench:
         if order is None:
             order = self.setting.primal_order if side == "primal" else self.setting.dual_order
         return tuple(
-            place(local_values(space, position, self.rank, draw), tensor.dtype, self.setting.library, order)
+            place(local_values(space, position, self.rank, draw), tensor.dtype, self.library, order)
             for position, tensor in enumerate(space.tensors)
         )
 
@@ -156,7 +164,7 @@ class Bench:
             return Gain(value, operator.fan_in or value, float(value), "program")
         if dimension > PROBED_DIMENSION:
             return Gain(0, operator.fan_in or dimension, 0.0, "unknown")
-        return _probed(operator.matrix(), operator.fan_in)
+        return _probed(operator.matrix(self.library), operator.fan_in)
 
     @_kept
     def precision(self) -> int:
@@ -178,17 +186,24 @@ class Bench:
         Raises :class:`Inapplicable` where the element type has none that are exact in this case.
         """
         bound = min(self.integer_bound(headroom), 2**20)
+        if bound < 1 and not self.gain.is_exact:
+            # Coefficients such as 1/3 leave no exact integer, and :attr:`tolerance` allows for their rounding.
+            bound = 2 ** (self.precision // 2) // headroom
         if bound < 1:
             raise Inapplicable(f"no integer is exact under a gain of {self.gain.value} with {self.precision} bits")
         return bound
 
     @_kept
-    def tolerance(self) -> float:
-        """How far two computations of one value may differ, relative to the largest.
+    def tolerance(self) -> Tolerance:
+        """How far two computations of one value may differ.
 
         Nothing where integers are exact; a rounding of each term where the operator's gain is not known for sure.
         """
-        return 0.0 if self.gain.is_exact else (self.gain.fan_in + 4) * 2.0 ** (2 - self.precision)
+        if self.gain.is_exact:
+            return EXACT
+        return Tolerance(
+            (self.gain.fan_in + 4) * 2.0 ** (2 - self.precision), self.gain.row_sum * self.integers()
+        )
 
 
 def _probed(matrix: np.ndarray[Any, Any], fan_in: int | None) -> Gain:

@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from adjointlab.space import Space, Tensor
 
-__all__ = ["Local", "first_difference", "first_unequal_copy", "summed"]
+__all__ = ["EXACT", "Local", "Tolerance", "first_difference", "first_unequal_copy", "summed"]
 
 Local = tuple[np.ndarray[Any, Any], ...]
 """What one rank holds of an element of a space, in NumPy: one array for each tensor."""
 
 
+@dataclass(frozen=True)
+class Tolerance:
+    """How far two computations of one value may differ: `relative` to the largest value that was expected, or to
+    `reach`, the largest that can be, where values may cancel.
+    """
+
+    relative: float
+    reach: float = 0.0
+
+    def allowed(self, largest: float) -> float:
+        """The difference that may be, where `largest` is expected."""
+        return self.relative * max(largest, self.reach)
+
+
+EXACT = Tolerance(0.0)
+"""Not at all."""
+
+
 def first_difference(
-    space: Space, actual: Sequence[Local], expected: Sequence[Local], tolerance: float = 0.0
+    space: Space, actual: Sequence[Local], expected: Sequence[Local], tolerance: Tolerance = EXACT
 ) -> tuple[str, str, str] | None:
     """Where two elements of `space` first differ: the place, the actual and the expected value; `None` if nowhere.
 
-    Partial tensors are compared after summation, never rank by rank. Differences up to `tolerance` times the largest
-    expected magnitude pass; NaN never does.
+    Partial tensors are compared after summation, never rank by rank. Differences within `tolerance` pass; NaN never
+    does.
     """
     for position, tensor in enumerate(space.tensors):
         got = summed(tensor, [local[position] for local in actual])
@@ -30,7 +49,7 @@ def first_difference(
         for rank, array in got.items():
             if array.shape != want[rank].shape:
                 return f"{tensor.name} (rank {rank})", f"shape {array.shape}", f"shape {want[rank].shape}"
-            wrong = ~(np.abs(array - want[rank]) <= tolerance * scale)
+            wrong = ~(np.abs(array - want[rank]) <= tolerance.allowed(scale))
             if wrong.any():
                 local = tuple(int(i) for i in np.argwhere(wrong)[0])
                 return place(tensor, rank, local), _number(array[local]), _number(want[rank][local])

@@ -39,7 +39,7 @@ class DeclaredCheck(Check):
             bench.numpy(image),
             bench.numpy(coimage),
             tuple(arrays.library_of(array) for array in (*image, *coimage)),
-            bench.setting.library,
+            bench.library,
             zlib.crc32(described),
         )
 

@@ -11,9 +11,8 @@ import numpy as np
 from adjointlab import arrays
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
-from adjointlab.checks.compare import Local, first_difference
+from adjointlab.checks.compare import Local, Tolerance, first_difference
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
-from adjointlab.space import Space
 
 __all__ = ["LinearityCheck"]
 
@@ -27,7 +26,7 @@ class Observation:
     combined: tuple[Local, Local]
     combination: tuple[Local, Local]
     zero: tuple[Local, Local]
-    tolerance: float
+    tolerance: Tolerance
 
 
 class LinearityCheck(Check):

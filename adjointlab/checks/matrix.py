@@ -64,7 +64,7 @@ class MatrixCheck(Check):
         dual = codomain.dual
         columns = _chosen(domain.dimension, self.limit, bench.setting.seed)
         rows = _chosen(dual.dimension, self.limit, bench.setting.seed + 1)
-        library, rank = bench.setting.library, bench.rank
+        library, rank = bench.library, bench.rank
         forward = [
             coordinates(codomain, bench.forward(basis_vector(domain, i, rank, library)), rank) for i in columns
         ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
-from adjointlab.checks.compare import Local, first_difference
+from adjointlab.checks.compare import Local, Tolerance, first_difference
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
 from adjointlab.checks.placement import ORDERS, Placed
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
@@ -30,7 +30,7 @@ class Direction:
 class Observation:
     forward: Direction
     adjoint: Direction
-    tolerance: float
+    tolerance: Tolerance
 
 
 class PurityCheck(Check):

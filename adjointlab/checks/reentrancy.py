@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from adjointlab import arrays
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
-from adjointlab.checks.compare import Local, first_difference
+from adjointlab.checks.compare import Local, Tolerance, first_difference
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.operator import LinearOperator
-from adjointlab.space import Space
 
 __all__ = ["ReentrancyCheck"]
 
-_CALLS = 3
+_CALLS = 4
+_AFTER = {_CALLS - 1: " (after one with NaN)"}
 
 
 @dataclass(frozen=True)
@@ -24,14 +28,15 @@ class Observation:
 
     forward: tuple[dict[str, Local], ...]
     adjoint: tuple[dict[str, Local], ...]
-    tolerance: float
+    tolerance: Tolerance
 
 
 class ReentrancyCheck(Check):
     """Three calls with new data, both directions; two instances interleaved; one instance in two places.
 
     Every call must give what a fresh instance gives, and what it returned must still stand after the later calls.
-    The adjoints are called in the opposite order, as a backward pass does.
+    The adjoints are called in the opposite order, as a backward pass does. A fourth call follows one on NaN: an
+    overflow passes, but what clears its memory by arithmetic keeps it for ever.
     """
 
     name = "reentrancy"
@@ -55,7 +60,7 @@ class ReentrancyCheck(Check):
                         where, actual, expected = difference
                         return incoherent(
                             f"{direction} depends on earlier calls",
-                            ("call", f"{call + 1} of {_CALLS}, {circumstance}"),
+                            ("call", f"{call + 1} of {_CALLS}{_AFTER.get(call, '')}, {circumstance}"),
                             ("element", where),
                             ("fresh", expected),
                             ("here", actual),
@@ -73,6 +78,8 @@ def _calls(
     results: list[dict[str, Local]] = []
     returned = []
     for call in range(_CALLS):
+        if call == _CALLS - 1:
+            _overflow(apply, argument(call), used)
         output = apply(argument(call), used)
         returned.append(output)
         results.append({"on return": bench.numpy(output)})
@@ -84,3 +91,15 @@ def _calls(
         # Drawn anew: an operator that spoils its argument is the purity check's matter.
         entry["fresh"] = bench.numpy(apply(argument(call), bench.fresh()))
     return tuple(results)
+
+
+def _overflow(
+    apply: Callable[[Sequence[Any], LinearOperator], tuple[Any, ...]], argument: tuple[Any, ...], used: LinearOperator
+) -> None:
+    """A call whose values do not matter and whose result is dropped."""
+    for array in argument:
+        if not arrays.dtype_of(array).is_integer:
+            array[...] = np.nan
+    # An operator may refuse NaN.
+    with np.errstate(all="ignore"), suppress(ValueError, ArithmeticError):
+        apply(argument, used)

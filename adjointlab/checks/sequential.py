@@ -11,7 +11,7 @@ import numpy as np
 from adjointlab import arrays
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Inapplicable, Spaces
-from adjointlab.checks.compare import Local, first_difference
+from adjointlab.checks.compare import Local, Tolerance, first_difference
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.layout import Layout
 from adjointlab.space import Space, Tensor
@@ -26,7 +26,7 @@ class Observation:
 
     outputs: Local
     expected: tuple[Local, ...] | None
-    tolerance: float
+    tolerance: Tolerance
 
 
 class SequentialCheck(Check):
@@ -43,7 +43,7 @@ class SequentialCheck(Check):
             raise ValueError("the subject gives no reference to compare with")
         draw = Draw(bench.setting.seed, 0, "primal", bound)
         inputs = [
-            arrays.from_numpy(_assembled(bench.domain, position, draw), tensor.dtype, bench.setting.library)
+            arrays.from_numpy(_assembled(bench.domain, position, draw), tensor.dtype, bench.library)
             for position, tensor in enumerate(bench.domain.tensors)
         ]
         result = bench.reference(*inputs)

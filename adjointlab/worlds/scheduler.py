@@ -129,7 +129,9 @@ class Scheduler:
         try:
             self._streams.enter(first.rank)
             self._resume(first)
-            self._over.acquire()
+            # Ctrl-C just before a wait without end would go unnoticed until its end.
+            while not self._over.acquire(timeout=0.5):
+                pass
         except KeyboardInterrupt:
             self._interrupt()
             raise

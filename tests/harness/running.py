@@ -16,7 +16,9 @@ SAMPLES = Path(__file__).with_name("samples.py")
 # mpiexec's marks must not reach the processes that a test starts: they are not the ranks of its job.
 _LAUNCHER = ("PMI_", "PMIX_", "OMPI_", "HYDI_", "HYDRA_", "MPI_", "PALS_", "MPIR_")
 
-LAUNCHER = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+LAUNCHER = shutil.which(
+    "mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+)
 
 needs_mpi = pytest.mark.skipif(LAUNCHER is None, reason="needs mpiexec: install the extra `mpi`")
 
@@ -30,11 +32,14 @@ def run(
         assert LAUNCHER is not None
         command = [LAUNCHER, *_flags(), "-n", str(ranks), *command]
     kept = {key: value for key, value in os.environ.items() if not key.startswith((*_LAUNCHER, "PYTEST"))}
-    path = os.pathsep.join([str(ROOT), *filter(None, [environment.pop("PYTHONPATH", "")])])
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])])
     return subprocess.run(
         command,
         cwd=cwd,
-        env=kept | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"} | _as_root() | environment,
+        env=kept
+        | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
+        | _as_root()
+        | environment,
         capture_output=True,
         text=True,
         timeout=120,

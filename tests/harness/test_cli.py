@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from adjointlab.cli import main
 from tests.harness.running import ROOT, SAMPLES, needs_mpi, run
 
 # One process starts the others.
@@ -18,11 +22,34 @@ pytestmark = pytest.mark.mpi_skip
 
 
 def cli(*arguments: str | Path, cwd: Path, ranks: int = 0) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
     return run("adjointlab.cli", *arguments, cwd=cwd, ranks=ranks)
 
 
-def test_a_right_operator_is_coherent(tmp_path: Path) -> None:
-    result = cli("check", f"{SAMPLES}:right", "--cases", "5", "--ranks", "3", "--check", "adjoint", cwd=tmp_path)
+@dataclass(frozen=True)
+class Ended:
+    returncode: object
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ended]:
+    """In this process, which is faster."""
+    monkeypatch.chdir(tmp_path)
+
+    def ended(*arguments: str) -> Ended:
+        with pytest.raises(SystemExit) as end:
+            main(list(arguments))
+        return Ended(end.value.code, *capsys.readouterr())
+
+    return ended
+
+
+def test_a_right_operator_is_coherent(here: Callable[..., Ended], tmp_path: Path) -> None:
+    result = here("check", f"{SAMPLES}:right", "--cases", "5", "--ranks", "3", "--check", "adjoint")
     assert result.returncode == 0, result.stderr
     assert "RingShift" in result.stdout
     assert "1 coherent: 5 cases" in result.stdout
@@ -36,7 +63,7 @@ def test_a_wrong_adjoint_is_found_stored_replayed_and_mended(tmp_path: Path) -> 
     found = cli("check", reference, "--check", "adjoint", "--json", "verdicts.json", "--quiet", cwd=tmp_path)
     assert found.returncode == 1, found.stderr
     assert "WrongShift: adjoint is not the transpose of forward" in found.stdout
-    assert "shrunk to 2 ranks" in found.stdout
+    assert re.search("found after .* (shrunk to|on) 2 ranks", found.stdout)
     assert "adjoint  gives that entry weight 0" in found.stdout
 
     verdicts = json.loads((tmp_path / "verdicts.json").read_text())
@@ -60,41 +87,44 @@ def test_a_wrong_adjoint_is_found_stored_replayed_and_mended(tmp_path: Path) -> 
     ("name", "headline"),
     [("raising", "raised RuntimeError"), ("hanging", "deadlock"), ("undrawable", "raised ZeroDivisionError")],
 )
-def test_what_cannot_be_judged_ends_with_3(name: str, headline: str, tmp_path: Path) -> None:
-    result = cli("check", f"{SAMPLES}:{name}", "--check", "adjoint", "--cases", "20", "--json", "-", cwd=tmp_path)
+def test_what_cannot_be_judged_ends_with_3(here: Callable[..., Ended], name: str, headline: str) -> None:
+    result = here("check", f"{SAMPLES}:{name}", "--check", "adjoint", "--cases", "20", "--json", "-")
     assert result.returncode == 3, result.stderr
     (entry,) = json.loads(result.stdout)["reports"]
     assert entry["verdict"] == "could not be judged"
     assert headline in entry["headline"]
     if entry["reproducer"]:
-        replayed = cli("replay", entry["reproducer"], "--subject", f"{SAMPLES}:{name}", cwd=tmp_path)
+        replayed = here("replay", entry["reproducer"], "--subject", f"{SAMPLES}:{name}")
         assert replayed.returncode == 3
 
 
-def test_usage_errors_end_with_2_and_say_what_to_do(tmp_path: Path) -> None:
+def test_usage_errors_end_with_2_and_say_what_to_do(here: Callable[..., Ended], tmp_path: Path) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text('{"schema": 1}')
     for arguments, message in (
         (("check", "nowhere.py:x"), "no Python file nowhere.py"),
         (("check", f"{SAMPLES}:right", "--check", "nonsense"), "'nonsense' is not one of adjoint"),
-        (("check", f"{SAMPLES}:right", "--check", "sequential"), "none of the subjects has the check sequential"),
+        (
+            ("check", f"{SAMPLES}:right", "--check", "sequential"),
+            "none of the subjects has the check sequential",
+        ),
         (("check", "--nonsense"), "--nonsense"),
         (("check", f"{SAMPLES}:incomplete"), "not a dictionary of arguments"),
         (("replay", "nowhere.json"), "No such file"),
         (("replay", str(bad)), "bad.json"),
     ):
-        result = cli(*arguments, cwd=tmp_path)
+        result = here(*arguments)
         assert (result.returncode, result.stdout) == (2, ""), arguments
         assert message in result.stderr
         assert "Traceback" not in result.stderr
 
 
-def test_list_and_explain_tell_of_a_subject(tmp_path: Path) -> None:
-    listed = cli("list", f"{SAMPLES}:right", cwd=tmp_path)
+def test_list_and_explain_tell_of_a_subject(here: Callable[..., Ended]) -> None:
+    listed = here("list", f"{SAMPLES}:right")
     assert (listed.returncode, listed.stderr) == (0, "")
     assert "RingShift" in listed.stdout
     assert "purity" in listed.stdout
-    explained = cli("explain", f"{SAMPLES}:right", cwd=tmp_path)
+    explained = here("explain", f"{SAMPLES}:right")
     assert explained.returncode == 0, explained.stderr
     assert "RingShift" in explained.stdout
     assert "over 2" in explained.stdout
@@ -109,7 +139,12 @@ def test_no_mpi_is_imported_without_mpiexec(tmp_path: Path) -> None:
     )
     environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
     result = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
 
@@ -130,7 +165,7 @@ def test_ctrl_c_ends_with_130_and_leaves_no_half_written_file(tmp_path: Path) ->
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".hypothesis"] == []
 
 
 @needs_mpi
@@ -145,7 +180,8 @@ def test_under_mpiexec_rank_0_alone_prints_and_all_ranks_end_alike(tmp_path: Pat
 @needs_mpi
 def test_a_module_that_fails_on_one_rank_is_a_usage_error_on_all(tmp_path: Path) -> None:
     (tmp_path / "uneven.py").write_text(
-        "from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1: raise ImportError('not here')\n" + SAMPLES.read_text().replace("from __future__ import annotations", "")
+        "from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1: raise ImportError('not here')\n"
+        + SAMPLES.read_text().replace("from __future__ import annotations", "")
     )
     result = cli("check", "uneven.py:right", cwd=tmp_path, ranks=2)
     assert result.returncode == 2, result.stdout + result.stderr

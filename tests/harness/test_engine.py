@@ -120,7 +120,9 @@ def test_the_budget_of_cases_is_kept(world: SimulatedWorld) -> None:
     assert report.tried == 25
 
 
-def test_an_exact_coherent_report_states_a_miss_probability_below_one_in_a_billion(world: SimulatedWorld) -> None:
+def test_an_exact_coherent_report_states_a_miss_probability_below_one_in_a_billion(
+    world: SimulatedWorld,
+) -> None:
     def halves(draw: Any, ranks: int) -> dict[str, Any]:
         return {**lines(draw, ranks), "dtype": draw(st.sampled_from(["float16", "complex64", "float32"]))}
 

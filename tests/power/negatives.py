@@ -138,7 +138,11 @@ class MeanOfMeans(Operator):
 
 def biased(draw: Any, ranks: int) -> Mapping[str, Any]:
     shape = tuple(draw(al.strategies.shapes(draw(st.integers(2, 3)))))
-    return {"shape": shape, "ends": draw(al.strategies.cuts(shape[0], ranks)), "dtype": draw(st.sampled_from(DTYPES))}
+    return {
+        "shape": shape,
+        "ends": draw(al.strategies.cuts(shape[0], ranks)),
+        "dtype": draw(st.sampled_from(DTYPES)),
+    }
 
 
 def mean(x: Any, **_: Any) -> Any:
@@ -152,9 +156,18 @@ def plus(x: Any, b: Any, **_: Any) -> Any:
 NEGATIVES: tuple[tuple[str, Subject], ...] = (
     ("all-reduce with the identity as its backward pass", al.subject(Summed, reference=unchanged)(plain)),
     ("all-reduce with an all-reduce as its backward pass", al.subject(SummedBothWays)(plain)),
-    ("the same from partial to replicated", al.subject(SummedForPartialGradients, reference=unchanged)(plain)),
-    ("identity with an all-reduce as its backward pass", al.subject(EntersParallelRegion, reference=unchanged)(plain)),
-    ("all-gather with a slice as its backward pass", al.subject(GatheredForOneConsumer, reference=unchanged)(with_cuts)),
+    (
+        "the same from partial to replicated",
+        al.subject(SummedForPartialGradients, reference=unchanged)(plain),
+    ),
+    (
+        "identity with an all-reduce as its backward pass",
+        al.subject(EntersParallelRegion, reference=unchanged)(plain),
+    ),
+    (
+        "all-gather with a slice as its backward pass",
+        al.subject(GatheredForOneConsumer, reference=unchanged)(with_cuts),
+    ),
     ("bias added before the sum, on rank 0 alone", al.subject(BiasOnRankZero, reference=affine)(rows)),
     ("gradient of the bias left in summands", al.subject(BiasReducedLater, reference=plus)(biased)),
     ("x * (P / P)", al.subject(TimesPOverP)(plain)),

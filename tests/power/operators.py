@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -147,10 +148,13 @@ class GatherToAll(Operator):
     def __init__(self, comm: Any, shape: Sequence[int], ends: Sequence[int], dtype: str) -> None:
         size = comm.Get_size()
         super().__init__(
-            comm, al.Space(cut(shape, ends, dtype)), al.Space(copies(shape, size, dtype, "varying", "y")), size
+            comm,
+            al.Space(cut(shape, ends, dtype)),
+            al.Space(copies(shape, size, dtype, "varying", "y")),
+            size,
         )
         self.ends = list(ends)
-        self.sizes = [stop - start for start, stop in zip(ends, ends[1:], strict=False)]
+        self.sizes = [stop - start for start, stop in itertools.pairwise(ends)]
 
     def forward(self, x: Any) -> Any:
         y = np.empty(self.shape_out(), x.dtype)
@@ -212,12 +216,20 @@ def shapes(draw: Any, orders: tuple[int, int] = (1, 3)) -> tuple[int, ...]:
 
 
 def with_root(draw: Any, ranks: int) -> Mapping[str, Any]:
-    return {"shape": shapes(draw), "root": draw(st.integers(0, ranks - 1)), "dtype": draw(st.sampled_from(DTYPES))}
+    return {
+        "shape": shapes(draw),
+        "root": draw(st.integers(0, ranks - 1)),
+        "dtype": draw(st.sampled_from(DTYPES)),
+    }
 
 
 def with_cuts(draw: Any, ranks: int) -> Mapping[str, Any]:
     shape = shapes(draw)
-    return {"shape": shape, "ends": draw(al.strategies.cuts(shape[0], ranks)), "dtype": draw(st.sampled_from(DTYPES))}
+    return {
+        "shape": shape,
+        "ends": draw(al.strategies.cuts(shape[0], ranks)),
+        "dtype": draw(st.sampled_from(DTYPES)),
+    }
 
 
 def on_ring(draw: Any, ranks: int) -> Mapping[str, Any]:

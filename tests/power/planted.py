@@ -119,17 +119,34 @@ class ReturnsItsBuffer(SumAlong):
 
 
 PLANTED = (
-    Planted("missing sum in a broadcast's adjoint", al.subject(MissingSum, reference=unchanged)(with_root), "adjoint"),
+    Planted(
+        "missing sum in a broadcast's adjoint",
+        al.subject(MissingSum, reference=unchanged)(with_root),
+        "adjoint",
+    ),
     Planted("sum doubled", al.subject(DoubledSum, reference=unchanged)(with_root), "adjoint", 1),
     Planted("wrong root", al.subject(WrongRoot, reference=unchanged)(with_root), "adjoint"),
-    Planted("scaled by the number of ranks", al.subject(ScaledByRanks, reference=unchanged)(with_root), "adjoint"),
-    Planted("uneven shard dropped", al.subject(UnevenShardDropped, reference=unchanged)(with_cuts), "adjoint"),
-    Planted("transposed partition ignored", al.subject(TranspositionIgnored, reference=scaled)(on_grid), "sequential"),
+    Planted(
+        "scaled by the number of ranks", al.subject(ScaledByRanks, reference=unchanged)(with_root), "adjoint"
+    ),
+    Planted(
+        "uneven shard dropped", al.subject(UnevenShardDropped, reference=unchanged)(with_cuts), "adjoint"
+    ),
+    Planted(
+        "transposed partition ignored",
+        al.subject(TranspositionIgnored, reference=scaled)(on_grid),
+        "sequential",
+    ),
     Planted("conjugate missing", al.subject(MissingConjugate, reference=weighted)(on_ring), "adjoint", 1),
     Planted("dtype narrowed", al.subject(NarrowedDtype, reference=scaled)(on_grid), "adjoint", 1),
     Planted("input modified", al.subject(InputModified, reference=weighted)(on_ring), "purity", 1),
     Planted("stale buffer reused", al.subject(StaleBuffer, reference=unchanged)(with_root), "reentrancy", 1),
-    Planted("returned buffer overwritten", al.subject(ReturnsItsBuffer, reference=scaled)(on_grid), "reentrancy", 1),
+    Planted(
+        "returned buffer overwritten",
+        al.subject(ReturnsItsBuffer, reference=scaled)(on_grid),
+        "reentrancy",
+        1,
+    ),
 )
 
 RIGHT = tuple(

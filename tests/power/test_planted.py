@@ -27,7 +27,9 @@ def elements(report: Report) -> int:
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=[planted.bug for planted in PLANTED])
-def test_a_planted_bug_is_found_and_shrunk_to_three_ranks_and_four_elements(world: World, planted: Planted) -> None:
+def test_a_planted_bug_is_found_and_shrunk_to_three_ranks_and_four_elements(
+    world: World, planted: Planted
+) -> None:
     if world.ranks < planted.least_ranks:
         pytest.skip(f"shows on {planted.least_ranks} ranks at least")
     report = investigate(world, planted.subject, planted.check, Budget(seed=SEED))
@@ -40,6 +42,7 @@ def test_a_planted_bug_is_found_and_shrunk_to_three_ranks_and_four_elements(worl
 @pytest.mark.parametrize("subject", RIGHT, ids=[subject.name for subject in RIGHT])
 def test_the_operator_without_the_bug_passes_every_check(world: World, subject: Subject) -> None:
     verdicts = {
-        check: investigate(world, subject, check, Budget(cases=20, seed=SEED)).verdict for check in checks_of(subject)
+        check: investigate(world, subject, check, Budget(cases=20, seed=SEED)).verdict
+        for check in checks_of(subject)
     }
     assert {check: str(verdict) for check, verdict in verdicts.items() if not verdict.is_coherent} == {}

@@ -33,7 +33,9 @@ class StagesInForwardOrder(Ring):
 class Lookup(Operator):
     """Rows of a table: its vocabulary is cut along one dimension of a mesh, the rows asked for along the other."""
 
-    def __init__(self, comm: Any, mesh: Sequence[int], shape: Sequence[int], ends: Any, asked: Any, dtype: str) -> None:
+    def __init__(
+        self, comm: Any, mesh: Sequence[int], shape: Sequence[int], ends: Any, asked: Any, dtype: str
+    ) -> None:
         grid = al.Partition(mesh)
         rest: list[None] = [None] * (len(shape) - 1)
         table = al.Layout.cut(shape, grid, [ends, *rest], axes=(1, *rest))
@@ -100,7 +102,12 @@ FAULTS = (
         al.subject(StagesInForwardOrder, reference=weighted)(on_ring),
         "adjoint",
     ),
-    Fault("B59", "sliced before the sum", al.subject(SlicedBeforeTheSum, reference=looked_up)(lookups), "adjoint"),
+    Fault(
+        "B59",
+        "sliced before the sum",
+        al.subject(SlicedBeforeTheSum, reference=looked_up)(lookups),
+        "adjoint",
+    ),
 )
 
 RIGHT = (al.subject(Lookup, reference=looked_up)(lookups),)

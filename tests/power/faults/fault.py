@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from adjointlab.checks.verdict import Status
 from adjointlab.harness.subject import Subject
 
 
@@ -15,4 +16,4 @@ class Fault:
     what: str
     subject: Subject
     check: str
-    hangs: bool = False
+    verdict: Status = Status.INCOHERENT  # UNJUDGED where ranks crash or hang

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,19 @@ from hypothesis import strategies as st
 import adjointlab as al
 from adjointlab import MPI
 
-from ..operators import DTYPES, Operator, Ring, SumAlong, copies, cut, on_grid, on_ring, scaled, weighted, with_cuts
+from ..operators import (
+    DTYPES,
+    Operator,
+    Ring,
+    SumAlong,
+    copies,
+    cut,
+    on_grid,
+    on_ring,
+    scaled,
+    weighted,
+    with_cuts,
+)
 from .fault import Fault
 
 
@@ -94,7 +107,7 @@ class Trim(Operator):
     def __init__(
         self, comm: Any, shape: Sequence[int], ends: Sequence[int], dtype: str, left: int, right: int
     ) -> None:
-        sizes = [stop - start + left + right for start, stop in zip(ends, ends[1:], strict=False)]
+        sizes = [stop - start + left + right for start, stop in itertools.pairwise(ends)]
         longer = [sum(sizes[:rank]) for rank in range(len(ends))]
         codomain = cut((longer[-1], *shape[1:]), longer, dtype, "y")
         super().__init__(comm, al.Space(cut(shape, ends, dtype)), al.Space(codomain), 1)
@@ -121,6 +134,11 @@ def trims(draw: Any, ranks: int) -> Mapping[str, Any]:
     return {**with_cuts(draw, ranks), "left": draw(st.integers(0, 3)), "right": draw(st.integers(0, 3))}
 
 
+def first_row(x: Any) -> Any:
+    """A view of the first of the other dimensions' rows, of shape (longitudes, 1)."""
+    return x[(slice(None), *(0 for _ in x.shape[1:]))][:, None]
+
+
 class Pole(Operator):
     """The mean of the first of the last dimension's rows over all longitudes (the first dimension, cut)."""
 
@@ -130,17 +148,17 @@ class Pole(Operator):
         self.longitudes = max(shape[0], 1)
 
     def forward(self, x: Any) -> Any:
-        return self.all_sum(x.reshape(x.shape[0], -1)[:, :1].sum(0)) / self.longitudes
+        return self.all_sum(first_row(x).sum(0)) / self.longitudes
 
     def adjoint(self, y: Any) -> Any:
         x = np.zeros(self.shape_in(), y.dtype)
-        x.reshape(x.shape[0], -1)[:, :1] = y / self.longitudes
+        first_row(x)[...] = y / self.longitudes
         return x
 
 
 class MeanOfLocalLongitudes(Pole):
     def forward(self, x: Any) -> Any:
-        return x.reshape(x.shape[0], -1)[:, :1].sum(0) / max(x.shape[0], 1)
+        return first_row(x).sum(0) / max(x.shape[0], 1)
 
 
 def poles(draw: Any, ranks: int) -> Mapping[str, Any]:
@@ -151,7 +169,7 @@ def poles(draw: Any, ranks: int) -> Mapping[str, Any]:
 
 
 def polar_mean(x: Any, **_: Any) -> Any:
-    return x.reshape(x.shape[0], -1)[:, :1].mean(0)
+    return first_row(x).mean(0)
 
 
 class SumOfACopyDiscarded(SumAlong):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab import MPI
+from adjointlab.checks.verdict import Status
 
 from ..operators import DTYPES, GatherToAll, Operator, copies, cut, shapes, unchanged, with_cuts
 from .fault import Fault
@@ -52,7 +54,9 @@ class CopyAlongColumns(Operator):
 
     missing = 0
 
-    def __init__(self, comm: Any, grid: Sequence[int], ranks: Sequence[int], side: int, ends: Any, dtype: str) -> None:
+    def __init__(
+        self, comm: Any, grid: Sequence[int], ranks: Sequence[int], side: int, ends: Any, dtype: str
+    ) -> None:
         whole = al.Partition(grid, ranks)
         source = al.Partition((grid[1],), ranks[: grid[1]])
         domain = al.Space(al.Layout.cut((side,), source, [ends]), dtype=dtype)
@@ -116,7 +120,7 @@ class Padded(Operator):
 
     def padded(self, ends: Sequence[int], rank: int) -> list[int]:
         """Every rank's number of rows with padding."""
-        return [stop - start + 1 for start, stop in zip(ends, ends[1:], strict=False)]
+        return [stop - start + 1 for start, stop in itertools.pairwise(ends)]
 
     def forward(self, x: Any) -> Any:
         return np.concatenate([x, np.zeros((1, *x.shape[1:]), x.dtype)])
@@ -136,7 +140,9 @@ class CopyToSome(Operator):
     def __init__(self, comm: Any, shape: Sequence[int], ranks: Sequence[int], dtype: str) -> None:
         rest = (None,) * len(shape)
         domain = al.Space(al.Layout(shape, al.Partition((1,), [0]), axes=rest), dtype=dtype)
-        codomain = al.Space(al.Layout(shape, al.Partition((len(ranks),), ranks), axes=rest), dtype=dtype, name="y")
+        codomain = al.Space(
+            al.Layout(shape, al.Partition((len(ranks),), ranks), axes=rest), dtype=dtype, name="y"
+        )
         super().__init__(comm, domain, codomain, len(ranks))
         self.active = self.rank in ranks
         self.is_set_up = False
@@ -218,8 +224,20 @@ FAULTS = (
         "adjoint",
     ),
     Fault("B21", "own shape taken for every rank's", al.subject(OwnShapeForAll)(with_cuts), "declared"),
-    Fault("B23", "inactive ranks skip the set-up", al.subject(InactiveSkipsSetUp)(to_some), "adjoint", hangs=True),
-    Fault("B25", "a rank without data skips a sum", al.subject(EmptyRankStaysAway)(with_cuts), "adjoint", hangs=True),
+    Fault(
+        "B23",
+        "inactive ranks skip the set-up",
+        al.subject(InactiveSkipsSetUp)(to_some),
+        "adjoint",
+        Status.UNJUDGED,
+    ),
+    Fault(
+        "B25",
+        "a rank without data skips a sum",
+        al.subject(EmptyRankStaysAway)(with_cuts),
+        "adjoint",
+        Status.UNJUDGED,
+    ),
 )
 
 RIGHT = (

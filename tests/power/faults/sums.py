@@ -118,7 +118,9 @@ class MeanOverTheSequenceToo(MeanOfGradients):
 
 def meshes(draw: Any, ranks: int) -> Mapping[str, Any]:
     return {
-        "grid": draw(st.sampled_from([(side, ranks // side) for side in range(1, ranks + 1) if ranks % side == 0])),
+        "grid": draw(
+            st.sampled_from([(side, ranks // side) for side in range(1, ranks + 1) if ranks % side == 0])
+        ),
         "shape": draw(al.strategies.shapes(draw(st.integers(1, 2)))),
         "dtype": draw(st.sampled_from(DTYPES)),
     }
@@ -192,7 +194,9 @@ class ScaleSkippedOnOneRank(SumAlong):
 
 
 FAULTS = (
-    Fault("B01", "adjoint of an all-gather is a slice", al.subject(GatherAdjointIsASlice)(with_cuts), "adjoint"),
+    Fault(
+        "B01", "adjoint of an all-gather is a slice", al.subject(GatherAdjointIsASlice)(with_cuts), "adjoint"
+    ),
     Fault(
         "B03",
         "input gradient not summed where the weight is frozen",
@@ -212,8 +216,15 @@ FAULTS = (
         "sequential",
     ),
     Fault("B09", "gradients summed twice", al.subject(SummedTwice, reference=scaled)(on_grid), "sequential"),
-    Fault("B11", "bias added on every rank", al.subject(BiasOnEveryRank, reference=affine)(rows), "sequential"),
-    Fault("B13", "scale skipped on one rank", al.subject(ScaleSkippedOnOneRank, reference=scaled)(on_grid), "sequential"),
+    Fault(
+        "B11", "bias added on every rank", al.subject(BiasOnEveryRank, reference=affine)(rows), "sequential"
+    ),
+    Fault(
+        "B13",
+        "scale skipped on one rank",
+        al.subject(ScaleSkippedOnOneRank, reference=scaled)(on_grid),
+        "sequential",
+    ),
     Fault(
         "B61",
         "adjoint sums by the local type of the primal",

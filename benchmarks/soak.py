@@ -1,0 +1,212 @@
+"""False alarms, and what the floating form cannot see.
+
+    python benchmarks/soak.py --cases 20000 --seed 1
+
+First the built-in subjects, which are right, through all their checks until that many cases are judged: none may fail.
+Then the adjoint check on large tensors, in its exact and in its floating form: a right operator must pass both, and of its
+copies that lose one single contribution in the adjoint the table tells which share each form misses. Exits with 1 at a
+false alarm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import adjointlab as al
+from adjointlab import MPI
+from adjointlab.checks.adjoint import AdjointCheck
+from adjointlab.checks.bench import Bench, Setting
+from adjointlab.checks.check import Spaces
+from adjointlab.checks.verdict import Verdict
+from adjointlab.harness.engine import Budget, investigate
+from adjointlab.harness.examine import checks_of
+from adjointlab.harness.subject import Subject
+from adjointlab.primitives import subjects as built_in
+from adjointlab.worlds.launch import open_world
+from adjointlab.worlds.world import RankContext, Runner, World
+
+
+def subjects() -> list[Subject]:
+    """The built-in ones."""
+    return [entry for name in built_in.__all__ if isinstance(entry := getattr(built_in, name), Subject)]
+
+
+def soak(world: World, cases: int, seed: int) -> tuple[Counter[tuple[str, str]], list[str], dict[str, float]]:
+    """Cases judged by subject and check, alarms, and the worst figures."""
+    pairs = [(subject, check) for subject in subjects() for check in checks_of(subject)]
+    judged: Counter[tuple[str, str]] = Counter()
+    alarms: list[str] = []
+    worst: dict[str, float] = {}
+    turn = 0
+    while sum(judged.values()) < cases:
+        for subject, check in pairs:
+            share = max(1, min(200, cases // len(pairs) + 1))
+            report = investigate(world, subject, check, Budget(cases=share, seed=seed + turn))
+            judged[subject.name, check] += report.tried
+            for name, value in report.figures.items():
+                if isinstance(value, float | int):
+                    worst[name] = max(worst.get(name, 0.0), float(value))
+            if not report.verdict.is_coherent:
+                alarms.append(f"{subject.name}, {check}, seed {seed + turn}: {report.verdict}")
+        turn += 1
+    return judged, alarms, worst
+
+
+class Gathered(al.LinearOperator):
+    """An all-reduce of many elements; `lost` is an element whose contribution from the last rank its adjoint loses.
+
+    The sum of `ranks` terms, so the floating form must allow for rounding and the exact one need not.
+    """
+
+    def __init__(self, comm: Any, size: int, dtype: str, lost: int | None) -> None:
+        ranks = comm.Get_size()
+        layout = al.Layout((size,), al.Partition((ranks,)), axes=(None,))
+        self.comm, self.lost = comm, lost
+        self.domain, self.codomain = al.Space(layout, dtype=dtype), al.Space(layout, dtype=dtype, name="y")
+        self.gain = self.fan_in = ranks
+
+    def forward(self, x: Any) -> Any:
+        total = np.empty(x.shape, x.dtype)
+        self.comm.Allreduce(np.ascontiguousarray(x), total, MPI.SUM)
+        return total
+
+    def adjoint(self, y: Any) -> Any:
+        if self.lost is not None and self.comm.Get_rank() == self.comm.Get_size() - 1:
+            y = np.array(y)
+            y[self.lost] = 0
+        return self.forward(y)
+
+
+@dataclass(frozen=True)
+class Large:
+    """One application of the adjoint check to a large tensor."""
+
+    size: int
+    dtype: str
+    seed: int
+    lost: int | None = None
+
+
+def judge_large(run: Runner, ranks: int, large: Large) -> tuple[Verdict, Verdict]:
+    """The verdicts of the exact and of the floating form."""
+    result = run(large, ranks, seed=large.seed)
+    assert result.completed, result
+    observations = [observation for observation, _ in result.values]
+    spaces = result.values[0][1]
+    verdicts = []
+    for exact in (True, False):
+        kept = [
+            replace(
+                seen, products=tuple(products for products in seen.products if bool(products.bound) is exact)
+            )
+            for seen in observations
+        ]
+        verdicts.append(AdjointCheck().judge(spaces, kept))
+    return verdicts[0], verdicts[1]
+
+
+def body(context: RankContext, large: Large) -> Any:
+    bench = Bench(
+        lambda: Gathered(context.comm, large.size, large.dtype, large.lost),
+        Setting(seed=large.seed),
+        context.comm,
+    )
+    observation = AdjointCheck().observe(bench)
+    return observation, Spaces(bench.domain, bench.codomain)
+
+
+@dataclass
+class Share:
+    """What came of one size and element type."""
+
+    size: int
+    dtype: str
+    trials: int
+    alarms: int = 0
+    missed_exact: int = 0
+    missed_floating: int = 0
+
+
+def large_tensors(
+    world: World, sizes: Sequence[int], dtypes: Sequence[str], trials: int, seed: int
+) -> list[Share]:
+    """False alarms and missed single contributions at each size."""
+    ranks = min(4, world.ranks)
+
+    def conduct(run: Runner) -> list[Share]:
+        shares = []
+        random = np.random.default_rng(seed)
+        for dtype in dtypes:
+            for size in sizes:
+                # As many trials as the time of a large tensor allows.
+                share = Share(size, dtype, max(5, min(trials, trials * 10**4 // size)))
+                for trial in range(share.trials):
+                    large = Large(size, dtype, seed + 1000 * trial)
+                    share.alarms += sum(not verdict.is_coherent for verdict in judge_large(run, ranks, large))
+                    exact, floating = judge_large(run, ranks, replace(large, lost=int(random.integers(size))))
+                    share.missed_exact += exact.is_coherent
+                    share.missed_floating += floating.is_coherent
+                shares.append(share)
+        return shares
+
+    return world.lead(body, conduct)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", type=int, default=20000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--trials", type=int, default=40, help="lost contributions to try at each small size")
+    parser.add_argument("--largest", type=int, default=10**6, help="elements of the largest tensor")
+    options = parser.parse_args(arguments)
+    world = open_world(ranks=8)
+    started = time.monotonic()
+    judged, alarms, worst = soak(world, options.cases, options.seed)
+    seconds = time.monotonic() - started
+    if world.is_leader:
+        by_check = Counter[str]()
+        for (_, check), count in judged.items():
+            by_check[check] += count
+        print(
+            f"{sum(judged.values())} cases of {len(subjects())} right subjects in {seconds:.0f} s ({world.name}, seed {options.seed})"
+        )
+        print("| check | cases |\n|---|---|")
+        print("\n".join(f"| {check} | {count} |" for check, count in by_check.items()))
+        print(f"false alarms: {len(alarms)}")
+        print("worst figures: " + ", ".join(f"{name} {value:.3g}" for name, value in worst.items()))
+        print("\n".join(alarms))
+    sizes = [10**k for k in range(1, 7) if 10**k <= options.largest]
+    shares = large_tensors(world, sizes, ("float64", "float32"), options.trials, options.seed)
+    if world.is_leader:
+        print(
+            "\n| element type | elements | trials | false alarms, both forms | lost contributions missed: exact "
+            "| floating |\n|---|---|---|---|---|---|"
+        )
+        for share in shares:
+            print(
+                f"| {share.dtype} | {share.size} | {share.trials} | {share.alarms} | {_percent(share.missed_exact, share)} "
+                f"| {_percent(share.missed_floating, share)} |"
+            )
+    world.close()
+    return 1 if alarms or any(share.alarms for share in shares) else 0
+
+
+def _percent(count: int, share: Share) -> str:
+    return f"{100 * count / share.trials:.0f} %"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
