@@ -8,6 +8,7 @@ mpi4py's own constants are understood in both worlds too.
 from __future__ import annotations
 
 import time
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -168,6 +169,12 @@ class NullCommunicator:
     def __bool__(self) -> bool:
         return False
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NullCommunicator) or _is_null_of_mpi4py(other)
+
+    def __hash__(self) -> int:
+        return hash(NullCommunicator)
+
     def __getattr__(self, name: str) -> Any:
         raise Exception(f"{name} of the null communicator: this rank is not in the communicator")
 
@@ -176,6 +183,11 @@ class NullCommunicator:
 
 
 COMM_NULL: Final = NullCommunicator()
+
+
+def _is_null_of_mpi4py(value: object) -> bool:
+    theirs = sys.modules.get("mpi4py.MPI")
+    return theirs is not None and isinstance(value, theirs.Comm) and bool(value == theirs.COMM_NULL)
 
 
 class Request:

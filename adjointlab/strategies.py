@@ -77,10 +77,11 @@ def grids(size: int, order: int) -> list[tuple[int, ...]]:
 
 def shapes(order: int, largest: int | None = None) -> SearchStrategy[tuple[int, ...]]:
     """Tensor shapes: small sides, mostly pairwise different, mostly above 1; sometimes empty."""
-    top = largest or _LARGEST_SIDE.get(order, 3)
-    side = st.one_of(st.integers(2, max(2, top)), st.integers(1, max(2, top)), st.integers(0, max(2, top)))
-    different = st.lists(st.integers(2, max(top, order + 2)), min_size=order, max_size=order, unique=True)
-    return st.one_of(different, st.lists(side, min_size=order, max_size=order)).map(tuple)
+    top = max(2, largest or _LARGEST_SIDE.get(order, 3))
+    any_sides = st.lists(st.integers(1, top), min_size=order, max_size=order)
+    different = st.lists(st.integers(2, max(top, order + 1)), min_size=order, max_size=order, unique=True)
+    empty = st.lists(st.integers(0, top), min_size=order, max_size=order)
+    return st.one_of(any_sides, different, different, empty).map(tuple)
 
 
 @st.composite

