@@ -7,8 +7,8 @@ mpi4py's own constants are understood in both worlds too.
 
 from __future__ import annotations
 
-import time
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum

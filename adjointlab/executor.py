@@ -155,9 +155,13 @@ def _ranks(step: Generator) -> tuple[int, ...]:
 
 
 def _check_ranks(name: str, program: Program, size: int) -> None:
-    ranks = {buffer.rank for buffer in program.inputs} | {rank for step in program.steps for rank in _ranks(step)}
+    ranks = {buffer.rank for buffer in program.inputs} | {
+        rank for step in program.steps for rank in _ranks(step)
+    }
     if beyond := sorted(rank for rank in ranks if rank >= size):
-        raise ValueError(f"{name}: the program uses ranks {beyond}, but the communicator has ranks 0 to {size - 1}")
+        raise ValueError(
+            f"{name}: the program uses ranks {beyond}, but the communicator has ranks 0 to {size - 1}"
+        )
 
 
 def _check_buffers(name: str, verb: str, held: tuple[Buffer, ...], space: Space) -> None:

@@ -72,7 +72,12 @@ def grids(size: int, order: int) -> list[tuple[int, ...]]:
         return [()]
     if order == 1:
         return [(size,)]
-    return [(side, *rest) for side in range(1, size + 1) if size % side == 0 for rest in grids(size // side, order - 1)]
+    return [
+        (side, *rest)
+        for side in range(1, size + 1)
+        if size % side == 0
+        for rest in grids(size // side, order - 1)
+    ]
 
 
 def shapes(order: int, largest: int | None = None) -> SearchStrategy[tuple[int, ...]]:

@@ -133,10 +133,19 @@ def growth() -> None:
 
         seconds = interleaved({"case": whole}, 3, rounds=5)["case"]
         first = first or seconds / ranks
-        rows.append([str(ranks), f"{seconds * 1e6:.0f}", f"{seconds / ranks * 1e6:.0f}", f"{seconds / ranks / first:.2f}"])
+        rows.append(
+            [
+                str(ranks),
+                f"{seconds * 1e6:.0f}",
+                f"{seconds / ranks * 1e6:.0f}",
+                f"{seconds / ranks / first:.2f}",
+            ]
+        )
         world.close()
     print_table(
-        "an adjoint case of Broadcast from 1 to P ranks", ["ranks", "µs", "µs per rank", "relative to 2 ranks"], rows
+        "an adjoint case of Broadcast from 1 to P ranks",
+        ["ranks", "µs", "µs per rank", "relative to 2 ranks"],
+        rows,
     )
 
 

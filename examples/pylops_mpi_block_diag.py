@@ -1,6 +1,6 @@
 """PyLops-MPI's block-diagonal operator, `MPIBlockDiag`: each rank has its own blocks, of any sizes.
 
-    mpiexec -n 4 adjointlab check examples/pylops_mpi_block_diag.py
+mpiexec -n 4 adjointlab check examples/pylops_mpi_block_diag.py
 """
 
 from itertools import accumulate
@@ -18,7 +18,10 @@ DTYPES = ("float64", "float32", "complex128", "complex64")
 
 class BlockDiag(al.LinearOperator):
     def __init__(self, comm, shapes, divisor, seed, dtype):
-        random, unit = np.random.default_rng([seed, comm.Get_rank()]), 1j if dtype.startswith("complex") else 0
+        random, unit = (
+            np.random.default_rng([seed, comm.Get_rank()]),
+            1j if dtype.startswith("complex") else 0,
+        )
         matrices = [random.integers(-3, 4, (2, *shape)) / divisor for shape in shapes[comm.Get_rank()]]
         blocks = [MatrixMult((real + unit * imag).astype(dtype), dtype=dtype) for real, imag in matrices]
         self.comm, self.operator = comm, MPIBlockDiag(blocks, comm, dtype=dtype)
@@ -36,7 +39,9 @@ class BlockDiag(al.LinearOperator):
 
     def _apply(self, multiply, local):
         sizes = self.comm.allgather(local.size)
-        return multiply(DistributedArray(sum(sizes), self.comm, local_shapes=sizes, local_array=local)).local_array
+        return multiply(
+            DistributedArray(sum(sizes), self.comm, local_shapes=sizes, local_array=local)
+        ).local_array
 
 
 @al.subject(BlockDiag)

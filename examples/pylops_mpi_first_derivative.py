@@ -1,6 +1,6 @@
 """PyLops-MPI's finite differences, `MPIFirstDerivative`, along the first dimension, which is cut over the ranks.
 
-    mpiexec -n 4 adjointlab check examples/pylops_mpi_first_derivative.py
+mpiexec -n 4 adjointlab check examples/pylops_mpi_first_derivative.py
 """
 
 import numpy as np

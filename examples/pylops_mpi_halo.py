@@ -27,7 +27,9 @@ class Halo(al.LinearOperator):
         cuts, windows = [], []
         for n, p, left, right in zip(dims, grid, widths[::2], widths[1::2], strict=True):
             cuts.append([min(i * ceil(n / p), n) for i in range(p + 1)])
-            windows.append([(max(a - left, -beyond), min(b + right, n + beyond)) for a, b in pairwise(cuts[-1])])
+            windows.append(
+                [(max(a - left, -beyond), min(b + right, n + beyond)) for a, b in pairwise(cuts[-1])]
+            )
         self.domain = al.Space(al.Layout.cut(dims, al.Partition(grid), cuts), dtype=dtype)
         self.codomain = al.Space(al.Layout(dims, al.Partition(grid), windows), dtype=dtype, name="y")
 

@@ -71,7 +71,9 @@ class Broadcast(LinearOperator):
         self.domain = Space(layout, dtype=dtype, name="x")
         self.codomain = Space(copied_layout(layout, pattern), dtype=dtype, name="y")
         self.gain = self.fan_in = pattern.largest
-        self._workers = OneToMany(comm, pattern, self.domain.tensors[0], self.codomain.tensors[0], preserve_batch)
+        self._workers = OneToMany(
+            comm, pattern, self.domain.tensors[0], self.codomain.tensors[0], preserve_batch
+        )
 
     def specification(self) -> Program:
         """Eq. 16 for each worker of P_x."""
@@ -80,7 +82,11 @@ class Broadcast(LinearOperator):
         groups = self.pattern.groups
         return Program(
             x.values(),
-            (step for group in groups for step in broadcast_steps(x[group.one], [y[rank] for rank in group.many])),
+            (
+                step
+                for group in groups
+                for step in broadcast_steps(x[group.one], [y[rank] for rank in group.many])
+            ),
         )
 
     def forward(self, x: Any, out: Any = None) -> Any:

@@ -41,13 +41,13 @@ class OneToMany:
     groups in the pattern's order, so that blocking collectives cannot wait for each other in a circle.
     """
 
-    def __init__(self, comm: Any, pattern: BroadcastPattern, one: Tensor, many: Tensor, preserve_batch: bool) -> None:
+    def __init__(
+        self, comm: Any, pattern: BroadcastPattern, one: Tensor, many: Tensor, preserve_batch: bool
+    ) -> None:
         self.rank = comm.Get_rank()
         self.one, self.many = one, many
         self.preserve_batch = preserve_batch
-        self._parts = tuple(
-            self._part(comm, group) for group in pattern.groups if self.rank in group.ranks
-        )
+        self._parts = tuple(self._part(comm, group) for group in pattern.groups if self.rank in group.ranks)
         self._is_one = pattern.one.is_active(self.rank)
         self._is_many = pattern.many.is_active(self.rank)
 
@@ -96,7 +96,9 @@ class OneToMany:
                 if part.is_one and part.is_many:
                     arrays.copy_into(result, array)
                 continue
-            summand = arrays.to_sum(array if part.is_many else arrays.zeros(part.shape, self.one.dtype, array))
+            summand = arrays.to_sum(
+                array if part.is_many else arrays.zeros(part.shape, self.one.dtype, array)
+            )
             if part.is_one:
                 sum_into(result, partial(part.comm.Reduce, summand, root=part.root))
             else:
@@ -126,7 +128,9 @@ def result_array(tensor: Tensor, argument: Any, out: Any, rank: int) -> Any:
         return arrays.empty(tensor.layout.local_shape(rank), tensor.dtype, argument)
     check_argument(tensor, out, rank, "out")
     if not arrays.is_row_major(out):
-        raise ValueError(f"out: an array on rank {rank} is not in row-major order, so nothing can be received into it")
+        raise ValueError(
+            f"out: an array on rank {rank} is not in row-major order, so nothing can be received into it"
+        )
     return out
 
 

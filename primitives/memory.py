@@ -97,7 +97,9 @@ class MemoryOperator(LinearOperator):
 
 def _order(rows: Rows) -> list[str]:
     """The rows in an order in which, in place, no buffer is overwritten before another row has read it."""
-    return sorted(rows, key=lambda name: sum(name in summed for other, summed in rows.items() if other != name))
+    return sorted(
+        rows, key=lambda name: sum(name in summed for other, summed in rows.items() if other != name)
+    )
 
 
 def _sum_into(target: Any, name: str, summands: list[tuple[str, Any]], old: Any) -> None:

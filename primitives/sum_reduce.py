@@ -72,7 +72,9 @@ class SumReduce(LinearOperator):
         self.domain = Space(layout, dtype=dtype, name="x")
         self.codomain = Space(summed_layout(layout, pattern), dtype=dtype, name="y")
         self.gain = self.fan_in = pattern.largest
-        self._workers = OneToMany(comm, pattern, self.codomain.tensors[0], self.domain.tensors[0], preserve_batch)
+        self._workers = OneToMany(
+            comm, pattern, self.codomain.tensors[0], self.domain.tensors[0], preserve_batch
+        )
 
     def specification(self) -> Program:
         """Section 2.2.4's R for each worker of P_y."""
@@ -81,7 +83,11 @@ class SumReduce(LinearOperator):
         groups = self.pattern.groups
         return Program(
             x.values(),
-            (step for group in groups for step in sum_reduce_steps([x[rank] for rank in group.many], y[group.one])),
+            (
+                step
+                for group in groups
+                for step in sum_reduce_steps([x[rank] for rank in group.many], y[group.one])
+            ),
         )
 
     def forward(self, x: Any, out: Any = None) -> Any:

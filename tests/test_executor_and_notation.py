@@ -19,7 +19,9 @@ from adjointlab.worlds.simulated import SimulatedWorld
 X = Space(Layout([4], Partition([2])))
 a, b = Buffer(0, "x", (2,)), Buffer(1, "x", (2,))
 c = Buffer(1, "scratch", (2,))
-SHIFT = Program([a, b], [Allocate(c), Add(a.whole, c.whole), Clear(a.whole), Add(c.whole, b.whole), Deallocate(c)])
+SHIFT = Program(
+    [a, b], [Allocate(c), Add(a.whole, c.whole), Clear(a.whole), Add(c.whole, b.whole), Deallocate(c)]
+)
 
 
 def on_ranks(ranks: int, body: Any, seed: int = 0) -> tuple[Any, ...]:
@@ -54,7 +56,9 @@ def test_a_message_is_a_copy_that_later_steps_cannot_change(seed: int) -> None:
 def test_parts_of_buffers_of_any_order_travel() -> None:
     square, scalar = Buffer(0, "x", (3, 3)), Buffer(1, "s", ())
     target = Buffer(1, "t", (2, 2))
-    program = Program([square, scalar], [Allocate(target), Add(square[1:, :2], target.whole), Clear(scalar.whole)])
+    program = Program(
+        [square, scalar], [Allocate(target), Add(square[1:, :2], target.whole), Clear(scalar.whole)]
+    )
 
     def body(comm: Any) -> Any:
         x = np.arange(9.0).reshape(3, 3).T if comm.Get_rank() == 0 else np.array(5.0)
@@ -88,7 +92,9 @@ def test_a_program_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"uses ranks \[1\], but the communicator has ranks 0 to 0"):
         ProgramOperator(_Alone(), X, X, SHIFT)
     other = Space(Layout([4], Partition([2])), name="y")
-    with pytest.raises(ValueError, match=r"forward: the space needs the buffer y@0 .* but the program ends with"):
+    with pytest.raises(
+        ValueError, match=r"forward: the space needs the buffer y@0 .* but the program ends with"
+    ):
         ProgramOperator(_Alone(2), X, other, SHIFT)
 
 

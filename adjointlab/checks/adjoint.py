@@ -79,7 +79,9 @@ class AdjointCheck(Check):
         for rank, seen in enumerate(observations):
             if seen.not_finite:
                 return incoherent("forward or adjoint returned NaN or infinity", ("rank", str(rank)))
-        draws = [_total(contributions) for contributions in zip(*(o.products for o in observations), strict=True)]
+        draws = [
+            _total(contributions) for contributions in zip(*(o.products for o in observations), strict=True)
+        ]
         exact = [draw for draw in draws if draw.bound]
         figures: dict[str, float | str] = {"gain": first.gain.value, "gain from": first.gain.source}
         if exact:
@@ -96,7 +98,7 @@ class AdjointCheck(Check):
                     ("⟨x, F*y⟩", str(draw.adjoint)),
                     ("form", f"integers up to {draw.bound}, exact" if draw.bound else "floating"),
                     ("error", f"{_normwise(draw, error):.3g} (eq. 26)"),
-                    **figures,
+                    figures=figures,
                 )
         return coherent(**figures)
 
@@ -133,10 +135,7 @@ def _products(bench: Bench, number: int, bound: int) -> Products:
         _square(domain, x, rank),
         _square(domain, coimage, rank),
     )
-    magnitudes = [
-        np.abs(np.concatenate([np.asarray(arrays.to_numpy(a), dtype=np.complex128).ravel() for a in v] or [[]]))
-        for v in (x, y)
-    ]
+    magnitudes = [np.abs(np.concatenate([a.ravel() for a in v])) if v else np.zeros(0) for v in (x, y)]
     return Products(
         bound,
         pair_local(codomain, image, y, rank),
@@ -165,7 +164,12 @@ def _total(contributions: Sequence[Products]) -> Products:
     sums = np.sum([part.sums for part in contributions], axis=0)
     peaks = np.max([part.peaks for part in contributions], axis=0)
     return Products(
-        contributions[0].bound, forward, adjoint, tuple(squares.tolist()), tuple(sums.tolist()), tuple(peaks.tolist())
+        contributions[0].bound,
+        forward,
+        adjoint,
+        tuple(squares.tolist()),
+        tuple(sums.tolist()),
+        tuple(peaks.tolist()),
     )
 
 
@@ -198,4 +202,3 @@ def _rounding_bound(draw: Products, seen: Observation) -> float:
         image, y, x, coimage = (math.sqrt(square) for square in draw.squares)
         scale = image * y + x * coimage
     return 2 * gamma * scale
-

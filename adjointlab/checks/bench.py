@@ -124,7 +124,9 @@ class Bench:
 
     def dual(self, number: int, bound: int, exponent: int = 0) -> tuple[Any, ...]:
         """This rank's part of the `number`-th random element of the codomain's dual."""
-        return tuple(placed.view for placed in self.placed(self.codomain.dual, "dual", number, bound, exponent))
+        return tuple(
+            placed.view for placed in self.placed(self.codomain.dual, "dual", number, bound, exponent)
+        )
 
     def placed(
         self, space: Space, side: str, number: int, bound: int, exponent: int = 0, order: str | None = None
@@ -190,7 +192,9 @@ class Bench:
             # Coefficients such as 1/3 leave no exact integer, and :attr:`tolerance` allows for their rounding.
             bound = 2 ** (self.precision // 2) // headroom
         if bound < 1:
-            raise Inapplicable(f"no integer is exact under a gain of {self.gain.value} with {self.precision} bits")
+            raise Inapplicable(
+                f"no integer is exact under a gain of {self.gain.value} with {self.precision} bits"
+            )
         return bound
 
     @_kept

@@ -20,7 +20,6 @@ class Inapplicable(Exception):
     """A check has nothing to say about a case; raised alike on all ranks. Another case is drawn instead."""
 
 
-
 @dataclass(frozen=True)
 class Spaces:
     """What the operator of a case declares."""

@@ -64,7 +64,11 @@ def first_unequal_copy(space: Space, local: Sequence[Local]) -> tuple[str, str, 
             wrong = ~((mine == other) | (np.isnan(mine) & np.isnan(other)))
             if wrong.any():
                 index = tuple(int(i) for i in np.argwhere(wrong)[0])
-                return place(tensor, rank, index), _number(mine[index]), f"{_number(other[index])} on rank {first}"
+                return (
+                    place(tensor, rank, index),
+                    _number(mine[index]),
+                    f"{_number(other[index])} on rank {first}",
+                )
     return None
 
 

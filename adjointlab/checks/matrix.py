@@ -66,7 +66,8 @@ class MatrixCheck(Check):
         rows = _chosen(dual.dimension, self.limit, bench.setting.seed + 1)
         library, rank = bench.library, bench.rank
         forward = [
-            coordinates(codomain, bench.forward(basis_vector(domain, i, rank, library)), rank) for i in columns
+            coordinates(codomain, bench.forward(basis_vector(domain, i, rank, library)), rank)
+            for i in columns
         ]
         adjoint = [
             coordinates(domain.dual, bench.adjoint(basis_vector(dual, j, rank, library)), rank) for j in rows
@@ -92,7 +93,9 @@ class MatrixCheck(Check):
         }
         if witness is None:
             return coherent(**figures)
-        return incoherent("adjoint is not the transpose of forward", *witness.lines(), kind="matrix", **figures)
+        return incoherent(
+            "adjoint is not the transpose of forward", *witness.lines(), kind="matrix", figures=figures
+        )
 
 
 def find_witness(spaces: Spaces, observations: Sequence[Observation]) -> Witness | None:

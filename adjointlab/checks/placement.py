@@ -60,8 +60,10 @@ def place(values: np.ndarray[Any, Any], dtype: str, library: str, order: str) ->
         base = _filled(shape, dtype, library, fill)
         inner = base[(..., *(slice(lead, lead + step * side, step) for side in values.shape))]
     if transposed and values.ndim > 1:
-        inner = inner.transpose(*range(values.ndim - 1, -1, -1)) if library != "torch" else inner.permute(
-            *range(values.ndim - 1, -1, -1)
+        inner = (
+            inner.transpose(*range(values.ndim - 1, -1, -1))
+            if library != "torch"
+            else inner.permute(*range(values.ndim - 1, -1, -1))
         )
     if reverse and values.ndim:
         inner = inner[tuple(slice(None, None, -1) for _ in values.shape)]

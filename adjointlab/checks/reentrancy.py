@@ -94,7 +94,9 @@ def _calls(
 
 
 def _overflow(
-    apply: Callable[[Sequence[Any], LinearOperator], tuple[Any, ...]], argument: tuple[Any, ...], used: LinearOperator
+    apply: Callable[[Sequence[Any], LinearOperator], tuple[Any, ...]],
+    argument: tuple[Any, ...],
+    used: LinearOperator,
 ) -> None:
     """A call whose values do not matter and whose result is dropped."""
     for array in argument:

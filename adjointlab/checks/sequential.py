@@ -50,7 +50,10 @@ class SequentialCheck(Check):
         whole = [arrays.to_numpy(a) for a in (result if isinstance(result, tuple | list) else (result,))]
         size = bench.comm.Get_size()
         expected = tuple(
-            tuple(_held(tensor, array, rank) for tensor, array in zip(bench.codomain.tensors, whole, strict=True))
+            tuple(
+                _held(tensor, array, rank)
+                for tensor, array in zip(bench.codomain.tensors, whole, strict=True)
+            )
             for rank in range(size)
         )
         return Observation(outputs, expected, bench.tolerance)

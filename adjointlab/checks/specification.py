@@ -52,7 +52,9 @@ class SpecificationCheck(Check):
         for (direction, source, target), program in zip(spaces.sides(), first.specification, strict=True):
             actual: list[Local] = [getattr(seen, direction) for seen in observations]
             side = "primal" if direction == "forward" else "dual"
-            expected = _executed(program, source, target, Draw(first.setting.seed, 0, side, first.bound), actual)
+            expected = _executed(
+                program, source, target, Draw(first.setting.seed, 0, side, first.bound), actual
+            )
             if difference := first_difference(target, actual, expected):
                 where, got, want = difference
                 return incoherent(
@@ -64,7 +66,9 @@ class SpecificationCheck(Check):
         return coherent()
 
 
-def _executed(program: Program, source: Space, target: Space, draw: Draw, like: Sequence[Local]) -> list[Local]:
+def _executed(
+    program: Program, source: Space, target: Space, draw: Draw, like: Sequence[Local]
+) -> list[Local]:
     """The program's outputs as every rank holds them."""
     if program.inputs != buffers(source) or program.outputs != buffers(target):
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -36,7 +37,9 @@ class Verdict:
 
     def __str__(self) -> str:
         width = max((len(label) for label, _ in self.lines), default=0)
-        return "\n".join([self.headline or self.status.value, *(f"  {a:<{width}}  {b}" for a, b in self.lines)])
+        return "\n".join(
+            [self.headline or self.status.value, *(f"  {a:<{width}}  {b}" for a, b in self.lines)]
+        )
 
 
 def coherent(**figures: float | str) -> Verdict:
@@ -44,6 +47,11 @@ def coherent(**figures: float | str) -> Verdict:
     return Verdict(Status.COHERENT, figures=figures)
 
 
-def incoherent(headline: str, *lines: tuple[str, str], kind: str = "", **figures: float | str) -> Verdict:
+def incoherent(
+    headline: str,
+    *lines: tuple[str, str],
+    kind: str = "",
+    figures: Mapping[str, float | str] | None = None,
+) -> Verdict:
     """Something is wrong, and this is how it shows."""
-    return Verdict(Status.INCOHERENT, headline, kind or headline, lines, figures)
+    return Verdict(Status.INCOHERENT, headline, kind or headline, lines, dict(figures or {}))

@@ -50,7 +50,8 @@ class Differentiable(LinearOperator):
 
     def _call(self, x: tuple[Any, ...]) -> Any:
         if inspect.isclass(self._function):
-            return self._function.apply(*x, self.comm, *self._arguments.values())
+            function: Any = self._function
+            return function.apply(*x, self.comm, *self._arguments.values())
         return self._function(self.comm, *x, **self._arguments)
 
     def forward(self, *x: Any) -> Any:

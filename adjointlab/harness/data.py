@@ -39,7 +39,9 @@ def to_data(value: Any) -> Any:
             return [to_data(entry) for entry in value]
         case Mapping():
             if wrong := [key for key in value if not isinstance(key, str) or key.startswith("$")]:
-                raise TypeError(f"the key {wrong[0]!r} cannot be stored; keys are strings that do not start with $")
+                raise TypeError(
+                    f"the key {wrong[0]!r} cannot be stored; keys are strings that do not start with $"
+                )
             return {key: to_data(entry) for key, entry in value.items()}
     for name, (kind, fields) in _FIELDS.items():
         if isinstance(value, kind):

@@ -161,7 +161,14 @@ def _conduct(
     ranks = min(world.ranks, budget.ranks or world.ranks)
     failure = _hypothesis(search, subject, check, ranks, budget.cases, seed)
     report = Report(
-        subject.name, check, world.name, Verdict(Status.COHERENT), search.tried, seed, 0.0, figures=search.figures
+        subject.name,
+        check,
+        world.name,
+        Verdict(Status.COHERENT),
+        search.tried,
+        seed,
+        0.0,
+        figures=search.figures,
     )
     if isinstance(failure, Verdict):
         report = replace(report, verdict=failure)
@@ -242,7 +249,9 @@ def _confirmed(run: Runner, failure: _Failing) -> Verdict:
 
 def _unjudged(headline: str, error: Exception) -> Verdict:
     text = str(error).strip().splitlines()
-    return Verdict(Status.UNJUDGED, headline, headline, (("because", text[0] if text else type(error).__name__),))
+    return Verdict(
+        Status.UNJUDGED, headline, headline, (("because", text[0] if text else type(error).__name__),)
+    )
 
 
 def _spaces(run: Run) -> Spaces | None:

@@ -48,10 +48,10 @@ _EVERY: Mapping[str, Check] = {**CHECKS, WITNESS: MatrixCheck(limit=4096)}
 
 @dataclass(frozen=True)
 class Seen:
-    """What a rank hands to the judge; rank 0 adds the spaces."""
+    """What a rank hands to the judge, and the spaces that it declares."""
 
     observation: Any
-    spaces: Spaces | None
+    spaces: Spaces
 
 
 def checks_of(subject: Subject) -> tuple[str, ...]:
@@ -76,13 +76,14 @@ def body(subject: Subject) -> Body:
     """What every rank does for a case of `subject`."""
 
     def examine(context: RankContext, case: Case) -> Seen:
-        reference = None if subject.reference is None else partial(subject.reference, **_arguments(case.parameters))
+        reference = (
+            None if subject.reference is None else partial(subject.reference, **_arguments(case.parameters))
+        )
         bench = Bench(
             lambda: subject.make(context.comm, case.parameters), case.setting, context.comm, reference
         )
         observation = check_named(case.check).observe(bench)
-        spaces = Spaces(bench.domain, bench.codomain) if context.rank == 0 else None
-        return Seen(observation, spaces)
+        return Seen(observation, Spaces(bench.domain, bench.codomain))
 
     return examine
 
@@ -92,20 +93,27 @@ def judge(case: Case, run: Run) -> Verdict:
     if not run.completed:
         return _from_failure(run)
     first: Seen = run.values[0]
-    assert first.spaces is not None
+    for rank, seen in enumerate(run.values):
+        if seen.spaces != first.spaces:
+            # No check can put together what the ranks saw.
+            return incoherent("the ranks declare different spaces", ("ranks", f"0 and {rank}"))
     return check_named(case.check).judge(first.spaces, [seen.observation for seen in run.values])
 
 
 def is_inapplicable(run: Run) -> bool:
     """Whether the check had nothing to say about the case."""
-    return any(isinstance(outcome, Raised) and outcome.kind == Inapplicable.__name__ for outcome in run.outcomes)
+    return any(
+        isinstance(outcome, Raised) and outcome.kind == Inapplicable.__name__ for outcome in run.outcomes
+    )
 
 
 def _from_failure(run: Run) -> Verdict:
     raised = [(rank, outcome) for rank, outcome in enumerate(run.outcomes) if isinstance(outcome, Raised)]
     for rank, outcome in raised:
         if outcome.kind == NotInSpace.__name__:
-            return incoherent("an output is not in its declared space", ("rank", str(rank)), ("error", outcome.message))
+            return incoherent(
+                "an output is not in its declared space", ("rank", str(rank)), ("error", outcome.message)
+            )
     lines = [(f"rank {rank}", str(outcome)) for rank, outcome in enumerate(run.outcomes)]
     lines += [(finding.kind, finding.text) for finding in run.findings]
     if raised:
@@ -114,7 +122,10 @@ def _from_failure(run: Run) -> Verdict:
             return Verdict(Status.UNJUDGED, outcome.message, SubjectError.__name__)
         lines.append(("traceback", outcome.traceback.rstrip()))
         return Verdict(
-            Status.UNJUDGED, f"rank {rank} raised {outcome.kind}: {outcome.message}", f"raised {outcome.kind}", tuple(lines)
+            Status.UNJUDGED,
+            f"rank {rank} raised {outcome.kind}: {outcome.message}",
+            f"raised {outcome.kind}",
+            tuple(lines),
         )
     headline = run.findings[0].kind if run.findings else "not every rank came back"
     return Verdict(Status.UNJUDGED, headline, headline, tuple(lines))

@@ -182,4 +182,3 @@ def _unreachable(case: Case, report: Report, subject: Subject, lines: list[str])
         "The operator could not be made, so there are no spaces to draw vectors from; replay the JSON file beside\n"
         f'this script instead.\n\nParameters: {to_data(case.parameters)!r}\n"""\n'
     )
-

@@ -67,7 +67,9 @@ class Subject:
                     "when it is made"
                 )
         if getattr(operator, "comm", None) is None:
-            raise SubjectError(f"{self.name}: the operator has no `comm`; set self.comm = comm when it is made")
+            raise SubjectError(
+                f"{self.name}: the operator has no `comm`; set self.comm = comm when it is made"
+            )
         return operator
 
     def libraries(self) -> tuple[str, ...]:
@@ -123,7 +125,7 @@ def subject(
         if len(inspect.signature(draws).parameters) != 2:
             raise SubjectError(f"{draws.__name__}{inspect.signature(draws)} takes (draw, ranks); {_EXAMPLE}")
         return Subject(
-            name=name or getattr(target, "__name__", draws.__name__),
+            name=name or str(getattr(target, "__name__", draws.__name__)),
             build=build,
             draws=draws,
             target=target,
@@ -153,11 +155,17 @@ def _builder(
     if len(given) > 1:
         raise SubjectError(f"@subject takes one kind of subject, not {' and '.join(given)} together")
     if autograd is not None:
-        return autograd, lambda comm, **parameters: Differentiable(comm, autograd, **_spaces(parameters)), "autograd"
+        return (
+            autograd,
+            lambda comm, **parameters: Differentiable(comm, autograd, **_spaces(parameters)),
+            "autograd",
+        )
     if forward is not None or adjoint is not None:
         if forward is None or adjoint is None:
             missing = "forward" if forward is None else "adjoint"
-            raise SubjectError(f"@subject(forward=..., adjoint=...) lacks `{missing}`; the lab checks one against the other")
+            raise SubjectError(
+                f"@subject(forward=..., adjoint=...) lacks `{missing}`; the lab checks one against the other"
+            )
         return (
             forward,
             lambda comm, **parameters: FunctionPair(comm, forward, adjoint, **_spaces(parameters)),
@@ -168,7 +176,9 @@ def _builder(
     if inspect.isclass(operator):
         for method in ("forward", "adjoint"):
             if not callable(getattr(operator, method, None)):
-                raise SubjectError(f"{operator.__name__} has no method `{method}`; the lab checks forward against adjoint")
+                raise SubjectError(
+                    f"{operator.__name__} has no method `{method}`; the lab checks forward against adjoint"
+                )
         if not issubclass(operator, LinearOperator):
             raise SubjectError(
                 f"{operator.__name__} is no adjointlab.LinearOperator; derive it from that class, or give its methods as "
@@ -176,7 +186,7 @@ def _builder(
             )
         if abstract := getattr(operator, "__abstractmethods__", None):
             raise SubjectError(f"{operator.__name__} does not define {', '.join(sorted(abstract))}")
-    elif len(inspect.signature(operator).parameters) == 2 and list(inspect.signature(operator).parameters)[0] == "draw":
+    elif list(inspect.signature(operator).parameters)[:1] == ["draw"]:
         return None, FunctionPair, "strategy"
     return operator, operator, "operator"
 

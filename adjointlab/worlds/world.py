@@ -138,7 +138,7 @@ class World(Protocol):
 
     @property
     def name(self) -> str:
-        """"simulated" or "mpi"."""
+        """The kind of world: "simulated" or "mpi"."""
 
     @property
     def ranks(self) -> int:

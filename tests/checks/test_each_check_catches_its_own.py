@@ -52,7 +52,9 @@ class Rotate(al.LinearOperator):
             steps += copy_to_new(inputs[rank].whole, outputs[(rank + 1) % len(ranks)])
         from adjointlab.program import Deallocate
 
-        return Program(inputs, [*steps, *(Deallocate(Buffer(b.rank, b.name, b.shape, b.dtype)) for b in inputs)])
+        return Program(
+            inputs, [*steps, *(Deallocate(Buffer(b.rank, b.name, b.shape, b.dtype)) for b in inputs)]
+        )
 
 
 class DropsImaginaryCotangent(Rotate):
@@ -181,7 +183,9 @@ def reports(world: SimulatedWorld, subject: Subject) -> dict[str, Report]:
 
 
 @pytest.mark.parametrize(("check", "subject"), PLANTED, ids=[check for check, _ in PLANTED])
-def test_the_bug_is_caught_by_its_check_and_by_no_other(world: SimulatedWorld, check: str, subject: Subject) -> None:
+def test_the_bug_is_caught_by_its_check_and_by_no_other(
+    world: SimulatedWorld, check: str, subject: Subject
+) -> None:
     found = {name for name, report in reports(world, subject).items() if report.status is not Status.COHERENT}
     assert found == {check}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ class DropsTheLastShard(Identity):
 class CountsItsCalls(Identity):
     """Nondeterministic: module state decides."""
 
-    calls = [0]
+    calls: ClassVar[list[int]] = [0]
 
     def adjoint(self, y: Any) -> Any:
         self.calls[0] += 1
@@ -75,7 +75,7 @@ class OfAnotherShape(Identity):
     """Returns what its codomain does not hold."""
 
     def forward(self, x: Any) -> Any:
-        return np.zeros(x.shape + (1,))
+        return np.zeros((*x.shape, 1))
 
 
 def lines(draw: Any, ranks: int) -> dict[str, Any]:

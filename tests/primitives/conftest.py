@@ -19,7 +19,9 @@ from adjointlab.values import Draw, local_values
 from adjointlab.worlds.simulated import SimulatedWorld
 from adjointlab.worlds.world import Raised
 
-settings.register_profile("primitives", deadline=None, suppress_health_check=list(HealthCheck), max_examples=50)
+settings.register_profile(
+    "primitives", deadline=None, suppress_health_check=list(HealthCheck), max_examples=50
+)
 settings.load_profile("primitives")
 
 Local = tuple[Any, ...]
@@ -94,7 +96,10 @@ def _specified(program: Program, source: Space, target: Space, ranks: int, side:
         (rank, tensor.name): values for rank in range(ranks) for values, tensor in _drawn(source, rank, side)
     }
     result = program.execute(memory)
-    return [tuple(result.get((rank, tensor.name), np.zeros(0)) for tensor in target.tensors) for rank in range(ranks)]
+    return [
+        tuple(result.get((rank, tensor.name), np.zeros(0)) for tensor in target.tensors)
+        for rank in range(ranks)
+    ]
 
 
 def _assert_equal(actual: Sequence[Any], expected: Sequence[Any]) -> None:

@@ -128,7 +128,9 @@ def test_ranks_beyond_the_communicator_are_named(operator: Any, spmd: Any) -> No
     def body(comm: Any) -> Any:
         return operator(comm, Layout([4], Partition([1], [0])), Partition([1], [3]))
 
-    with pytest.raises(ValueError, match=r"partition: .* uses ranks \[3\], but the communicator has ranks 0 to 1"):
+    with pytest.raises(
+        ValueError, match=r"partition: .* uses ranks \[3\], but the communicator has ranks 0 to 1"
+    ):
         spmd(2, body)
 
 

@@ -37,7 +37,9 @@ def test_example_4_1x1x3_broadcasts_sixteen_copies_to_4x4x3() -> None:
 
 
 def test_example_5_1x1x3_does_not_broadcast_to_3x3x2() -> None:
-    with pytest.raises(ValueError, match="1x1x3 does not broadcast to 3x3x2: in dimension 2 the sides are 3 and 2"):
+    with pytest.raises(
+        ValueError, match="1x1x3 does not broadcast to 3x3x2: in dimension 2 the sides are 3 and 2"
+    ):
         pattern((1, 1, 3), (3, 3, 2))
 
 

@@ -41,13 +41,19 @@ def test_an_implementation_has_the_papers_block_matrix(name: str, spmd: Any) -> 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("direction", ["forward", "adjoint"])
-@pytest.mark.parametrize("name", [name for name, (_, _, blocks) in OPERATIONS.items() if np.block(blocks).shape == (6, 6)])
-def test_in_place_leaves_what_out_of_place_returns(name: str, direction: str, library: str, spmd: Any) -> None:
+@pytest.mark.parametrize(
+    "name", [name for name, (_, _, blocks) in OPERATIONS.items() if np.block(blocks).shape == (6, 6)]
+)
+def test_in_place_leaves_what_out_of_place_returns(
+    name: str, direction: str, library: str, spmd: Any
+) -> None:
     operation, options, _ = OPERATIONS[name]
 
     def body(comm: Any) -> Any:
         apply = getattr(operation(comm, LAYOUT, **options), direction)
-        a, b = (arrays.from_numpy(np.array(v), "float64", library) for v in ([1.0, 2.0, 3.0], [5.0, 7.0, 11.0]))
+        a, b = (
+            arrays.from_numpy(np.array(v), "float64", library) for v in ([1.0, 2.0, 3.0], [5.0, 7.0, 11.0])
+        )
         fresh = apply(a, b)
         given = apply(a, b, out=(a, b))
         assert given[0] is a
