@@ -1,3 +1,20 @@
-"""Keeps pytest out of the two rooms: collected from the root, they would be imported under a second name."""
+"""What of the tests is collected where."""
 
+from pathlib import Path
+
+from adjointlab.worlds.launch import is_launched
+
+# The two rooms: collected from the root, they would be imported under a second name.
 collect_ignore = ["layers", "primitives"]
+
+_SIMULATED_ONLY = ("tests/core", "tests/checks", "tests/harness", "tests/primitives", "tests/power/faults")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Under mpiexec, leave out the tests that use simulated ranks alone: they would run once on every rank."""
+    if not is_launched():
+        return None
+    place = collection_path.relative_to(Path(__file__).parent).as_posix()
+    simulated = place.startswith(_SIMULATED_ONLY) or collection_path.name.startswith("test_simulated")
+    top_level = collection_path.parent.name == "tests" and collection_path.suffix == ".py"
+    return True if simulated or (top_level and collection_path.name.startswith("test_")) else None

@@ -33,6 +33,7 @@ from adjointlab.checks.verdict import Status
 from adjointlab.harness.attempt import Attempt
 from adjointlab.harness.case import Case
 from adjointlab.harness.engine import Report
+from adjointlab.layout import Layout
 from adjointlab.space import Space
 
 __all__ = ["as_data", "exit_code", "failure_text", "replay_command", "summary", "verdict_table"]
@@ -216,7 +217,7 @@ def _where(report: Report) -> Iterator[tuple[str, str]]:
 def _parameters(case: Case) -> Iterator[tuple[str, str]]:
     yield "ranks", str(case.ranks)
     for name, value in case.parameters.items():
-        partition = getattr(value, "partition", None)
+        partition = value.partition if isinstance(value, Layout) else None
         yield name, f"{value}" + (f" over partition {partition}" if partition is not None else "")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from adjointlab import arrays
 from adjointlab.checks.bench import Bench, Gain
-from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.check import Check, Inapplicable, Spaces
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.pairing import ZERO, Exact, NotFinite, pair_local
 from adjointlab.space import Space
@@ -67,6 +67,8 @@ class AdjointCheck(Check):
                 products.append(_products(bench, rounds, 0))
         except NotFinite as error:
             not_finite = str(error)
+        if not products and not not_finite:
+            raise Inapplicable(f"no integer is exact under a gain of {gain.value} with {bench.precision} bits")
         return Observation(
             tuple(products),
             not_finite,
@@ -135,7 +137,7 @@ def _products(bench: Bench, number: int, bound: int) -> Products:
         _square(domain, x, rank),
         _square(domain, coimage, rank),
     )
-    magnitudes = [np.abs(np.concatenate([a.ravel() for a in v])) if v else np.zeros(0) for v in (x, y)]
+    magnitudes = [np.abs(np.concatenate([np.zeros(0), *(a.ravel() for a in v)])) for v in (x, y)]
     return Products(
         bound,
         pair_local(codomain, image, y, rank),

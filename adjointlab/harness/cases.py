@@ -34,11 +34,11 @@ def cases(subject: Subject, check: str, ranks: int) -> SearchStrategy[Case]:
 
 
 def _memory_orders(orders: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of memory orders, of inputs and of cotangents; the plain ones first.
+    """Pairs of memory orders, of inputs and of cotangents; the plain one first.
 
     Those with transposed memory stand there twice: tensors of order 1 and of single rows do not feel it, and it is what
     code takes for contiguous memory most easily.
     """
-    pairs = [(order, order) for order in orders]
-    pairs += [(one, other) for one in orders for other in orders if one != other]
-    return pairs + [pair for pair in pairs if "column-major" in pair]
+    plain, *others = [(one, other) for one in orders for other in orders]
+    turned = [pair for pair in others if "column-major" in pair]
+    return [plain, *turned, *others]
