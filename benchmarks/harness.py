@@ -27,7 +27,7 @@ from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.worlds.simulated import SimulatedWorld
 from adjointlab.worlds.world import RankContext
 
-COUNT = 400
+COUNT = 200
 
 
 @al.subject(Broadcast, ranks=(1, 2, 3, 4))

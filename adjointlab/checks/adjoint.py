@@ -68,7 +68,9 @@ class AdjointCheck(Check):
         except NotFinite as error:
             not_finite = str(error)
         if not products and not not_finite:
-            raise Inapplicable(f"no integer is exact under a gain of {gain.value} with {bench.precision} bits")
+            raise Inapplicable(
+                f"no integer is exact under a gain of {gain.value} with {bench.precision} bits"
+            )
         return Observation(
             tuple(products),
             not_finite,

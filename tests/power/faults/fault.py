@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adjointlab.checks.verdict import Status
 from adjointlab.harness.subject import Subject
 
 
@@ -16,4 +15,3 @@ class Fault:
     what: str
     subject: Subject
     check: str
-    verdict: Status = Status.INCOHERENT  # UNJUDGED where ranks crash or hang

@@ -25,7 +25,9 @@ def _simulated(world: World) -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.number for fault in FAULTS])
 def test_a_documented_fault_is_found_within_the_default_budget(world: World, fault: Fault) -> None:
     report = investigate(world, fault.subject, fault.check, Budget(seed=SEED, shrinking=0.0))
-    assert report.status is fault.verdict, report.verdict
+    # Incoherent, or, where ranks crash or hang, not to be judged; in both cases with the case that shows it.
+    assert not report.verdict.is_coherent
+    assert report.case is not None, report.verdict
 
 
 def test_twenty_documented_faults_are_told_at_least() -> None:
