@@ -230,12 +230,14 @@ def _named(native: Any) -> Dtype:
     return dtype(str(native).removeprefix("torch."))
 
 
+@cache
 def _native(library: str, name: str) -> Any:
     if not supports(library, dtype(name).name):
         raise ValueError(f"dtype: {library} has no {name}")
     return getattr(_module(library), name)
 
 
+@cache
 def _module(library: str) -> Any:
     if library not in LIBRARIES:
         raise ValueError(f"library: {library!r} is not one of {', '.join(LIBRARIES)}")

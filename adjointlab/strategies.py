@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -32,21 +33,16 @@ FLOATING = ("float64", "float32", "complex128", "complex64", "float16")
 _LARGEST_SIDE = {0: 1, 1: 12, 2: 6, 3: 4}
 
 
-def rank_orders(ranks: int, size: int | None = None) -> SearchStrategy[tuple[int, ...]]:
+@st.composite
+def rank_orders(draw: DrawFn, ranks: int, size: int | None = None) -> tuple[int, ...]:
     """`size` (default: all) distinct ranks of `ranks`: any subset, not starting at 0, strided, permuted."""
-    count = ranks if size is None else size
-
-    @st.composite
-    def orders(draw: DrawFn) -> tuple[int, ...]:
-        # Positions to leave out and a permutation both shrink to none, so that 0, 1, 2, ... is the simplest.
-        chosen = list(range(ranks))
-        for _ in range(ranks - count):
-            chosen.pop(-1 - draw(st.integers(0, len(chosen) - 1)))
-        if draw(st.booleans()):
-            chosen = list(draw(st.permutations(chosen)))
-        return tuple(chosen)
-
-    return orders()
+    # Positions to leave out and a permutation both shrink to none, so that 0, 1, 2, ... is the simplest.
+    chosen = list(range(ranks))
+    for _ in range(0 if size is None else ranks - size):
+        chosen.pop(-1 - draw(st.integers(0, len(chosen) - 1)))
+    if len(chosen) > 1 and draw(st.booleans()):
+        chosen = list(draw(st.permutations(chosen)))
+    return tuple(chosen)
 
 
 @st.composite
@@ -66,20 +62,22 @@ def partitions(
     return Partition(shape, None if whole and dims else draw(rank_orders(ranks, math.prod(shape))))
 
 
-def grids(size: int, order: int) -> list[tuple[int, ...]]:
+@cache
+def grids(size: int, order: int) -> tuple[tuple[int, ...], ...]:
     """Every grid of `order` dimensions with `size` workers; for a partition of order 0 the one with none."""
     if order == 0:
-        return [()]
+        return ((),)
     if order == 1:
-        return [(size,)]
-    return [
+        return ((size,),)
+    return tuple(
         (side, *rest)
         for side in range(1, size + 1)
         if size % side == 0
         for rest in grids(size // side, order - 1)
-    ]
+    )
 
 
+@cache
 def shapes(order: int, largest: int | None = None) -> SearchStrategy[tuple[int, ...]]:
     """Tensor shapes: small sides, mostly pairwise different, mostly above 1; sometimes empty."""
     top = max(2, largest or _LARGEST_SIDE.get(order, 3))
@@ -92,8 +90,8 @@ def shapes(order: int, largest: int | None = None) -> SearchStrategy[tuple[int, 
 @st.composite
 def cuts(draw: DrawFn, length: int, parts: int) -> tuple[int, ...]:
     """Boundaries that cut `length` into `parts`: balanced, or any, empty parts included."""
-    if draw(st.booleans()):
-        inner = draw(st.lists(st.integers(0, length), min_size=parts - 1, max_size=parts - 1))
+    if parts > 1 and draw(st.booleans()):
+        inner = [draw(st.integers(0, length)) for _ in range(parts - 1)]
         return (0, *sorted(inner), length)
     return balanced_cut(length, parts)
 

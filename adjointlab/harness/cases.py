@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from functools import cache
 
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
+from hypothesis.strategies import DrawFn
 
 from adjointlab.checks.bench import Setting
 from adjointlab.harness.case import Case
@@ -15,25 +14,20 @@ from adjointlab.harness.subject import Subject
 __all__ = ["cases"]
 
 
-def cases(subject: Subject, check: str, ranks: int) -> SearchStrategy[Case]:
+@st.composite
+def cases(draw: DrawFn, subject: Subject, check: str, ranks: int) -> Case:
     """Cases of `subject` for the check called `check`, on at most `ranks` ranks."""
-    counts = sorted(count for count in subject.ranks if count <= ranks) or [ranks]
-    libraries = st.sampled_from(subject.libraries())
-    memory = st.sampled_from(_memory_orders(subject.orders))
-    seeds = st.integers(0, 2**31 - 1)
-    schedules = st.integers(0, 2**16 - 1)
-
-    @st.composite
-    def drawn(draw: DrawFn) -> Case:
-        count = draw(st.sampled_from(counts))
-        parameters: dict[str, Any] = dict(draw(subject.parameters(count)))
-        setting = Setting(draw(seeds), draw(libraries), *draw(memory))
-        return Case(subject.name, check, count, parameters, setting, draw(schedules))
-
-    return drawn()
+    counts = tuple(sorted(count for count in subject.ranks if count <= ranks)) or (ranks,)
+    count = draw(st.sampled_from(counts))
+    parameters = subject.drawn(draw, count)
+    library = draw(st.sampled_from(subject.libraries()))
+    memory = draw(st.sampled_from(_memory_orders(subject.orders)))
+    seed, schedule = draw(st.integers(0, 2**31 - 1)), draw(st.integers(0, 2**16 - 1))
+    return Case(subject.name, check, count, parameters, Setting(seed, library, *memory), schedule)
 
 
-def _memory_orders(orders: Sequence[str]) -> list[tuple[str, str]]:
+@cache
+def _memory_orders(orders: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Pairs of memory orders, of inputs and of cotangents; the plain one first.
 
     Those with transposed memory stand there twice: tensors of order 1 and of single rows do not feel it, and it is what

@@ -103,7 +103,7 @@ class _Search:
         outcome = run_case(self.run, case)
         if outcome is None:
             return None
-        verdict, spaces = outcome
+        verdict, _ = outcome
         if verdict.is_coherent:
             for name, value in verdict.figures.items():
                 known = self.figures.get(name)

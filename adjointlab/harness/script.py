@@ -55,8 +55,8 @@ def pairing(a, b, counted):
 
 
 x, y = [{convert} for array in x], [{convert} for array in y]
-Fx = tuple_of({forward})
-Fy = tuple_of({adjoint})
+Fx = tuple_of(operator.forward(*x))
+Fy = tuple_of(operator.adjoint(*y))
 left, right = pairing(Fx, y, counted_y), pairing(x, Fy, counted_x)
 if rank == 0:
     print("<Fx, y>  =", left)
@@ -85,7 +85,6 @@ def script(case: Case, report: Report, subject: Subject, name: str) -> str:
         imports.insert(0, f"from adjointlab import {', '.join(needed)}")
     if library == "torch":
         imports.insert(0, "import torch")
-    calls = _calls(subject, attribute, parameters)
     bound = 8
     return _TEMPLATE.format(
         headline=f"{report.subject}: {report.verdict.headline}",
@@ -93,9 +92,7 @@ def script(case: Case, report: Report, subject: Subject, name: str) -> str:
         ranks=case.ranks,
         name=Path(name).with_suffix(".py").name,
         imports="\n".join(imports),
-        setup=calls["setup"],
-        forward=calls["forward"],
-        adjoint=calls["adjoint"],
+        setup=_setup(subject, attribute, parameters),
         x=_values(spaces.domain, case, "primal", bound),
         y=_values(spaces.codomain.dual, case, "dual", bound),
         counted_x=[sorted(tensor.counted) for tensor in spaces.domain.tensors],
@@ -105,22 +102,18 @@ def script(case: Case, report: Report, subject: Subject, name: str) -> str:
     )
 
 
-def _calls(subject: Subject, attribute: str, parameters: Mapping[str, Any]) -> dict[str, str]:
+def _setup(subject: Subject, attribute: str, parameters: Mapping[str, Any]) -> str:
+    """How the script makes the operator: from its class, or, for functions, through the declared subject."""
     arguments = ", ".join(f"{key}={value!r}" for key, value in parameters.items())
-    inner = {key: value for key, value in parameters.items() if key not in ("domain", "codomain")}
-    passed = "".join(f", {key}={value!r}" for key, value in inner.items())
     if inspect.isclass(subject.target) and hasattr(subject.target, "adjoint"):
-        return {
-            "setup": f"operator = {attribute}(comm, {arguments})",
-            "forward": "operator.forward(*x)",
-            "adjoint": "operator.adjoint(*y)",
-        }
-    return {
-        "setup": f"from adjointlab.harness.find import find_subject\n\noperator = find_subject({subject.location!r})"
-        f".make(comm, dict({arguments}))" + ("" if passed else ""),
-        "forward": "operator.forward(*x)",
-        "adjoint": "operator.adjoint(*y)",
-    }
+        return f"operator = {attribute}(comm, {arguments})"
+    file = inspect.getsourcefile(inspect.unwrap(subject.draws))
+    module, _, name = subject.location.partition(":")
+    place = module if file is None else str(Path(file).resolve())
+    return (
+        "from adjointlab.harness.find import find_subject\n\n"
+        f"operator = find_subject({f'{place}:{name}'!r}).make(comm, dict({arguments}))"
+    )
 
 
 def _origin(subject: Subject) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import DrawFn, SearchStrategy
 
 from adjointlab import arrays as array_libraries
 from adjointlab.checks.placement import ORDERS
@@ -43,19 +43,18 @@ class Subject:
     ranks: tuple[int, ...] = (1, 2, 3, 4, 8)
     location: str = ""
 
-    def parameters(self, ranks: int) -> SearchStrategy[Mapping[str, Any]]:
+    def parameters(self, ranks: int) -> SearchStrategy[dict[str, Any]]:
         """Draws the parameters of a case on `ranks` ranks."""
+        return _parameters(self, ranks)
 
-        @st.composite
-        def drawn(draw: Any) -> Mapping[str, Any]:
-            result = self.draws(draw, ranks)
-            if not isinstance(result, Mapping):
-                raise SubjectError(
-                    f"{self.name}: the strategy returned {result!r}, not a dictionary of arguments; {_EXAMPLE}"
-                )
-            return result
-
-        return drawn()
+    def drawn(self, draw: DrawFn, ranks: int) -> dict[str, Any]:
+        """The same inside another strategy, with its `draw`."""
+        result = self.draws(draw, ranks)
+        if not isinstance(result, Mapping):
+            raise SubjectError(
+                f"{self.name}: the strategy returned {result!r}, not a dictionary of arguments; {_EXAMPLE}"
+            )
+        return dict(result)
 
     def make(self, comm: Any, parameters: Mapping[str, Any]) -> LinearOperator:
         """The operator of a case, on this rank."""
@@ -84,6 +83,11 @@ class Subject:
         """Whether the operator's class defines a specification."""
         given = getattr(self.target, "specification", None)
         return given is not None and given is not LinearOperator.specification
+
+
+@st.composite
+def _parameters(draw: DrawFn, subject: Subject, ranks: int) -> dict[str, Any]:
+    return subject.drawn(draw, ranks)
 
 
 def subject(
