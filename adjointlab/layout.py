@@ -239,7 +239,9 @@ class Layout:
                 held.append("copied")
             else:
                 held.append(" ".join(f"{start}:{stop}" for start, stop in windows))
-        return f"[{', '.join(map(str, self.shape))}]" + (f" cut at {', '.join(held)}" if held else "")
+        text = ", ".join(held)
+        kind = "cut at " if "|" in text else "windows " if ":" in text else ""
+        return f"[{', '.join(map(str, self.shape))}] {kind}{text}".rstrip()
 
 
 def _check_axes(

@@ -33,6 +33,7 @@ class Observation:
     forward: _Matrix  # <F e_i, f_j> for probed i and all j
     adjoint: _Matrix  # <e_i, F* f_j> for all i and probed j
     tolerance: float
+    gain: int  # as declared; 0 where it is not
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class MatrixCheck(Check):
             np.conj(np.stack(adjoint, axis=0)) if adjoint else np.zeros((0, domain.dimension)),
             # Entries that both directions compute alike are equal; others differ by the rounding of a coefficient.
             4 * 2.0**-bench.precision,
+            bench.operator.gain or 0,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
@@ -92,10 +94,25 @@ class MatrixCheck(Check):
             "proved": "all entries" if proved else "a sample",
         }
         if witness is None:
+            row_sum = _largest_row_sum(observations)
+            if first.gain and row_sum > first.gain:
+                return incoherent(
+                    "the declared gain is too small, so exact tests would not be exact",
+                    ("declared", str(first.gain)),
+                    ("row sum", f"{row_sum:g}"),
+                    figures=figures,
+                )
             return coherent(**figures)
         return incoherent(
             "adjoint is not the transpose of forward", *witness.lines(), kind="matrix", figures=figures
         )
+
+
+def _largest_row_sum(observations: Sequence[Observation]) -> float:
+    """Of either direction, as far as it was probed: a lower bound of the gain."""
+    forward = np.sum([seen.forward for seen in observations], axis=0)
+    sizes = np.abs(forward.real) + np.abs(forward.imag)
+    return float(max(sizes.sum(axis=0).max(initial=0.0), sizes.sum(axis=1).max(initial=0.0)))
 
 
 def find_witness(spaces: Spaces, observations: Sequence[Observation]) -> Witness | None:

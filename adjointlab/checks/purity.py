@@ -65,12 +65,14 @@ class PurityCheck(Check):
                 want = [one.outputs[standard] for one in seen]
                 if difference := first_difference(space, got, want, first.tolerance):
                     where, actual, expected = difference
+                    same_order = circumstance.split(",")[0] == standard.split(",")[0]
                     return incoherent(
-                        f"{direction} reads memory that it was not given",
+                        f"{direction} reads memory that nobody wrote"
+                        if same_order
+                        else f"{direction} depends on where its argument lies in memory",
                         ("element", where),
                         (standard, expected),
                         (circumstance, actual),
-                        kind=f"{direction} reads foreign memory",
                     )
         return coherent()
 
@@ -80,7 +82,7 @@ def _observe(
 ) -> Direction:
     bound = bench.integers()
     orders = [bench.setting.primal_order if side == "primal" else bench.setting.dual_order]
-    if orders[0] not in ("row-major", "column-major"):
+    if orders[0] != ORDERS[0]:
         orders.append(ORDERS[0])
     outputs: dict[str, Local] = {}
     changed = False

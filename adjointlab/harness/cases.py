@@ -35,4 +35,4 @@ def _memory_orders(orders: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """
     plain, *others = [(one, other) for one in orders for other in orders]
     turned = [pair for pair in others if "column-major" in pair]
-    return [plain, *turned, *others]
+    return (plain, *turned, *others)

@@ -195,3 +195,17 @@ def test_the_right_operator_passes_every_check(world: SimulatedWorld) -> None:
     verdicts = reports(world, right)
     assert set(verdicts) == {check for check, _ in PLANTED}
     assert {report.status for report in verdicts.values()} == {Status.COHERENT}
+
+
+class UnderstatesItsGain(Rotate):
+    """Right in both directions, but it adds up more than it says."""
+
+    def shift(self, x: Any, step: int) -> Any:
+        return 3 * super().shift(x, step)
+
+    specification = al.LinearOperator.specification
+
+
+def test_a_declared_gain_that_is_too_small_is_caught_by_the_matrix(world: SimulatedWorld) -> None:
+    report = investigate(world, al.subject(UnderstatesItsGain)(sides), "matrix", BUDGET)
+    assert report.verdict.headline.startswith("the declared gain is too small")
