@@ -90,7 +90,7 @@ def check(
     from adjointlab.harness.attempt import attempt
     from adjointlab.harness.engine import Budget
     from adjointlab.harness.find import find
-    from adjointlab.report import as_data, exit_code, failure_text, summary, verdict_table
+    from adjointlab.report import as_data, blind_spots, exit_code, failure_text, summary, verdict_table
 
     out = _Output(to_stderr=json_to == "-")
     with _stage(ranks, lambda: _plan(find(subjects or []), checks)) as (world, plan):
@@ -106,6 +106,8 @@ def check(
             for text in filter(None, map(failure_text, attempts)):
                 out.line(f"{text}\n")
             if not quiet:
+                if note := blind_spots(attempts):
+                    out.line(f"{note}\n")
                 out.line(f"{summary(attempts)}, {_in(world)}")
             if json_to is not None:
                 _write_json(json_to, as_data(attempts, world.name, world.ranks))

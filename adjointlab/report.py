@@ -36,7 +36,15 @@ from adjointlab.harness.engine import Report
 from adjointlab.layout import Layout
 from adjointlab.space import Space
 
-__all__ = ["as_data", "exit_code", "failure_text", "replay_command", "summary", "verdict_table"]
+__all__ = [
+    "as_data",
+    "blind_spots",
+    "exit_code",
+    "failure_text",
+    "replay_command",
+    "summary",
+    "verdict_table",
+]
 
 _COLOURS = {Status.COHERENT: "green", Status.INCOHERENT: "bold red", Status.UNJUDGED: "bold yellow"}
 _PACKAGE = Path(__file__).parent
@@ -149,6 +157,18 @@ def summary(attempts: Sequence[Attempt]) -> str:
     cases = sum(entry.report.tried for entry in attempts)
     seconds = sum(entry.report.seconds for entry in attempts)
     return f"{told or 'nothing checked'}: {cases} cases in {seconds:.1f} s"
+
+
+def blind_spots(attempts: Sequence[Attempt]) -> str:
+    """What no check could see: a line for the subjects that nothing is known of but forward and adjoint."""
+    subjects = {entry.found.subject.name: entry.found.subject for entry in attempts}
+    blind = [name for name, one in subjects.items() if not one.has_specification and one.reference is None]
+    if not blind:
+        return ""
+    return (
+        f"{', '.join(blind)}: no reference and no specification, so a fault that forward and adjoint share stays "
+        "unseen; give @subject(reference=...)"
+    )
 
 
 def as_data(attempts: Sequence[Attempt], world: str, ranks: int) -> dict[str, Any]:
