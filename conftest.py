@@ -17,4 +17,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     place = collection_path.relative_to(Path(__file__).parent).as_posix()
     simulated = place.startswith(_SIMULATED_ONLY) or collection_path.name.startswith("test_simulated")
     top_level = collection_path.parent.name == "tests" and collection_path.suffix == ".py"
-    return True if simulated or (top_level and collection_path.name.startswith("test_")) else None
+    apart = (
+        top_level and collection_path.name.startswith("test_") and collection_path.name != "test_examples.py"
+    )
+    return True if simulated or apart else None
