@@ -23,6 +23,9 @@ __all__ = ["MatrixCheck", "Observation", "Witness", "locate"]
 
 _Matrix = np.ndarray[Any, Any]
 
+_SAMPLE = 24
+_DENSE = 2**22
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -55,16 +58,20 @@ class Witness:
 
 @dataclass(frozen=True)
 class MatrixCheck(Check):
-    """Probe at most `limit` basis vectors on each side; all of them where there are no more (a proof)."""
+    """Probe at most `limit` basis vectors on each side; all of them where there are no more (a proof).
 
-    limit: int = 24
+    A matrix of more than 2**22 entries is sampled, whatever the limit: it would not fit beside its copies.
+    """
+
+    limit: int = _SAMPLE
     name = "matrix"
 
     def observe(self, bench: Bench) -> Observation:
         domain, codomain = bench.domain, bench.codomain
         dual = codomain.dual
-        columns = _chosen(domain.dimension, self.limit, bench.setting.seed)
-        rows = _chosen(dual.dimension, self.limit, bench.setting.seed + 1)
+        limit = self.limit if domain.dimension * dual.dimension <= _DENSE else min(self.limit, _SAMPLE)
+        columns = _chosen(domain.dimension, limit, bench.setting.seed)
+        rows = _chosen(dual.dimension, limit, bench.setting.seed + 1)
         library, rank = bench.library, bench.rank
         forward = [
             coordinates(codomain, bench.forward(basis_vector(domain, i, rank, library)), rank)
