@@ -37,7 +37,8 @@ def run(
         command,
         cwd=cwd,
         env=kept
-        | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
+        # Open MPI gives the ranks a terminal, on which pytest would print in colours.
+        | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200", "PY_COLORS": "0"}
         | _as_root()
         | environment,
         capture_output=True,
