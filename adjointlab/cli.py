@@ -93,6 +93,8 @@ def check(
     from adjointlab.report import as_data, blind_spots, exit_code, failure_text, summary, verdict_table
 
     out = _Output(to_stderr=json_to == "-")
+    if json_to not in (None, "-") and not Path(json_to).resolve().parent.is_dir():
+        raise _Usage(f"--json: the folder of {json_to} does not exist")
     with _stage(ranks, lambda: _plan(find(subjects or []), checks)) as (world, plan):
         attempts: list[Attempt] = []
         with _progress(out, world, quiet) as watch:
@@ -305,7 +307,12 @@ def _guarded(run: Callable[[], Any]) -> int:
 
 
 def _in(world: World) -> str:
-    return f"{world.ranks} {'simulated ranks' if world.name == 'simulated' else 'ranks under MPI'}"
+    ranks = "rank" if world.ranks == 1 else "ranks"
+    return (
+        f"{world.ranks} simulated {ranks}"
+        if world.name == "simulated"
+        else f"{world.ranks} {ranks} under MPI"
+    )
 
 
 # What is printed

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from operator import index as integer
 
-from adjointlab.partition import Index, Partition
+from adjointlab.partition import Index, Partition, integers
 
 __all__ = ["Layout", "Window", "balanced_cut"]
 
@@ -57,17 +57,19 @@ class Layout:
         windows: Sequence[Sequence[Window]] | None = None,
         axes: Sequence[int | None] | None = None,
     ) -> None:
-        sides = tuple(integer(side) for side in shape)
+        sides = integers("shape", shape)
         if any(side < 0 for side in sides):
             raise ValueError(f"shape: a side of a tensor is at least 0, not {sides}")
-        along = tuple(range(len(sides))) if axes is None else tuple(axes)
+        if not isinstance(partition, Partition):
+            raise TypeError(f"partition: {partition!r} is no Partition")
+        along = tuple(range(len(sides))) if axes is None else _axes(axes)
         _check_axes(sides, partition, along, given=axes is not None)
         parts = tuple(1 if axis is None else partition.shape[axis] for axis in along)
         if windows is None:
             ends = [balanced_cut(side, count) for side, count in zip(sides, parts, strict=True)]
             pieces = tuple(tuple(pairwise(cut)) for cut in ends)
         else:
-            pieces = tuple(tuple((integer(start), integer(stop)) for start, stop in dim) for dim in windows)
+            pieces = _windows(windows)
         if len(pieces) != len(sides):
             raise ValueError(
                 f"windows: a tensor of order {len(sides)} needs {len(sides)} lists, not {len(pieces)}"
@@ -99,7 +101,7 @@ class Layout:
         `None` takes the balanced cut. Raises `ValueError` for boundaries that decrease or do not cover the
         dimension.
         """
-        sides = tuple(integer(side) for side in shape)
+        sides = integers("shape", shape)
         if len(cuts) != len(sides):
             raise ValueError(f"cuts: a tensor of order {len(sides)} needs {len(sides)} cuts, not {len(cuts)}")
         balanced = cls(sides, partition, axes=axes)
@@ -108,9 +110,14 @@ class Layout:
             if given is None:
                 windows.append(balanced.windows[dim])
                 continue
-            ends = tuple(integer(end) for end in given)
+            ends = integers("cuts", given)
             if not ends or ends[0] != 0 or ends[-1] != side:
                 raise ValueError(f"cuts: {ends} do not cover dimension {dim}; they must run from 0 to {side}")
+            if len(ends) != len(balanced.windows[dim]) + 1:
+                raise ValueError(
+                    f"cuts: {ends} make {len(ends) - 1} parts of dimension {dim}, which lies along "
+                    f"{len(balanced.windows[dim])} workers"
+                )
             if any(right < left for left, right in pairwise(ends)):
                 raise ValueError(f"cuts: {ends} in dimension {dim} decrease; boundaries never do")
             windows.append(tuple(pairwise(ends)))
@@ -242,6 +249,20 @@ class Layout:
         text = ", ".join(held)
         kind = "cut at " if "|" in text else "windows " if ":" in text else ""
         return f"[{', '.join(map(str, self.shape))}] {kind}{text}".rstrip()
+
+
+def _axes(axes: Sequence[int | None]) -> tuple[int | None, ...]:
+    integers("axes", [axis for axis in axes if axis is not None])
+    return tuple(axes)
+
+
+def _windows(windows: Sequence[Sequence[Window]]) -> tuple[tuple[Window, ...], ...]:
+    try:
+        return tuple(tuple((integer(start), integer(stop)) for start, stop in dim) for dim in windows)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"windows: {windows!r} is not a list of (start, stop) for each dimension; boundaries are for Layout.cut"
+        ) from None
 
 
 def _check_axes(

@@ -14,6 +14,16 @@ __all__ = ["Index", "Partition"]
 Index = tuple[int, ...]
 
 
+def integers(name: str, values: object) -> tuple[int, ...]:
+    """`values` as a tuple of integers; `TypeError` naming the argument where they are something else."""
+    try:
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise TypeError
+        return tuple(integer(value) for value in values)
+    except TypeError:
+        raise TypeError(f"{name}: {values!r} is not a sequence of integers") from None
+
+
 @dataclass(frozen=True)
 class Partition:
     """A Cartesian grid of workers, P = P_0 x ... x P_{d-1}.
@@ -30,11 +40,11 @@ class Partition:
     ranks: tuple[int, ...]
 
     def __init__(self, shape: Sequence[int], ranks: Iterable[int] | None = None) -> None:
-        sides = tuple(integer(side) for side in shape)
+        sides = integers("shape", shape)
         if any(side < 1 for side in sides):
             raise ValueError(f"shape: every side of a partition is at least 1, not {sides}")
         size = math.prod(sides)
-        workers = tuple(range(size)) if ranks is None else tuple(integer(rank) for rank in ranks)
+        workers = tuple(range(size)) if ranks is None else integers("ranks", ranks)
         if len(workers) != size:
             raise ValueError(
                 f"ranks: a {_times(sides)} partition needs {size} ranks, not the {len(workers)} of {workers}"

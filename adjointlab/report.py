@@ -138,7 +138,10 @@ def reach(report: Report) -> str:
     figures = report.figures
     notes = []
     if isinstance(miss := figures.get("miss probability"), float):
-        notes.append(f"exact: misses a wrong case with probability below {_rounded_up(miss)}")
+        exact = f"exact: misses a wrong case with probability below {_rounded_up(miss)}"
+        if report.exact < report.tried:
+            exact = f"{report.exact} of {report.tried} cases {exact}; floating form alone in the rest"
+        notes.append(exact)
     elif report.check == "adjoint":
         notes.append("floating form only")
     if isinstance(error := figures.get("floating error (eq. 26)"), float):

@@ -171,6 +171,13 @@ class Space:
         types: Sequence[LocalType | str] = (),
         name: str = "x",
     ) -> None:
+        given: tuple[object, ...] = tensors
+        if wrong := [entry for entry in given if not isinstance(entry, Layout | Tensor)]:
+            raise TypeError(f"tensors: {wrong[0]!r} is neither a Layout nor a Tensor")
+        if isinstance(types, str):
+            raise TypeError(
+                f"types: {types!r} is one string; give one local type for each partition dimension"
+            )
         entries = tuple(
             Tensor(entry, dtype, tuple(LocalType(t) for t in types), name)
             if isinstance(entry, Layout)

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 FLOATING = ("float64", "float32", "complex128", "complex64", "float16")
-"""The element types of a linear operator that NumPy has; bfloat16 joins them where torch is installed."""
+"""The element types of a linear operator that NumPy has."""
 
 _LARGEST_SIDE = {0: 1, 1: 12, 2: 6, 3: 4}
 
@@ -149,7 +149,10 @@ def broadcasting_partitions(
     }
 
 
-def dtypes(names: Sequence[str] | None = None) -> SearchStrategy[str]:
-    """Element types: real and complex, down to the half precisions; float64 is the simplest."""
-    every = FLOATING + (("bfloat16",) if installed("torch") else ())
+def dtypes(names: Sequence[str] | None = None, *, bfloat16: bool = False) -> SearchStrategy[str]:
+    """Element types: real and complex, down to half precision; float64 is the simplest.
+
+    `bfloat16` is drawn too if asked for, where torch is installed: NumPy does not have it.
+    """
+    every = FLOATING + (("bfloat16",) if bfloat16 and installed("torch") else ())
     return st.sampled_from(tuple(names) if names is not None else every)

@@ -11,7 +11,7 @@ import numpy as np
 from adjointlab import arrays
 from adjointlab.checks.check import Inapplicable
 from adjointlab.checks.compare import EXACT, Tolerance
-from adjointlab.checks.placement import Placed, place
+from adjointlab.checks.placement import ORDERS, Placed, place
 from adjointlab.operator import LinearOperator, apply_adjoint, apply_forward
 from adjointlab.space import Space
 from adjointlab.values import Draw, local_values
@@ -32,6 +32,13 @@ class Setting:
     library: str = "numpy"
     primal_order: str = "row-major"
     dual_order: str = "row-major"
+
+    def __post_init__(self) -> None:
+        if self.library not in arrays.LIBRARIES:
+            raise ValueError(f"library: {self.library!r} is not one of {', '.join(arrays.LIBRARIES)}")
+        for order in (self.primal_order, self.dual_order):
+            if order not in ORDERS:
+                raise ValueError(f"order: {order!r} is not one of {', '.join(ORDERS)}")
 
 
 @dataclass(frozen=True)

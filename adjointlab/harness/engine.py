@@ -58,6 +58,7 @@ class Report:
     spaces: Spaces | None = None  # its operator's
     drawn_ranks: int = 0  # the number of ranks of the case that failed first
     figures: dict[str, float | str] = field(default_factory=dict)  # the worst of all cases
+    exact: int = 0  # how many of the cases were judged in the exact form
 
     @property
     def status(self) -> Status:
@@ -78,6 +79,7 @@ class _Search:
     verdicts: dict[bytes, tuple[Verdict, Spaces | None] | None] = field(default_factory=dict)
     figures: dict[str, float | str] = field(default_factory=dict)
     kind: str = ""
+    exact: int = 0
 
     def verdict(self, case: Case) -> tuple[Verdict, Spaces | None] | None:
         """Memoised by case once something failed; `None` where the check has nothing to say."""
@@ -105,6 +107,7 @@ class _Search:
             return None
         verdict, _ = outcome
         if verdict.is_coherent:
+            self.exact += "miss probability" in verdict.figures
             for name, value in verdict.figures.items():
                 known = self.figures.get(name)
                 if isinstance(value, float | int) and isinstance(known, float | int):
@@ -169,6 +172,7 @@ def _conduct(
         seed,
         0.0,
         figures=search.figures,
+        exact=search.exact,
     )
     if isinstance(failure, Verdict):
         report = replace(report, verdict=failure)

@@ -115,7 +115,7 @@ def _from_failure(run: Run) -> Verdict:
                 "an output is not in its declared space", ("rank", str(rank)), ("error", outcome.message)
             )
     lines = [(f"rank {rank}", str(outcome)) for rank, outcome in enumerate(run.outcomes)]
-    lines += [(finding.kind, finding.text) for finding in run.findings]
+    lines += dict.fromkeys((finding.kind, finding.text) for finding in run.findings)
     if raised:
         rank, outcome = raised[0]
         if outcome.kind == SubjectError.__name__:
@@ -127,7 +127,9 @@ def _from_failure(run: Run) -> Verdict:
             f"raised {outcome.kind}",
             tuple(lines),
         )
-    headline = run.findings[0].kind if run.findings else "not every rank came back"
+    # A mismatch explains the deadlock that it makes.
+    kinds = sorted((finding.kind for finding in run.findings), key=lambda kind: "mismatched" not in kind)
+    headline = kinds[0] if kinds else "not every rank came back"
     return Verdict(Status.UNJUDGED, headline, headline, tuple(lines))
 
 

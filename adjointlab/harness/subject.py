@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +42,13 @@ class Subject:
     arrays: tuple[str, ...] = ("numpy",)
     orders: tuple[str, ...] = ORDERS
     ranks: tuple[int, ...] = (1, 2, 3, 4, 8)
-    location: str = ""
+
+    @property
+    def location(self) -> str:
+        """Where it is declared, "module:name"; the strategy's own name where no name of its module is the subject."""
+        module = self.draws.__module__
+        names = [name for name, value in vars(sys.modules.get(module, self)).items() if value is self]
+        return f"{module}:{(names or [self.draws.__name__])[0]}"
 
     def parameters(self, ranks: int) -> SearchStrategy[dict[str, Any]]:
         """Draws the parameters of a case on `ranks` ranks."""
@@ -137,7 +144,6 @@ def subject(
             arrays=libraries,
             orders=tuple(orders),
             ranks=tuple(ranks),
-            location=f"{draws.__module__}:{draws.__name__}",
         )
 
     if kind == "strategy":

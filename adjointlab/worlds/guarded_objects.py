@@ -102,8 +102,13 @@ def sendrecv(
 # Collectives
 
 
-def _wait(comm: Any, name: str, request: MPI.Request, root: int | None = None) -> None:
-    comm.guard.wait(request, Call(comm, name, (), None if root is None else {"root": root}))
+def _wait(comm: Any, name: str, request: MPI.Request, root: int | None = None, buffers: Any = None) -> None:
+    """Wait for a collective.
+
+    mpi4py's requests of the calls that end in v do not hold their buffers. So these are handed over as `buffers`: if
+    the wait is called off, MPI goes on writing there.
+    """
+    comm.guard.wait(request, Call(comm, name, (buffers,), None if root is None else {"root": root}))
 
 
 def _join(parcels: Sequence[bytes]) -> tuple[bytes, Any]:
@@ -157,10 +162,11 @@ def _gather(comm: Any, name: str, sendobj: Any, root: int) -> list[Any] | None:
     comm.trail.append(name)
     _wait(comm, name, request, root)
     if sizes is None:
-        _wait(comm, name, comm.inner.Igatherv([parcel, MPI.BYTE], None, root), root)
+        _wait(comm, name, comm.inner.Igatherv([parcel, MPI.BYTE], None, root), root, parcel)
         return None
     parcels = bytearray(int(sizes.sum()))
-    _wait(comm, name, comm.inner.Igatherv([parcel, MPI.BYTE], _bytes(parcels, sizes), root), root)
+    request = comm.inner.Igatherv([parcel, MPI.BYTE], _bytes(parcels, sizes), root)
+    _wait(comm, name, request, root, (parcel, parcels))
     return _split(parcels, sizes)
 
 
@@ -178,7 +184,7 @@ def scatter(comm: Any, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
     _wait(comm, "scatter", request, root)
     mine = bytearray(int(size[0]))
     sending = _bytes(parcels, sizes) if is_root else None
-    _wait(comm, "scatter", comm.inner.Iscatterv(sending, [mine, MPI.BYTE], root), root)
+    _wait(comm, "scatter", comm.inner.Iscatterv(sending, [mine, MPI.BYTE], root), root, (parcels, mine))
     return _loads(mine)
 
 
@@ -193,7 +199,8 @@ def _allgather(comm: Any, name: str, sendobj: Any) -> list[Any]:
     comm.trail.append(name)
     _wait(comm, name, request)
     parcels = bytearray(int(sizes.sum()))
-    _wait(comm, name, comm.inner.Iallgatherv([parcel, MPI.BYTE], _bytes(parcels, sizes)))
+    request = comm.inner.Iallgatherv([parcel, MPI.BYTE], _bytes(parcels, sizes))
+    _wait(comm, name, request, None, (parcel, parcels))
     return _split(parcels, sizes)
 
 
@@ -207,7 +214,8 @@ def alltoall(comm: Any, sendobj: Sequence[Any]) -> list[Any]:
     comm.trail.append("alltoall")
     _wait(comm, "alltoall", request)
     received = bytearray(int(coming.sum()))
-    _wait(comm, "alltoall", comm.inner.Ialltoallv(_bytes(parcels, sizes), _bytes(received, coming)))
+    request = comm.inner.Ialltoallv(_bytes(parcels, sizes), _bytes(received, coming))
+    _wait(comm, "alltoall", request, None, (parcels, received))
     return _split(received, coming)
 
 

@@ -8,6 +8,7 @@ books. When the run was clean the communicator serves the next one; otherwise it
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -23,13 +24,14 @@ from adjointlab.worlds.interrupts import Interrupts
 from adjointlab.worlds.meeting import conclude
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.travel import open_exception, open_outcome, pack_exception, pack_outcome, raised
-from adjointlab.worlds.world import Body, Outcome, Raised, RankContext, Returned, Run, Runner
+from adjointlab.worlds.world import Blocked, Body, Outcome, Raised, RankContext, Returned, Run, Runner
 
 __all__ = ["MPIWorld"]
 
 R = TypeVar("R")
 
 _LEADER: Final = 0
+_LEAST_PATIENCE: Final = 2.0
 
 
 class _Command(NamedTuple):
@@ -39,6 +41,7 @@ class _Command(NamedTuple):
     ranks: int
     seed: int
     clean: bool
+    patience: float
     payload: bytes  # empty for those who do not take part
 
 
@@ -61,12 +64,16 @@ class _Report(NamedTuple):
 class MPIWorld:
     """The processes of an MPI communicator (default: ``COMM_WORLD``). Making one is collective.
 
-    `patience` is how many seconds a call may wait, with no rank failing meanwhile, before it counts as blocked.
+    `patience` is how many seconds a call may wait, with no rank failing meanwhile, before it counts as blocked. Once
+    a run has hung, it is measured by the slowest good run so far: a hundred times that, and two seconds at least, so that
+    a hang is shrunk in bearable time.
     """
 
     def __init__(self, comm: MPI.Intracomm | None = None, patience: float = 10.0) -> None:
         self.patience = patience
         self._control = Control(MPI.COMM_WORLD if comm is None else comm)
+        self._patience = patience  # as adapted
+        self._slowest = 0.0  # seconds of the slowest good run
         self._guard = Guard(self._control, patience)
         self._agreements = Agreements(self._control, self._guard)
         self._family = Family(self._guard, self._agreements)
@@ -159,15 +166,20 @@ class MPIWorld:
             raise KeyboardInterrupt
         parcel = pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
         run, clean = self._run + 1, self._clean
-        command = _Command(run, ranks, seed, clean, parcel)
+        command = _Command(run, ranks, seed, clean, self._patience, parcel)
         for rank in range(1, self.ranks):
             self._control.send(command if rank < ranks else command._replace(payload=b""), rank, COMMAND)
         self._settle(clean)
         self._clean = False  # unless it ends well
+        started = time.monotonic()
         mine, books = self._take_part(command, body)
         reports = [self._report_of(rank) for rank in range(1, ranks)]
         outcomes = (mine, *(open_outcome(report.outcome, rank) for rank, report in enumerate(reports, 1)))
         findings, self._clean = conclude(outcomes, (books, *(report.books for report in reports)))
+        if all(isinstance(outcome, Returned) for outcome in outcomes):
+            self._slowest = max(self._slowest, time.monotonic() - started)
+        elif any(isinstance(outcome, Blocked) for outcome in outcomes):
+            self._patience = min(self.patience, max(_LEAST_PATIENCE, 100 * self._slowest))
         if any(isinstance(outcome, Raised) and outcome.kind == "KeyboardInterrupt" for outcome in outcomes):
             raise KeyboardInterrupt
         return Run(outcomes, findings)
@@ -232,6 +244,7 @@ class MPIWorld:
     def _take_part(self, command: _Command, body: Body) -> tuple[Outcome, Books]:
         self._run, self._ranks_of_run = command.run, command.ranks
         rank, guard, interrupts = self._control.rank, self._guard, self._interrupts
+        guard.patience = command.patience
         guard.begin(command.run, command.ranks)
         self._agreements.begin()
         self._family.begin()

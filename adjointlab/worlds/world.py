@@ -43,6 +43,9 @@ class Returned:
 
     value: Any
 
+    def __str__(self) -> str:
+        return "came back"
+
 
 @dataclass(frozen=True)
 class Raised:
@@ -66,7 +69,11 @@ class Blocked:
     waits_for: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"blocked in {self.call} at {self.where}, waiting for rank {', '.join(map(str, self.waits_for)) or '?'}"
+        return f"blocked in {self.call} at {self.where}, waiting for {_ranks(self.waits_for)}"
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return f"rank {', '.join(map(str, ranks))}" if ranks else "nobody in particular"
 
 
 @dataclass(frozen=True)
