@@ -143,16 +143,13 @@ class Layout:
 
         An inactive rank holds a zero-volume tensor: shape (0, ..., 0), or (0,) for a tensor of order 0.
         """
-        return self._local_shapes.get(rank, (0,) * max(1, self.order))
+        window = self.window(rank)
+        return (0,) * max(1, self.order) if window is None else tuple(stop - start for start, stop in window)
 
     @cached_property
-    def _local_shapes(self) -> dict[int, tuple[int, ...]]:
-        shapes = {}
-        for rank in self.partition.ranks:
-            window = self.window(rank)
-            assert window is not None
-            shapes[rank] = tuple(stop - start for start, stop in window)
-        return shapes
+    def _holds_anything(self) -> bool:
+        """Whether some local tensor has an element: in a grid, whether each dimension has a window that has."""
+        return all(any(stop > start for start, stop in dim) for dim in self.windows)
 
     def local_size(self, rank: int) -> int:
         """The number of elements that `rank` holds."""
@@ -191,9 +188,8 @@ class Layout:
 
         Elements in padding count; where all local tensors are empty, none is held at all.
         """
-        anything = any(map(math.prod, self._local_shapes.values()))
         return tuple(
-            anything
+            self._holds_anything
             and side > 1
             and all(
                 _overlap(self.windows[dim]) for dim, axis in enumerate(self.axes) if axis == partition_dim
@@ -220,7 +216,7 @@ class Layout:
         The windows may lie in any order along the partition, and empty ones anywhere.
         """
         if 0 in self.shape:
-            return not any(map(math.prod, self._local_shapes.values()))
+            return not self._holds_anything
         return not any(self.overlapping) and all(
             _covers(sorted(window for window in dim if window[0] < window[1]), side)
             for dim, side in zip(self.windows, self.shape, strict=True)

@@ -254,7 +254,7 @@ def coordinates(space: Space, local: Sequence[Any], rank: int) -> np.ndarray[Any
     result = np.zeros(dual.dimension, dtype=np.complex128 if space.is_complex else np.float64)
     for position, (tensor, array) in enumerate(zip(space.tensors, local, strict=True)):
         start = dual.offset(position, rank)
-        if start is not None and rank in tensor.counted:
+        if start is not None and tensor.is_counted(rank):
             values = arrays.to_numpy(array).ravel()
             result[start : start + values.size] += values
     return result

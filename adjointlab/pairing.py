@@ -59,7 +59,7 @@ def pair_local(space: Space, x: Sequence[Any], g: Sequence[Any], rank: int) -> E
     """
     total = ZERO
     for tensor, a, b in zip(space.tensors, x, g, strict=True):
-        if rank in tensor.counted:
+        if tensor.is_counted(rank):
             total = total + dot(arrays.to_numpy(a), arrays.to_numpy(b))
     return total
 

@@ -133,17 +133,12 @@ class Tensor:
             for rank in partition.ranks
         }
 
-    @cached_property
-    def counted(self) -> frozenset[int]:
-        """The ranks whose local tensor counts in the pairing: of invariant copies, the first."""
+    def is_counted(self, rank: int) -> bool:
+        """Whether the local tensor of `rank` counts in the pairing: of invariant copies, the first does."""
         partition = self.layout.partition
-        return frozenset(
-            rank
-            for rank in partition.ranks
-            if all(
-                i == 0 or entry is not LocalType.INVARIANT
-                for i, entry in zip(partition.index(rank), self.types, strict=True)
-            )
+        return partition.is_active(rank) and all(
+            i == 0 or entry is not LocalType.INVARIANT
+            for i, entry in zip(partition.index(rank), self.types, strict=True)
         )
 
     def __str__(self) -> str:

@@ -6,10 +6,14 @@ Pure data, the same on every rank. Broadcast reads a pattern from the one to the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import product
 
 from adjointlab.layout import Layout
 from adjointlab.partition import Partition
+
+# The functions here are memoised: simulated ranks ask the same of the same data, and what P ranks would each do in P
+# steps is done once.
 
 __all__ = [
     "BroadcastPattern",
@@ -50,7 +54,7 @@ class BroadcastPattern:
         """From dimensions of P_x to dimensions of P_y: those matched on equal sides, where nothing is copied."""
         return {j: k for j, k in enumerate(self.dims) if self.one.shape[j] == self.many.shape[k]}
 
-    @property
+    @cached_property
     def groups(self) -> tuple[Group, ...]:
         """For each worker of P_x the workers of P_y whose index agrees with its own wherever P_x is cut."""
         copies: dict[int, list[int]] = {rank: [] for rank in self.one.ranks}
@@ -65,6 +69,7 @@ class BroadcastPattern:
         return self.many.size // self.one.size
 
 
+@lru_cache(maxsize=64)
 def broadcast_pattern(
     one: Partition, many: Partition, *, transpose_one: bool = False, transpose_many: bool = False
 ) -> BroadcastPattern:
@@ -102,12 +107,14 @@ def check_ranks(name: str, partition: Partition, size: int) -> None:
         )
 
 
+@lru_cache(maxsize=64)
 def copied_layout(layout: Layout, pattern: BroadcastPattern) -> Layout:
     """The layout over P_y of the copies of a tensor laid over P_x: every worker keeps its source's windows."""
     axes = [None if axis is None else pattern.kept.get(axis) for axis in layout.axes]
     return Layout(layout.shape, pattern.many, layout.windows, axes)
 
 
+@lru_cache(maxsize=64)
 def summed_layout(layout: Layout, pattern: BroadcastPattern) -> Layout:
     """The layout over P_x of the sums of local tensors laid over P_y.
 

@@ -160,7 +160,7 @@ def _square(space: Space, local: Sequence[object], rank: int) -> float:
         sum(
             (np.abs(np.asarray(arrays.to_numpy(array), dtype=np.complex128)) ** 2).sum()
             for tensor, array in zip(space.tensors, local, strict=True)
-            if rank in tensor.counted
+            if tensor.is_counted(rank)
         )
     )
 

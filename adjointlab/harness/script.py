@@ -102,8 +102,14 @@ def script(case: Case, report: Report, subject: Subject, name: str) -> str:
         setup=_setup(subject, attribute, parameters),
         x=_values(spaces.domain, case, "primal", bound),
         y=_values(spaces.codomain.dual, case, "dual", bound),
-        counted_x=[sorted(tensor.counted) for tensor in spaces.domain.tensors],
-        counted_y=[sorted(tensor.counted) for tensor in spaces.codomain.tensors],
+        counted_x=[
+            [rank for rank in range(case.ranks) if tensor.is_counted(rank)]
+            for tensor in spaces.domain.tensors
+        ],
+        counted_y=[
+            [rank for rank in range(case.ranks) if tensor.is_counted(rank)]
+            for tensor in spaces.codomain.tensors
+        ],
         convert="torch.from_numpy(array)" if library == "torch" else "array",
         tolerance=4 * 2.0 ** -min(tensor.element.precision for tensor in spaces.domain.tensors),
         limit="" if case.check in ("adjoint", "matrix") else _LIMIT.format(check=case.check),
