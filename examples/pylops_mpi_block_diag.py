@@ -3,13 +3,12 @@
 mpiexec -n 4 adjointlab check examples/pylops_mpi_block_diag.py
 """
 
-from itertools import accumulate
-
 import numpy as np
 from hypothesis import strategies as st
 from pylops import MatrixMult
 from pylops_mpi import DistributedArray
 from pylops_mpi.basicoperators import MPIBlockDiag
+from scipy.linalg import block_diag
 
 import adjointlab as al
 
@@ -18,18 +17,12 @@ DTYPES = ("float64", "float32", "complex128", "complex64")
 
 class BlockDiag(al.LinearOperator):
     def __init__(self, comm, shapes, divisor, seed, dtype):
-        random, unit = (
-            np.random.default_rng([seed, comm.Get_rank()]),
-            1j if dtype.startswith("complex") else 0,
-        )
-        matrices = [random.integers(-3, 4, (2, *shape)) / divisor for shape in shapes[comm.Get_rank()]]
-        blocks = [MatrixMult((real + unit * imag).astype(dtype), dtype=dtype) for real, imag in matrices]
-        self.comm, self.operator = comm, MPIBlockDiag(blocks, comm, dtype=dtype)
-        ends = [[*accumulate((sum(s[side] for s in mine) for mine in shapes), initial=0)] for side in (0, 1)]
-        self.codomain, self.domain = (
-            al.Space(al.Layout.cut(end[-1:], al.Partition([comm.Get_size()]), [end]), dtype=dtype, name=name)
-            for end, name in zip(ends, "yx", strict=True)
-        )
+        blocks = matrices(shapes[comm.Get_rank()], divisor, [seed, comm.Get_rank()], dtype)
+        self.comm, self.operator = comm, MPIBlockDiag([MatrixMult(b, dtype=dtype) for b in blocks], comm)
+        rows, columns = (np.cumsum([0, *(sum(s[side] for s in mine) for mine in shapes)]) for side in (0, 1))
+        workers = al.Partition([comm.Get_size()])
+        self.domain = al.Space(al.Layout.cut(columns[-1:], workers, [columns]), dtype=dtype)
+        self.codomain = al.Space(al.Layout.cut(rows[-1:], workers, [rows]), dtype=dtype, name="y")
 
     def forward(self, x):
         return self._apply(self.operator.matvec, x)
@@ -39,12 +32,23 @@ class BlockDiag(al.LinearOperator):
 
     def _apply(self, multiply, local):
         sizes = self.comm.allgather(local.size)
-        return multiply(
-            DistributedArray(sum(sizes), self.comm, local_shapes=sizes, local_array=local)
-        ).local_array
+        array = DistributedArray(sum(sizes), self.comm, local_shapes=sizes, local_array=local)
+        return multiply(array).local_array
 
 
-@al.subject(BlockDiag)
+def matrices(shapes, divisor, seed, dtype):
+    random, imaginary = np.random.default_rng(seed), 1j if dtype.startswith("complex") else 0
+    for shape in shapes:
+        a, b = random.integers(-3, 4, (2, *shape)) / divisor
+        yield (a + imaginary * b).astype(dtype)
+
+
+def sequential(x, shapes, divisor, seed, dtype):
+    ranks = enumerate(shapes)
+    return block_diag(*(b for rank, mine in ranks for b in matrices(mine, divisor, [seed, rank], dtype))) @ x
+
+
+@al.subject(BlockDiag, reference=sequential)
 def block_diagonals(draw, ranks):
     side = st.integers(1, 5)
     blocks = st.lists(st.tuples(side, side), min_size=1, max_size=3)
@@ -54,3 +58,6 @@ def block_diagonals(draw, ranks):
         seed=draw(st.integers(0, 99)),
         dtype=draw(al.strategies.dtypes(DTYPES)),
     )
+
+
+TestBlockDiag = al.coherence_tests(block_diagonals)

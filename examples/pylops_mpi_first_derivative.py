@@ -4,6 +4,7 @@ mpiexec -n 4 adjointlab check examples/pylops_mpi_first_derivative.py
 """
 
 import numpy as np
+import pylops
 from hypothesis import strategies as st
 from pylops_mpi import DistributedArray
 from pylops_mpi.basicoperators import MPIFirstDerivative
@@ -31,7 +32,11 @@ class FirstDerivative(al.LinearOperator):
         return multiply(array).local_array.reshape(local.shape)
 
 
-@al.subject(FirstDerivative)
+def sequential(x, dims, **options):
+    return pylops.FirstDerivative(dims, axis=0, **options).matvec(x.ravel()).reshape(dims)
+
+
+@al.subject(FirstDerivative, reference=sequential)
 def first_derivatives(draw, ranks):
     kind = draw(st.sampled_from(["forward", "backward", "centered"]))
     order = draw(st.sampled_from([3, 5])) if kind == "centered" else 3
@@ -45,3 +50,6 @@ def first_derivatives(draw, ranks):
         order=order,
         dtype=draw(al.strategies.dtypes(DTYPES)),
     )
+
+
+TestFirstDerivative = al.coherence_tests(first_derivatives)

@@ -21,17 +21,16 @@ DTYPES = ("float64", "float32", "complex128", "complex64")
 
 class Halo(al.LinearOperator):
     def __init__(self, comm, dims, halo, grid, dtype):
-        self.comm, self.operator = comm, MPIHalo(dims, halo, grid, comm, dtype)
-        widths = (halo,) * 2 * len(dims) if isinstance(halo, int) else halo
-        beyond = 0 if isinstance(halo, int) else max(halo)  # a single width ends at the edges of the tensor
-        cuts, windows = [], []
-        for n, p, left, right in zip(dims, grid, widths[::2], widths[1::2], strict=True):
-            cuts.append([min(i * ceil(n / p), n) for i in range(p + 1)])
-            windows.append(
-                [(max(a - left, -beyond), min(b + right, n + beyond)) for a, b in pairwise(cuts[-1])]
-            )
-        self.domain = al.Space(al.Layout.cut(dims, al.Partition(grid), cuts), dtype=dtype)
-        self.codomain = al.Space(al.Layout(dims, al.Partition(grid), windows), dtype=dtype, name="y")
+        self.comm, self.operator, workers = comm, MPIHalo(dims, halo, grid, comm, dtype), al.Partition(grid)
+        # A single width ends at the edges of the tensor; widths of their own reach beyond them.
+        widths, beyond = ((halo,) * 2 * len(dims), 0) if isinstance(halo, int) else (halo, max(halo))
+        cuts = [[min(i * ceil(n / p), n) for i in range(p + 1)] for n, p in zip(dims, grid, strict=True)]
+        windows = [
+            [(max(a - left, -beyond), min(b + right, cut[-1] + beyond)) for a, b in pairwise(cut)]
+            for cut, left, right in zip(cuts, widths[::2], widths[1::2], strict=True)
+        ]
+        self.domain = al.Space(al.Layout.cut(dims, workers, cuts), dtype=dtype)
+        self.codomain = al.Space(al.Layout(dims, workers, windows), dtype=dtype, name="y")
 
     def forward(self, x):
         return self._apply(self.operator.matvec, x, self.codomain)
@@ -45,7 +44,11 @@ class Halo(al.LinearOperator):
         return multiply(array).local_array.reshape(space.tensors[0].layout.local_shape(self.comm.Get_rank()))
 
 
-@al.subject(Halo)
+def exchanged(x, **_):
+    return x  # what every worker should hold is its window of the global tensor
+
+
+@al.subject(Halo, reference=exchanged)
 def halos(draw, ranks):
     grid = draw(al.strategies.partitions(ranks)).shape
     dims, widths = [], []

@@ -381,7 +381,8 @@ def test_a_failure_at_any_moment_leaves_nobody_behind_in_the_making_of_a_communi
             time.sleep(delay)
             raise ValueError
         members = context.comm.Create_group(context.comm.Get_group().Excl([context.size - 1]))
-        for _ in range(200):
+        # What a failed run made is not given back, and MPICH has 2,048 in all for this whole session.
+        for _ in range(30):
             members = members.Dup()
 
     delays = random.Random(0)
