@@ -32,8 +32,12 @@ class LocalProgram:
         self.outputs = {buffer.name: buffer for buffer in program.outputs if buffer.rank == rank}
         self.steps = [(place, step) for place, step in enumerate(program.steps) if rank in _ranks(step)]
 
-    def execute(self, comm: Any, memory: Mapping[str, Any], like: Any = "numpy") -> dict[str, Any]:
+    def execute(
+        self, comm: Any, memory: Mapping[str, Any], like: Any = "numpy", batch: tuple[int, ...] = ()
+    ) -> dict[str, Any]:
         """Run this rank's part, from its buffers `memory` by name, which are not changed.
+
+        The buffers are those of a batch of memories where `batch` is (b,): each has b as a trailing dimension.
 
         New buffers come in the library (and on the device) of `like`, an array or a library's name. Collective over
         the ranks of the program. Returns this rank's buffers in scope at the end, by name.
@@ -44,7 +48,7 @@ class LocalProgram:
         for place, step in self.steps:
             match step:
                 case Allocate(buffer):
-                    scope[buffer.name] = arrays.zeros(buffer.shape, buffer.dtype, like)
+                    scope[buffer.name] = arrays.zeros((*buffer.shape, *batch), buffer.dtype, like)
                 case Deallocate(buffer):
                     del scope[buffer.name]
                 case Clear(region):
@@ -58,7 +62,7 @@ class LocalProgram:
                     requests.append(comm.Isend(message, dest=target.rank, tag=place % _TAGS))
                 case Add(source, target):
                     held = _at(scope, target)
-                    received = arrays.empty(target.shape, arrays.dtype_of(held).name, held)
+                    received = arrays.empty((*target.shape, *batch), arrays.dtype_of(held).name, held)
                     comm.Recv(arrays.message(received), source=source.rank, tag=place % _TAGS)
                     arrays.add_into(held, received)
         if requests:
@@ -83,6 +87,7 @@ class ProgramOperator(LinearOperator):
     """
 
     symbol = "F"
+    batched = True
 
     def __init__(
         self, comm: Any, domain: Space, codomain: Space, forward: Program, adjoint: Program | None = None
@@ -118,13 +123,13 @@ class ProgramOperator(LinearOperator):
     def _apply(self, program: LocalProgram, source: Space, target: Space, local: tuple[Any, ...]) -> Any:
         rank = program.rank
         for tensor, array in zip(source.tensors, local, strict=True):
-            check_argument(tensor, array, rank)
+            batch = check_argument(tensor, array, rank)
         like = local[0]
         memory = {tensor.name: array for tensor, array in zip(source.tensors, local, strict=True)}
         for name, buffer in program.inputs.items():
             if not _holds(source, name, rank):
-                memory[name] = arrays.zeros(buffer.shape, buffer.dtype, like)
-        scope = program.execute(self.comm, memory, like)
+                memory[name] = arrays.zeros((*buffer.shape, *batch), buffer.dtype, like)
+        scope = program.execute(self.comm, memory, like, batch)
         results = tuple(_result(tensor, scope, rank, like) for tensor in target.tensors)
         return results[0] if len(results) == 1 else results
 

@@ -128,6 +128,11 @@ class Layout:
         """The number of dimensions of the tensor."""
         return len(self.shape)
 
+    def ends(self, dim: int) -> tuple[int, ...] | None:
+        """The boundaries of dimension `dim`, 0 = c_0 <= ... <= c_parts, if its windows cut it in their order."""
+        windows = self.windows[dim]
+        return (0, *(stop for _, stop in windows)) if _covers(windows, self.shape[dim]) else None
+
     def window(self, rank: int) -> tuple[Window, ...] | None:
         """The window of `rank` in every dimension, or `None` for an inactive rank."""
         if not self.partition.is_active(rank):

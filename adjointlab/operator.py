@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adjointlab import arrays
+from adjointlab.arguments import batch_shape
 from adjointlab.space import Space
 
 if TYPE_CHECKING:
@@ -19,11 +20,17 @@ __all__ = [
     "Adjoint",
     "LinearOperator",
     "NotInSpace",
+    "Product",
     "apply_adjoint",
     "apply_forward",
+    "basis_batch",
     "basis_vector",
+    "contributions",
     "coordinates",
 ]
+
+_BATCH = 2**20
+"""The most elements that a batch of basis vectors, or of their images, has on all ranks together."""
 
 
 class NotInSpace(ValueError):
@@ -42,6 +49,9 @@ class LinearOperator(ABC):
     bit of the coefficients (an operator with half-integers declares twice its row sum). It sets the integers
     that rounding cannot touch. `fan_in` bounds the number of terms added up for any output. `None` means
     unknown.
+
+    An operator that is `batched` takes local tensors with one trailing dimension more, a batch of arguments (of at least
+    one, and on inactive ranks too), and returns the batch of results. The lab then probes many basis vectors at once.
     """
 
     comm: Any
@@ -49,6 +59,7 @@ class LinearOperator(ABC):
     codomain: Space
     gain: int | None = None
     fan_in: int | None = None
+    batched: bool = False
 
     @abstractmethod
     def forward(self, *x: Any) -> Any:
@@ -94,15 +105,17 @@ class LinearOperator(ABC):
         """Collective over `comm`: the matrix <F e_i, f_j>, of shape (j, i), on every rank.
 
         e_i runs over the basis of the domain, in arrays of `library`, and f_j over that of the codomain's
-        dual. Costs one application for each basis vector of the domain.
+        dual. Costs one application for each basis vector of the domain, or for each batch of them.
         """
-        rank = self.comm.Get_rank()
-        columns = [
-            coordinates(self.codomain, apply_forward(self, basis_vector(self.domain, i, rank, library)), rank)
-            for i in range(self.domain.dimension)
-        ]
-        height = self.codomain.dual.dimension
-        contribution = np.stack(columns, axis=1) if columns else np.zeros((height, 0))
+        contribution = contributions(
+            self.domain,
+            self.codomain,
+            range(self.domain.dimension),
+            lambda x: apply_forward(self, x),
+            self.comm.Get_rank(),
+            library,
+            self.batched,
+        )
         return np.asarray(sum(self.comm.allgather(contribution)))
 
 
@@ -114,6 +127,7 @@ class Adjoint(LinearOperator):
         self.comm = operator.comm
         self.domain, self.codomain = operator.codomain.dual, operator.domain.dual
         self.gain, self.fan_in = operator.gain, operator.fan_in
+        self.batched = operator.batched
 
     def forward(self, *x: Any) -> Any:
         return self.operator.adjoint(*x)
@@ -140,6 +154,7 @@ class Product(LinearOperator):
         self.left, self.right = left, right
         self.comm = right.comm
         self.domain, self.codomain = right.domain, left.codomain
+        self.batched = left.batched and right.batched
         self.gain = None if left.gain is None or right.gain is None else left.gain * right.gain
         self.fan_in = None if left.fan_in is None or right.fan_in is None else left.fan_in * right.fan_in
 
@@ -160,6 +175,7 @@ class Sum(LinearOperator):
         )
         self.left, self.right = left, right
         self.comm, self.domain, self.codomain = left.comm, left.domain, left.codomain
+        self.batched = left.batched and right.batched
         self.gain = None if left.gain is None or right.gain is None else left.gain + right.gain
         self.fan_in = None if left.fan_in is None or right.fan_in is None else left.fan_in + right.fan_in
 
@@ -185,6 +201,7 @@ class Scaled(LinearOperator):
         whole = not isinstance(number, complex) and float(number).is_integer()
         self.gain = max(1, int(abs(number))) * operator.gain if whole and operator.gain is not None else None
         self.fan_in = None if operator.fan_in is None else operator.fan_in + 1
+        self.batched = operator.batched
 
     def forward(self, *x: Any) -> Any:
         return _scale(self.scalar, self.operator.forward(*x))
@@ -195,15 +212,26 @@ class Scaled(LinearOperator):
 
 def apply_forward(operator: LinearOperator, x: Sequence[Any]) -> tuple[Any, ...]:
     """F x as a tuple of local tensors. Raises :class:`NotInSpace` if the codomain does not hold them."""
-    return _declared("forward", operator.codomain, _tuple(operator.forward(*x)), operator.comm)
+    batch = _batch(operator.domain, x, operator.comm.Get_rank())
+    return _declared("forward", operator.codomain, _tuple(operator.forward(*x)), operator.comm, batch)
 
 
 def apply_adjoint(operator: LinearOperator, y: Sequence[Any]) -> tuple[Any, ...]:
     """F* y as a tuple of local tensors, checked against ``domain.dual``."""
-    return _declared("adjoint", operator.domain, _tuple(operator.adjoint(*y)), operator.comm)
+    batch = _batch(operator.codomain, y, operator.comm.Get_rank())
+    return _declared("adjoint", operator.domain, _tuple(operator.adjoint(*y)), operator.comm, batch)
 
 
-def _declared(direction: str, space: Space, outputs: tuple[Any, ...], comm: Any) -> tuple[Any, ...]:
+def _batch(space: Space, local: Sequence[Any], rank: int) -> tuple[int, ...]:
+    """() or (b,): the shape of the batch that the local tensors of an element of `space` come in."""
+    if not local or not arrays.is_array(local[0]):
+        return ()
+    return batch_shape(space.tensors[0], local[0], rank)
+
+
+def _declared(
+    direction: str, space: Space, outputs: tuple[Any, ...], comm: Any, batch: tuple[int, ...]
+) -> tuple[Any, ...]:
     rank = comm.Get_rank()
     if len(outputs) != len(space.tensors):
         raise NotInSpace(
@@ -219,10 +247,10 @@ def _declared(direction: str, space: Space, outputs: tuple[Any, ...], comm: Any)
                     f"{direction} returned shape {shape} on rank {rank}, which is inactive in "
                     f"{tensor.layout.partition} and holds a zero-volume tensor"
                 )
-        elif shape != tensor.layout.local_shape(rank):
+        elif shape != tensor.layout.local_shape(rank) + batch:
             raise NotInSpace(
                 f"{direction} returned shape {shape} on rank {rank}, but the layout {tensor.layout} gives it "
-                f"{tensor.layout.local_shape(rank)}"
+                f"{tensor.layout.local_shape(rank)}" + (f" in a batch of {batch[0]}" if batch else "")
             )
         elif (name := str(output.dtype).removeprefix("torch.")) != tensor.dtype:
             raise NotInSpace(f"{direction} returned {name} on rank {rank}, but the space is {tensor.dtype}")
@@ -244,20 +272,62 @@ def basis_vector(space: Space, index: int, rank: int, library: str = "numpy") ->
     return tuple(local)
 
 
-def coordinates(space: Space, local: Sequence[Any], rank: int) -> np.ndarray[Any, Any]:
+def basis_batch(space: Space, indices: Sequence[int], rank: int, library: str = "numpy") -> tuple[Any, ...]:
+    """What `rank` holds of the basis vectors e_i for i of `indices`, in a batch: local tensors of shape (..., b)."""
+    local = []
+    for position, tensor in enumerate(space.tensors):
+        size, start = tensor.layout.local_size(rank), space.offset(position, rank)
+        flat = np.zeros((size, len(indices)), dtype=np.int8)
+        if start is not None:
+            here = [(i - start, column) for column, i in enumerate(indices) if start <= i < start + size]
+            flat[[row for row, _ in here], [column for _, column in here]] = 1
+        shaped = flat.reshape(*tensor.layout.local_shape(rank), len(indices))
+        local.append(arrays.from_numpy(shaped, tensor.dtype, library))
+    return tuple(local)
+
+
+def coordinates(
+    space: Space, local: Sequence[Any], rank: int, batch: tuple[int, ...] = ()
+) -> np.ndarray[Any, Any]:
     """What `rank` contributes to the pairings <v, f_j> of an element v of `space` with the basis of its dual.
 
     Summed over the ranks these are the coordinates of v: entries of varying and replicated tensors one by
-    one, partial ones summed, invariant ones once.
+    one, partial ones summed, invariant ones once. Of a batch (b,) of elements, b columns.
     """
     dual = space.dual
-    result = np.zeros(dual.dimension, dtype=np.complex128 if space.is_complex else np.float64)
+    result = np.zeros((dual.dimension, *batch), dtype=np.complex128 if space.is_complex else np.float64)
     for position, (tensor, array) in enumerate(zip(space.tensors, local, strict=True)):
-        start = dual.offset(position, rank)
-        if start is not None and tensor.is_counted(rank):
-            values = arrays.to_numpy(array).ravel()
-            result[start : start + values.size] += values
+        start, size = dual.offset(position, rank), tensor.layout.local_size(rank)
+        if start is not None and size and tensor.is_counted(rank):
+            result[start : start + size] += arrays.to_numpy(array).reshape(size, *batch)
     return result
+
+
+def contributions(
+    source: Space,
+    target: Space,
+    indices: Sequence[int],
+    apply: Callable[[Sequence[Any]], Sequence[Any]],
+    rank: int,
+    library: str,
+    batched: bool,
+) -> np.ndarray[Any, Any]:
+    """What `rank` contributes to the columns `indices` of the matrix of `apply`, a linear map between the spaces.
+
+    Collective: `apply` is called once for each basis vector, or for each batch of them.
+    """
+    height = target.dual.dimension
+    columns = [np.zeros((height, 0))]
+    width = max(1, _BATCH // max(1, source.dimension, height)) if batched else 1
+    for first in range(0, len(indices), width):
+        chosen = indices[first : first + width]
+        if batched:
+            image = apply(basis_batch(source, chosen, rank, library))
+            columns.append(coordinates(target, image, rank, (len(chosen),)))
+        else:
+            image = apply(basis_vector(source, chosen[0], rank, library))
+            columns.append(coordinates(target, image, rank)[:, None])
+    return np.concatenate(columns, axis=1)
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

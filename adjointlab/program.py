@@ -96,8 +96,8 @@ class Region:
 
     @property
     def index(self) -> tuple[slice | EllipsisType, ...]:
-        """The region as an index of its buffer, which gives a view also in a buffer of order 0."""
-        return (..., *(slice(start, stop) for start, stop in self.slices))
+        """The region as an index of its buffer, which gives a view also in a buffer of order 0, and of a batch."""
+        return (*(slice(start, stop) for start, stop in self.slices), ...)
 
     def overlaps(self, other: Region) -> bool:
         """Whether the two share an element."""

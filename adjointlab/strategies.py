@@ -149,10 +149,14 @@ def broadcasting_partitions(
     }
 
 
-def dtypes(names: Sequence[str] | None = None, *, bfloat16: bool = False) -> SearchStrategy[str]:
+def dtypes(
+    names: Sequence[str] | None = None, *, bfloat16: bool = False, integers: bool = False
+) -> SearchStrategy[str]:
     """Element types: real and complex, down to half precision; float64 is the simplest.
 
-    `bfloat16` is drawn too if asked for, where torch is installed: NumPy does not have it.
+    `bfloat16` is drawn too if asked for, where torch is installed: NumPy does not have it. `integers` adds int64 and
+    int32, in which an operator is linear as long as nothing overflows.
     """
     every = FLOATING + (("bfloat16",) if bfloat16 and installed("torch") else ())
+    every += ("int64", "int32") if integers else ()
     return st.sampled_from(tuple(names) if names is not None else every)

@@ -40,6 +40,7 @@ class AllSumReduce(LinearOperator):
     """
 
     symbol = "𝒜"
+    batched = True
 
     def __init__(self, comm: Any, layout: Layout, dims: Iterable[int], *, dtype: str = "float64") -> None:
         check_ranks("layout", layout.partition, comm.Get_size())
@@ -83,10 +84,10 @@ class AllSumReduce(LinearOperator):
         return self._sum(self.codomain.tensors[0], y, out)
 
     def _sum(self, tensor: Tensor, array: Any, out: Any) -> Any:
-        check_argument(tensor, array, self._rank)
+        batch = check_argument(tensor, array, self._rank)
         if not self._is_active:
             return arrays.copy(array)
-        result = result_array(tensor, array, out, self._rank)
+        result = result_array(tensor, array, out, self._rank, batch)
         if self._workers is None:
             arrays.copy_into(result, array)
         else:

@@ -50,6 +50,7 @@ class Broadcast(LinearOperator):
     """
 
     symbol = "B"
+    batched = True
 
     def __init__(
         self,

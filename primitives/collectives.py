@@ -68,11 +68,11 @@ class OneToMany:
         A worker of P_y may give the memory for its result as `out`. Raises `ValueError` if `array` is not this rank's
         local tensor of `one`, or `out` not one of `many`.
         """
-        check_argument(self.one, array, self.rank)
+        batch = check_argument(self.one, array, self.rank)
         if not self._is_many:
-            result = self._idle(array, self._is_one, self.many)
+            result = self._idle(array, self._is_one, self.many, batch)
         else:
-            result = result_array(self.many, array, out, self.rank)
+            result = result_array(self.many, array, out, self.rank, batch)
         for part in self._parts:
             if part.comm is not None:
                 part.comm.Bcast(arrays.message(array if part.is_one else result), root=part.root)
@@ -86,18 +86,18 @@ class OneToMany:
         A worker of P_x may give the memory for its result as `out`. Raises `ValueError` if `array` is not this rank's
         local tensor of `many`, or `out` not one of `one`.
         """
-        check_argument(self.many, array, self.rank)
+        batch = check_argument(self.many, array, self.rank)
         if not self._is_one:
-            result = self._idle(array, self._is_many, self.one)
+            result = self._idle(array, self._is_many, self.one, batch)
         else:
-            result = result_array(self.one, array, out, self.rank)
+            result = result_array(self.one, array, out, self.rank, batch)
         for part in self._parts:
             if part.comm is None:
                 if part.is_one and part.is_many:
                     arrays.copy_into(result, array)
                 continue
             summand = arrays.to_sum(
-                array if part.is_many else arrays.zeros(part.shape, self.one.dtype, array)
+                array if part.is_many else arrays.zeros((*part.shape, *batch), self.one.dtype, array)
             )
             if part.is_one:
                 sum_into(result, partial(part.comm.Reduce, summand, root=part.root))
@@ -105,28 +105,31 @@ class OneToMany:
                 part.comm.Reduce(summand, None, root=part.root)
         return result
 
-    def _idle(self, array: Any, was_active: bool, tensor: Tensor) -> Any:
+    def _idle(self, array: Any, was_active: bool, tensor: Tensor, batch: tuple[int, ...]) -> Any:
         """The zero-volume tensor of a worker outside the output's partition (seed 002, preserve_batch).
 
         A worker in neither partition gives back a copy of what it was handed.
         """
         if not was_active:
             return arrays.copy(array)
-        if self.preserve_batch and len(array.shape) > 0:
+        if batch:
+            shape = (*tensor.layout.local_shape(self.rank), *batch)
+        elif self.preserve_batch and len(array.shape) > 0:
             shape = (int(array.shape[0]),) + (0,) * max(1, len(array.shape) - 1)
         else:
             shape = tensor.layout.local_shape(self.rank)
         return arrays.empty(shape, tensor.dtype, array)
 
 
-def result_array(tensor: Tensor, argument: Any, out: Any, rank: int) -> Any:
+def result_array(tensor: Tensor, argument: Any, out: Any, rank: int, batch: tuple[int, ...] = ()) -> Any:
     """Where the local tensor of `tensor` goes: fresh memory in the library of `argument`, or `out`.
 
-    Raises `ValueError` for an `out` that is not such a local tensor, or not in row-major order.
+    `batch` is what :func:`adjointlab.arguments.check_argument` said of the argument. Raises `ValueError` for an `out` that is not such a local tensor, or not in row-major order.
     """
     if out is None:
-        return arrays.empty(tensor.layout.local_shape(rank), tensor.dtype, argument)
-    check_argument(tensor, out, rank, "out")
+        return arrays.empty((*tensor.layout.local_shape(rank), *batch), tensor.dtype, argument)
+    if check_argument(tensor, out, rank, "out") != batch:
+        raise ValueError(f"out: shape {tuple(out.shape)} on rank {rank}, but the argument is a batch {batch}")
     if not arrays.is_row_major(out):
         raise ValueError(
             f"out: an array on rank {rank} is not in row-major order, so nothing can be received into it"

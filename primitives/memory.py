@@ -45,6 +45,7 @@ class MemoryOperator(LinearOperator):
     """
 
     symbol: str
+    batched = True
 
     def __init__(self, comm: Any, layout: Layout, found: str, rows: Rows, dtype: str = "float64") -> None:
         check_ranks("layout", layout.partition, comm.Get_size())
@@ -79,11 +80,11 @@ class MemoryOperator(LinearOperator):
     ) -> Any:
         rank = self.comm.Get_rank()
         for tensor, array in zip(source.tensors, given, strict=True):
-            check_argument(tensor, array, rank)
+            batch = check_argument(tensor, array, rank)
         found = {tensor.name: array for tensor, array in zip(source.tensors, given, strict=True)}
         if out is None:
             like = given[0]
-            shape = source.tensors[0].layout.local_shape(rank)
+            shape = (*source.tensors[0].layout.local_shape(rank), *batch)
             left = {tensor.name: arrays.empty(shape, tensor.dtype, like) for tensor in target.tensors}
         else:
             for tensor, array in zip(target.tensors, out, strict=True):

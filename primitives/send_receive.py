@@ -34,6 +34,8 @@ class SendReceive(LinearOperator):
     call, before its message, for a local tensor that is not what the layout says.
     """
 
+    batched = True
+
     def __init__(
         self,
         comm: Any,
@@ -77,20 +79,20 @@ class SendReceive(LinearOperator):
 
     def forward(self, x: Any) -> Any:
         """(x, y) of a copy, y of a move: local tensors."""
-        check_argument(self.x, x, self._rank)
-        y = self._carry(x, self.x, self.y)
+        batch = check_argument(self.x, x, self._rank)
+        y = self._carry(x, self.x, self.y, batch)
         return (arrays.copy(x), y) if self.stays else y
 
     def adjoint(self, *tensors: Any) -> Any:
         """The local tensor of C* (x, y) or M* y, on the source."""
         for tensor, array in zip(self.codomain.tensors, tensors, strict=True):
-            check_argument(tensor, array, self._rank)
-        x = self._carry(tensors[-1], self.y, self.x)
+            batch = check_argument(tensor, array, self._rank)
+        x = self._carry(tensors[-1], self.y, self.x, batch)
         if self.stays and self._rank == self.source:
             arrays.add_into(x, tensors[0])
         return x
 
-    def _carry(self, array: Any, departure: Tensor, arrival: Tensor) -> Any:
+    def _carry(self, array: Any, departure: Tensor, arrival: Tensor, batch: tuple[int, ...]) -> Any:
         """The local tensor of `arrival`, brought from the worker of `departure` by one message."""
         source, target = departure.layout.partition.ranks[0], arrival.layout.partition.ranks[0]
         if source == target == self._rank:
@@ -98,7 +100,7 @@ class SendReceive(LinearOperator):
         travels = arrival.layout.local_size(target) > 0
         if travels and self._rank == source:
             self.comm.Send(arrays.message(array), dest=target)
-        result = arrays.empty(arrival.layout.local_shape(self._rank), arrival.dtype, array)
+        result = arrays.empty((*arrival.layout.local_shape(self._rank), *batch), arrival.dtype, array)
         if travels and self._rank == target:
             self.comm.Recv(arrays.message(result), source=source)
         return result

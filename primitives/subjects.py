@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 _LIBRARIES = ("numpy", "torch")
+_DTYPES = strategies.dtypes(bfloat16=True, integers=True)
 
 
 @st.composite
@@ -55,7 +56,7 @@ def broadcasts(draw: DrawFn, ranks: int) -> dict[str, Any]:
     return {
         "layout": draw(_laid_along(pair["source"], range(pair["source"].order))),
         "partition": pair["destination"],
-        "dtype": draw(strategies.dtypes(bfloat16=True)),
+        "dtype": draw(_DTYPES),
         "transpose_src": pair["transpose_src"],
         "transpose_dest": pair["transpose_dest"],
         "preserve_batch": draw(st.booleans()),
@@ -75,7 +76,7 @@ def sum_reduces(draw: DrawFn, ranks: int) -> dict[str, Any]:
     return {
         "layout": draw(_laid_along(pair["destination"], sorted(pattern.kept.values()))),
         "partition": pair["source"],
-        "dtype": draw(strategies.dtypes(bfloat16=True)),
+        "dtype": draw(_DTYPES),
         "transpose_src": pair["transpose_dest"],
         "transpose_dest": pair["transpose_src"],
         "preserve_batch": draw(st.booleans()),
@@ -90,7 +91,7 @@ def all_sum_reduces(draw: DrawFn, ranks: int) -> dict[str, Any]:
     return {
         "layout": draw(_laid_along(partition, (dim for dim in range(partition.order) if dim not in dims))),
         "dims": tuple(dims),
-        "dtype": draw(strategies.dtypes(bfloat16=True)),
+        "dtype": draw(_DTYPES),
     }
 
 
@@ -103,14 +104,14 @@ def send_receives(draw: DrawFn, ranks: int) -> dict[str, Any]:
         "layout": Layout(draw(strategies.shapes(order)), Partition((1,) * order, [source])),
         "destination": draw(st.integers(0, ranks - 1)),
         "form": draw(st.sampled_from(("copy", "move"))),
-        "dtype": draw(strategies.dtypes(bfloat16=True)),
+        "dtype": draw(_DTYPES),
     }
 
 
 def _layout_and_dtype(draw: DrawFn, ranks: int) -> dict[str, Any]:
     return {
         "layout": draw(strategies.layouts(ranks, whole=False)),
-        "dtype": draw(strategies.dtypes(bfloat16=True)),
+        "dtype": draw(_DTYPES),
     }
 
 

@@ -51,6 +51,7 @@ class SumReduce(LinearOperator):
     """
 
     symbol = "R"
+    batched = True
 
     def __init__(
         self,

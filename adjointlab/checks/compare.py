@@ -45,11 +45,12 @@ def first_difference(
     for position, tensor in enumerate(space.tensors):
         got = summed(tensor, [local[position] for local in actual])
         want = summed(tensor, [local[position] for local in expected])
-        scale = max((float(np.abs(array).max(initial=0.0)) for array in want.values()), default=0.0)
+        scale = max((_largest(array) for array in want.values()), default=0.0)
         for rank, array in got.items():
             if array.shape != want[rank].shape:
                 return f"{tensor.name} (rank {rank})", f"shape {array.shape}", f"shape {want[rank].shape}"
-            wrong = ~(np.abs(array - want[rank]) <= tolerance.allowed(scale))
+            near = np.abs(array - want[rank]) <= tolerance.allowed(scale)
+            wrong = ~np.asarray(near, dtype=bool)  # objects of order 0 compare as Python's numbers
             if wrong.any():
                 local = tuple(int(i) for i in np.argwhere(wrong)[0])
                 return place(tensor, rank, local), _number(array[local]), _number(want[rank][local])
@@ -85,6 +86,10 @@ def place(tensor: Tensor, rank: int, local: Sequence[int]) -> str:
     """How reports name an element: by its global index, and the rank that holds it."""
     index = tensor.layout.to_global(rank, local)
     return f"{tensor.name}[{', '.join(map(str, index))}] (rank {rank})"
+
+
+def _largest(array: np.ndarray[Any, Any]) -> float:
+    return float(np.max(np.abs(array).ravel(), initial=0.0) if array.ndim else abs(array[()]))
 
 
 def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:

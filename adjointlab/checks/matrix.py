@@ -6,7 +6,7 @@ and the first differing entry names the bug.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import place
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
-from adjointlab.operator import basis_vector, coordinates
+from adjointlab.operator import contributions
 from adjointlab.space import Space
 
 __all__ = ["MatrixCheck", "Observation", "Witness", "locate"]
@@ -35,6 +35,7 @@ class Observation:
     rows: tuple[int, ...]  # j, of the codomain's dual
     forward: _Matrix  # <F e_i, f_j> for probed i and all j
     adjoint: _Matrix  # <e_i, F* f_j> for all i and probed j
+    apart: str  # the direction in which a basis vector alone gave another column than in its batch, if any
     tolerance: float
     gain: int  # as declared; 0 where it is not
 
@@ -73,18 +74,23 @@ class MatrixCheck(Check):
         columns = _chosen(domain.dimension, limit, bench.setting.seed)
         rows = _chosen(dual.dimension, limit, bench.setting.seed + 1)
         library, rank = bench.library, bench.rank
-        forward = [
-            coordinates(codomain, bench.forward(basis_vector(domain, i, rank, library)), rank)
-            for i in columns
-        ]
-        adjoint = [
-            coordinates(domain.dual, bench.adjoint(basis_vector(dual, j, rank, library)), rank) for j in rows
-        ]
+        batched = bench.operator.batched
+        forward = contributions(domain, codomain, columns, bench.forward, rank, library, batched)
+        adjoint = contributions(dual, domain.dual, rows, bench.adjoint, rank, library, batched)
+        apart = ""
+        if batched:
+            # One vector at a time as a cross-check, since that is how an operator is used.
+            seed = bench.setting.seed
+            if columns and not _same(domain, codomain, columns, bench.forward, forward, rank, library, seed):
+                apart = "forward"
+            if rows and not _same(dual, domain.dual, rows, bench.adjoint, adjoint, rank, library, seed):
+                apart = "adjoint"
         return Observation(
             columns,
             rows,
-            np.stack(forward, axis=1) if forward else np.zeros((dual.dimension, 0)),
-            np.conj(np.stack(adjoint, axis=0)) if adjoint else np.zeros((0, domain.dimension)),
+            forward,
+            np.conj(adjoint.T),
+            apart,
             # Entries that both directions compute alike are equal; others differ by the rounding of a coefficient.
             4 * 2.0**-bench.precision,
             bench.operator.gain or 0,
@@ -92,6 +98,12 @@ class MatrixCheck(Check):
 
     def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
         first = observations[0]
+        for rank, seen in enumerate(observations):
+            if seen.apart:
+                return incoherent(
+                    f"{seen.apart} gives something else for a batch than for its members one by one",
+                    ("rank", str(rank)),
+                )
         witness = find_witness(spaces, observations)
         proved = len(first.columns) == first.forward.shape[1] == first.adjoint.shape[1] and (
             len(first.rows) == first.forward.shape[0]
@@ -113,6 +125,22 @@ class MatrixCheck(Check):
         return incoherent(
             "adjoint is not the transpose of forward", *witness.lines(), kind="matrix", figures=figures
         )
+
+
+def _same(
+    source: Space,
+    target: Space,
+    indices: Sequence[int],
+    apply: Callable[[Sequence[Any]], Sequence[Any]],
+    seen: _Matrix,
+    rank: int,
+    library: str,
+    seed: int,
+) -> bool:
+    """Whether a basis vector applied alone gives the column that this rank saw of it in a batch."""
+    column = seed % len(indices)
+    alone = contributions(source, target, [indices[column]], apply, rank, library, batched=False)
+    return bool(np.array_equal(alone[:, 0], seen[:, column], equal_nan=True))
 
 
 def _largest_row_sum(observations: Sequence[Observation]) -> float:
