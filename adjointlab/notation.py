@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from adjointlab.operator import LinearOperator
+from adjointlab.operator import Composition, LinearOperator, Product
 from adjointlab.program import Add, Allocate, Buffer, Clear, Deallocate, Generator, Program, Region
 from adjointlab.space import Space
 
@@ -22,20 +22,22 @@ _WIDTH = 100
 def explain(operator: LinearOperator) -> str:
     """What `operator` is: its spaces, and the programs of forward and adjoint in the paper's notation.
 
-    Meant for a small case. An operator without a specification is explained by its spaces alone.
+    Meant for a small case. A composition is explained by its factors and by the one program that they make. An
+    operator without a specification is explained by its spaces alone.
     """
-    lines = [type(operator).__name__]
+    lines = [str(operator) if isinstance(operator, Composition) else type(operator).__name__]
     lines += [f"  from  {entry}" for entry in _tensors(operator.domain)]
     lines += [f"  to    {entry}" for entry in _tensors(operator.codomain)]
+    if isinstance(operator, Product):
+        lines += ["", "Factors, in the order in which they apply", *_factors_of(operator)]
     given = operator.specification()
     if given is None:
         return "\n".join([*lines, "", "It has no specification: no program says what it does."])
     forward, adjoint = given if isinstance(given, tuple) else (given, given.adjoint())
     names = _Names.of(forward, adjoint)
-    symbol = getattr(operator, "symbol", "F")
     lines += ["", "Buffers", *(f"  {line}" for line in names.legend())]
-    lines += ["", "Forward", *_described(symbol, forward, names)]
-    lines += ["", "Adjoint", *_described(f"{symbol}*", adjoint, names)]
+    lines += ["", "Forward", *_described(str(operator), forward, names)]
+    lines += ["", "Adjoint", *_described(str(operator.H), adjoint, names)]
     return "\n".join(lines)
 
 
@@ -83,6 +85,16 @@ class _Names:
                 yield f"{label}: {name} on rank {rank}"
             elif label == numbers[0]:
                 yield f"{', '.join(numbers)}: {name} on the rank of that number"
+
+
+def _factors_of(product: Product) -> Iterator[str]:
+    for place, factor in enumerate(reversed(product.factors), start=1):
+        source, target = (
+            ", ".join(f"{tensor} over {tensor.layout.partition}" for tensor in space.tensors)
+            for space in (factor.domain, factor.codomain)
+        )
+        name = "" if isinstance(factor, Composition) else f", {type(factor).__name__}"
+        yield f"  {place:>3}. {factor}{name}: {source} → {target}"
 
 
 def _described(symbol: str, program: Program, names: _Names) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Adjoint",
+    "Composition",
     "LinearOperator",
     "NotInSpace",
     "Product",
@@ -52,6 +54,8 @@ class LinearOperator(ABC):
 
     An operator that is `batched` takes local tensors with one trailing dimension more, a batch of arguments (of at least
     one, and on inactive ranks too), and returns the batch of results. The lab then probes many basis vectors at once.
+
+    `symbol` is what the paper calls the operator; compositions print themselves with it.
     """
 
     comm: Any
@@ -60,6 +64,7 @@ class LinearOperator(ABC):
     gain: int | None = None
     fan_in: int | None = None
     batched: bool = False
+    symbol: str = "F"
 
     @abstractmethod
     def forward(self, *x: Any) -> Any:
@@ -101,6 +106,9 @@ class LinearOperator(ABC):
     def __neg__(self) -> LinearOperator:
         return Scaled(-1, self)
 
+    def __str__(self) -> str:
+        return self.symbol
+
     def matrix(self, library: str = "numpy") -> np.ndarray[Any, Any]:
         """Collective over `comm`: the matrix <F e_i, f_j>, of shape (j, i), on every rank.
 
@@ -119,7 +127,11 @@ class LinearOperator(ABC):
         return np.asarray(sum(self.comm.allgather(contribution)))
 
 
-class Adjoint(LinearOperator):
+class Composition(LinearOperator):
+    """An operator made of others; it prints as the expression that it is."""
+
+
+class Adjoint(Composition):
     """F*: forward and adjoint exchanged, on the dual spaces."""
 
     def __init__(self, operator: LinearOperator) -> None:
@@ -141,19 +153,32 @@ class Adjoint(LinearOperator):
             return None
         return inner[::-1] if isinstance(inner, tuple) else inner.adjoint()
 
+    def __str__(self) -> str:
+        return f"{_factor(self.operator)}*"
+
     @property
     def H(self) -> LinearOperator:
         return self.operator
 
 
-class Product(LinearOperator):
-    """A B: first B, then A; (A B)* = B* A*. Raises `ValueError` where B's codomain is not A's domain."""
+class Product(Composition):
+    """A B: first B, then A; (A B)* = B* A*. Raises `ValueError` where B's codomain is not A's domain.
+
+    Its specification is B's program followed by A's. A's buffers are renamed for it: those that it starts from are
+    called as B leaves them, and new ones get as many primes as none of these has.
+    """
 
     def __init__(self, left: LinearOperator, right: LinearOperator) -> None:
-        _require(left.domain == right.codomain, "domain", left.domain, "codomain", right.codomain, "composed")
+        _require(
+            left.domain.fits(right.codomain), "domain", left.domain, "codomain", right.codomain, "composed"
+        )
         self.left, self.right = left, right
         self.comm = right.comm
-        self.domain, self.codomain = right.domain, left.codomain
+        self._names = {
+            mine.name: theirs.name
+            for mine, theirs in zip(left.domain.tensors, right.codomain.tensors, strict=True)
+        }
+        self.domain, self.codomain = right.domain, _renamed(left.codomain, self._name)
         self.batched = left.batched and right.batched
         self.gain = None if left.gain is None or right.gain is None else left.gain * right.gain
         self.fan_in = None if left.fan_in is None or right.fan_in is None else left.fan_in * right.fan_in
@@ -164,14 +189,41 @@ class Product(LinearOperator):
     def adjoint(self, *y: Any) -> Any:
         return self.right.adjoint(*_tuple(self.left.adjoint(*y)))
 
+    def specification(self) -> Program | tuple[Program, Program] | None:
+        left, right = self.left.specification(), self.right.specification()
+        if left is None or right is None:
+            return None
+        if not isinstance(left, tuple) and not isinstance(right, tuple):
+            return right.then(left.renamed(self._name))
+        (forward, adjoint), (first, last) = _both(left), _both(right)
+        return first.then(forward.renamed(self._name)), adjoint.renamed(self._name).then(last)
 
-class Sum(LinearOperator):
+    def _name(self, name: str) -> str:
+        """What A's buffer `name` is called in the product's programs."""
+        if name in self._names:
+            return self._names[name]
+        taken = max((len(theirs) - len(theirs.rstrip("′")) for theirs in self._names.values()), default=0)
+        return name + "′" * (taken + 1)
+
+    def __str__(self) -> str:
+        # Products associate, so that theirs need no parentheses.
+        parts = (self.left, self.right)
+        return " ".join(str(part) if isinstance(part, Product) else _factor(part) for part in parts)
+
+    @property
+    def factors(self) -> tuple[LinearOperator, ...]:
+        """All that is applied, from the last to the first, as the product is written."""
+        nested = [part.factors if isinstance(part, Product) else (part,) for part in (self.left, self.right)]
+        return nested[0] + nested[1]
+
+
+class Sum(Composition):
     """A + B. Raises `ValueError` where their spaces differ."""
 
     def __init__(self, left: LinearOperator, right: LinearOperator) -> None:
-        _require(left.domain == right.domain, "domain", left.domain, "domain", right.domain, "added")
+        _require(left.domain.fits(right.domain), "domain", left.domain, "domain", right.domain, "added")
         _require(
-            left.codomain == right.codomain, "codomain", left.codomain, "codomain", right.codomain, "added"
+            left.codomain.fits(right.codomain), "codomain", left.codomain, "codomain", right.codomain, "added"
         )
         self.left, self.right = left, right
         self.comm, self.domain, self.codomain = left.comm, left.domain, left.codomain
@@ -185,8 +237,11 @@ class Sum(LinearOperator):
     def adjoint(self, *y: Any) -> Any:
         return _combine(self.left.adjoint(*y), self.right.adjoint(*y))
 
+    def __str__(self) -> str:
+        return f"{self.left} + {self.right}"
 
-class Scaled(LinearOperator):
+
+class Scaled(Composition):
     """c A, whose adjoint is conj(c) A*. Raises `ValueError` where c is not in the field of every tensor."""
 
     def __init__(self, scalar: complex, operator: LinearOperator) -> None:
@@ -208,6 +263,9 @@ class Scaled(LinearOperator):
 
     def adjoint(self, *y: Any) -> Any:
         return _scale(self.scalar.conjugate(), self.operator.adjoint(*y))
+
+    def __str__(self) -> str:
+        return f"{self.scalar} {_factor(self.operator)}"
 
 
 def apply_forward(operator: LinearOperator, x: Sequence[Any]) -> tuple[Any, ...]:
@@ -328,6 +386,19 @@ def contributions(
             image = apply(basis_vector(source, chosen[0], rank, library))
             columns.append(coordinates(target, image, rank)[:, None])
     return np.concatenate(columns, axis=1)
+
+
+def _factor(operator: LinearOperator) -> str:
+    """`operator` as it stands in a product."""
+    return f"({operator})" if isinstance(operator, Sum | Product | Scaled) else str(operator)
+
+
+def _both(programs: Program | tuple[Program, Program]) -> tuple[Program, Program]:
+    return programs if isinstance(programs, tuple) else (programs, programs.adjoint())
+
+
+def _renamed(space: Space, name: Callable[[str], str]) -> Space:
+    return Space(*(replace(tensor, name=name(tensor.name)) for tensor in space.tensors))
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

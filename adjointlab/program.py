@@ -8,8 +8,8 @@ for the Euclidean pairing of all memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import EllipsisType
 from typing import Any
@@ -254,6 +254,13 @@ class Program:
             )
         return Program(self.inputs, self.steps + other.steps)
 
+    def renamed(self, name: Callable[[str], str]) -> Program:
+        """The same program with its buffers called ``name(old name)``."""
+        return Program(
+            (replace(buffer, name=name(buffer.name)) for buffer in self.inputs),
+            (_renamed(step, name) for step in self.steps),
+        )
+
     def execute(self, memory: Memory) -> dict[tuple[int, str], np.ndarray[Any, Any]]:
         """Run over one global memory, which is not changed. Returns the buffers in scope at the end.
 
@@ -303,6 +310,18 @@ def buffers(space: Space) -> tuple[Buffer, ...]:
             for rank in tensor.layout.partition.ranks
         )
     )
+
+
+def _renamed(step: Generator, name: Callable[[str], str]) -> Generator:
+    match step:
+        case Allocate(buffer) | Deallocate(buffer):
+            return type(step)(replace(buffer, name=name(buffer.name)))
+        case Clear(region):
+            return Clear(replace(region, buffer=name(region.buffer)))
+        case Add(source, target):
+            return Add(
+                replace(source, buffer=name(source.buffer)), replace(target, buffer=name(target.buffer))
+            )
 
 
 def _enter(scope: dict[tuple[int, str], Buffer], buffer: Buffer, place: str) -> None:

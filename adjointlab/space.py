@@ -133,6 +133,30 @@ class Tensor:
             for rank in partition.ranks
         }
 
+    def fits(self, other: Tensor) -> bool:
+        """Whether the local tensors of one are those of the other, whatever grids their partitions are.
+
+        They are if every rank holds the same window of a global tensor of the same shape and element type, and copies
+        mean the same. Grids differ without that where a side is 1, or where another grid lists the same ranks.
+        """
+        if self == other:
+            return True
+        mine, theirs = self.layout, other.layout
+        return (
+            (self.dtype, mine.shape) == (other.dtype, theirs.shape)
+            and set(mine.partition.ranks) == set(theirs.partition.ranks)
+            and all(mine.window(rank) == theirs.window(rank) for rank in mine.partition.ranks)
+            and all(self._together(kind) == other._together(kind) for kind in _DUALS)
+        )
+
+    def _together(self, kind: LocalType) -> frozenset[frozenset[int]]:
+        """The ranks that lie along one another in the dimensions of a local type; alone in no dimension but those."""
+        partition = self.layout.partition
+        dims = [dim for dim, entry in enumerate(self.types) if entry is kind and partition.shape[dim] > 1]
+        if kind is LocalType.VARYING:
+            return frozenset()  # what varying ranks hold follows from their windows
+        return frozenset(frozenset(group.ranks) for group in partition.subpartitions(dims))
+
     def is_counted(self, rank: int) -> bool:
         """Whether the local tensor of `rank` counts in the pairing: of invariant copies, the first does."""
         partition = self.layout.partition
@@ -183,6 +207,12 @@ class Space:
         if len(set(names)) != len(names):
             raise ValueError(f"tensors: the names {names} are not distinct; give each tensor its own name")
         object.__setattr__(self, "tensors", entries)
+
+    def fits(self, other: Space) -> bool:
+        """Whether an element of one is an element of the other, tensor by tensor; see :meth:`Tensor.fits`."""
+        return len(self.tensors) == len(other.tensors) and all(
+            mine.fits(theirs) for mine, theirs in zip(self.tensors, other.tensors, strict=True)
+        )
 
     @cached_property
     def dual(self) -> Space:

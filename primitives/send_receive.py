@@ -61,15 +61,11 @@ class SendReceive(LinearOperator):
         self.source, self.destination = layout.partition.ranks[0], destination
         self.x, self.y = Tensor(layout, dtype, name="x"), Tensor(arrival, dtype, name="y")
         self.stays = form == "copy"
+        self.symbol = "C" if self.stays else "M"
         self.domain = Space(self.x)
         self.codomain = Space(self.x, self.y) if self.stays else Space(self.y)
         self.gain = self.fan_in = 2 if self.stays else 1
         self._rank = comm.Get_rank()
-
-    @property
-    def symbol(self) -> str:
-        """The paper's letter for the form."""
-        return "C" if self.stays else "M"
 
     def specification(self) -> Program:
         """Eq. 11 or eq. 14."""
