@@ -1,4 +1,4 @@
-"""The command line: ``adjointlab check | list | explain | replay``, alone or under mpiexec.
+"""The command line: ``adjointlab check | exhaust | list | explain | replay``, alone or under mpiexec.
 
 Exit codes: 0 coherent, 1 incoherent, 2 usage or a bad file, 3 could not be judged (a crash, a hang), 130 Ctrl-C.
 Under mpiexec all ranks end with the same one, and rank 0 alone prints.
@@ -114,6 +114,61 @@ def check(
             if json_to is not None:
                 _write_json(json_to, as_data(attempts, world.name, world.ranks))
         return exit_code(entry.status for entry in attempts)
+
+
+@app.command()
+def exhaust(
+    subjects: Subjects = None,
+    bounds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bound",
+            metavar="NAME=N",
+            help="Change a bound, such as ranks=3 or side=2. May be repeated. The table shows those that there are.",
+        ),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
+    folder: Annotated[Path, typer.Option(help="Where failures are stored.")] = Path(".adjointlab"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print failures only.")] = False,
+) -> int:
+    """Prove every small case: all cases within a bound instead of drawn ones, each by its whole matrices."""
+    from adjointlab.harness.attempt import kept
+    from adjointlab.harness.exhaust import bound_of, exhaust
+    from adjointlab.harness.find import find
+    from adjointlab.report import exit_code, failure_text, proof_summary, proof_table
+
+    if is_launched():
+        raise _Usage("exhaust uses simulated ranks in processes of its own; run it without mpiexec")
+    found = _usable(lambda: find(subjects or []))
+    if not subjects:
+        found = [entry for entry in found if entry.subject.every is not None]
+    given = dict(_bound(text) for text in bounds or ())
+    plan = _usable(lambda: [(entry, bound_of(entry.subject, given)) for entry in found])
+    if unknown := [name for name in given if all(name not in bound for _, bound in plan)]:
+        legal = sorted({name for _, bound in plan for name in bound})
+        raise _Usage(f"--bound: {unknown[0]} is not one of {', '.join(legal)}")
+    out = _Output()
+    attempts = []
+    with _proving(quiet) as watch:
+        for number, (entry, bound) in enumerate(plan):
+            tick = watch(f"[{number + 1}/{len(plan)}] {entry.subject.name}")
+            report = exhaust(entry.subject, entry.reference, bound, jobs, tick)
+            attempts.append(kept(entry, report, folder))
+    if not quiet:
+        out.table(proof_table(attempts, [bound for _, bound in plan]))
+        out.line("")
+    for text in filter(None, map(failure_text, attempts)):
+        out.line(f"{text}\n")
+    if not quiet:
+        out.line(proof_summary(attempts))
+    return exit_code(entry.status for entry in attempts)
+
+
+def _bound(text: str) -> tuple[str, int]:
+    name, equals, number = text.partition("=")
+    if not equals or not number.strip().isdigit():
+        raise _Usage(f"--bound: {text!r} is not NAME=N, such as ranks=3")
+    return name.strip(), int(number)
 
 
 @app.command("list")
@@ -368,6 +423,38 @@ def _progress(
                 if time.monotonic() - shown > 0.1:
                     shown = time.monotonic()
                     bar.refresh()
+
+            return tick
+
+        yield watch
+
+
+@contextmanager
+def _proving(quiet: bool) -> Iterator[Callable[[str], Callable[[int, int], None]]]:
+    """Makes, for each subject, the function that moves the progress line with the time left; on a terminal only."""
+    console = _Output(to_stderr=True).console
+    if quiet or not console.is_terminal:
+        yield lambda label: lambda done, total: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
+
+        def watch(label: str) -> Callable[[int, int], None]:
+            # A task of its own, so that the time left is estimated from this subject's cases.
+            for task in bar.task_ids:
+                bar.remove_task(task)
+            task = bar.add_task(label)
+
+            def tick(done: int, total: int) -> None:
+                bar.update(task, completed=done, total=total, refresh=True)
 
             return tick
 

@@ -261,34 +261,40 @@ class Program:
             (_renamed(step, name) for step in self.steps),
         )
 
-    def execute(self, memory: Memory) -> dict[tuple[int, str], np.ndarray[Any, Any]]:
+    def execute(
+        self, memory: Memory, batch: tuple[int, ...] = ()
+    ) -> dict[tuple[int, str], np.ndarray[Any, Any]]:
         """Run over one global memory, which is not changed. Returns the buffers in scope at the end.
 
-        Raises `ValueError` where an input is missing or has another shape.
+        Over a batch (b,) of memories every buffer has a trailing dimension b. Raises `ValueError` where an input is
+        missing or has another shape.
         """
         scope = {}
         for buffer in self.inputs:
             held = memory.get((buffer.rank, buffer.name))
-            if held is None or held.shape != buffer.shape:
+            if held is None or held.shape != buffer.shape + batch:
                 found = "is missing" if held is None else f"has shape {held.shape}"
                 raise ValueError(f"memory: the input {buffer} of shape {buffer.shape} {found}")
             scope[buffer.rank, buffer.name] = np.array(held)
         for step in self.steps:
-            _apply(step, scope)
+            _apply(step, scope, batch=batch)
         return scope
 
     def matrix(self) -> np.ndarray[Any, Any]:
         """The matrix of shape (elements of the outputs, elements of the inputs), buffers in their order,
         row-major.
         """
-        columns = []
-        for column in np.eye(sum(buffer.size for buffer in self.inputs)):
-            scope = _unflatten(column, self.inputs)
-            for step in self.steps:
-                _apply(step, scope, "float64")
-            columns.append(_flatten(scope, self.outputs))
-        height = sum(buffer.size for buffer in self.outputs)
-        return np.stack(columns, axis=1) if columns else np.zeros((height, 0))
+        width = sum(buffer.size for buffer in self.inputs)
+        scope, start = {}, 0
+        for buffer in self.inputs:
+            columns = np.zeros((buffer.size, width))
+            columns[:, start : start + buffer.size] = np.eye(buffer.size)
+            scope[buffer.rank, buffer.name] = columns.reshape(*buffer.shape, width)
+            start += buffer.size
+        for step in self.steps:
+            _apply(step, scope, "float64", (width,))
+        rows = [scope[buffer.rank, buffer.name].reshape(buffer.size, width) for buffer in self.outputs]
+        return np.concatenate([np.zeros((0, width)), *rows])
 
     def gain(self) -> int:
         """The largest absolute row sum over all intermediates, forward and adjoint, at least 1.
@@ -343,12 +349,16 @@ def _inside(scope: Mapping[tuple[int, str], Buffer], region: Region, place: str)
 
 
 def _apply(
-    step: Generator, scope: dict[tuple[int, str], np.ndarray[Any, Any]], dtype: str | None = None
+    step: Generator,
+    scope: dict[tuple[int, str], np.ndarray[Any, Any]],
+    dtype: str | None = None,
+    batch: tuple[int, ...] = (),
 ) -> None:
     """Execute one generator in a memory; `dtype` is that of all new buffers, whatever their own."""
     match step:
         case Allocate(buffer):
-            scope[buffer.rank, buffer.name] = np.zeros(buffer.shape, dtype=dtype or _stored(buffer.dtype))
+            shape = buffer.shape + batch
+            scope[buffer.rank, buffer.name] = np.zeros(shape, dtype=dtype or _stored(buffer.dtype))
         case Deallocate(buffer):
             del scope[buffer.rank, buffer.name]
         case Clear(region):
@@ -369,18 +379,3 @@ def _largest(program: Program) -> int:
 
 def _stored(dtype: str) -> str:
     return "float32" if dtype == "bfloat16" else dtype
-
-
-def _unflatten(
-    vector: np.ndarray[Any, Any], held: Iterable[Buffer]
-) -> dict[tuple[int, str], np.ndarray[Any, Any]]:
-    memory, start = {}, 0
-    for buffer in held:
-        memory[buffer.rank, buffer.name] = vector[start : start + buffer.size].reshape(buffer.shape)
-        start += buffer.size
-    return memory
-
-
-def _flatten(memory: Memory, held: Iterable[Buffer]) -> np.ndarray[Any, Any]:
-    parts = [memory[buffer.rank, buffer.name].ravel() for buffer in held]
-    return np.concatenate(parts) if parts else np.zeros(0)

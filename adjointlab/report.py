@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ __all__ = [
     "blind_spots",
     "exit_code",
     "failure_text",
+    "proof_summary",
+    "proof_table",
     "replay_command",
     "summary",
     "verdict_table",
@@ -160,6 +162,44 @@ def summary(attempts: Sequence[Attempt]) -> str:
     cases = sum(entry.report.tried for entry in attempts)
     seconds = sum(entry.report.seconds for entry in attempts)
     return f"{told or 'nothing checked'}: {cases} cases in {seconds:.1f} s"
+
+
+def proof_table(attempts: Sequence[Attempt], bounds: Sequence[Mapping[str, int]]) -> Table:
+    """Subject by bound: what an exhaustive run has proved."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("Subject", no_wrap=True)
+    table.add_column("Bound")
+    table.add_column("Verdict", no_wrap=True)
+    for name in ("Cases", "Matrix entries", "Seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for entry, bound in zip(attempts, bounds, strict=True):
+        report = entry.report
+        proved = report.status is Status.COHERENT
+        table.add_row(
+            escape(report.subject),
+            ", ".join(f"{name} {value}" for name, value in bound.items()),
+            f"[{_COLOURS[report.status]}]{'proved' if proved else report.status.value}[/]",
+            f"{report.tried:,}",
+            f"{report.figures.get('entries', 0):,}",
+            f"{report.seconds:.1f}",
+        )
+    return table
+
+
+def proof_summary(attempts: Sequence[Attempt]) -> str:
+    """What is proved of how many cases, and what that rests on."""
+    proved = [entry.report for entry in attempts if entry.status is Status.COHERENT]
+    cases = sum(report.tried for report in proved)
+    seconds = sum(entry.report.seconds for entry in attempts)
+    text = (
+        f"{cases:,} cases of {_count(len(proved), 'subject')} proved in {seconds:.1f} s: forward has the matrix of the "
+        "specification (where there is one), adjoint its transpose, given linearity, which was sampled in every case"
+    )
+    return (
+        text
+        if len(proved) == len(attempts)
+        else f"{text}; {_count(len(attempts) - len(proved), 'subject')} failed"
+    )
 
 
 def blind_spots(attempts: Sequence[Attempt]) -> str:

@@ -12,6 +12,7 @@ from adjointlab import strategies
 from adjointlab.harness.subject import subject
 from adjointlab.layout import Layout
 from adjointlab.partition import Partition
+from adjointlab.primitives import exhaustive
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.broadcast_rules import broadcast_pattern
@@ -49,7 +50,7 @@ def _laid_along(draw: DrawFn, partition: Partition, dims: Iterable[int]) -> Layo
     return Layout.cut(shape, partition, ends, axes)
 
 
-@subject(Broadcast, arrays=_LIBRARIES)
+@subject(Broadcast, arrays=_LIBRARIES, every=exhaustive.broadcasts)
 def broadcasts(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """P_x and P_y of different orders and on any ranks, transposed or not; tensors cut along P_x or copied."""
     pair = draw(strategies.broadcasting_partitions(ranks))
@@ -63,7 +64,7 @@ def broadcasts(draw: DrawFn, ranks: int) -> dict[str, Any]:
     }
 
 
-@subject(SumReduce, arrays=_LIBRARIES)
+@subject(SumReduce, arrays=_LIBRARIES, every=exhaustive.sum_reduces)
 def sum_reduces(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """The partitions of a broadcast, the other way round; tensors cut along what is not summed over."""
     pair = draw(strategies.broadcasting_partitions(ranks))
@@ -83,7 +84,7 @@ def sum_reduces(draw: DrawFn, ranks: int) -> dict[str, Any]:
     }
 
 
-@subject(AllSumReduce, arrays=_LIBRARIES)
+@subject(AllSumReduce, arrays=_LIBRARIES, every=exhaustive.all_sum_reduces)
 def all_sum_reduces(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """Any partition, summed over any of its dimensions; tensors cut along the others."""
     partition = draw(strategies.partitions(ranks, whole=False))
@@ -95,7 +96,7 @@ def all_sum_reduces(draw: DrawFn, ranks: int) -> dict[str, Any]:
     }
 
 
-@subject(SendReceive, arrays=_LIBRARIES)
+@subject(SendReceive, arrays=_LIBRARIES, every=exhaustive.send_receives)
 def send_receives(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """Any two workers, or one that sends to itself."""
     source = draw(st.integers(0, ranks - 1))
@@ -115,37 +116,37 @@ def _layout_and_dtype(draw: DrawFn, ranks: int) -> dict[str, Any]:
     }
 
 
-@subject(Allocate, arrays=_LIBRARIES)
+@subject(Allocate, arrays=_LIBRARIES, every=exhaustive.memory_operations)
 def allocates(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """Buffers on any workers."""
     return _layout_and_dtype(draw, ranks)
 
 
-@subject(Deallocate, arrays=_LIBRARIES)
+@subject(Deallocate, arrays=_LIBRARIES, every=exhaustive.memory_operations)
 def deallocates(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """Buffers on any workers."""
     return _layout_and_dtype(draw, ranks)
 
 
-@subject(Clear, arrays=_LIBRARIES)
+@subject(Clear, arrays=_LIBRARIES, every=exhaustive.memory_operations)
 def clears(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """Buffers on any workers."""
     return _layout_and_dtype(draw, ranks)
 
 
-@subject(Add, arrays=_LIBRARIES)
+@subject(Add, arrays=_LIBRARIES, every=exhaustive.memory_operations)
 def adds(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """Buffers on any workers."""
     return _layout_and_dtype(draw, ranks)
 
 
-@subject(Copy, arrays=_LIBRARIES)
+@subject(Copy, arrays=_LIBRARIES, every=exhaustive.memory_operations_in_both_forms)
 def copies(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """Buffers on any workers, in place and out of place."""
     return {**_layout_and_dtype(draw, ranks), "in_place": draw(st.booleans())}
 
 
-@subject(Move, arrays=_LIBRARIES)
+@subject(Move, arrays=_LIBRARIES, every=exhaustive.memory_operations_in_both_forms)
 def moves(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """Buffers on any workers, in place and out of place."""
     return {**_layout_and_dtype(draw, ranks), "in_place": draw(st.booleans())}

@@ -11,7 +11,9 @@ from adjointlab.executor import ProgramOperator, execute
 from adjointlab.layout import Layout
 from adjointlab.notation import composition, explain
 from adjointlab.partition import Partition
+from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
+from adjointlab.primitives.sum_reduce import SumReduce
 from adjointlab.program import Add, Allocate, Buffer, Clear, Deallocate, Program, move
 from adjointlab.space import Space
 from adjointlab.worlds.simulated import SimulatedWorld
@@ -105,6 +107,28 @@ def test_a_broadcast_is_explained_as_the_paper_writes_it() -> None:
     assert "a: x on rank 0" in text
     assert "0, 1, 2: y on the rank of that number" in text
     assert "5. S_{a→1}  rank 0 sends x, rank 1 adds it to y" in text
+
+
+def test_a_composition_is_explained_by_its_factors_and_by_one_program() -> None:
+    comm, copies = _Alone(2), Layout([4], Partition([2]), axes=[None])
+    sums = SumReduce(comm, copies, Partition([1]))
+    spread = Broadcast(comm, Layout([4], Partition([1])), Partition([2]))
+    text = explain(spread @ sums)
+    assert text.startswith("B R\n")
+    assert "1. R, SumReduce: [4] whole float64 over 2 → [4] whole float64 over 1" in text
+    assert "2. B, Broadcast: [4] cut at 0|4 float64 over 1 → [4] whole float64 over 2" in text
+    assert "B R = D_c S_{c→1} S_{c→0} A_1 A_0 D_b D_a S_{b→c} S_{a→c} A_c" in text
+    assert "(B R)* = D_c S_{c→a} S_{c→b} A_a A_b D_0 D_1 S_{0→c} S_{1→c} A_c" in text
+
+
+def test_operators_print_as_the_expressions_that_they_are() -> None:
+    comm, copies = _Alone(2), Layout([4], Partition([2]), axes=[None])
+    total = AllSumReduce(comm, copies, [0])
+    spread = Broadcast(comm, Layout([4], Partition([1])), Partition([2]))
+    assert str(total @ spread @ spread.H) == "𝒜 B B*"
+    assert str((total @ spread).H) == "(𝒜 B)*"
+    assert str(2 * total + total @ total) == "2 𝒜 + 𝒜 𝒜"
+    assert str((total + total) @ total) == "(𝒜 + 𝒜) 𝒜"
 
 
 def test_parts_of_buffers_are_named_by_their_interval() -> None:

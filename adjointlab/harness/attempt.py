@@ -17,7 +17,7 @@ from adjointlab.harness.reproducer import Written, stored, write
 from adjointlab.harness.subject import Subject, SubjectError
 from adjointlab.worlds.world import Runner, World
 
-__all__ = ["Attempt", "attempt", "replay", "replay_corpus"]
+__all__ = ["Attempt", "attempt", "kept", "replay", "replay_corpus"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def attempt(
     except Exception as error:
         # On all ranks alike: the leader's exception travels.
         report = _unfinished(world, found.subject, check, seed, error)
-    written, unwritten = _store(world, report, found.subject, folder)
+    written, unwritten = _store(world, report, found, folder)
     return Attempt(found, report, written, unwritten)
 
 
@@ -92,6 +92,17 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Attem
     return Attempt(found, report, Written(path, path.with_suffix(".py")), replayed=path)
 
 
+def kept(found: Found, report: Report, folder: Path) -> Attempt:
+    """What came of a run that had no other ranks, its failure stored in `folder`."""
+    written, problem = None, ""
+    if report.case is not None:
+        try:
+            written = write(report, found.subject, folder)
+        except Exception as error:  # the verdict stands without its file
+            problem = f"{type(error).__name__}: {error}"
+    return Attempt(found, report, written, problem)
+
+
 def _again(world: World, run: Runner, subject: Subject, case: Case) -> Report:
     outcome = run_case(run, case)
     if outcome is None:
@@ -117,15 +128,8 @@ def _unfinished(world: World, subject: Subject, check: str, seed: int, error: Ex
     return Report(subject.name, check, world.name, verdict, 0, seed, 0.0)
 
 
-def _store(world: World, report: Report, subject: Subject, folder: Path) -> tuple[Written | None, str]:
-    if report.case is None:
-        return None, ""
-    written, problem = None, ""
-    if world.is_leader:
-        try:
-            written = write(report, subject, folder)
-        except Exception as error:
-            # The verdict stands without its file, and no rank may learn of it alone.
-            problem = f"{type(error).__name__}: {error}"
-    result: tuple[Written | None, str] = world.share((written, problem))
+def _store(world: World, report: Report, found: Found, folder: Path) -> tuple[Written | None, str]:
+    # No rank may learn alone that there is no file.
+    stored = kept(found, report, folder) if world.is_leader else None
+    result: tuple[Written | None, str] = world.share(stored and (stored.written, stored.unwritten))
     return result

@@ -13,6 +13,7 @@ from adjointlab.checks.check import Check, Inapplicable, Spaces
 from adjointlab.checks.declared import DeclaredCheck
 from adjointlab.checks.linearity import LinearityCheck
 from adjointlab.checks.matrix import MatrixCheck
+from adjointlab.checks.proof import ProofCheck
 from adjointlab.checks.purity import PurityCheck
 from adjointlab.checks.reentrancy import ReentrancyCheck
 from adjointlab.checks.sequential import SequentialCheck
@@ -24,7 +25,7 @@ from adjointlab.operator import NotInSpace
 from adjointlab.space import Space
 from adjointlab.worlds.world import Body, Raised, RankContext, Run
 
-__all__ = ["CHECKS", "WITNESS", "Seen", "body", "checks_of", "is_inapplicable", "judge"]
+__all__ = ["CHECKS", "PROOF", "WITNESS", "Seen", "body", "checks_of", "is_inapplicable", "judge"]
 
 CHECKS: Mapping[str, Check] = {
     check.name: check
@@ -43,7 +44,10 @@ CHECKS: Mapping[str, Check] = {
 WITNESS = "witness"
 """The matrix check without a limit, which names the wrong entry of a shrunk case."""
 
-_EVERY: Mapping[str, Check] = {**CHECKS, WITNESS: MatrixCheck(limit=4096)}
+PROOF = ProofCheck.name
+"""The check of an exhaustive run."""
+
+_EVERY: Mapping[str, Check] = {**CHECKS, WITNESS: MatrixCheck(limit=4096), PROOF: ProofCheck()}
 
 
 @dataclass(frozen=True)

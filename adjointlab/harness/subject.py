@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,8 @@ class Subject:
     """What is checked, and how its cases are drawn.
 
     ``build(comm, **parameters)`` makes the operator on each rank; ``draws(draw, ranks)`` draws the parameters, as
-    data. `target` is where the operator comes from, for reports and scripts.
+    data. `target` is where the operator comes from, for reports and scripts. ``every(**bound)`` lists all cases within
+    a bound: pairs of a number of ranks and the parameters.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Subject:
     arrays: tuple[str, ...] = ("numpy",)
     orders: tuple[str, ...] = ORDERS
     ranks: tuple[int, ...] = (1, 2, 3, 4, 8)
+    every: Callable[..., Iterable[tuple[int, Mapping[str, Any]]]] | None = None
 
     @property
     def location(self) -> str:
@@ -108,6 +110,7 @@ def subject(
     orders: Sequence[str] = ORDERS,
     ranks: Sequence[int] = (1, 2, 3, 4, 8),
     name: str | None = None,
+    every: Callable[..., Iterable[tuple[int, Mapping[str, Any]]]] | None = None,
 ) -> Callable[[Callable[..., Mapping[str, Any]]], Subject]:
     """Declare a subject; decorates ``def cases(draw, ranks)``, which draws one case's arguments as a dictionary.
 
@@ -122,6 +125,8 @@ def subject(
 
     `reference` is the sequential twin: it takes the global tensors and ``**arguments``. `arrays` are the libraries
     to draw inputs from, `orders` the memory orders of inputs and cotangents, `ranks` the numbers of ranks.
+    `every` lists all cases within a bound, for ``adjointlab exhaust``: a function with the bounds as keyword arguments
+    and their defaults, such as ``every(ranks=3, side=2)``, that yields pairs of a number of ranks and the arguments.
 
     Raises :class:`SubjectError` that says what is missing.
     """
@@ -144,6 +149,7 @@ def subject(
             arrays=libraries,
             orders=tuple(orders),
             ranks=tuple(ranks),
+            every=every,
         )
 
     if kind == "strategy":

@@ -66,6 +66,15 @@ class DropsImaginaryCotangent(Rotate):
         return super().adjoint(y.real.astype(y.dtype) if large else y)
 
 
+class DoublesBatches(Rotate):
+    """Caught by `matrix` alone, which is the one to use batches."""
+
+    batched = True
+
+    def shift(self, x: Any, step: int) -> Any:
+        return super().shift(x, step) * (2 if x.ndim > 1 else 1)
+
+
 class SkipsZeros(Rotate):
     """Caught by `matrix` alone: a worker whose cotangent is all zero keeps away, as only a basis vector shows."""
 
@@ -164,6 +173,7 @@ def rolled(x: Any, side: int) -> Any:
 PLANTED: list[tuple[str, Subject]] = [
     ("adjoint", al.subject(DropsImaginaryCotangent)(complex_sides)),
     ("matrix", al.subject(SkipsZeros)(sides)),
+    ("matrix", al.subject(DoublesBatches)(sides)),
     ("specification", al.subject(SkipsCorner)(sides)),
     ("linearity", al.subject(OneAtZero)(sides)),
     ("purity", al.subject(WritesIntoArgument)(sides)),

@@ -249,6 +249,21 @@ def test_bad_tensors_and_spaces_are_refused_with_their_values() -> None:
         basis_vector(Space(cut), 3, 0)
 
 
+def test_spaces_fit_where_ranks_hold_the_same_whatever_the_grids_are() -> None:
+    row, column = Partition((1, 4)), Partition((4, 1))
+    one = Layout((6, 5), row, axes=(None, 1))
+    assert Space(one).fits(Space(Layout((6, 5), Partition((4,)), axes=(None, 0))))
+    assert Space(one).fits(Space(Layout((6, 5), row)))
+    assert not Space(one).fits(Space(Layout((6, 5), column)))  # other windows
+    assert not Space(one).fits(Space(Layout((6, 5), Partition((1, 4), (1, 2, 3, 4)))))  # other ranks
+    assert not Space(one).fits(Space(one, dtype="float32"))
+    whole, grid = Layout((3,), Partition((2, 2)), axes=(None,)), Layout((3,), Partition((4,)), axes=(None,))
+    assert Space(whole, types=["partial", "partial"]).fits(Space(grid, types=["partial"]))
+    assert not Space(whole, types=["partial", "replicated"]).fits(Space(grid, types=["partial"]))
+    assert not Space(whole).fits(Space(grid, types=["invariant"]))
+    assert not Space(whole, types=["partial", "varying"]).fits(Space(whole, types=["varying", "partial"]))
+
+
 def test_element_types_know_their_precision() -> None:
     for name, entry in DTYPES.items():
         assert dtype(name) is entry

@@ -1,0 +1,154 @@
+"""All entries: forward is the matrix of the specification, adjoint is its transpose.
+
+A proof for the case, given linearity, which is sampled: a random vector, applied alone and not in a batch, has the
+image that the matrix gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from adjointlab import arrays
+from adjointlab.checks.bench import Bench
+from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.matrix import Witness, locate
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.operator import basis_batch, contributions, coordinates
+from adjointlab.program import Program, buffers
+from adjointlab.space import Space
+
+__all__ = ["ProofCheck"]
+
+_Matrix = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One rank's contributions to both matrices, and to the images of a random vector in both directions."""
+
+    forward: _Matrix  # <F e_i, f_j>, of shape (j, i)
+    adjoint: _Matrix  # <F* f_j, e_i>, of shape (i, j)
+    image: _Matrix  # <F x, f_j>
+    coimage: _Matrix  # <F* y, e_i>
+    vectors: tuple[_Matrix, _Matrix]  # the coordinates of x and of y, which all ranks know
+    specification: tuple[Program, Program] | None  # from rank 0
+
+
+class ProofCheck(Check):
+    """For small cases: the whole matrix of both directions, beside that of the specification where there is one."""
+
+    name = "proof"
+
+    def observe(self, bench: Bench) -> Observation:
+        domain, codomain, rank = bench.domain, bench.codomain, bench.rank
+        forward, x, image = _probed(bench, domain, codomain, bench.forward, 0)
+        adjoint, y, coimage = _probed(bench, codomain.dual, domain.dual, bench.adjoint, 1)
+        given = bench.operator.specification() if rank == 0 else None
+        both = given if isinstance(given, tuple) or given is None else (given, given.adjoint())
+        return Observation(forward, adjoint, image, coimage, (x, y), both)
+
+    def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
+        first = observations[0]
+        forward, adjoint, image, coimage = (
+            np.sum([getattr(seen, name) for seen in observations], axis=0)
+            for name in ("forward", "adjoint", "image", "coimage")
+        )
+        entries: dict[str, float | str] = {"entries": forward.size}
+        if first.specification is not None:
+            for (direction, source, target), program, matrix in zip(
+                spaces.sides(), first.specification, (forward, adjoint), strict=True
+            ):
+                expected = program_matrix(program, source, target)
+                if witness := _differing(matrix, expected, source, target.dual):
+                    return incoherent(
+                        f"{direction} is not what its specification says",
+                        (direction, witness.lines()[0][1]),
+                        ("program", witness.lines()[1][1]),
+                        figures=entries,
+                    )
+        transpose = np.conj(adjoint.T)
+        if witness := _differing(forward, transpose, spaces.domain, spaces.codomain.dual):
+            return incoherent("adjoint is not the transpose of forward", *witness.lines(), figures=entries)
+        for direction, matrix, vector, seen in (
+            ("forward", forward, first.vectors[0], image),
+            ("adjoint", adjoint, first.vectors[1], coimage),
+        ):
+            if not np.array_equal(matrix @ vector, seen):
+                return incoherent(
+                    f"{direction} gives a random vector another image than its matrix does", figures=entries
+                )
+        return coherent(**entries)
+
+
+def program_matrix(program: Program, source: Space, target: Space) -> _Matrix:
+    """The matrix <F e_i, f_j> of a program between the spaces, of shape (j, i).
+
+    Raises `ValueError` where the program does not map the buffers of the one to those of the other.
+    """
+    if program.inputs != buffers(source) or program.outputs != buffers(target):
+        raise ValueError(
+            f"the specification maps {[str(b) for b in program.inputs]} to {[str(b) for b in program.outputs]}, but the "
+            f"spaces need {[str(b) for b in buffers(source)]} and {[str(b) for b in buffers(target)]}"
+        )
+    columns = range(source.dimension)
+    memory = {}
+    for rank in source.ranks:
+        for tensor, array in zip(source.tensors, basis_batch(source, columns, rank), strict=True):
+            if tensor.layout.partition.is_active(rank):
+                memory[rank, tensor.name] = array
+    result = program.execute(memory, (len(columns),))
+    matrix = np.zeros((target.dual.dimension, len(columns)))
+    for rank in target.ranks:
+        nothing = [np.zeros((0, len(columns)))] * len(target.tensors)
+        local = [
+            result.get((rank, tensor.name), empty)
+            for tensor, empty in zip(target.tensors, nothing, strict=True)
+        ]
+        matrix = matrix + coordinates(target, local, rank, (len(columns),))
+    return matrix
+
+
+def _probed(
+    bench: Bench,
+    source: Space,
+    target: Space,
+    apply: Callable[[Sequence[Any]], tuple[Any, ...]],
+    number: int,
+) -> tuple[_Matrix, _Matrix, _Matrix]:
+    """This rank's part of the matrix; a random vector, and this rank's part of its image."""
+    rank, library = bench.rank, bench.library
+    basis = range(source.dimension)
+    matrix = contributions(source, target, basis, apply, rank, library, bench.operator.batched)
+    random = np.random.default_rng((bench.setting.seed, number))
+    bound = min(bench.integers(), 64)
+    vector = random.integers(-bound, bound, len(basis), endpoint=True)
+    local = combination(source, vector, rank, library)
+    return matrix, vector, coordinates(target, apply(local), rank)
+
+
+def combination(space: Space, vector: _Matrix, rank: int, library: str) -> tuple[Any, ...]:
+    """What `rank` holds of the element of `space` with the coordinates `vector` in its basis."""
+    local = []
+    for position, tensor in enumerate(space.tensors):
+        start, size = space.offset(position, rank), tensor.layout.local_size(rank)
+        values = vector[start : start + size] if start is not None else vector[:0]
+        shaped = np.asarray(values).reshape(tensor.layout.local_shape(rank))
+        local.append(arrays.from_numpy(shaped, tensor.dtype, library))
+    return tuple(local)
+
+
+def _differing(actual: _Matrix, expected: _Matrix, source: Space, target: Space) -> Witness | None:
+    wrong = ~(actual == expected)
+    if not wrong.any():
+        return None
+    column, row = (int(index) for index in np.argwhere(wrong.T)[0])
+    return Witness(
+        locate(source, column),
+        locate(target, row),
+        complex(actual[row, column]),
+        complex(expected[row, column]),
+    )

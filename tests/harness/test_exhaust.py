@@ -1,0 +1,140 @@
+"""Exhaustive runs: every case within a bound is proved, and the first that is wrong is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import adjointlab as al
+from adjointlab.checks.verdict import Status
+from adjointlab.harness.attempt import kept, replay
+from adjointlab.harness.engine import run_case
+from adjointlab.harness.examine import body
+from adjointlab.harness.exhaust import bound_of, every_case, exhaust
+from adjointlab.harness.find import Found
+from adjointlab.harness.reproducer import read
+from adjointlab.harness.subject import Subject, SubjectError
+from adjointlab.primitives.subjects import all_sum_reduces
+from adjointlab.worlds.simulated import SimulatedWorld
+
+from . import listed
+from .running import run
+
+LISTED = str(Path(listed.__file__))
+
+
+def proved(name: str, **bound: int) -> Any:
+    subject: Subject = getattr(listed, name)
+    return exhaust(subject, f"{LISTED}:{name}", bound_of(subject, bound), jobs=2)
+
+
+def test_every_case_within_the_bound_is_proved() -> None:
+    report = proved("right")
+    assert report.status is Status.COHERENT
+    assert report.tried == len(list(every_case(listed.right, bound_of(listed.right)))) == 12
+    assert report.figures["entries"] == sum((size * width) ** 2 for size in (1, 2, 3) for width in range(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "headline"),
+    [
+        ("loses_in_both", "forward is not what its specification says"),
+        ("loses", "adjoint is not what its specification says"),
+        ("right_in_batches", "forward gives a random vector another image than its matrix does"),
+    ],
+)
+def test_the_first_case_that_is_wrong_is_found_whatever_process_has_it(name: str, headline: str) -> None:
+    report = proved(name)
+    assert report.verdict.headline == headline
+    width = 1 if name == "right_in_batches" else 3
+    assert (report.case.ranks, report.case.parameters["layout"].shape) == (1, (width,))
+    assert report.tried == width + 1
+
+
+def test_a_wrong_adjoint_is_found_without_a_specification_too() -> None:
+    class Unspecified(listed.LosesTheThird):
+        def specification(self) -> None:  # type: ignore[override]
+            return None
+
+    subject = al.subject(Unspecified, every=listed.equal_blocks)(listed.drawn)
+    world = SimulatedWorld()
+    verdicts = world.lead(
+        body(subject),
+        lambda run: [run_case(run, case) for case in every_case(subject, {"ranks": 1, "side": 3})],
+    )
+    world.close()
+    assert [entry[0].headline for entry in verdicts if entry is not None] == [
+        "",
+        "",
+        "",
+        "adjoint is not the transpose of forward",
+    ]
+
+
+def test_a_failure_is_stored_and_fails_again_when_it_is_replayed(tmp_path: Path) -> None:
+    report = proved("loses")
+    entry = kept(Found(listed.loses, f"{LISTED}:loses", False), report, tmp_path)
+    assert entry.written is not None
+    world = SimulatedWorld()
+    again = replay(world, listed.loses, read(entry.written.json).case)
+    world.close()
+    assert again.verdict.headline == report.verdict.headline
+    assert entry.written.script.exists()
+
+
+def test_a_process_that_fails_is_no_proof() -> None:
+    report = proved("breaks")
+    assert report.status is Status.UNJUDGED
+    assert "the list ends here" in dict(report.verdict.lines)["because"]
+
+
+def test_a_subject_that_lists_no_cases_is_told_how_to() -> None:
+    with pytest.raises(SubjectError, match=r"lists no cases; give @subject\(\.\.\., every=function\)"):
+        bound_of(listed.lists_nothing)
+
+
+def test_a_bound_changes_what_is_listed() -> None:
+    every = {name: len(list(every_case(all_sum_reduces, bound))) for name, bound in BOUNDS.items()}
+    assert every["fewer ranks"] < every["as it is"]
+    assert every["smaller"] < every["as it is"]
+
+
+BOUNDS = {
+    "as it is": bound_of(all_sum_reduces, {"ranks": 3}),
+    "fewer ranks": bound_of(all_sum_reduces, {"ranks": 2, "none of its": 7}),
+    "smaller": bound_of(all_sum_reduces, {"ranks": 3, "side": 1}),
+}
+
+
+def test_the_command_says_what_it_has_proved(tmp_path: Path) -> None:
+    result = run(
+        "adjointlab.cli", "exhaust", "AllSumReduce", "--bound", "ranks=2", "--bound", "side=1", cwd=tmp_path
+    )
+    count = len(list(every_case(all_sum_reduces, bound_of(all_sum_reduces, {"ranks": 2, "side": 1}))))
+    assert result.returncode == 0, result.stderr
+    assert "ranks 2, order 3, side 1" in result.stdout
+    assert f"{count:,} cases of 1 subject proved" in result.stdout
+    assert "given linearity, which was sampled in every case" in result.stdout
+
+
+def test_the_command_stores_what_is_wrong(tmp_path: Path) -> None:
+    result = run("adjointlab.cli", "exhaust", f"{LISTED}:loses", cwd=tmp_path)
+    assert result.returncode == 1
+    assert "adjoint is not what its specification says" in result.stdout
+    assert len(list((tmp_path / ".adjointlab").glob("*.json"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("AllSumReduce", "--bound", "corners=2"), "--bound: corners is not one of order, ranks, side"),
+        (("AllSumReduce", "--bound", "ranks"), "--bound: 'ranks' is not NAME=N"),
+        ((f"{LISTED}:lists_nothing",), "lists no cases"),
+    ],
+)
+def test_the_command_refuses_what_it_cannot_do(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+    result = run("adjointlab.cli", "exhaust", *arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert told in result.stderr
