@@ -7,7 +7,15 @@ from adjointlab.worlds.launch import is_launched
 # The two rooms: collected from the root, they would be imported under a second name.
 collect_ignore = ["layers", "primitives"]
 
-_SIMULATED_ONLY = ("tests/core", "tests/checks", "tests/harness", "tests/primitives", "tests/power/faults")
+_SIMULATED_ONLY = (
+    "tests/core",
+    "tests/checks",
+    "tests/harness",
+    "tests/primitives",
+    "tests/supervisor",
+    "tests/power/faults",
+    "tests/power/test_planted_halos",
+)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

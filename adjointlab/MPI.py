@@ -27,6 +27,16 @@ __all__ = [
     "COMPLEX",
     "DOUBLE",
     "DOUBLE_COMPLEX",
+    "ERR_ARG",
+    "ERR_BUFFER",
+    "ERR_COMM",
+    "ERR_GROUP",
+    "ERR_OP",
+    "ERR_OTHER",
+    "ERR_RANK",
+    "ERR_ROOT",
+    "ERR_TAG",
+    "ERR_TRUNCATE",
     "FLOAT",
     "FLOAT_COMPLEX",
     "INT",
@@ -58,14 +68,62 @@ __all__ = [
     "Status",
 ]
 
-# Integers that no MPI library uses, so that none of theirs is taken for one of ours.
-ANY_SOURCE: Final = -9001
-ANY_TAG: Final = -9002
-PROC_NULL: Final = -9003
-ROOT: Final = -9004
-UNDEFINED: Final = -9005
 
-CART: Final = 2  # what Get_topology says of a grid
+class Constant(int):
+    """An integer with a meaning of its own: it equals mpi4py's constant of the same name, where mpi4py is imported.
+
+    So code that compares what a call returned with a constant need not care which library either comes from. (Equal
+    ones do not hash alike, so a dictionary finds only those of one library.)
+    """
+
+    _name: str
+
+    def __new__(cls, name: str, value: int) -> Constant:
+        made = super().__new__(cls, value)
+        made._name = name
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(other) is not int:
+            return isinstance(other, int) and int(self) == int(other)
+        theirs = sys.modules.get("mpi4py.MPI")
+        return int(self) == other or (theirs is not None and other == getattr(theirs, self._name))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(int(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Constant, (self._name, int(self))
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+# Integers that no MPI library uses, so that none of theirs is taken for one of ours.
+ANY_SOURCE: Final = Constant("ANY_SOURCE", -9001)
+ANY_TAG: Final = Constant("ANY_TAG", -9002)
+PROC_NULL: Final = Constant("PROC_NULL", -9003)
+ROOT: Final = Constant("ROOT", -9004)
+UNDEFINED: Final = Constant("UNDEFINED", -9005)
+
+# Classes of errors.
+ERR_ARG: Final = -9101
+ERR_BUFFER: Final = -9102
+ERR_COMM: Final = -9103
+ERR_GROUP: Final = -9104
+ERR_OP: Final = -9105
+ERR_OTHER: Final = -9106
+ERR_RANK: Final = -9107
+ERR_ROOT: Final = -9108
+ERR_TAG: Final = -9109
+ERR_TRUNCATE: Final = -9110
+
+CART: Final = Constant("CART", -9006)  # what Get_topology says of a grid
 
 
 class Op(Enum):
@@ -138,6 +196,7 @@ class Status:
         self.source: int = ANY_SOURCE
         self.tag: int = ANY_TAG
         self.nbytes: int = 0
+        self.cancelled: bool = False
 
     def Get_source(self) -> int:
         return self.source
@@ -150,6 +209,14 @@ class Status:
         size = _itemsize(datatype)
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
 
+    def Is_cancelled(self) -> bool:
+        return self.cancelled
+
+    @property
+    def count(self) -> int:
+        """The bytes received."""
+        return self.nbytes
+
 
 def _itemsize(datatype: Any) -> int:
     if isinstance(datatype, Datatype):
@@ -161,6 +228,17 @@ def _itemsize(datatype: Any) -> int:
 
 class Exception(RuntimeError):
     """A call that MPI itself refuses: a rank out of range, an operation that the datatype does not have."""
+
+    def __init__(self, text: str, error_class: int = ERR_OTHER) -> None:
+        super().__init__(text)
+        self.error_class = error_class
+        self.error_string = text
+
+    def Get_error_class(self) -> int:
+        return self.error_class
+
+    def Get_error_string(self) -> str:
+        return self.error_string
 
 
 class NullCommunicator:
@@ -176,7 +254,7 @@ class NullCommunicator:
         return hash(NullCommunicator)
 
     def __getattr__(self, name: str) -> Any:
-        raise Exception(f"{name} of the null communicator: this rank is not in the communicator")
+        raise Exception(f"{name} of the null communicator: this rank is not in the communicator", ERR_COMM)
 
     def __repr__(self) -> str:
         return "COMM_NULL"
@@ -245,9 +323,48 @@ class Request:
         return None
 
     @staticmethod
+    def Testany(requests: Sequence[Any], status: Any = None) -> tuple[int, bool]:
+        """Whether one is complete: its index, and true (`UNDEFINED` and true if none is active)."""
+        kind = _common(requests)
+        if kind is not None:
+            index, flag = kind.Testany(requests, status)
+            return int(index), bool(flag)
+        active = [index for index, request in enumerate(requests) if request]
+        for index in active:
+            if requests[index].Test(status):
+                return index, True
+        return UNDEFINED, not active
+
+    @staticmethod
+    def Testsome(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[int] | None:
+        """The indices of those that are complete, or None if none is active."""
+        kind = _common(requests)
+        if kind is not None:
+            found: list[int] | None = kind.Testsome(requests, statuses)
+            return found
+        active = [index for index, request in enumerate(requests) if request]
+        return [index for index in active if requests[index].Test()] if active else None
+
+    @staticmethod
     def waitall(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[Any]:
         """Wait for all: the objects received."""
         return [request.wait(_nth(statuses, index)) for index, request in enumerate(requests)]
+
+    @staticmethod
+    def waitany(requests: Sequence[Any], status: Any = None) -> tuple[int, Any]:
+        """Wait for one: its index and the object received (`UNDEFINED` and None if none is active)."""
+        kind = _common(requests)
+        if kind is not None:
+            index, value = kind.waitany(requests, status)
+            return int(index), value
+        active = [index for index, request in enumerate(requests) if request]
+        while active:
+            for index in active:
+                done, value = requests[index].test(status)
+                if done:
+                    return index, value
+            time.sleep(0)
+        return UNDEFINED, None
 
 
 def _common(requests: Sequence[Any]) -> Any:
@@ -255,7 +372,7 @@ def _common(requests: Sequence[Any]) -> Any:
     if not requests:
         return None
     kind = type(requests[0])
-    return kind if hasattr(kind, "Waitall") and all(type(request) is kind for request in requests) else None
+    return kind if hasattr(kind, "Waitall") and set(map(type, requests)) == {kind} else None
 
 
 def _nth(statuses: list[Any] | None, index: int) -> Any:

@@ -1,6 +1,7 @@
-"""The command line: ``adjointlab check | exhaust | list | explain | replay``, alone or under mpiexec.
+"""The command line: ``adjointlab check | run | exhaust | list | explain | replay``, alone or under mpiexec.
 
-Exit codes: 0 coherent, 1 incoherent, 2 usage or a bad file, 3 could not be judged (a crash, a hang), 130 Ctrl-C.
+Exit codes: 0 coherent, 1 incoherent, 2 usage or a bad file, 3 could not be judged (a crash, a hang), 75 start
+it again to go on (MPI has no communicators left; `adjointlab run` does so), 130 Ctrl-C.
 Under mpiexec all ranks end with the same one, and rank 0 alone prints.
 """
 
@@ -14,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -22,17 +23,19 @@ import typer
 from rich.console import Console
 
 from adjointlab.worlds.launch import is_launched, launched_rank, open_world
+from adjointlab.worlds.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from adjointlab.harness.attempt import Attempt
     from adjointlab.harness.find import Found
+    from adjointlab.harness.known_failures import KnownFailures
     from adjointlab.harness.reproducer import Stored
     from adjointlab.worlds.assembly import Assembly
     from adjointlab.worlds.world import World
 
 __all__ = ["app", "main"]
 
-USAGE, UNJUDGED, INTERRUPTED = 2, 3, 130
+USAGE, UNJUDGED, EXHAUSTED, INTERRUPTED = 2, 3, 75, 130
 
 app = typer.Typer(
     add_completion=False,
@@ -57,12 +60,35 @@ Ranks = Annotated[
 ]
 
 
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict", help="Under MPI, compare every blocking collective of all ranks before it is carried out."
+    ),
+]
+Limit = Annotated[
+    float | None,
+    typer.Option(
+        "--watchdog",
+        min=0.1,
+        help="Seconds after which a case that has not ended is ended. Default: 30; less once one has hung.",
+        show_default=False,
+    ),
+]
+
+
 class _Usage(Exception):
     """The command cannot be carried out as it was given."""
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The console script."""
+    if "ADJOINTLAB_SUPERVISED" in os.environ:
+        from adjointlab.harness.enrolment import enrol
+        from adjointlab.harness.ledger import supervised
+
+        if (ledger := supervised()) is not None:
+            enrol(ledger.folder)
     code = _guarded(lambda: app(arguments, prog_name="adjointlab", standalone_mode=False))
     sys.stdout.flush()
     sys.exit(code)
@@ -76,8 +102,21 @@ def check(
         int | None, typer.Option(help="Seed of the draws. Default: a fresh one, which is printed.")
     ] = None,
     ranks: Ranks = None,
+    schedules: Annotated[
+        int, typer.Option(min=1, help="Legal interleavings to run each case under, with simulated ranks.")
+    ] = 1,
     checks: Annotated[
         list[str] | None, typer.Option("--check", metavar="NAME", help="Only this check. May be repeated.")
+    ] = None,
+    strict: Strict = False,
+    watchdog: Limit = None,
+    xfails: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Known failures, a line each: SUBJECT CHECK  # why. They do not fail the run, unless they are mended.",
+            show_default=False,
+        ),
     ] = None,
     folder: Annotated[Path, typer.Option(help="Where failures are stored.")] = Path(".adjointlab"),
     json_to: Annotated[
@@ -90,17 +129,23 @@ def check(
     from adjointlab.harness.attempt import attempt
     from adjointlab.harness.engine import Budget
     from adjointlab.harness.find import find
-    from adjointlab.report import as_data, blind_spots, exit_code, failure_text, summary, verdict_table
+    from adjointlab.report import as_data, blind_spots, failure_text, outcome, summary, verdict_table
+
+    def prepare() -> tuple[list[tuple[Found, str]], KnownFailures]:
+        return _plan(find(subjects or []), checks), _known_failures(xfails)
 
     out = _Output(to_stderr=json_to == "-")
     if json_to not in (None, "-") and not Path(json_to).resolve().parent.is_dir():
         raise _Usage(f"--json: the folder of {json_to} does not exist")
-    with _stage(ranks, lambda: _plan(find(subjects or []), checks)) as (world, plan):
+    with _stage(ranks, prepare, strict, watchdog) as (world, (plan, known)):
         attempts: list[Attempt] = []
-        with _progress(out, world, quiet) as watch:
+        with _progress(out, world, quiet) as watch, _until_exhausted() as ended:
             for number, (found, name) in enumerate(plan):
                 tick = watch(f"[{number + 1}/{len(plan)}] {found.subject.name} {name}", cases)
-                attempts.append(attempt(world, found, name, Budget(cases, ranks, seed), folder, tick))
+                budget = Budget(cases, ranks, seed, schedules=schedules)
+                listed = known.of_check(found.subject.name, name)
+                one = attempt(world, found, name, budget, folder, tick)
+                attempts.append(one if listed is None else replace(one, known=str(listed)))
         if world.is_leader:
             if not quiet:
                 out.table(verdict_table(attempts))
@@ -110,10 +155,15 @@ def check(
             if not quiet:
                 if note := blind_spots(attempts):
                     out.line(f"{note}\n")
+                for line in known.unused({(found.subject.name, name) for found, name in plan}):
+                    out.line(f"{line.place}: nothing of the kind was checked")
                 out.line(f"{summary(attempts)}, {_in(world)}")
             if json_to is not None:
                 _write_json(json_to, as_data(attempts, world.name, world.ranks))
-        return exit_code(entry.status for entry in attempts)
+        if ended:
+            out.line(f"{len(attempts)} of {len(plan)} are done. {ended[0]}")
+            return EXHAUSTED
+        return outcome(attempts)
 
 
 @app.command()
@@ -164,11 +214,100 @@ def exhaust(
     return exit_code(entry.status for entry in attempts)
 
 
+@contextmanager
+def _until_exhausted() -> Iterator[list[str]]:
+    """Holds, when it is over, what the job was ended for that has to be started again."""
+    from adjointlab.worlds.world import Exhausted
+
+    told: list[str] = []
+    try:
+        yield told
+    except Exhausted as problem:
+        told.append(str(problem))
+
+
 def _bound(text: str) -> tuple[str, int]:
     name, equals, number = text.partition("=")
     if not equals or not number.strip().isdigit():
         raise _Usage(f"--bound: {text!r} is not NAME=N, such as ranks=3")
     return name.strip(), int(number)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="-- COMMAND...", help="pytest ..., or adjointlab check ...", show_default=False
+        ),
+    ],
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            "-n", min=1, help="Start so many ranks. Default: one process, without MPI.", show_default=False
+        ),
+    ] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            metavar="'PROGRAM FLAGS'",
+            help="What starts ranks. Default: the mpiexec beside this Python, else on PATH.",
+        ),
+    ] = None,
+    patience: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            help="Seconds without progress after which a case counts as stuck; what is no case gets ten times as long.",
+        ),
+    ] = 60.0,
+    shrinking: Annotated[
+        float, typer.Option(min=0.0, help="Seconds for making the case smaller that ended a job.")
+    ] = 60.0,
+    folder: Annotated[Path, typer.Option(help="Where the supervisor keeps its own while it runs.")] = Path(
+        ".adjointlab"
+    ),
+) -> int:
+    """Supervise pytest or adjointlab check: when a rank dies or nothing moves, record the case and go on after it."""
+    import secrets
+
+    from adjointlab.supervisor.launcher import (
+        NoLauncher,
+        find_launcher,
+        find_program,
+        fits,
+        library_of_mpi4py,
+        prepared,
+    )
+    from adjointlab.supervisor.supervise import Plan, supervise
+
+    if is_launched():
+        raise _Usage("run starts mpiexec itself; run it without")
+    if launcher is not None and ranks is None:
+        raise _Usage("--launcher: say how many ranks it is to start, with -n")
+    program = find_program(command[0])
+    if program is None:
+        raise _Usage(f"there is no program {command[0]}, beside {sys.executable} or on PATH")
+    out = _Output(to_stderr=True)
+
+    def tell(text: str) -> None:
+        out.line("adjointlab run: " + text.replace("\n", "\n" + " " * 16))
+
+    chosen = None
+    if ranks is not None:
+        try:
+            chosen = prepared(find_launcher(launcher), ranks)
+            library = library_of_mpi4py()
+        except NoLauncher as problem:
+            raise _Usage(str(problem)) from None
+        if not fits(chosen, library):
+            raise _Usage(
+                f"{chosen.path} belongs to {chosen.vendor}, but mpi4py of {sys.executable} uses {library}, so every "
+                f"rank would think that it is alone; name the launcher of {library} with --launcher"
+            )
+        tell(f"{ranks} {'rank' if ranks == 1 else 'ranks'} by {chosen}")
+    words = (program, *command[1:])
+    return supervise(Plan(words, ranks or 1, chosen, patience, shrinking, secrets.randbits(32), folder), tell)
 
 
 @app.command("list")
@@ -211,6 +350,8 @@ def replay(
         str | None, typer.Option(help="Where its subject is, if it is not installed; as for check.")
     ] = None,
     ranks: Ranks = None,
+    strict: Strict = False,
+    watchdog: Limit = None,
 ) -> int:
     """Run a stored failure again: exit code 1 (or 3 for a crash or hang) while it fails, 0 when it is mended."""
     from adjointlab.checks.verdict import Status
@@ -225,7 +366,7 @@ def replay(
         return stored, _subject_of(stored, subject, file)
 
     out = _Output()
-    with _stage(ranks, prepare) as (world, (stored, found)):
+    with _stage(ranks, prepare, strict, watchdog) as (world, (stored, found)):
         if stored.case.ranks > world.ranks:
             count = stored.case.ranks
             raise _Usage(
@@ -260,6 +401,12 @@ def _plan(found: list[Found], only: list[str] | None) -> list[tuple[Found, str]]
     return plan
 
 
+def _known_failures(file: Path | None) -> KnownFailures:
+    from adjointlab.harness.known_failures import KnownFailures, read
+
+    return KnownFailures({}, {}) if file is None else read(file)
+
+
 def _subject_of(stored: Stored, reference: str | None, file: Path) -> Found:
     """The subject of a reproducer. What the file says of it is a name: nothing is imported on the file's word."""
     from adjointlab.harness.find import find, installed
@@ -285,7 +432,9 @@ def _subject_of(stored: Stored, reference: str | None, file: Path) -> Found:
 
 
 @contextmanager
-def _stage(ranks: int | None, prepare: Callable[[], Any]) -> Iterator[tuple[World, Any]]:
+def _stage(
+    ranks: int | None, prepare: Callable[[], Any], strict: bool = False, watchdog: float | None = None
+) -> Iterator[tuple[World, Any]]:
     """The world and what `prepare` makes, on all ranks; or an end that is the same on all.
 
     `prepare` runs before there is a world: it reads files and imports modules, which may fail on one rank only.
@@ -306,7 +455,7 @@ def _stage(ranks: int | None, prepare: Callable[[], Any]) -> Iterator[tuple[Worl
             problem = problems[0]
     if problem:
         raise _Usage(problem)
-    world = open_world(ranks=ranks or 8)
+    world = open_world(ranks=ranks or 8, strict=strict, watchdog=Watchdog(watchdog))
     yield world, prepared
     # Not after an exception: then the ranks may not be of one mind, and what the world holds ends with the process.
     world.close()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from operator import index as integer
 
 from adjointlab.partition import Index, Partition, integers
+from adjointlab.shared import shared_property
 
 __all__ = ["Layout", "Window", "balanced_cut"]
 
@@ -66,8 +67,7 @@ class Layout:
         _check_axes(sides, partition, along, given=axes is not None)
         parts = tuple(1 if axis is None else partition.shape[axis] for axis in along)
         if windows is None:
-            ends = [balanced_cut(side, count) for side, count in zip(sides, parts, strict=True)]
-            pieces = tuple(tuple(pairwise(cut)) for cut in ends)
+            pieces = tuple(_balanced(side, count) for side, count in zip(sides, parts, strict=True))
         else:
             pieces = _windows(windows)
         if len(pieces) != len(sides):
@@ -80,12 +80,20 @@ class Layout:
                     f"windows: dimension {dim} lies along {count} workers but has {len(dim_windows)} windows "
                     f"{dim_windows}"
                 )
-            if wrong := [window for window in dim_windows if window[1] < window[0]]:
+            if windows is not None and (wrong := [w for w in dim_windows if w[1] < w[0]]):
                 raise ValueError(f"windows: in dimension {dim} the window {wrong[0]} stops before it starts")
         object.__setattr__(self, "shape", sides)
         object.__setattr__(self, "partition", partition)
         object.__setattr__(self, "windows", pieces)
         object.__setattr__(self, "axes", along)
+
+    @cached_property
+    def _hash(self) -> int:
+        # Without the axes: the hash of None differs between processes, and a layout may travel.
+        return hash((self.shape, self.partition, self.windows))
+
+    def __hash__(self) -> int:
+        return self._hash  # it is asked for often, and takes a step for each window
 
     @classmethod
     def cut(
@@ -148,10 +156,19 @@ class Layout:
 
         An inactive rank holds a zero-volume tensor: shape (0, ..., 0), or (0,) for a tensor of order 0.
         """
-        window = self.window(rank)
-        return (0,) * max(1, self.order) if window is None else tuple(stop - start for start, stop in window)
+        shape = self._local_shapes.get(rank)
+        if shape is None:
+            window = self.window(rank)
+            shape = (0,) * max(1, self.order) if window is None else tuple(b - a for a, b in window)
+            self._local_shapes[rank] = shape
+        return shape
 
     @cached_property
+    def _local_shapes(self) -> dict[int, tuple[int, ...]]:
+        """By rank, those that were asked for: every call of every operator asks for its own."""
+        return {}
+
+    @shared_property
     def _holds_anything(self) -> bool:
         """Whether some local tensor has an element: in a grid, whether each dimension has a window that has."""
         return all(any(stop > start for start, stop in dim) for dim in self.windows)
@@ -187,7 +204,7 @@ class Layout:
             if all(start <= i < stop for i, (start, stop) in zip(index, window, strict=True)):
                 yield rank, tuple(i - start for i, (start, _) in zip(index, window, strict=True))
 
-    @cached_property
+    @shared_property
     def overlapping(self) -> tuple[bool, ...]:
         """For each partition dimension, whether some element is held at two or more indices along it.
 
@@ -202,7 +219,7 @@ class Layout:
             for partition_dim, side in enumerate(self.partition.shape)
         )
 
-    @cached_property
+    @shared_property
     def copied(self) -> tuple[bool, ...]:
         """For each partition dimension, whether all indices along it hold the same windows."""
         return tuple(
@@ -214,7 +231,7 @@ class Layout:
             for partition_dim in range(self.partition.order)
         )
 
-    @cached_property
+    @shared_property
     def is_cut(self) -> bool:
         """Whether every element of the tensor is held exactly once, and nothing else is held.
 
@@ -227,7 +244,7 @@ class Layout:
             for dim, side in zip(self.windows, self.shape, strict=True)
         )
 
-    @cached_property
+    @shared_property
     def hull(self) -> tuple[Window, ...]:
         """In each dimension the smallest window that holds the tensor and every worker's window."""
         return tuple(
@@ -250,6 +267,12 @@ class Layout:
         text = ", ".join(held)
         kind = "cut at " if "|" in text else "windows " if ":" in text else ""
         return f"[{', '.join(map(str, self.shape))}] {kind}{text}".rstrip()
+
+
+@lru_cache(maxsize=64)
+def _balanced(length: int, parts: int) -> tuple[Window, ...]:
+    """The windows of the balanced cut: one tuple for all who ask, so that comparing two of them takes no time."""
+    return tuple(pairwise(balanced_cut(length, parts)))
 
 
 def _axes(axes: Sequence[int | None]) -> tuple[int | None, ...]:

@@ -28,6 +28,7 @@ def explain(operator: LinearOperator) -> str:
     lines = [str(operator) if isinstance(operator, Composition) else type(operator).__name__]
     lines += [f"  from  {entry}" for entry in _tensors(operator.domain)]
     lines += [f"  to    {entry}" for entry in _tensors(operator.codomain)]
+    lines += [f"  {line}" for line in getattr(operator, "notation", tuple)()]
     if isinstance(operator, Product):
         lines += ["", "Factors, in the order in which they apply", *_factors_of(operator)]
     given = operator.specification()

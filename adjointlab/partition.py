@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from operator import index as integer
+
+from adjointlab.shared import shared_property
 
 __all__ = ["Index", "Partition"]
 
@@ -19,7 +21,7 @@ def integers(name: str, values: object) -> tuple[int, ...]:
     try:
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise TypeError
-        return tuple(integer(value) for value in values)
+        return tuple(map(integer, values))
     except TypeError:
         raise TypeError(f"{name}: {values!r} is not a sequence of integers") from None
 
@@ -44,18 +46,16 @@ class Partition:
         if any(side < 1 for side in sides):
             raise ValueError(f"shape: every side of a partition is at least 1, not {sides}")
         size = math.prod(sides)
-        workers = tuple(range(size)) if ranks is None else integers("ranks", ranks)
-        if len(workers) != size:
-            raise ValueError(
-                f"ranks: a {_times(sides)} partition needs {size} ranks, not the {len(workers)} of {workers}"
-            )
-        if len(set(workers)) != size:
-            repeated = sorted({rank for rank in workers if workers.count(rank) > 1})
-            raise ValueError(f"ranks: {repeated} stand more than once in {workers}; a worker has one place")
-        if any(rank < 0 for rank in workers):
-            raise ValueError(f"ranks: a rank is at least 0, not {min(workers)}")
+        workers = _natural(size) if ranks is None else _distinct(ranks, sides, size)
         object.__setattr__(self, "shape", sides)
         object.__setattr__(self, "ranks", workers)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.shape, self.ranks))
+
+    def __hash__(self) -> int:
+        return self._hash  # it is asked for often, and takes a step for each rank
 
     @property
     def order(self) -> int:
@@ -67,7 +67,7 @@ class Partition:
         """The number of workers."""
         return len(self.ranks)
 
-    @cached_property
+    @shared_property
     def _index_of(self) -> dict[int, Index]:
         grid = product(*(range(side) for side in self.shape))
         return dict(zip(self.ranks, grid, strict=True))
@@ -116,21 +116,58 @@ class Partition:
             raise ValueError(
                 f"dims: {along} are not distinct dimensions of a partition of order {self.order}"
             )
-        fixed = [dim for dim in range(self.order) if dim not in along]
-        inner = tuple(self.shape[dim] for dim in along)
-        groups = []
-        for outside in product(*(range(self.shape[dim]) for dim in fixed)):
-            place = dict(zip(fixed, outside, strict=True))
-            members = []
-            for inside in product(*(range(side) for side in inner)):
-                place.update(zip(along, inside, strict=True))
-                members.append(self.rank([place[dim] for dim in range(self.order)]))
-            groups.append(Partition(inner, members))
-        return tuple(groups)
+        return _subpartitions(self, along)
+
+    def subpartition(self, dims: Iterable[int], rank: int) -> Partition:
+        """The one of :meth:`subpartitions` that an active rank is in; `ValueError` for an inactive one."""
+        along = tuple(dims)
+        groups = self.subpartitions(along)
+        number = 0
+        for dim, i in enumerate(self.index(rank)):
+            if dim not in along:
+                number = number * self.shape[dim] + i
+        return groups[number]
 
     def __str__(self) -> str:
-        natural = self.ranks == tuple(range(self.size))
+        natural = self.ranks == _natural(self.size)
         return _times(self.shape) + ("" if natural else f" over ranks {', '.join(map(str, self.ranks))}")
+
+
+def _distinct(ranks: Iterable[int], shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """The workers of a grid, if there can be such."""
+    workers = integers("ranks", ranks)
+    if len(workers) != size:
+        raise ValueError(
+            f"ranks: a {_times(shape)} partition needs {size} ranks, not the {len(workers)} of {workers}"
+        )
+    if len(set(workers)) != size:
+        repeated = sorted({rank for rank in workers if workers.count(rank) > 1})
+        raise ValueError(f"ranks: {repeated} stand more than once in {workers}; a worker has one place")
+    if min(workers) < 0:
+        raise ValueError(f"ranks: a rank is at least 0, not {min(workers)}")
+    return workers
+
+
+@lru_cache(maxsize=64)
+def _natural(size: int) -> tuple[int, ...]:
+    """Ranks in their own order: one tuple for all who ask, so that comparing two of them takes no time."""
+    return tuple(range(size))
+
+
+@lru_cache(maxsize=64)
+def _subpartitions(partition: Partition, along: tuple[int, ...]) -> tuple[Partition, ...]:
+    order = range(partition.order)
+    fixed = [dim for dim in order if dim not in along]
+    inner = tuple(partition.shape[dim] for dim in along)
+    groups = []
+    for outside in product(*(range(partition.shape[dim]) for dim in fixed)):
+        place = dict(zip(fixed, outside, strict=True))
+        members = []
+        for inside in product(*(range(side) for side in inner)):
+            place.update(zip(along, inside, strict=True))
+            members.append(partition.rank([place[dim] for dim in order]))
+        groups.append(Partition(inner, members))
+    return tuple(groups)
 
 
 def _times(shape: Sequence[int]) -> str:

@@ -9,6 +9,7 @@ The JSON form (``adjointlab check --json``) has these keys, always all of them:
   - ``verdict``: "coherent", "incoherent" or "could not be judged"; ``headline``, ``kind``;
     ``lines``: a list of [label, text];
   - ``figures``: an object of numbers and strings, e.g. "miss probability";
+  - ``known``: why it is listed as a known failure (``--xfails``), and where, or null;
   - ``cases`` tried, the ``seed`` of the draws, ``seconds``;
   - ``case``: the smallest failing case, as in a reproducer, or null;
   - ``reproducer``, ``script``: paths, or null; ``replay``: the command, or null.
@@ -19,6 +20,7 @@ Numbers that JSON does not have are strings ("nan", "inf").
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,6 +43,7 @@ __all__ = [
     "blind_spots",
     "exit_code",
     "failure_text",
+    "outcome",
     "proof_summary",
     "proof_table",
     "replay_command",
@@ -64,21 +67,36 @@ def exit_code(statuses: Iterable[Status]) -> int:
     return 1 if Status.INCOHERENT in seen else 3 if Status.UNJUDGED in seen else 0
 
 
+def outcome(attempts: Iterable[Attempt]) -> int:
+    """The exit code of attempts: known failures do not count, unless they are mended, which is a failure of the list."""
+    attempts = list(attempts)
+    if any(entry.is_mended for entry in attempts):
+        return 1
+    return exit_code(entry.status for entry in attempts if not entry.is_expected)
+
+
 def failure_text(attempt: Attempt) -> str:
-    """A failure as people read it; empty for a coherent attempt."""
+    """A failure as people read it; empty for a coherent attempt, one line for a known failure or one that is mended."""
     report = attempt.report
+    if attempt.is_mended:
+        return (
+            f"{report.subject} {report.check}: is coherent, although it is listed as a known failure; remove the line: "
+            f"{attempt.known}"
+        )
     if report.status is Status.COHERENT:
         return ""
+    if attempt.is_expected:
+        return (
+            f"{report.subject} {report.check}: fails as expected, {report.verdict.headline}; {attempt.known}"
+        )
     lines = [*_where(report), *_findings(report)]
     if attempt.written is not None:
         lines.append(("replay", replay_command(attempt)))
-        if report.spaces is not None:
-            lines.append(
-                (
-                    "script",
-                    f"{_relative(attempt.written.script)}         (needs only the operator and mpi4py)",
-                )
+        if not attempt.found.subject.is_layer or report.spaces is not None:
+            needs = (
+                "needs only the operator and mpi4py" if report.spaces is not None else "needs adjointlab too"
             )
+            lines.append(("script", f"{_relative(attempt.written.script)}         ({needs})"))
     elif attempt.unwritten:
         lines.append(("replay", f"could not be stored: {attempt.unwritten}"))
     # The partition's line stands alone; aligned with it, all others would stand too far in.
@@ -124,13 +142,21 @@ def verdict_table(attempts: Sequence[Attempt]) -> Table:
         table.add_row(
             "" if report.subject == before else escape(report.subject),
             report.check,
-            f"[{_COLOURS[report.status]}]{report.status.value}[/]",
+            _verdict(entry),
             str(report.tried),
             str(report.seed),
             escape(reach(report)),
         )
         before = report.subject
     return table
+
+
+def _verdict(entry: Attempt) -> str:
+    if entry.is_expected:
+        return "[dim]expected failure[/]"
+    if entry.is_mended:
+        return "[bold red]mended[/]"
+    return f"[{_COLOURS[entry.status]}]{entry.status.value}[/]"
 
 
 def reach(report: Report) -> str:
@@ -157,8 +183,13 @@ def reach(report: Report) -> str:
 
 def summary(attempts: Sequence[Attempt]) -> str:
     """One line: how many verdicts of which kind, on how many cases."""
-    counts = [(status, sum(entry.status is status for entry in attempts)) for status in Status]
-    told = ", ".join(f"{count} {status.value}" for status, count in counts if count)
+    counts = [
+        (status.value, sum(entry.status is status and not entry.known for entry in attempts))
+        for status in Status
+    ]
+    counts.append(("failed as expected", sum(entry.is_expected for entry in attempts)))
+    counts.append(("mended", sum(entry.is_mended for entry in attempts)))
+    told = ", ".join(f"{count} {name}" for name, count in counts if count)
     cases = sum(entry.report.tried for entry in attempts)
     seconds = sum(entry.report.seconds for entry in attempts)
     return f"{told or 'nothing checked'}: {cases} cases in {seconds:.1f} s"
@@ -220,7 +251,7 @@ def as_data(attempts: Sequence[Attempt], world: str, ranks: int) -> dict[str, An
         "schema": 1,
         "world": world,
         "ranks": ranks,
-        "exit_code": exit_code(entry.status for entry in attempts),
+        "exit_code": outcome(attempts),
         "reports": [_entry(entry) for entry in attempts],
     }
 
@@ -242,6 +273,7 @@ def _entry(attempt: Attempt) -> dict[str, Any]:
         "cases": report.tried,
         "seed": report.seed,
         "seconds": round(report.seconds, 3),
+        "known": attempt.known or None,
         "case": None if report.case is None else report.case.data(),
         "reproducer": None if written is None else str(written.json),
         "script": None if written is None else str(written.script),
@@ -275,6 +307,8 @@ def _where(report: Report) -> Iterator[tuple[str, str]]:
                     yield label, tensor
     if memory := _memory(report.case.setting):
         yield "memory", memory
+    if report.case.schedules:
+        yield "schedule", "; ".join(map(str, report.case.schedules))
 
 
 def _parameters(case: Case) -> Iterator[tuple[str, str]]:
@@ -309,8 +343,13 @@ def _memory(setting: Setting) -> str:
 
 
 def _findings(report: Report) -> Iterator[tuple[str, str]]:
+    here = f"{Path.cwd()}{os.sep}"
     for label, text in report.verdict.lines:
-        yield label, _without_own_frames(text) if label == "traceback" else text
+        if label == "traceback":
+            yield label, _without_own_frames(text)
+        else:
+            # Lines of code are named as an editor opens them from here.
+            yield label, text.replace(here, "")
 
 
 def _without_own_frames(text: str) -> str:

@@ -19,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from adjointlab.dtypes import Dtype, dtype
 from adjointlab.layout import Layout
+from adjointlab.shared import shared_property
 
 __all__ = ["LocalType", "Space", "Tensor"]
 
@@ -105,7 +106,7 @@ class Tensor:
         """The same layout with the dual local types."""
         return replace(self, types=tuple(entry.dual for entry in self.types))
 
-    @cached_property
+    @shared_property
     def groups(self) -> dict[int, int]:
         """For each active rank, the lowest-placed rank whose local tensor is declared equal to its own."""
         partition = self.layout.partition
@@ -119,7 +120,7 @@ class Tensor:
             for rank in partition.ranks
         }
 
-    @cached_property
+    @shared_property
     def summands(self) -> dict[int, int]:
         """For each active rank, the lowest-placed rank that holds a summand of the same value."""
         partition = self.layout.partition
@@ -139,23 +140,7 @@ class Tensor:
         They are if every rank holds the same window of a global tensor of the same shape and element type, and copies
         mean the same. Grids differ without that where a side is 1, or where another grid lists the same ranks.
         """
-        if self == other:
-            return True
-        mine, theirs = self.layout, other.layout
-        return (
-            (self.dtype, mine.shape) == (other.dtype, theirs.shape)
-            and set(mine.partition.ranks) == set(theirs.partition.ranks)
-            and all(mine.window(rank) == theirs.window(rank) for rank in mine.partition.ranks)
-            and all(self._together(kind) == other._together(kind) for kind in _DUALS)
-        )
-
-    def _together(self, kind: LocalType) -> frozenset[frozenset[int]]:
-        """The ranks that lie along one another in the dimensions of a local type; alone in no dimension but those."""
-        partition = self.layout.partition
-        dims = [dim for dim, entry in enumerate(self.types) if entry is kind and partition.shape[dim] > 1]
-        if kind is LocalType.VARYING:
-            return frozenset()  # what varying ranks hold follows from their windows
-        return frozenset(frozenset(group.ranks) for group in partition.subpartitions(dims))
+        return self == other or _alike(self, other)
 
     def is_counted(self, rank: int) -> bool:
         """Whether the local tensor of `rank` counts in the pairing: of invariant copies, the first does."""
@@ -169,6 +154,26 @@ class Tensor:
         types = {entry.value for entry in self.types} - {"varying"}
         kind = f" {'/'.join(entry.value for entry in self.types)}" if types else ""
         return f"{self.layout} {self.dtype}{kind}"
+
+
+@lru_cache(maxsize=64)
+def _alike(one: Tensor, other: Tensor) -> bool:
+    mine, theirs = one.layout, other.layout
+    return (
+        (one.dtype, mine.shape) == (other.dtype, theirs.shape)
+        and set(mine.partition.ranks) == set(theirs.partition.ranks)
+        and all(mine.window(rank) == theirs.window(rank) for rank in mine.partition.ranks)
+        and all(_together(one, kind) == _together(other, kind) for kind in _DUALS)
+    )
+
+
+def _together(tensor: Tensor, kind: LocalType) -> frozenset[frozenset[int]]:
+    """The ranks that lie along one another in the dimensions of a local type; alone in no dimension but those."""
+    partition = tensor.layout.partition
+    dims = [dim for dim, entry in enumerate(tensor.types) if entry is kind and partition.shape[dim] > 1]
+    if kind is LocalType.VARYING:
+        return frozenset()  # what varying ranks hold follows from their windows
+    return frozenset(frozenset(group.ranks) for group in partition.subpartitions(dims))
 
 
 @dataclass(frozen=True)
@@ -242,7 +247,7 @@ class Space:
         """
         return self._offsets[0].get((tensor, rank))
 
-    @cached_property
+    @shared_property
     def _offsets(self) -> tuple[dict[tuple[int, int], int], int]:
         offsets: dict[tuple[int, int], int] = {}
         end = 0

@@ -1,10 +1,13 @@
 """The lab's power: which check finds each planted bug and each documented fault, after how many cases, shrunk to what.
 
     python benchmarks/detection.py --seed 1              prints Markdown tables
+    python benchmarks/detection.py --part halos          only those of one part
     python benchmarks/detection.py --write docs/power.md puts them between the marks in that page
 
 Every check of the lab that applies is run on every subject, with the default budget of 100 cases. The tables name all checks
-that see the fault, and tell cases and smallest case for the one that saw it first. Exits with 1 if one is found by none.
+that see the fault, and tell cases and smallest case for the one that saw it first. For halo exchanges and repartitions the
+column "dot test" tells whether the customary one (even layouts, one draw) sees the bug too. Exits with 1 if one is found by
+none.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,10 +29,16 @@ from adjointlab.worlds.launch import open_world  # noqa: E402
 from adjointlab.worlds.world import World  # noqa: E402
 from tests.power.faults.table import FAULTS  # noqa: E402
 from tests.power.planted import PLANTED  # noqa: E402
+from tests.power.planted_halos import PLANTED as PLANTED_HALOS  # noqa: E402
+from tests.power.planted_halos import customary_dot_test  # noqa: E402
 
 HEADER = (
     "| {first} | what it is | found by | cases | shrunk to | also seen by |",
     "|---|---|---|---|---|---|",
+)
+HALO_HEADER = (
+    "| bug | what it is | dot test | found by | cases | shrunk to | also seen by |",
+    "|---|---|---|---|---|---|---|",
 )
 
 
@@ -48,7 +57,8 @@ def row(name: str, what: str, reports: Sequence[Report]) -> str:
         return f"| {name} | {what} | **none** | | | |"
     first, *others = reports
     also = ", ".join(report.check for report in others) or "-"
-    return f"| {name} | {what} | {first.check}: {first.verdict.kind} | {first.tried} | {smallest(first)} | {also} |"
+    kind = first.verdict.headline if first.verdict.kind == first.check else first.verdict.kind
+    return f"| {name} | {what} | {first.check}: {kind} | {first.tried} | {smallest(first)} | {also} |"
 
 
 def smallest(report: Report) -> str:
@@ -78,17 +88,52 @@ def tables(world: World, seed: int) -> tuple[list[str], int]:
             cases += [report.tried for report in reports[:1]]
             lines.append(row(name or str(number), what, reports))
         lines.append("")
-    lines.append(
-        f"Seed {seed}, {world.name} world of {world.ranks} ranks: {len(cases)} of {len(cases) + missed} found, after "
-        f"{sorted(cases)[len(cases) // 2]} cases in the median and {max(cases)} at most; all checks of all subjects "
-        f"together took {time.monotonic() - started:.0f} s."
-    )
+    lines.append(summary(world, seed, cases, missed, time.monotonic() - started))
     return lines, missed
 
 
-def write(page: Path, lines: Sequence[str]) -> None:
+def halo_table(world: World, seed: int) -> tuple[list[str], int]:
+    """The lines of the table of halo exchanges and repartitions, and how many bugs were missed."""
+    started = time.monotonic()
+    lines, missed, cases, unseen, alike = list(HALO_HEADER), 0, [], 0, 0
+    for number, planted in enumerate(PLANTED_HALOS, start=1):
+        # Of checks that saw it after equally many cases, the one that shrank it furthest.
+        reports = sorted(
+            found(world, planted.subject, seed),
+            key=lambda report: (report.tried, report.case.ranks if report.case else 0),
+        )
+        missed += not reports
+        cases += [report.tried for report in reports[:1]]
+        seen = customary_dot_test(planted.subject, world)
+        unseen += not seen
+        alike += {report.check for report in reports} == {"sequential"}
+        lines.append(row(str(number), f"{planted.bug} | {'sees it' if seen else '**blind**'}", reports))
+    lines += [
+        "",
+        f"{unseen} of the {len(PLANTED_HALOS)} pass the customary dot test; {alike} are wrong in both directions alike, so that "
+        f"no dot test sees them. {summary(world, seed, cases, missed, time.monotonic() - started)}",
+    ]
+    return lines, missed
+
+
+def summary(world: World, seed: int, cases: Sequence[int], missed: int, seconds: float) -> str:
+    return (
+        f"Seed {seed}, {world.name} world of {world.ranks} ranks: {len(cases)} of {len(cases) + missed} found, after "
+        f"{sorted(cases)[len(cases) // 2]} cases in the median and {max(cases)} at most; all checks of all subjects "
+        f"together took {seconds:.0f} s."
+    )
+
+
+PARTS: dict[str, tuple[str, Callable[[World, int], tuple[list[str], int]]]] = {
+    "planted": ("detection", tables),
+    "halos": ("halo bugs", halo_table),
+}
+"""The parts, with the mark in the page and what makes the lines."""
+
+
+def write(page: Path, mark: str, lines: Sequence[str]) -> None:
     """Put the lines between the marks of the page."""
-    begin, end = "<!-- detection: begin -->", "<!-- detection: end -->"
+    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
     before, rest = page.read_text(encoding="utf-8").split(begin)
     _, after = rest.split(end)
     page.write_text(before + "\n".join([begin, *lines, end]) + after, encoding="utf-8")
@@ -99,14 +144,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--part", choices=PARTS, help="only this part")
     parser.add_argument("--write", type=Path, help="a page to put the tables into")
     options = parser.parse_args(arguments)
     world = open_world(ranks=8)
-    lines, missed = tables(world, options.seed)
-    if world.is_leader:
-        print("\n".join(lines))
-        if options.write:
-            write(options.write, lines)
+    missed = 0
+    for part in [options.part] if options.part else PARTS:
+        mark, make = PARTS[part]
+        lines, missed_here = make(world, options.seed)
+        missed += missed_here
+        if world.is_leader:
+            print("\n".join(lines), flush=True)
+            if options.write:
+                write(options.write, mark, lines)
     world.close()
     return 1 if missed else 0
 

@@ -10,11 +10,12 @@ the lab adds to the two in a whole check (values, memory orders, pairing, judgin
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given
-from timing import interleaved, print_table
+from timing import interleaved, print_table, seconds_per_rank
 
 import adjointlab as al
 from adjointlab import strategies
@@ -114,38 +115,32 @@ def per_case() -> None:
     )
 
 
+def adjoint_case(ranks: int) -> Callable[[], object]:
+    """What checks the adjoint of a Broadcast from one worker to all of `ranks`, once."""
+    world = SimulatedWorld(ranks)
+    parameters = {"layout": al.Layout((4,), al.Partition((1,))), "partition": al.Partition((ranks,))}
+    case = Case("Broadcast", "adjoint", ranks, parameters, Setting(1))
+    return lambda: world.lead(body(broadcasts), lambda run: run_case(run, case))
+
+
 def growth() -> None:
     """Time of an adjoint case as the simulated ranks grow; linear growth keeps the last column at 1."""
-    rows = []
-    first = 0.0
-    for ranks in (2, 4, 8, 16, 32, 64, 128, 256):
-        world = SimulatedWorld(ranks)
-        case = Case(
-            "Broadcast",
-            "adjoint",
-            ranks,
-            {"layout": al.Layout((4,), al.Partition((1,))), "partition": al.Partition((ranks,))},
-            Setting(1),
-        )
-
-        def whole(world: SimulatedWorld = world, case: Case = case) -> None:
-            world.lead(body(broadcasts), lambda run: run_case(run, case))
-
-        seconds = interleaved({"case": whole}, 3, rounds=5)["case"]
-        first = first or seconds / ranks
-        rows.append(
-            [
-                str(ranks),
-                f"{seconds * 1e6:.0f}",
-                f"{seconds / ranks * 1e6:.0f}",
-                f"{seconds / ranks / first:.2f}",
-            ]
-        )
-        world.close()
+    taken = seconds_per_rank(
+        {ranks: adjoint_case(ranks) for ranks in (2**power for power in range(1, 11))}, rounds=7
+    )
     print_table(
         "an adjoint case of Broadcast from 1 to P ranks",
-        ["ranks", "µs", "µs per rank", "relative to 2 ranks"],
-        rows,
+        ["ranks", "µs", "µs per rank", "relative to 2 ranks", "relative to 16 ranks"],
+        [
+            [
+                str(ranks),
+                f"{each * ranks * 1e6:.0f}",
+                f"{each * 1e6:.0f}",
+                f"{each / taken[2]:.2f}",
+                f"{each / taken[16]:.2f}",
+            ]
+            for ranks, each in taken.items()
+        ],
     )
 
 

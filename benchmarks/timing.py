@@ -4,33 +4,57 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["interleaved", "print_table"]
+__all__ = ["interleaved", "print_table", "seconds_per_rank"]
 
 
 def interleaved(
-    contestants: dict[str, Callable[[], object]],
+    contestants: Mapping[str, Callable[[], object]],
     repeats: int,
     rounds: int = 15,
     meet: Callable[[], object] = lambda: None,
+    summary: Callable[[list[float]], float] = statistics.median,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """Seconds for one call of each contestant: the median over rounds in which all of them run side by side.
 
-    `meet` is called before each timing, so that ranks start together.
+    `summary` may be another than the median, and `clock` the processor's. `meet` is called before each timing, so that ranks start together.
     """
     samples: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, call in contestants.items():
             meet()
-            start = time.perf_counter()
+            start = clock()
             for _ in range(repeats):
                 call()
-            samples[name].append((time.perf_counter() - start) / repeats)
-    return {name: statistics.median(taken) for name, taken in samples.items()}
+            samples[name].append((clock() - start) / repeats)
+    return {name: summary(taken) for name, taken in samples.items()}
+
+
+def seconds_per_rank(
+    runs: dict[int, Callable[[], object]], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[int, float]:
+    """Seconds of a run for each of its ranks, by their number: of the fastest round.
+
+    In a round each number has as many ranks in all, so a round takes all of them about as long, and what else the
+    machine does, which only adds, hits none more than another.
+    """
+    most = max(runs)
+
+    def repeated(run: Callable[[], object], ranks: int) -> None:
+        for _ in range(most // ranks):
+            run()
+
+    contestants = {str(ranks): partial(repeated, run, ranks) for ranks, run in runs.items()}
+    for run in contestants.values():
+        run()  # starts the threads
+    taken = interleaved(contestants, 1, rounds, summary=min, clock=clock)
+    return {ranks: taken[str(ranks)] / (most // ranks * ranks) for ranks in runs}
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -59,9 +59,9 @@ class AllSumReduce(LinearOperator):
         self._rank = comm.Get_rank()
         self._is_active = layout.partition.is_active(self._rank)
         self._workers: Any = None  # nothing travels
-        for group in self.groups:
-            if group.is_active(self._rank) and group.size > 1 and layout.local_size(self._rank) > 0:
-                self._workers = groups.communicator(comm, group.ranks)
+        if self._is_active and self.gain > 1 and layout.local_size(self._rank) > 0:
+            members = layout.partition.subpartition(along, self._rank)
+            self._workers = groups.communicator(comm, members.ranks)
 
     def specification(self) -> Program:
         """Eq. 19 for each sub-partition."""

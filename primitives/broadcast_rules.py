@@ -5,12 +5,14 @@ Pure data, the same on every rank. Broadcast reads a pattern from the one to the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 
 from adjointlab.layout import Layout
 from adjointlab.partition import Partition
+from adjointlab.shared import shared_property
 
 # The functions here are memoised: simulated ranks ask the same of the same data, and what P ranks would each do in P
 # steps is done once.
@@ -32,7 +34,7 @@ class Group:
     one: int
     many: tuple[int, ...]
 
-    @property
+    @cached_property
     def ranks(self) -> tuple[int, ...]:
         """All workers of the group, sorted: its members in the order of their communicator."""
         return tuple(sorted({self.one, *self.many}))
@@ -54,7 +56,7 @@ class BroadcastPattern:
         """From dimensions of P_x to dimensions of P_y: those matched on equal sides, where nothing is copied."""
         return {j: k for j, k in enumerate(self.dims) if self.one.shape[j] == self.many.shape[k]}
 
-    @cached_property
+    @shared_property
     def groups(self) -> tuple[Group, ...]:
         """For each worker of P_x the workers of P_y whose index agrees with its own wherever P_x is cut."""
         copies: dict[int, list[int]] = {rank: [] for rank in self.one.ranks}
@@ -62,6 +64,18 @@ class BroadcastPattern:
             source = [0 if side == 1 else place[k] for side, k in zip(self.one.shape, self.dims, strict=True)]
             copies[self.one.rank(source)].append(self.many.rank(place))
         return tuple(Group(one, tuple(many)) for one, many in copies.items())
+
+    @shared_property
+    def _groups_of(self) -> dict[int, list[Group]]:
+        found: dict[int, list[Group]] = {}
+        for group in self.groups:
+            for rank in group.ranks:
+                found.setdefault(rank, []).append(group)
+        return found
+
+    def groups_of(self, rank: int) -> Sequence[Group]:
+        """The groups that `rank` is in, two at most, in the same order."""
+        return self._groups_of.get(rank, ())
 
     @property
     def largest(self) -> int:
@@ -101,7 +115,8 @@ def broadcast_pattern(
 
 def check_ranks(name: str, partition: Partition, size: int) -> None:
     """Raise `ValueError` for a partition that uses ranks beyond a communicator of `size` ranks."""
-    if beyond := sorted(rank for rank in partition.ranks if rank >= size):
+    if max(partition.ranks) >= size:
+        beyond = sorted(rank for rank in partition.ranks if rank >= size)
         raise ValueError(
             f"{name}: the partition {partition} uses ranks {beyond}, but the communicator has ranks 0 to {size - 1}"
         )

@@ -47,7 +47,7 @@ class OneToMany:
         self.rank = comm.Get_rank()
         self.one, self.many = one, many
         self.preserve_batch = preserve_batch
-        self._parts = tuple(self._part(comm, group) for group in pattern.groups if self.rank in group.ranks)
+        self._parts = tuple(self._part(comm, group) for group in pattern.groups_of(self.rank))
         self._is_one = pattern.one.is_active(self.rank)
         self._is_many = pattern.many.is_active(self.rank)
 

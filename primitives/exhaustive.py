@@ -14,12 +14,21 @@ from typing import Any
 from adjointlab.layout import Layout
 from adjointlab.partition import Partition
 from adjointlab.primitives.broadcast_rules import broadcast_pattern
+from adjointlab.primitives.halo_geometry import HaloGeometry
 
 __all__ = [
+    "all_gathers",
     "all_sum_reduces",
     "broadcasts",
+    "discards",
+    "gathers",
+    "halo_exchanges",
     "memory_operations",
     "memory_operations_in_both_forms",
+    "redistributes",
+    "reduce_scatters",
+    "repartitions",
+    "scatters",
     "send_receives",
     "sum_reduces",
 ]
@@ -88,6 +97,171 @@ def memory_operations_in_both_forms(*, ranks: int = 3, order: int = 2, side: int
             yield world, {**parameters, "in_place": in_place}
 
 
+def repartitions(*, ranks: int = 3, order: int = 2, side: int = 2) -> Iterator[Case]:
+    """Every cut to every cut, and for tensors of order 1 every local type of copies, and every window in the target."""
+    for world in range(1, ranks + 1):
+        for dims in range(1, order + 1):
+            for source, target in _pairs(world, dims):
+                for shape in shapes(dims, side):
+                    for ends, new_ends in product(_all_cuts(shape, source), _all_cuts(shape, target)):
+                        yield (
+                            world,
+                            {
+                                "layout": Layout.cut(shape, source, ends),
+                                "target": Layout.cut(shape, target, new_ends),
+                            },
+                        )
+        yield from _between_copies(world, side)
+        yield from _onto_windows(world, side)
+
+
+def scatters(*, ranks: int = 4, order: int = 2, side: int = 3) -> Iterator[Case]:
+    """From any worker to every cut."""
+    for grid in grids(ranks, order):
+        for root in range(prod(grid) + 1):
+            for layout in layouts(Partition(grid), side):
+                yield max(prod(grid), root + 1), {"layout": layout, "root": root}
+
+
+def gathers(*, ranks: int = 4, order: int = 2, side: int = 3) -> Iterator[Case]:
+    """From every cut to any worker."""
+    yield from scatters(ranks=ranks, order=order, side=side)
+
+
+def all_gathers(*, ranks: int = 4, order: int = 3, side: int = 2) -> Iterator[Case]:
+    """Every dimension of every cut, for each local type of the copies."""
+    for grid in grids(ranks, order):
+        for layout in layouts(Partition(grid), side):
+            for dim, copies in product(range(len(grid)), ("varying", "replicated", "invariant")):
+                yield prod(grid), {"layout": layout, "dim": dim, "copies": copies}
+
+
+def reduce_scatters(*, ranks: int = 4, order: int = 3, side: int = 2) -> Iterator[Case]:
+    """Every dimension that is whole on all workers of some dimension of the grid, cut in every way."""
+    for size, parameters in _whole(ranks, order, side):
+        for summands in ("varying", "partial"):
+            yield size, {**parameters, "summands": summands}
+
+
+def discards(*, ranks: int = 4, order: int = 3, side: int = 2) -> Iterator[Case]:
+    """The same dimensions, for each local type of what is cut."""
+    for size, parameters in _whole(ranks, order, side):
+        for copies in ("varying", "replicated", "invariant"):
+            yield size, {**parameters, "copies": copies}
+
+
+def _whole(ranks: int, order: int, side: int) -> Iterator[Case]:
+    """Tensors that are whole in one dimension, the workers along one dimension of the grid, and the cut to come."""
+    for grid in grids(ranks, order):
+        partition = Partition(grid)
+        for along in range(len(grid)):
+            others = [axis for axis in range(len(grid)) if axis != along]
+            for laid in layouts(partition, side, along=others):
+                for dim, length in product(range(len(others) + 1), range(side + 1)):
+                    shape = (*laid.shape[:dim], length, *laid.shape[dim:])
+                    windows = (*laid.windows[:dim], ((0, length),), *laid.windows[dim:])
+                    axes = (*laid.axes[:dim], None, *laid.axes[dim:])
+                    layout = Layout(shape, partition, windows, axes)
+                    for cut in cuts(length, grid[along]):
+                        yield prod(grid), {"layout": layout, "dim": dim, "along": along, "cut": cut}
+
+
+def halo_exchanges(
+    *, ranks: int = 4, side: int = 6, kernel: int = 3, stride: int = 3, dilation: int = 2
+) -> Iterator[Case]:
+    """Order 1: every kernel, padding left and right, and cut; every window of small tensors, periodic too.
+
+    Orders 2 and 3: kernels of size 1 and 2 in every dimension, on every grid.
+    """
+    for workers, length in product(range(1, ranks + 1), range(side + 1)):
+        kernels = list(_kernels(length, kernel, stride, dilation))
+        for ends, arguments in product(cuts(length, workers), kernels):
+            yield workers, _from_kernels(Partition((workers,)), [(length, ends, arguments)])
+    yield from _any_windows(min(ranks, 3), min(side, 3))
+    for order, longest, steps in ((2, 3, 2), (3, 2, 1)):
+        for grid in grids(ranks, order):
+            if len(grid) != order:
+                continue
+            along = [
+                [
+                    (length, ends, arguments)
+                    for length in range(1, min(longest, side) + 1)
+                    for ends in cuts(length, workers)
+                    for arguments in _kernels(length, min(kernel, 2), min(stride, steps), 1)
+                ]
+                for workers in grid
+            ]
+            for situation in product(*along):
+                yield prod(grid), _from_kernels(Partition(grid), situation)
+
+
+def _kernels(length: int, kernel: int, stride: int, dilation: int) -> Iterator[dict[str, Any]]:
+    """Every kernel that fits a dimension: its size, stride, dilation, and padding left and right."""
+    for size, step, spread in product(range(1, kernel + 1), range(1, stride + 1), range(1, dilation + 1)):
+        if size == 1 and spread > 1:
+            continue  # the same
+        reach = spread * (size - 1)
+        for left, right in product(range(reach + 1), repeat=2):
+            if length + left + right > reach:
+                yield {"kernel": size, "stride": step, "dilation": spread, "padding": (left, right)}
+
+
+def _from_kernels(
+    partition: Partition, situation: Sequence[tuple[int, tuple[int, ...], dict[str, Any]]]
+) -> dict[str, Any]:
+    """The case with a length, a cut and a kernel in each dimension."""
+    layout = Layout.cut([n for n, _, _ in situation], partition, [ends for _, ends, _ in situation])
+    kernels = {name: [entry[name] for _, _, entry in situation] for name in situation[0][2]}
+    return {"layout": layout, "windows": HaloGeometry.from_kernel(layout, **kernels).window}
+
+
+def _any_windows(ranks: int, side: int) -> Iterator[Case]:
+    """Tensors of order 1 on one to three workers, with every window up to some elements beyond the tensor."""
+    for workers in range(1, ranks + 1):
+        longest, beyond = (side, 2) if workers < 3 else (min(side, 2), 1)
+        for length in range(longest + 1):
+            for ends in cuts(length, workers):
+                layout = Layout.cut((length,), Partition((workers,)), [ends])
+                for held in product(windows(length, beyond), repeat=workers):
+                    wanted = Layout((length,), layout.partition, [held])
+                    for periodic in ((), (0,)) if length else ((),):
+                        yield workers, {"layout": layout, "windows": wanted, "periodic": periodic}
+
+
+def redistributes(*, ranks: int = 4, order: int = 2, side: int = 3) -> Iterator[Case]:
+    """Every assignment to every other over every grid, with every choice of summands among the redundant dimensions."""
+    for grid in grids(ranks, order):
+        partition = Partition(grid)
+        for dims in range(1, order + 1):
+            every = list(_assignments(dims, len(grid)))
+            for shape, source, target in product(shapes(dims, side), every, every):
+                redundant = [axis for axis in range(len(grid)) if all(axis not in axes for axes in source)]
+                for summed, copies in product(_subsets(redundant), ("replicated", "invariant")):
+                    yield (
+                        prod(grid),
+                        {
+                            "grid": partition,
+                            "shape": shape,
+                            "source": source,
+                            "target": target,
+                            "partial": summed,
+                            "copies": copies,
+                        },
+                    )
+
+
+def _assignments(order: int, dims: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Every assignment of `order` tensor dimensions to `dims` grid dimensions, each to one place at most, in any order."""
+    for places_of in product(range(order + 1), repeat=dims):
+        held = [[dim for dim, place in enumerate(places_of) if place == entry] for entry in range(order)]
+        yield from product(*(tuple(permutations(dims_of)) for dims_of in held))
+
+
+def _subsets(entries: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    for chosen in product((False, True), repeat=len(entries)):
+        yield tuple(entry for entry, taken in zip(entries, chosen, strict=True) if taken)
+
+
 # What cases are made of
 
 
@@ -128,6 +302,59 @@ def layouts(partition: Partition, side: int, along: Iterable[int] | None = None)
 def places(world: int, size: int) -> Iterator[tuple[int, ...]]:
     """Every choice of `size` ranks of `world`, in every order."""
     yield from permutations(range(world), size)
+
+
+def _pairs(world: int, dims: int) -> Iterator[tuple[Partition, Partition]]:
+    """Two grids of `dims` dimensions in a world: the first one in natural places, the second one in any."""
+    every = [grid for grid in grids(world, dims) if len(grid) == dims]
+    for source, target in product(every, every):
+        if prod(source) + prod(target) < world:
+            continue  # some rank would take no part at all
+        for place in places(world, prod(target)):
+            yield Partition(source), Partition(target, place)
+
+
+def _all_cuts(shape: Sequence[int], partition: Partition) -> Iterator[tuple[tuple[int, ...], ...]]:
+    yield from product(*(cuts(length, parts) for length, parts in zip(shape, partition.shape, strict=True)))
+
+
+def _between_copies(world: int, side: int) -> Iterator[Case]:
+    """Tensors of order 1 with copies along a second dimension of either grid, in all their local types."""
+    kinds = ("replicated", "partial", "invariant")
+    every = [grid for grid in grids(world, 2) if len(grid) == 2]
+    for one, other, length in product(every, every, range(side + 1)):
+        if prod(one) + prod(other) < world:
+            continue
+        for place in places(world, prod(other)):
+            source, target = Partition(one), Partition(other, place)
+            for ends, new_ends in product(cuts(length, one[0]), cuts(length, other[0])):
+                layout = Layout.cut((length,), source, [ends], [0])
+                arrival = Layout.cut((length,), target, [new_ends], [0])
+                for kind, new_kind in product(kinds, ("varying", *kinds)):
+                    types, target_types = ("varying", kind), ("varying", new_kind)
+                    yield (
+                        world,
+                        {"layout": layout, "target": arrival, "types": types, "target_types": target_types},
+                    )
+
+
+def _onto_windows(world: int, side: int) -> Iterator[Case]:
+    """From every cut of a tensor of order 1 to every window up to one element beyond it, on one worker or two."""
+    for length, parts, size in product(range(side + 1), range(1, world + 1), (1, 2)):
+        if size > world or max(parts, size) < world:
+            continue
+        for ends in cuts(length, parts):
+            layout = Layout.cut((length,), Partition((parts,)), [ends])
+            for held in product(windows(length, 1), repeat=size):
+                yield world, {"layout": layout, "target": Layout((length,), Partition((size,)), [held])}
+
+
+def windows(length: int, beyond: int) -> Iterator[tuple[int, int]]:
+    """Every window of a dimension, up to `beyond` elements outside it; the empty one once."""
+    yield 0, 0
+    for start in range(-beyond, length + beyond):
+        for stop in range(start + 1, length + beyond + 1):
+            yield start, stop
 
 
 def _broadcasting(ranks: int, order: int) -> Iterator[tuple[int, Partition, Partition, dict[str, bool]]]:

@@ -9,7 +9,7 @@ rank when it likes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 __all__ = ["close", "communicator", "rank_in"]
@@ -23,7 +23,7 @@ def communicator(comm: Any, ranks: Iterable[int]) -> Any:
     Collective over `ranks`, which must include the caller: each member makes its calls in the same order, since the
     first call for a set of ranks creates the communicator.
     """
-    members = tuple(sorted(set(ranks)))
+    members = _in_order(tuple(ranks))
     if len(members) == comm.Get_size():
         return comm
     known = _cache(comm)
@@ -34,7 +34,7 @@ def communicator(comm: Any, ranks: Iterable[int]) -> Any:
 
 def rank_in(ranks: Iterable[int], rank: int) -> int:
     """The place of `rank` of the parent in the communicator of `ranks`: both know only the set."""
-    return sorted(set(ranks)).index(rank)
+    return _in_order(tuple(ranks)).index(rank)
 
 
 def close(comm: Any) -> None:
@@ -42,6 +42,12 @@ def close(comm: Any) -> None:
     known = _cache(comm)
     for members in sorted(known):  # one order on all ranks
         known.pop(members).Free()
+
+
+@lru_cache(maxsize=256)
+def _in_order(ranks: Ranks) -> Ranks:
+    """The set of `ranks`, sorted: once, and not by each of P simulated ranks."""
+    return tuple(sorted(set(ranks)))
 
 
 def _create(comm: Any, members: Ranks) -> Any:

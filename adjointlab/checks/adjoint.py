@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from adjointlab import arrays
 from adjointlab.checks.bench import Bench, Gain
 from adjointlab.checks.check import Check, Inapplicable, Spaces
+from adjointlab.checks.settled import Product, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.pairing import ZERO, Exact, NotFinite, pair_local
 from adjointlab.space import Space
@@ -112,6 +113,15 @@ class AdjointCheck(Check):
                     lines.append(("error", f"{_normwise(sizes, error):.3g} (eq. 26)"))
                 return incoherent("adjoint is not the transpose of forward", *lines, figures=figures)
         return coherent(**figures)
+
+    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
+        found: dict[str, Settled] = {}
+        for number, parts in enumerate(zip(*(seen.products for seen in observations), strict=True), 1):
+            draw = _total(parts)
+            within = 0.0 if draw.magnitudes is None else _rounding_bound(draw.magnitudes, observations[0])
+            found[f"⟨Fx, y⟩ of draw {number}"] = Product(draw.forward, within)
+            found[f"⟨x, F*y⟩ of draw {number}"] = Product(draw.adjoint, within)
+        return found
 
 
 def miss_probability(bound: int) -> float:

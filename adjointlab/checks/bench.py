@@ -12,6 +12,7 @@ from adjointlab import arrays
 from adjointlab.checks.check import Inapplicable
 from adjointlab.checks.compare import EXACT, Tolerance
 from adjointlab.checks.placement import ORDERS, Placed, place
+from adjointlab.layer import Layer
 from adjointlab.operator import LinearOperator, apply_adjoint, apply_forward
 from adjointlab.space import Space
 from adjointlab.values import Draw, local_values
@@ -100,6 +101,8 @@ class Bench:
         self.reference = reference  # the sequential twin: global tensors to global tensors
         self.comm = comm
         self.rank: int = comm.Get_rank()
+        self.leaks: dict[str, str] = {}  # by direction, what calls leave behind
+        self._growing: list[tuple[LinearOperator, str]] = []  # calls that have left communicators behind
 
     @_kept
     def operator(self) -> LinearOperator:
@@ -109,6 +112,13 @@ class Bench:
     def fresh(self) -> LinearOperator:
         """Another instance of the same case."""
         return self._make()
+
+    @property
+    def layer(self) -> Layer:
+        """The instance under test where it is a layer."""
+        layer: Any = self.operator
+        assert isinstance(layer, Layer)
+        return layer
 
     @property
     def domain(self) -> Space:
@@ -149,11 +159,32 @@ class Bench:
 
     def forward(self, x: Sequence[Any], operator: LinearOperator | None = None) -> tuple[Any, ...]:
         """F x, checked against the codomain's declaration."""
-        return apply_forward(operator or self.operator, x)
+        operator = operator or self.operator
+        return self._watched("forward", operator, lambda: apply_forward(operator, x))
 
     def adjoint(self, y: Sequence[Any], operator: LinearOperator | None = None) -> tuple[Any, ...]:
         """F* y, checked against the declaration of the domain's dual."""
-        return apply_adjoint(operator or self.operator, y)
+        operator = operator or self.operator
+        return self._watched("adjoint", operator, lambda: apply_adjoint(operator, y))
+
+    def _watched(
+        self, direction: str, operator: LinearOperator, call: Callable[[], tuple[Any, ...]]
+    ) -> tuple[Any, ...]:
+        """`call`, with an eye on the communicators that it makes and does not free."""
+        unfreed = getattr(self.comm, "unfreed", None)  # the communicator of a world has it
+        if unfreed is None:
+            return call()
+        before = unfreed()
+        result = call()
+        after = unfreed()
+        if len(after) > len(before):
+            # The first time it may be something to keep.
+            known = [one for one, its in self._growing if one is operator and its == direction]
+            if known:
+                grown = next(each for each in after if each not in before)
+                self.leaks.setdefault(direction, f"each call leaves one more behind: {grown}")
+            self._growing.append((operator, direction))
+        return result
 
     def numpy(self, local: Sequence[Any]) -> tuple[np.ndarray[Any, Any], ...]:
         """Local tensors as NumPy arrays of their own, to be sent to the judge."""

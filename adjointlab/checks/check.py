@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -12,6 +12,7 @@ from adjointlab.space import Space
 
 if TYPE_CHECKING:
     from adjointlab.checks.bench import Bench
+    from adjointlab.checks.settled import Settled
 
 __all__ = ["Check", "Inapplicable", "Spaces"]
 
@@ -51,6 +52,10 @@ class Check(Protocol):
 
     def judge(self, spaces: Spaces, observations: Sequence[Any]) -> Verdict:
         """Decide from what all ranks saw."""
+
+    def settled(self, spaces: Spaces, observations: Sequence[Any]) -> Mapping[str, Settled]:
+        """What of the observations follows from the case alone, whatever the ranks' interleaving, by name."""
+        return {}
 
     def surroundings(self) -> AbstractContextManager[None]:
         """What has to hold in every process while cases of this check run."""

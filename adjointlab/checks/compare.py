@@ -78,7 +78,8 @@ def summed(tensor: Tensor, local: Sequence[np.ndarray[Any, Any]]) -> dict[int, n
     totals: dict[int, np.ndarray[Any, Any]] = {}
     for rank, first in tensor.summands.items():
         values = np.asarray(local[rank], dtype=_wide(local[rank].dtype))
-        totals[first] = totals[first] + values if first in totals else values
+        # An array also of order 0, where NumPy makes a number of a sum.
+        totals[first] = np.asarray(totals[first] + values, values.dtype) if first in totals else values
     return totals
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from adjointlab import arrays
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
+from adjointlab.checks.settled import Element, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 
 __all__ = ["LinearityCheck"]
@@ -66,6 +67,15 @@ class LinearityCheck(Check):
                 where, actual, _ = difference
                 return incoherent(f"{direction} is not linear", ("element", where), ("F(0)", actual))
         return coherent()
+
+    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
+        tolerance = observations[0].tolerance
+        return {
+            f"{direction} of a sum": Element(
+                space, [seen.combined[index] for seen in observations], tolerance
+            )
+            for index, (direction, _, space) in enumerate(spaces.sides())
+        }
 
 
 def _probe(

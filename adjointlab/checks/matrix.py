@@ -6,7 +6,7 @@ and the first differing entry names the bug.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import place
+from adjointlab.checks.settled import Entries, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.operator import contributions
 from adjointlab.space import Space
@@ -125,6 +126,15 @@ class MatrixCheck(Check):
         return incoherent(
             "adjoint is not the transpose of forward", *witness.lines(), kind="matrix", figures=figures
         )
+
+    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
+        found: dict[str, Settled] = {}
+        for direction in ("forward", "adjoint"):
+            matrix = np.sum([getattr(seen, direction) for seen in observations], axis=0)
+            whole = bool(np.all(matrix == np.round(matrix)))
+            scale = 0.0 if whole else float(np.abs(matrix).max(initial=0.0))
+            found[f"the matrix of {direction}"] = Entries(matrix, observations[0].tolerance * scale)
+        return found
 
 
 def _same(

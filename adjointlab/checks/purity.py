@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
 from adjointlab.checks.placement import ORDERS, Placed
+from adjointlab.checks.settled import Element, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.space import Space
 
@@ -75,6 +76,15 @@ class PurityCheck(Check):
                         (circumstance, actual),
                     )
         return coherent()
+
+    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
+        found: dict[str, Settled] = {}
+        for direction, _, space in spaces.sides():
+            seen: list[Direction] = [getattr(observation, direction) for observation in observations]
+            standard = next(iter(seen[0].outputs))
+            local = [one.outputs[standard] for one in seen]
+            found[direction] = Element(space, local, observations[0].tolerance)
+        return found
 
 
 def _observe(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from adjointlab import arrays
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
+from adjointlab.checks.settled import Element, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.operator import LinearOperator
 
@@ -66,6 +67,16 @@ class ReentrancyCheck(Check):
                             ("here", actual),
                         )
         return coherent()
+
+    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
+        tolerance = observations[0].tolerance
+        return {
+            f"{direction}, call {call + 1}": Element(
+                space, [getattr(seen, direction)[call]["on return"] for seen in observations], tolerance
+            )
+            for direction, _, space in spaces.sides()
+            for call in range(_CALLS)
+        }
 
 
 def _calls(

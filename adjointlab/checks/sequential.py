@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from adjointlab import arrays
 from adjointlab.checks.bench import Bench
-from adjointlab.checks.check import Check, Inapplicable, Spaces
+from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
+from adjointlab.checks.settled import Element, Settled
+from adjointlab.checks.twin import Seen, first_wrong, twin_passes
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
-from adjointlab.layout import Layout
-from adjointlab.space import Space, Tensor
-from adjointlab.values import Draw, local_values
+from adjointlab.checks.windows import assembled, held
+from adjointlab.layer import Layer
+from adjointlab.values import Draw
 
 __all__ = ["SequentialCheck"]
 
@@ -30,11 +30,16 @@ class Observation:
 
 
 class SequentialCheck(Check):
-    """Compare with the subject's reference, a function from the global tensors to the global tensors."""
+    """Compare with the subject's reference, a function from the global tensors to the global tensors.
+
+    Of a layer the outputs are compared, and its buffers afterwards; that no gradient is asked for is a case of its own.
+    """
 
     name = "sequential"
 
-    def observe(self, bench: Bench) -> Observation:
+    def observe(self, bench: Bench) -> Observation | tuple[Seen, ...]:
+        if isinstance(bench.operator, Layer):
+            return twin_passes(bench, backward=False)
         bound = bench.integers()
         outputs = bench.numpy(bench.forward(bench.primal(0, bound)))
         if bench.rank:
@@ -43,7 +48,7 @@ class SequentialCheck(Check):
             raise ValueError("the subject gives no reference to compare with")
         draw = Draw(bench.setting.seed, 0, "primal", bound)
         inputs = [
-            arrays.from_numpy(_assembled(bench.domain, position, draw), tensor.dtype, bench.library)
+            arrays.from_numpy(assembled(bench.domain, position, draw), tensor.dtype, bench.library)
             for position, tensor in enumerate(bench.domain.tensors)
         ]
         result = bench.reference(*inputs)
@@ -51,15 +56,16 @@ class SequentialCheck(Check):
         size = bench.comm.Get_size()
         expected = tuple(
             tuple(
-                _held(tensor, array, rank)
-                for tensor, array in zip(bench.codomain.tensors, whole, strict=True)
+                held(tensor, array, rank) for tensor, array in zip(bench.codomain.tensors, whole, strict=True)
             )
             for rank in range(size)
         )
         return Observation(outputs, expected, bench.tolerance)
 
-    def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
+    def judge(self, spaces: Spaces, observations: Sequence[Any]) -> Verdict:
         first = observations[0]
+        if not isinstance(first, Observation):
+            return first_wrong(observations)
         assert first.expected is not None
         actual = [seen.outputs for seen in observations]
         if difference := first_difference(spaces.codomain, actual, first.expected, first.tolerance):
@@ -72,43 +78,8 @@ class SequentialCheck(Check):
             )
         return coherent()
 
-
-def _assembled(space: Space, position: int, draw: Draw) -> np.ndarray[Any, Any]:
-    """The global tensor that the ranks' local values make up; summands are added."""
-    tensor = space.tensors[position]
-    layout = tensor.layout
-    whole = np.zeros(layout.shape, dtype=local_values(space, position, layout.partition.ranks[0], draw).dtype)
-    if any(
-        copied and side > 1 and entry.value == "varying"
-        for copied, side, entry in zip(layout.copied, layout.partition.shape, tensor.types, strict=True)
-    ):
-        raise Inapplicable(f"the copies in {tensor} have values of their own; there is no sequential input")
-    for rank, first in tensor.groups.items():
-        if rank == first:
-            inside, there = _inside(layout, rank)
-            whole[there] += local_values(space, position, rank, draw)[inside]
-    return whole
-
-
-def _held(tensor: Tensor, whole: np.ndarray[Any, Any], rank: int) -> np.ndarray[Any, Any]:
-    """What `rank` should hold: its window, zero beyond the tensor; of a partial tensor the first rank has it all."""
-    layout = tensor.layout
-    local = np.zeros(layout.local_shape(rank), dtype=whole.dtype)
-    if rank in tensor.summands and tensor.summands[rank] == rank:
-        if whole.shape != layout.shape:
-            raise ValueError(f"the reference returned shape {whole.shape}, but the codomain is {layout}")
-        inside, there = _inside(layout, rank)
-        local[inside] = whole[there]
-    return local
-
-
-def _inside(layout: Layout, rank: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """The part of a rank's window that lies in the tensor: as an index of the local and of the global tensor."""
-    window = layout.window(rank)
-    assert window is not None
-    there = []
-    for (start, stop), side in zip(window, layout.shape, strict=True):
-        low = min(max(start, 0), side)
-        there.append((low, max(low, min(stop, side))))
-    inside = tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(there, window, strict=True))
-    return inside, tuple(slice(a, b) for a, b in there)
+    def settled(self, spaces: Spaces, observations: Sequence[Any]) -> Mapping[str, Settled]:
+        first = observations[0]
+        if not isinstance(first, Observation):
+            return {}
+        return {"forward": Element(spaces.codomain, [seen.outputs for seen in observations], first.tolerance)}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from adjointlab.checks.bench import Bench, Setting
 from adjointlab.checks.check import Check, Spaces
-from adjointlab.checks.compare import Local, first_difference
+from adjointlab.checks.compare import EXACT, Local, first_difference
+from adjointlab.checks.settled import Element, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.program import Program, buffers
 from adjointlab.space import Space
@@ -64,6 +65,12 @@ class SpecificationCheck(Check):
                     ("program", f"gives {want}"),
                 )
         return coherent()
+
+    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
+        return {
+            direction: Element(space, [getattr(seen, direction) for seen in observations], EXACT)
+            for direction, _, space in spaces.sides()
+        }
 
 
 def _executed(

@@ -1,4 +1,4 @@
-"""Functions as operators: a plain pair, or one that torch differentiates."""
+"""Functions as operators: a plain pair, or one that torch differentiates. Modules as layers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from adjointlab import arrays
+from adjointlab.layer import Layer, Prepare
 from adjointlab.operator import LinearOperator
 from adjointlab.space import Space
 
-__all__ = ["Differentiable", "FunctionPair"]
+__all__ = ["Differentiable", "FunctionPair", "make_layer", "make_twin"]
+
+_LABS = ("domain", "codomain", "parameter_space", "buffer_space", "rounding", "reach", "training")
+"""What a layer's case may hold beside the layer's arguments."""
 
 
 class FunctionPair(LinearOperator):
@@ -73,3 +77,43 @@ class Differentiable(LinearOperator):
         if reached:
             torch.autograd.backward([out for out, _ in reached], [cotangent for _, cotangent in reached])
         return tuple(torch.zeros_like(entry) if entry.grad is None else entry.grad for entry in x)
+
+
+def make_layer(build: Callable[..., Any], prepare: Prepare, comm: Any, **parameters: Any) -> Layer:
+    """The layer of a case on this rank. Raises `TypeError` for a module that does not say where its tensors lie."""
+    module = build(comm, **_arguments(parameters))
+    if "training" in parameters:
+        module.train(parameters["training"])
+
+    def declared(name: str, default: Any) -> Any:
+        value = parameters.get(name, getattr(module, name, default))
+        if value is None:
+            raise TypeError(
+                f"the module has no `{name}`; set self.{name} = adjointlab.Space(layout), or give `{name}` in the "
+                "strategy's dictionary"
+            )
+        return value
+
+    return Layer(
+        comm,
+        module,
+        declared("domain", None),
+        declared("codomain", None),
+        declared("parameter_space", Space()),
+        declared("buffer_space", Space()),
+        float(declared("rounding", 0.0)),
+        prepare,
+        float(declared("reach", 0.0)),
+    )
+
+
+def make_twin(build: Callable[..., Any], **parameters: Any) -> Any:
+    """The sequential twin of a case."""
+    module = build(**_arguments(parameters))
+    if "training" in parameters:
+        module.train(parameters["training"])
+    return module
+
+
+def _arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in parameters.items() if key not in _LABS}

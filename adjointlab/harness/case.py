@@ -9,16 +9,18 @@ from typing import Any
 import msgspec
 
 from adjointlab.checks.bench import Setting
-from adjointlab.harness.data import to_data
+from adjointlab.harness.data import from_data, to_data
+from adjointlab.worlds.schedules.schedule import Schedule
 
-__all__ = ["Case"]
+__all__ = ["Case", "StoredCase"]
 
 
 @dataclass(frozen=True)
 class Case:
     """Which subject is put to which check, on how many ranks, with which parameters and values.
 
-    `schedule` seeds what the simulated world may choose: the interleaving, and how early messages travel.
+    `schedule` seeds the ranks' global random streams, and what the simulated world may choose: the interleaving, and how
+    early messages travel. Where there are `schedules`, the case runs under each of these instead.
     """
 
     subject: str
@@ -27,6 +29,7 @@ class Case:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     setting: Setting = field(default_factory=Setting)
     schedule: int = 0
+    schedules: tuple[Schedule, ...] = ()
 
     def data(self) -> dict[str, Any]:
         """The case in JSON's terms."""
@@ -37,8 +40,37 @@ class Case:
             "parameters": to_data(self.parameters),
             "setting": msgspec.to_builtins(self.setting),
             "schedule": self.schedule,
+            # Left out where there are none: the names of files are made from this.
+            **({"schedules": msgspec.to_builtins(self.schedules)} if self.schedules else {}),
         }
 
     def key(self) -> bytes:
         """Equal for equal cases."""
         return msgspec.json.encode(self.data(), order="deterministic")
+
+
+class StoredCase(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A case as files hold it (:meth:`Case.data`)."""
+
+    subject: str
+    check: str
+    ranks: int
+    parameters: dict[str, Any]
+    setting: Setting
+    schedule: int
+    schedules: tuple[Schedule, ...] = ()
+
+    def case(self) -> Case:
+        """The case. Raises `ValueError` or `TypeError` for what is none."""
+        if self.ranks < 1:
+            raise ValueError(f"ranks: at least 1, not {self.ranks}")
+        parameters = from_data(self.parameters)
+        return Case(
+            self.subject,
+            self.check,
+            self.ranks,
+            parameters,
+            self.setting,
+            self.schedule,
+            self.schedules,
+        )

@@ -10,20 +10,22 @@ from hypothesis.strategies import DrawFn
 from adjointlab.checks.bench import Setting
 from adjointlab.harness.case import Case
 from adjointlab.harness.subject import Subject
+from adjointlab.worlds.schedules.schedule import schedules_from
 
 __all__ = ["cases"]
 
 
 @st.composite
-def cases(draw: DrawFn, subject: Subject, check: str, ranks: int) -> Case:
-    """Cases of `subject` for the check called `check`, on at most `ranks` ranks."""
+def cases(draw: DrawFn, subject: Subject, check: str, ranks: int, schedules: int = 1) -> Case:
+    """Cases of `subject` for the check called `check`, on at most `ranks` ranks, each for so many `schedules`."""
     counts = tuple(sorted(count for count in subject.ranks if count <= ranks)) or (ranks,)
     count = draw(st.sampled_from(counts))
     parameters = subject.drawn(draw, count)
     library = draw(st.sampled_from(subject.libraries()))
     memory = draw(st.sampled_from(_memory_orders(subject.orders)))
     seed, schedule = draw(st.integers(0, 2**31 - 1)), draw(st.integers(0, 2**16 - 1))
-    return Case(subject.name, check, count, parameters, Setting(seed, library, *memory), schedule)
+    several = schedules_from(schedule, schedules) if schedules > 1 else ()
+    return Case(subject.name, check, count, parameters, Setting(seed, library, *memory), schedule, several)
 
 
 @cache

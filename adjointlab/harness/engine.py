@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final, Protocol
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given
@@ -16,11 +16,14 @@ from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.harness.case import Case
 from adjointlab.harness.cases import cases
-from adjointlab.harness.examine import WITNESS, body, check_named, is_inapplicable, judge
+from adjointlab.harness.examine import TWIN, WITNESS, body, check_named, is_inapplicable, judge, spaces_of
+from adjointlab.harness.interleavings import DEPENDS, judge_all, narrowed
+from adjointlab.harness.rehearsal import Rehearsals, is_hang, rehearsals
 from adjointlab.harness.subject import Subject
+from adjointlab.worlds.schedules.schedule import Schedule
 from adjointlab.worlds.world import Run, Runner, World
 
-__all__ = ["Budget", "Report", "investigate", "run_case"]
+__all__ = ["Budget", "Memory", "Report", "investigate", "nothing_known", "run_case"]
 
 
 @dataclass(frozen=True)
@@ -28,17 +31,21 @@ class Budget:
     """How much to try.
 
     `cases` to draw; `ranks` at most (default: what the world has, up to 8); `seed` of the draws (default: a fresh
-    one, which the report tells); `shrinking` seconds at most are spent on making a failing case smaller.
+    one, which the report tells); `shrinking` seconds at most are spent on making a failing case smaller. A case runs
+    under `schedules` schedules where the world can choose them.
     """
 
     cases: int = 100
     ranks: int | None = None
     seed: int | None = None
     shrinking: float = 60.0
+    schedules: int = 1
 
     def __post_init__(self) -> None:
         if self.cases < 1:
             raise ValueError(f"cases: at least 1, not {self.cases}")
+        if self.schedules < 1:
+            raise ValueError(f"schedules: at least 1, not {self.schedules}")
         if self.ranks is not None and self.ranks < 1:
             raise ValueError(f"ranks: at least 1, not {self.ranks}")
 
@@ -65,6 +72,21 @@ class Report:
         return self.verdict.status
 
 
+_TIMES: Final = 10
+"""How often a wrong result must be seen again before it is taken for one that does not change."""
+
+
+class Memory(Protocol):
+    """What is known of a case that must not be run again, because it has ended a job at least `times` times."""
+
+    def __call__(self, case: Case, times: int = 1) -> Run | None: ...
+
+
+def nothing_known(case: Case, times: int = 1) -> Run | None:
+    """The memory of a job that none came before."""
+    return None
+
+
 @dataclass
 class _Search:
     """The leader's record of a running search."""
@@ -73,6 +95,14 @@ class _Search:
     subject: Subject
     shrinking: float
     tick: Callable[[int], None]
+    memory: Memory = nothing_known
+    rehearsals: Rehearsals | None = None  # where a hang is made smaller, if it shows there
+    is_spent: Callable[[], bool] = lambda: False
+    passed: int = 0  # so many cases are known not to fail
+    rejected: set[int] = field(
+        default_factory=set
+    )  # the numbers of those that the check has nothing to say about
+    is_rehearsing: bool = False
     tried: int = 0
     first_ranks: int = 0
     deadline: float | None = None
@@ -85,23 +115,66 @@ class _Search:
         """Memoised by case once something failed; `None` where the check has nothing to say."""
         if self.deadline is None:
             self.tried += 1
+            if self.tried <= self.passed:
+                return None if self.tried in self.rejected else (Verdict(Status.COHERENT), None)
             self.tick(self.tried)
-            return self._judged(case)
+            outcome = self._judged(case)
+            if outcome is None:
+                self.rejected.add(self.tried)
+            return outcome
         key = case.key()
         if key not in self.verdicts:
-            if time.monotonic() > self.deadline:
+            if not self.has_time() and self.memory(case) is None:
                 # Out of time: what is not known counts as passing, so the search ends with the smallest known.
                 return Verdict(Status.COHERENT), None
             self.verdicts[key] = self._judged(case)
         return self.verdicts[key]
 
-    def failed(self, case: Case, verdict: Verdict, spaces: Spaces | None) -> None:
+    def has_time(self) -> bool:
+        """Whether a failure may still be looked into."""
+        return self.deadline is None or (time.monotonic() <= self.deadline and not self.is_spent())
+
+    def failed(self, case: Case, verdict: Verdict, spaces: Spaces | None) -> tuple[Verdict, Spaces | None]:
+        """Put a failure down; as what it is taken for from now on."""
         if self.deadline is None:
             self.deadline = time.monotonic() + self.shrinking
-            self.first_ranks, self.kind = case.ranks, verdict.kind
+            self.first_ranks = case.ranks
+            if self.rehearsals is not None and is_hang(verdict):
+                rehearsed = self._rehearsed(case)
+                if rehearsed is not None and is_hang(rehearsed[0]):
+                    self.is_rehearsing = True
+                    verdict, spaces = rehearsed
+            self.kind = verdict.kind
         self.verdicts[case.key()] = (verdict, spaces)
+        return verdict, spaces
+
+    def under_mpi_alone(self) -> _Search:
+        """The same search from the beginning, without simulation: what it has shown was not to be seen again."""
+        left = 0.0 if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+        passed = self.tried - 1
+        return _Search(
+            self.run,
+            self.subject,
+            left,
+            self.tick,
+            self.memory,
+            is_spent=self.is_spent,
+            passed=passed,
+            rejected=self.rejected,
+        )
+
+    def _rehearsed(self, case: Case) -> tuple[Verdict, Spaces | None] | None:
+        assert self.rehearsals is not None
+        outcome = None
+        for under, run in self.rehearsals(case):
+            outcome = None if is_inapplicable(run) else (judge(under, run), spaces_of(run))
+            if outcome is not None and is_hang(outcome[0]) and self.kind in ("", outcome[0].kind):
+                break
+        return outcome
 
     def _judged(self, case: Case) -> tuple[Verdict, Spaces | None] | None:
+        if self.is_rehearsing:
+            return self._rehearsed(case)
         outcome = run_case(self.run, case)
         if outcome is None:
             return None
@@ -126,13 +199,25 @@ class _Failing(Exception):
         super().__init__(verdict.headline)
         self.case, self.verdict, self.spaces = case, verdict, spaces
 
+    def narrow(self, run: Runner) -> None:
+        """Keep the schedules that it takes."""
+
+        def fails_so(case: Case) -> bool:
+            outcome = run_case(run, case)
+            return outcome is not None and outcome[0].kind == self.verdict.kind
+
+        self.case = narrowed(run, self.case, fails_so)
+
 
 def run_case(run: Runner, case: Case) -> tuple[Verdict, Spaces | None] | None:
-    """Run and judge one case; `None` where its check has nothing to say about it."""
+    """Run and judge one case, under all its schedules; `None` where its check has nothing to say about it."""
+    if case.schedules:
+        runs = [run(case, case.ranks, seed=case.schedule, schedule=each) for each in case.schedules]
+        return None if any(map(is_inapplicable, runs)) else (judge_all(case, runs), spaces_of(runs[0]))
     result = run(case, case.ranks, seed=case.schedule)
     if is_inapplicable(result):
         return None
-    return judge(case, result), _spaces(result)
+    return judge(case, result), spaces_of(result)
 
 
 def investigate(
@@ -141,28 +226,69 @@ def investigate(
     check: str,
     budget: Budget | None = None,
     tick: Callable[[int], None] = lambda tried: None,
+    record: Callable[[Case, int, str], None] | None = None,
+    memory: Memory = nothing_known,
 ) -> Report:
     """Collective over the world: draw cases, judge each, shrink the first failure and name the wrong entry.
 
-    `tick` is called on the leader with the number of cases tried so far.
+    `tick` is called on the leader with the number of cases tried so far; `record` before each case runs, with the case,
+    the number of cases done, and "drawing" or "shrinking". What `memory` knows of a case is taken for its run.
     """
     budget = budget or Budget()
 
     def conduct(run: Runner) -> Report:
-        return _conduct(world, run, subject, check, budget, tick)
+        return _conduct(world, run, subject, check, budget, tick, record, memory)
 
     with check_named(check).surroundings():
         return world.lead(body(subject), conduct)
 
 
 def _conduct(
-    world: World, run: Runner, subject: Subject, check: str, budget: Budget, tick: Callable[[int], None]
+    world: World,
+    run: Runner,
+    subject: Subject,
+    check: str,
+    budget: Budget,
+    tick: Callable[[int], None],
+    record: Callable[[Case, int, str], None] | None,
+    memory: Memory,
 ) -> Report:
     started = time.monotonic()
     seed = secrets.randbits(32) if budget.seed is None else budget.seed
-    search = _Search(run, subject, budget.shrinking, tick)
+
+    def recorded(
+        payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None, times: int = 1
+    ) -> Run:
+        if (known := memory(payload, times)) is not None:
+            return known
+        if record is None:
+            pass
+        elif search.deadline is None:
+            record(payload, search.tried - 1, "drawing")
+        else:
+            record(payload, search.tried, "shrinking")
+        return run(payload, ranks, seed=seed, schedule=schedule)
+
+    def again(payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
+        # What has ended a job once has to do so again, unless there is no time for it.
+        return recorded(payload, ranks, seed=seed, schedule=schedule, times=2 if search.has_time() else 1)
+
+    search = _Search(recorded, subject, budget.shrinking, tick, memory)
     ranks = min(world.ranks, budget.ranks or world.ranks)
-    failure = _hypothesis(search, subject, check, ranks, budget.cases, seed)
+    schedules = budget.schedules if world.name == "simulated" else 1
+    if world.name == "mpi":
+        search.rehearsals = rehearsals(subject, world.watchdog)
+        search.is_spent = lambda: world.is_spent
+    failure = _hypothesis(search, subject, check, ranks, budget.cases, seed, schedules)
+    confirmed = None
+    if search.is_rehearsing and isinstance(failure, _Failing):
+        seen = run_case(again, failure.case)
+        if seen is not None and is_hang(seen[0]):
+            told = ("made smaller", "with simulated ranks, and seen again under MPI")
+            confirmed = replace(seen[0], lines=(*seen[0].lines, told))
+        else:
+            search = search.under_mpi_alone()
+            failure = _hypothesis(search, subject, check, ranks, budget.cases, seed, schedules)
     report = Report(
         subject.name,
         check,
@@ -177,9 +303,11 @@ def _conduct(
     if isinstance(failure, Verdict):
         report = replace(report, verdict=failure)
     elif failure is not None:
+        if failure.case.schedules:
+            failure.narrow(again)
         report = replace(
             report,
-            verdict=_confirmed(run, failure),
+            verdict=confirmed or _confirmed(again, failure),
             case=failure.case,
             spaces=failure.spaces,
             drawn_ranks=search.first_ranks,
@@ -188,7 +316,7 @@ def _conduct(
 
 
 def _hypothesis(
-    search: _Search, subject: Subject, check: str, ranks: int, count: int, seed: int
+    search: _Search, subject: Subject, check: str, ranks: int, count: int, seed: int, schedules: int
 ) -> _Failing | Verdict | None:
     """The smallest failing case; a verdict where the search itself failed; `None` where nothing did."""
 
@@ -205,7 +333,7 @@ def _hypothesis(
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.nested_given),
     )
-    @given(case=cases(subject, check, ranks))
+    @given(case=cases(subject, check, ranks, schedules))
     def every_case_is_coherent(case: Case) -> None:
         outcome = search.verdict(case)
         if outcome is None:
@@ -213,8 +341,7 @@ def _hypothesis(
         verdict, spaces = outcome
         # While one kind of failure shrinks, another kind is not taken for it.
         if not verdict.is_coherent and search.kind in ("", verdict.kind):
-            search.failed(case, verdict, spaces)
-            raise _Failing(case, verdict, spaces)
+            raise _Failing(case, *search.failed(case, verdict, spaces))
 
     try:
         every_case_is_coherent()
@@ -233,7 +360,12 @@ def _hypothesis(
 
 def _confirmed(run: Runner, failure: _Failing) -> Verdict:
     """The verdict of the smallest case, seen a second time, with the wrong matrix entry where there is one."""
-    again = run_case(run, failure.case)
+    # What is wrong by chance may be so twice; a run that has come back to be judged costs little.
+    times = _TIMES if failure.verdict.status is Status.INCOHERENT else 1
+    for _ in range(times):
+        again = run_case(run, failure.case)
+        if again is None or again[0].kind != failure.verdict.kind:
+            break
     if again is None or again[0].kind != failure.verdict.kind:
         got = "nothing to judge" if again is None else again[0].headline or "no failure"
         return Verdict(
@@ -243,6 +375,12 @@ def _confirmed(run: Runner, failure: _Failing) -> Verdict:
             (("first", failure.verdict.headline), ("again", got), *failure.verdict.lines),
         )
     verdict = again[0]
+    if verdict.status is Status.INCOHERENT and failure.case.check == "gradients":
+        twin = run_case(run, replace(failure.case, check=TWIN))
+        told = twin[0].headline or "gradcheck passes" if twin is not None else "gradcheck had nothing to say"
+        return replace(verdict, lines=(*verdict.lines, ("sequential twin", told)))
+    if verdict.kind == DEPENDS:
+        return verdict
     if verdict.status is not Status.INCOHERENT or failure.case.check not in ("adjoint", "matrix"):
         return verdict
     witness = run_case(run, replace(failure.case, check=WITNESS))
@@ -256,8 +394,3 @@ def _unjudged(headline: str, error: Exception) -> Verdict:
     return Verdict(
         Status.UNJUDGED, headline, headline, (("because", text[0] if text else type(error).__name__),)
     )
-
-
-def _spaces(run: Run) -> Spaces | None:
-    first: Any = getattr(run.outcomes[0], "value", None)
-    return getattr(first, "spaces", None)

@@ -11,6 +11,8 @@ from adjointlab.checks.adjoint import AdjointCheck
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Inapplicable, Spaces
 from adjointlab.checks.declared import DeclaredCheck
+from adjointlab.checks.gradients import GradcheckCheck, GradientsCheck
+from adjointlab.checks.jacobian import JacobianCheck
 from adjointlab.checks.linearity import LinearityCheck
 from adjointlab.checks.matrix import MatrixCheck
 from adjointlab.checks.proof import ProofCheck
@@ -23,9 +25,21 @@ from adjointlab.harness.case import Case
 from adjointlab.harness.subject import Subject, SubjectError
 from adjointlab.operator import NotInSpace
 from adjointlab.space import Space
-from adjointlab.worlds.world import Body, Raised, RankContext, Run
+from adjointlab.worlds.watchdog import Overdue
+from adjointlab.worlds.world import Blocked, Body, Raised, RankContext, Returned, Run
 
-__all__ = ["CHECKS", "PROOF", "WITNESS", "Seen", "body", "checks_of", "is_inapplicable", "judge"]
+__all__ = [
+    "CHECKS",
+    "PROOF",
+    "TWIN",
+    "WITNESS",
+    "Seen",
+    "body",
+    "checks_of",
+    "is_inapplicable",
+    "judge",
+    "spaces_of",
+]
 
 CHECKS: Mapping[str, Check] = {
     check.name: check
@@ -38,8 +52,12 @@ CHECKS: Mapping[str, Check] = {
         DeclaredCheck(),
         PurityCheck(),
         ReentrancyCheck(),
+        GradientsCheck(),
+        JacobianCheck(),
     )
 }
+
+_OF_LAYERS = (SequentialCheck.name, GradientsCheck.name, JacobianCheck.name)
 
 WITNESS = "witness"
 """The matrix check without a limit, which names the wrong entry of a shrunk case."""
@@ -47,7 +65,18 @@ WITNESS = "witness"
 PROOF = ProofCheck.name
 """The check of an exhaustive run."""
 
-_EVERY: Mapping[str, Check] = {**CHECKS, WITNESS: MatrixCheck(limit=4096), PROOF: ProofCheck()}
+NO_RETURN = "no return"
+"""The kind of failure of a rank that the watchdog had to end."""
+
+TWIN = GradcheckCheck.name
+"""The check of a sequential twin by itself, which says which side is wrong."""
+
+_EVERY: Mapping[str, Check] = {
+    **CHECKS,
+    WITNESS: MatrixCheck(limit=4096),
+    PROOF: ProofCheck(),
+    TWIN: GradcheckCheck(),
+}
 
 
 @dataclass(frozen=True)
@@ -56,11 +85,14 @@ class Seen:
 
     observation: Any
     spaces: Spaces
+    leaks: tuple[tuple[str, str], ...] = ()
 
 
 def checks_of(subject: Subject) -> tuple[str, ...]:
     """The checks that have something to compare `subject` with."""
-    needless = set()
+    if subject.is_layer:
+        return _OF_LAYERS
+    needless = {GradientsCheck.name, JacobianCheck.name}
     if not subject.has_specification:
         needless.add(SpecificationCheck.name)
     if subject.reference is None:
@@ -81,13 +113,15 @@ def body(subject: Subject) -> Body:
 
     def examine(context: RankContext, case: Case) -> Seen:
         reference = (
-            None if subject.reference is None else partial(subject.reference, **_arguments(case.parameters))
+            None
+            if subject.reference is None
+            else partial(subject.reference, **_arguments(subject, case.parameters))
         )
         bench = Bench(
             lambda: subject.make(context.comm, case.parameters), case.setting, context.comm, reference
         )
         observation = check_named(case.check).observe(bench)
-        return Seen(observation, Spaces(bench.domain, bench.codomain))
+        return Seen(observation, Spaces(bench.domain, bench.codomain), tuple(bench.leaks.items()))
 
     return examine
 
@@ -98,10 +132,23 @@ def judge(case: Case, run: Run) -> Verdict:
         return _from_failure(run)
     first: Seen = run.values[0]
     for rank, seen in enumerate(run.values):
+        if seen.leaks:
+            kind = "communicator left open"
+            lines = [("rank", str(rank)), *seen.leaks]
+            return Verdict(
+                Status.UNJUDGED, "communicators are made in calls and never freed", kind, tuple(lines)
+            )
         if seen.spaces != first.spaces:
             # No check can put together what the ranks saw.
             return incoherent("the ranks declare different spaces", ("ranks", f"0 and {rank}"))
     return check_named(case.check).judge(first.spaces, [seen.observation for seen in run.values])
+
+
+def spaces_of(run: Run) -> Spaces | None:
+    """What the operator of a run declares, as far as its first rank came to say so."""
+    first: Any = getattr(run.outcomes[0], "value", None)
+    spaces: Spaces | None = getattr(first, "spaces", None)
+    return spaces
 
 
 def is_inapplicable(run: Run) -> bool:
@@ -118,13 +165,23 @@ def _from_failure(run: Run) -> Verdict:
             return incoherent(
                 "an output is not in its declared space", ("rank", str(rank)), ("error", outcome.message)
             )
-    lines = [(f"rank {rank}", str(outcome)) for rank, outcome in enumerate(run.outcomes)]
-    lines += dict.fromkeys((finding.kind, finding.text) for finding in run.findings)
+    # Findings tell of ranks that sit in calls what the outcomes do, and more.
+    lines = [
+        (f"rank {rank}", str(outcome))
+        for rank, outcome in enumerate(run.outcomes)
+        if not (run.findings and isinstance(outcome, Blocked | Returned))
+    ]
+    lines += dict.fromkeys((finding.kind, finding.text) for finding in run.findings if finding.text)
     if raised:
         rank, outcome = raised[0]
+        if overdue := [entry for entry in raised if entry[1].kind == Overdue.__name__]:
+            rank, outcome = overdue[0]
+            lines.append(("traceback", outcome.traceback.rstrip()))
+            return Verdict(Status.UNJUDGED, f"rank {rank} {outcome.message}", NO_RETURN, tuple(lines))
         if outcome.kind == SubjectError.__name__:
             return Verdict(Status.UNJUDGED, outcome.message, SubjectError.__name__)
         lines.append(("traceback", outcome.traceback.rstrip()))
+    if raised and not run.findings:
         return Verdict(
             Status.UNJUDGED,
             f"rank {rank} raised {outcome.kind}: {outcome.message}",
@@ -137,5 +194,7 @@ def _from_failure(run: Run) -> Verdict:
     return Verdict(Status.UNJUDGED, headline, headline, tuple(lines))
 
 
-def _arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(subject: Subject, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    if subject.is_layer:
+        return dict(parameters)
     return {key: value for key, value in parameters.items() if not isinstance(value, Space)}

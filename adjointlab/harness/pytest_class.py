@@ -47,4 +47,6 @@ def _test(subject: Subject, check: str) -> Callable[..., None]:
     test.__name__ = f"test_{check}"
     test.__qualname__ = f"Test{subject.name}.test_{check}"
     test.__doc__ = f"{subject.name}: {check}."
+    # What the plugin wants to know of it before it runs.
+    test.coherence = (subject, check)  # type: ignore[attr-defined]
     return test

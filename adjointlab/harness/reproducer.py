@@ -12,34 +12,24 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from adjointlab.checks.bench import Setting
-from adjointlab.harness.case import Case
-from adjointlab.harness.data import from_data
+from adjointlab.checks.verdict import Verdict
+from adjointlab.harness.case import Case, StoredCase
 from adjointlab.harness.engine import Report
 from adjointlab.harness.examine import check_named
 from adjointlab.harness.script import script
 from adjointlab.harness.subject import Subject
 
-__all__ = ["BadReproducer", "Stored", "Written", "read", "stored", "write"]
+__all__ = ["BadReproducer", "Stored", "Written", "read", "stored", "write", "write_case"]
 
 SCHEMA = 1
 
 
 class BadReproducer(ValueError):
     """A file is no reproducer that this version reads; the message says why."""
-
-
-class _StoredCase(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    subject: str
-    check: str
-    ranks: int
-    parameters: dict[str, Any]
-    setting: Setting
-    schedule: int
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -49,7 +39,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     kind: str
     headline: str
     lines: list[tuple[str, str]]
-    case: _StoredCase
+    case: StoredCase
 
 
 @dataclass(frozen=True)
@@ -87,50 +77,54 @@ def write(report: Report, subject: Subject, folder: Path) -> Written:
     case = report.case
     if case is None:
         raise ValueError(f"report: {report.subject} {report.check} has no failing case to store")
+    path = _place(folder, case)
+    text = script(case, report, subject, path.name)
+    _write_whole(path, _encoded(case, subject.location, report.world, report.verdict))
+    _write_whole(path.with_suffix(".py"), text.encode())
+    return Written(path, path.with_suffix(".py"))
+
+
+def write_case(case: Case, location: str, world: str, verdict: Verdict, folder: Path) -> Path:
+    """Store a failure of the subject declared at `location`, which is not at hand: the JSON file, without a script."""
+    path = _place(folder, case)
+    _write_whole(path, _encoded(case, location, world, verdict))
+    return path
+
+
+def _encoded(case: Case, location: str, world: str, verdict: Verdict) -> bytes:
     content = {
         "schema": SCHEMA,
-        "location": subject.location,
-        "world": report.world,
-        "kind": report.verdict.kind,
-        "headline": report.verdict.headline,
-        "lines": [list(line) for line in report.verdict.lines],
+        "location": location,
+        "world": world,
+        "kind": verdict.kind,
+        "headline": verdict.headline,
+        "lines": [list(line) for line in verdict.lines],
         "case": case.data(),
     }
+    return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+
+
+def _place(folder: Path, case: Case) -> Path:
+    """The file of a case in `folder`, under a name that no other case has."""
     digest = hashlib.sha256(case.key()).hexdigest()
-    encoded = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
     folder.mkdir(parents=True, exist_ok=True)
     for length in range(4, len(digest)):
-        stem = f"{_safe(report.subject)}-{report.check}-{digest[:length]}"
-        path = folder / f"{stem}.json"
+        path = folder / f"{_safe(case.subject)}-{case.check}-{digest[:length]}.json"
         if not path.exists() or _holds(path, case):
             break
-    text = script(case, report, subject, path.name)
-    for target, data in ((path, encoded), (path.with_suffix(".py"), text.encode())):
-        _write_whole(target, data)
-    return Written(path, path.with_suffix(".py"))
+    return path
 
 
 def read(path: Path | str) -> Stored:
     """The reproducer in a file. Raises :class:`BadReproducer`, which says what is wrong with it."""
     try:
         content = msgspec.json.decode(Path(path).read_bytes(), type=_File)
-        stored_case = content.case
-        check_named(stored_case.check)
-        if stored_case.ranks < 1:
-            raise ValueError(f"ranks: at least 1, not {stored_case.ranks}")
-        parameters = from_data(stored_case.parameters)
+        check_named(content.case.check)
+        case = content.case.case()
     except OSError as error:
         raise BadReproducer(f"{path}: {error.strerror or error}") from None
     except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
         raise BadReproducer(f"{path}: {error}") from None
-    case = Case(
-        stored_case.subject,
-        stored_case.check,
-        stored_case.ranks,
-        parameters,
-        stored_case.setting,
-        stored_case.schedule,
-    )
     return Stored(case, content.location, content.world, content.kind, content.headline)
 
 

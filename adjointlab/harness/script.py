@@ -72,6 +72,41 @@ scale = pairing([np.abs(a) for a in Fx], [np.abs(b) for b in y], counted_y)
 raise SystemExit(0 if abs(left - right) <= {tolerance!r} * scale else 1)
 '''
 
+_BARE = '''"""{headline}
+
+{lines}
+
+Run with: mpiexec -n {ranks} python {name}
+It makes the operator and calls it forward and adjoint, with the values of this case. (Nobody has lived to tell which spaces
+it has, so adjointlab is needed to draw them.)
+"""
+
+from mpi4py import MPI
+from adjointlab.values import Draw, local_values
+{imports}
+
+comm = MPI.COMM_WORLD
+rank = comm.Get_rank()
+if comm.Get_size() != {ranks}:
+    if rank == 0:
+        print("this case needs: mpiexec -n {ranks} python " + __file__)
+    raise SystemExit(2)
+
+{setup}
+
+
+def drawn(space, side):
+    values = [local_values(space, i, rank, Draw({seed}, 0, side, 8)) for i in range(len(space.tensors))]
+    return [{convert} for array in values]
+
+
+print("rank", rank, "calls forward", flush=True)
+operator.forward(*drawn(operator.domain, "primal"))
+print("rank", rank, "calls adjoint", flush=True)
+operator.adjoint(*drawn(operator.codomain.dual, "dual"))
+print("rank", rank, "has come back", flush=True)
+'''
+
 
 def script(case: Case, report: Report, subject: Subject, name: str) -> str:
     """The text of the script for `case`; `name` is the file name of the reproducer beside it.
@@ -82,16 +117,11 @@ def script(case: Case, report: Report, subject: Subject, name: str) -> str:
     spaces = report.spaces
     lines = [f"{label}: {text}" for label, text in report.verdict.lines if label != "traceback"]
     if spaces is None:
-        return _unreachable(case, report, subject, lines)
+        return _bare(case, report, subject, lines, name)
     _, attribute = _origin(subject)
     library = case.setting.library
-    imports = [_import(subject)]
     parameters = dict(case.parameters)
-    needed = sorted(_names(parameters))
-    if needed:
-        imports.insert(0, f"from adjointlab import {', '.join(needed)}")
-    if library == "torch":
-        imports.insert(0, "import torch")
+    imports = _imports(subject, parameters, library)
     bound = 8
     return _TEMPLATE.format(
         headline=f"{report.subject}: {report.verdict.headline}",
@@ -182,10 +212,29 @@ def _numpy_dtype(tensor: Tensor) -> str:
     return "float32" if tensor.dtype == "bfloat16" else tensor.dtype
 
 
-def _unreachable(case: Case, report: Report, subject: Subject, lines: list[str]) -> str:
+def _imports(subject: Subject, parameters: Mapping[str, Any], library: str) -> list[str]:
+    needed = sorted(_names(parameters))
+    names = [f"from adjointlab import {', '.join(needed)}"] if needed else []
+    return [*(["import torch"] if library == "torch" else []), *names, _import(subject)]
+
+
+def _bare(case: Case, report: Report, subject: Subject, lines: list[str], name: str) -> str:
+    """A script for a case of which no rank has come back with its spaces."""
     text = "\n".join(lines)
+    if not subject.is_layer:
+        parameters, library = dict(case.parameters), case.setting.library
+        return _BARE.format(
+            headline=f"{report.subject}: {report.verdict.headline}",
+            lines=text or "(no details)",
+            ranks=case.ranks,
+            name=Path(name).with_suffix(".py").name,
+            imports="\n".join(_imports(subject, parameters, library)),
+            setup=_setup(subject, _origin(subject)[1], parameters),
+            seed=case.setting.seed,
+            convert="torch.from_numpy(array)" if library == "torch" else "array",
+        )
     return (
         f'"""{report.subject}: {report.verdict.headline}\n\n{text}\n\n'
-        "The operator could not be made, so there are no spaces to draw vectors from; replay the JSON file beside\n"
+        "No rank has come back, so there are no spaces to draw vectors from; replay the JSON file beside\n"
         f'this script instead.\n\nParameters: {to_data(case.parameters)!r}\n"""\n'
     )

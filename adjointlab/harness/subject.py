@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -13,7 +14,8 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from adjointlab import arrays as array_libraries
 from adjointlab.checks.placement import ORDERS
-from adjointlab.harness.adapters import Differentiable, FunctionPair
+from adjointlab.harness.adapters import Differentiable, FunctionPair, make_layer, make_twin
+from adjointlab.layer import Prepare, elementwise
 from adjointlab.operator import LinearOperator
 from adjointlab.space import Space
 
@@ -44,6 +46,7 @@ class Subject:
     orders: tuple[str, ...] = ORDERS
     ranks: tuple[int, ...] = (1, 2, 3, 4, 8)
     every: Callable[..., Iterable[tuple[int, Mapping[str, Any]]]] | None = None
+    is_layer: bool = False
 
     @property
     def location(self) -> str:
@@ -105,6 +108,9 @@ def subject(
     forward: Callable[..., Any] | None = None,
     adjoint: Callable[..., Any] | None = None,
     autograd: Any = None,
+    layer: Callable[..., Any] | None = None,
+    sequential: Callable[..., Any] | None = None,
+    prepare: Prepare = elementwise,
     reference: Callable[..., Any] | None = None,
     arrays: Sequence[str] | None = None,
     orders: Sequence[str] = ORDERS,
@@ -121,7 +127,13 @@ def subject(
     - `forward` and `adjoint`: functions called as ``forward(comm, *x, **arguments)``, where the dictionary also has
       the spaces `domain` and `codomain`, which are not passed on;
     - `autograd`: a `torch.autograd.Function`, applied to ``(*x, comm, *arguments.values())``, or any differentiable
-      function of torch tensors, called as ``function(comm, *x, **arguments)``; with the spaces as above.
+      function of torch tensors, called as ``function(comm, *x, **arguments)``; with the spaces as above;
+    - `layer` and `sequential`: what makes a `torch.nn.Module` on each rank, called as ``layer(comm, **arguments)``, and
+      its sequential twin, called as ``sequential(**arguments)``. The module has the spaces of its inputs and outputs as
+      `domain` and `codomain`, and those of its parameters and buffers as `parameter_space` and `buffer_space` (tensors
+      named as both modules name them), or the dictionary has them under these names. `rounding`, of the module or of the
+      dictionary, says how far results may differ, relative to the largest (default 0: exact on small integers), and
+      ``training`` puts both into a mode. ``prepare(*inputs)`` makes legal inputs of drawn ones, element by element.
 
     `reference` is the sequential twin: it takes the global tensors and ``**arguments``. `arrays` are the libraries
     to draw inputs from, `orders` the memory orders of inputs and cotangents, `ranks` the numbers of ranks.
@@ -130,8 +142,15 @@ def subject(
 
     Raises :class:`SubjectError` that says what is missing.
     """
-    target, build, kind = _builder(operator, forward, adjoint, autograd)
-    libraries = tuple(arrays) if arrays else (("torch",) if autograd is not None else ("numpy",))
+    if layer is not None or sequential is not None:
+        if layer is None or sequential is None or any((operator, forward, adjoint, autograd, reference)):
+            raise SubjectError("@subject(layer=..., sequential=...) takes both, and no other kind of subject")
+        target, kind = layer, "layer"
+        build: Callable[..., Any] = partial(make_layer, layer, prepare)
+        reference = partial(make_twin, sequential)
+    else:
+        target, build, kind = _builder(operator, forward, adjoint, autograd)
+    libraries = tuple(arrays) if arrays else ("torch",) if autograd or layer else ("numpy",)
     if unknown := set(orders) - set(ORDERS):
         raise SubjectError(f"orders: {sorted(unknown)} are not among {', '.join(ORDERS)}")
 
@@ -150,6 +169,7 @@ def subject(
             orders=tuple(orders),
             ranks=tuple(ranks),
             every=every,
+            is_layer=kind == "layer",
         )
 
     if kind == "strategy":

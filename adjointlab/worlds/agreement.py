@@ -18,6 +18,7 @@ from adjointlab.worlds.call import Call
 from adjointlab.worlds.control import TOKEN, Control, Token
 from adjointlab.worlds.guard import Guard, Revoked
 from adjointlab.worlds.immortal import make_immortal
+from adjointlab.worlds.world import Exhausted
 
 __all__ = ["Agreements"]
 
@@ -69,7 +70,13 @@ class Agreements:
             self._pending.append(creation)
             raise
         del self._tokens[run, key]
-        return creation.carry_out()
+        try:
+            return creation.carry_out()
+        except MPI.Exception as problem:
+            if self._guard.is_littered:
+                # Not what user code has made is too much, but what is left of runs that failed.
+                raise Exhausted(str(problem)) from problem
+            raise
 
     def honour(self) -> None:
         """Join the pending creations that have been agreed after all; call it while idle."""

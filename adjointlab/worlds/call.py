@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
 from mpi4py import MPI
 
-from adjointlab import MPI as ours
+from adjointlab.worlds.places import user_frame
 
-__all__ = ["Call", "Place", "caller", "is_ours"]
+__all__ = ["Call", "Place", "caller", "place_of"]
 
 _P2P_SEND: Final = ("buf", "dest", "tag")
 _P2P_RECEIVE: Final = ("buf", "source", "tag")
@@ -38,8 +36,6 @@ _OBJECT_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
     "reduce": ("sendobj", "op", "root"),
 }
 _SHOWN: Final = frozenset({"dest", "source", "tag", "sendtag", "recvtag", "root"})
-# Frames of these files are the world's own.
-_WORLDS: Final = (str(Path(__file__).parent) + os.sep, str(ours.__file__))
 
 
 class Call(NamedTuple):
@@ -84,11 +80,6 @@ def _constant(key: str, value: Any) -> Any:
     return value
 
 
-def is_ours(filename: str) -> bool:
-    """Whether it is a file of the worlds."""
-    return filename.startswith(_WORLDS)
-
-
 class Place(NamedTuple):
     """A line of code, cheap to note."""
 
@@ -99,9 +90,15 @@ class Place(NamedTuple):
         return f"{self.code.co_filename}:{self.line}"
 
 
+def place_of(code: CodeType, instruction: int) -> Place:
+    """The line that an instruction stands in."""
+    for start, end, line in code.co_lines():
+        if start <= instruction < end and line is not None:
+            return Place(code, line)
+    return Place(code, code.co_firstlineno)
+
+
 def caller() -> Place:
-    """The innermost frame outside the worlds."""
-    frame = sys._getframe(1)
-    while is_ours(frame.f_code.co_filename) and frame.f_back is not None:
-        frame = frame.f_back
+    """The line of user code that calls."""
+    frame = user_frame(sys._getframe(1))
     return Place(frame.f_code, frame.f_lineno)

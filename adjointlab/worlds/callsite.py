@@ -15,8 +15,6 @@ __all__ = ["Call", "call_here"]
 # Frames of these files are the world's own; the caller is the innermost frame outside.
 _WORLD = (str(Path(__file__).parent) + os.sep, str(MPI.__file__))
 
-_NAMES = {getattr(MPI, name): name for name in ("ANY_SOURCE", "ANY_TAG", "PROC_NULL", "ROOT", "UNDEFINED")}
-
 
 class Call:
     """A call: its name, the arguments worth showing, and where it was made."""
@@ -55,4 +53,4 @@ def call_here(name: str, *arguments: tuple[str, Any]) -> Call:
 def _word(value: Any) -> str:
     if isinstance(value, MPI.Op):
         return value.value
-    return _NAMES.get(value, str(value)) if type(value) is int else str(value)
+    return str(value)

@@ -32,7 +32,20 @@ class Disagreement(Exception):
 class Entry:
     """What one rank brings to a collective, where it wants the result, and what it thinks the others bring."""
 
-    __slots__ = ("_buffer", "compute", "counts", "kind", "op", "receive", "root", "send", "signature")
+    __slots__ = (
+        "_buffer",
+        "_poisoned",
+        "_sent",
+        "_watched",
+        "compute",
+        "counts",
+        "kind",
+        "op",
+        "receive",
+        "root",
+        "send",
+        "signature",
+    )
 
     def __init__(
         self,
@@ -54,6 +67,9 @@ class Entry:
         self.op: Any = op
         self.counts = counts
         self._buffer: Flat | None = None
+        self._poisoned: list[bytes] = []
+        self._watched: Elements | Blocks | None = None
+        self._sent: list[bytes] = []
         some = send or receive
         # What all ranks must agree on; a rank has no say where it has None.
         self.signature = (
@@ -63,7 +79,7 @@ class Entry:
             count,
         )
         if send is not None and receive is not None and _overlap(send, receive):
-            raise MPI.Exception(f"{kind}: the send and receive buffers must not be aliased")
+            raise MPI.Exception(f"{kind}: the send and receive buffers must not be aliased", MPI.ERR_BUFFER)
 
     @property
     def contribution(self) -> Flat:
@@ -71,6 +87,21 @@ class Entry:
         own = self.receive if self.send is None else self.send
         assert own is not None
         return own.array
+
+    def watch(self) -> None:
+        """Its owner goes on while it is under way: note what the send buffer holds."""
+        if self.send is not None:
+            self._watched, self._sent = self.send, _contents(self.send)
+
+    def misuse(self) -> str:
+        """What its owner has done to buffers that are not its own before :meth:`finish`."""
+        if self._watched is not None and _contents(self._watched) != self._sent:
+            return "changed the send buffer"
+        if self._buffer is not None and self.receive is not None:
+            its = self.receive._replace(array=self._buffer)
+            if _contents(its) != self._poisoned:
+                return "wrote into the receive buffer"
+        return ""
 
     def hold(self) -> None:
         """Read the send buffer now."""
@@ -84,6 +115,7 @@ class Entry:
             self.receive = self.receive._replace(array=self._buffer.copy())
             for stretch in _stretches(self.receive):
                 poison(self._buffer[stretch])
+            self._poisoned = _contents(self.receive._replace(array=self._buffer))
 
     def finish(self) -> Any:
         """The owner takes its buffers back."""
@@ -97,6 +129,10 @@ def _stretches(buffer: Elements | Blocks) -> list[slice]:
     if isinstance(buffer, Elements):
         return [slice(None)]
     return [slice(start, start + n) for start, n in zip(buffer.displacements, buffer.counts, strict=True)]
+
+
+def _contents(buffer: Elements | Blocks) -> list[bytes]:
+    return [buffer.array[stretch].tobytes() for stretch in _stretches(buffer)]
 
 
 def _overlap(send: Elements | Blocks, receive: Elements | Blocks) -> bool:

@@ -14,7 +14,7 @@ __all__ = ["COMMUNICATOR_MAKERS", "GRID_MAKERS", "duplicate"]
 
 
 def duplicate(comm: Any, members: Sequence[int], grid: Grid | None = None, kind: str = "Dup") -> ObjectEntry:
-    """A new communicator of `members`, whom all that come know alike; the others get `COMM_NULL`."""
+    """A new communicator of `members`, ranks of the run whom all that come know alike; the others get `COMM_NULL`."""
 
     def compute(entries: Sequence[ObjectEntry]) -> None:
         made = comm.new_context(members, grid)
@@ -28,6 +28,7 @@ def duplicate(comm: Any, members: Sequence[int], grid: Grid | None = None, kind:
 
 def _by_color(comm: Any, kind: str, color: Any, key: int, grid: Grid | None = None) -> ObjectEntry:
     def compute(entries: Sequence[ObjectEntry]) -> None:
+        members = comm.Get_group().members
         colors: dict[Any, list[tuple[int, int]]] = {}
         for rank, entry in enumerate(entries):
             its_color, its_key = entry.parcel
@@ -35,7 +36,7 @@ def _by_color(comm: Any, kind: str, color: Any, key: int, grid: Grid | None = No
                 colors.setdefault(its_color, []).append((its_key, rank))
         for each in colors.values():
             ranks = [rank for _key, rank in sorted(each)]
-            made = comm.new_context(ranks, grid)
+            made = comm.new_context([members[rank] for rank in ranks], grid)
             for rank in ranks:
                 entries[rank].handed = made
 
@@ -43,14 +44,14 @@ def _by_color(comm: Any, kind: str, color: Any, key: int, grid: Grid | None = No
 
 
 def Dup(comm: Any, info: Any = None) -> ObjectEntry:
-    return duplicate(comm, range(comm.size), comm.grid)
+    return duplicate(comm, comm.Get_group().members, comm.grid)
 
 
 def Split(comm: Any, color: int = 0, key: int = 0) -> ObjectEntry:
     if is_undefined(color):
         return _by_color(comm, "Split", None, key)
     if color < 0:
-        raise MPI.Exception(f"Invalid color {color}: must be nonnegative or UNDEFINED")
+        raise MPI.Exception(f"Invalid color {color}: must be nonnegative or UNDEFINED", MPI.ERR_ARG)
     return _by_color(comm, "Split", color, key)
 
 
@@ -60,10 +61,11 @@ def Split_type(comm: Any, split_type: int, key: int = 0, info: Any = None) -> Ob
 
 
 def Create(comm: Any, group: Group) -> ObjectEntry:
-    ranks = group.Translate_ranks(None, comm.Get_group())
-    if MPI.UNDEFINED in ranks:
-        raise MPI.Exception(f"Invalid group {group}: not all its members are in the communicator")
-    return duplicate(comm, ranks, kind="Create")
+    if not comm.Get_group().includes(group):
+        raise MPI.Exception(
+            f"Invalid group {group}: not all its members are in the communicator", MPI.ERR_GROUP
+        )
+    return duplicate(comm, group.members, kind="Create")
 
 
 def Create_cart(
@@ -77,9 +79,10 @@ def Create_cart(
     grid = Grid(extents, tuple(bool(period) for period in periods))
     if grid.size > comm.size or min(extents, default=1) < 0:
         raise MPI.Exception(
-            f"Invalid argument: the communicator has {comm.size} ranks, and the grid {extents} {grid.size}"
+            f"Invalid argument: the communicator has {comm.size} ranks, and the grid {extents} {grid.size}",
+            MPI.ERR_ARG,
         )
-    return duplicate(comm, range(grid.size), grid, kind="Create_cart")
+    return duplicate(comm, comm.Get_group().members[: grid.size], grid, kind="Create_cart")
 
 
 def Sub(comm: Any, remain_dims: Sequence[bool]) -> ObjectEntry:

@@ -24,6 +24,7 @@ __all__ = [
     "is_in_place",
     "is_null",
     "is_undefined",
+    "note_cancelled",
     "op",
     "root",
     "source",
@@ -147,9 +148,17 @@ def fill_status(status: Any, source: int, tag: int, nbytes: int) -> None:
     status.count = nbytes
 
 
+def note_cancelled(status: Any) -> None:
+    """Write into `status`, ours or mpi4py's, that there is no message because the receive was cancelled."""
+    if isinstance(status, MPI.Status):
+        status.cancelled = True
+    elif status is not None:
+        status.Set_cancelled(True)
+
+
 def from_mpi4py(value: Any) -> Any:
     """adjointlab's constant for mpi4py's (an integer is read as a rank); whatever is no constant comes back as it is."""
-    if type(value) is int:
+    if type(value) is int or type(value) is MPI.Constant:
         return source(value)
     mpi = _mpi4py()
     if mpi is None:
@@ -166,7 +175,7 @@ def to_mpi4py(value: Any) -> Any:
 
     Whatever is no constant comes back as it is. For a communicator that stands on mpi4py, so mpi4py is imported.
     """
-    if type(value) is int:
+    if type(value) is int or type(value) is MPI.Constant:
         return _ours_to_theirs().get(value, value) if value < 0 else value
     if isinstance(value, list | tuple):
         return type(value)(to_mpi4py(item) for item in value)

@@ -7,13 +7,15 @@ different collectives, or with arguments that do not fit, are told so and called
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from adjointlab.worlds.callsite import Call
 from adjointlab.worlds.collectives import Disagreement
 from adjointlab.worlds.groups import Grid
-from adjointlab.worlds.matching import Liberties, Mailbox
+from adjointlab.worlds.matching import Mailbox
 from adjointlab.worlds.scheduler import Pending, Scheduler, Strand, Unwound
+from adjointlab.worlds.schedules.strategy import Strategy
 from adjointlab.worlds.world import Blocked, Finding
 
 __all__ = ["Context", "Participation"]
@@ -31,11 +33,20 @@ class Participation(Pending):
         self.entry = entry
         self._meeting = meeting
 
+    @property
+    def place(self) -> str:
+        """The communicator, in words."""
+        return self._meeting.place()
+
     def waits_for(self) -> tuple[int, ...]:
         meeting = self._meeting
         return tuple(
             member for member, part in zip(meeting.members, meeting.parts, strict=True) if part is None
         )
+
+    def misuse(self) -> str:
+        misuse: str = self.entry.misuse()
+        return misuse
 
     def finish(self) -> Any:
         self._meeting.settle()
@@ -48,10 +59,11 @@ class Participation(Pending):
 class Meeting:
     """A collective in progress."""
 
-    __slots__ = ("_due", "agreed", "by", "members", "missing", "parts")
+    __slots__ = ("_due", "agreed", "by", "members", "missing", "parts", "place")
 
-    def __init__(self, members: tuple[int, ...], first: Any, rank: int) -> None:
+    def __init__(self, members: tuple[int, ...], place: Callable[[], str], first: Any, rank: int) -> None:
         self.members = members
+        self.place = place
         self.parts: list[Participation | None] = [None] * len(members)
         self.missing = len(members)
         self._due: Callable[[], None] | None = None
@@ -93,18 +105,29 @@ class Context:
         self,
         members: tuple[int, ...],
         scheduler: Scheduler,
-        liberties: Liberties,
+        liberties: Strategy,
         findings: list[Finding],
         grid: Grid | None = None,
     ) -> None:
         self.members = members  # their ranks in the run, by their ranks here
+        self.places = {member: rank for rank, member in enumerate(members)}
         self.grid = grid
+        self.made: Call | None = None  # by which line of user code
         self.mailboxes = [Mailbox(scheduler, liberties, findings) for _ in members]
         self._scheduler = scheduler
         self._findings = findings
         self._liberties = liberties
         self._counts = [0] * len(members)  # of the collectives that each rank has called
         self._meetings: dict[int, Meeting] = {}
+
+    @cached_property
+    def name(self) -> str:
+        """What a communicator is called in reports that its ranks have not named."""
+        return "ranks " + " ".join(map(str, self.members))
+
+    def __str__(self) -> str:
+        made = "" if self.made is None else f", made at {self.made.where}"
+        return f"the communicator of {self.name}{made}"
 
     def take_part(
         self, rank: int, strand: Strand, call: Call, entry: Any, *, may_be_put_off: bool = False
@@ -115,7 +138,7 @@ class Context:
         self._scheduler.progress += 1
         meeting = self._meetings.get(number)
         if meeting is None:
-            meeting = self._meetings[number] = Meeting(self.members, entry, rank)
+            meeting = self._meetings[number] = Meeting(self.members, self.__str__, entry, rank)
         part = Participation(strand, call, entry, meeting)
         first = next((other for other in meeting.parts if other is not None), part)
         different = meeting.join(rank, part)

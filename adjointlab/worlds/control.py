@@ -12,15 +12,17 @@ from typing import Any, Final, NamedTuple
 
 from mpi4py import MPI
 
+from adjointlab.worlds.immortal import make_immortal
 from adjointlab.worlds.pausing import pause
 
-__all__ = ["COMMAND", "CREATION", "INTERRUPT", "REPORT", "Control", "Notice", "Token"]
+__all__ = ["COMMAND", "CREATION", "INTERRUPT", "REPORT", "STACKS", "Control", "Notice", "Token"]
 
 COMMAND: Final = 1  # leader to follower: run this; done
 REPORT: Final = 2  # follower to leader: my outcome
 NOTICE: Final = 3  # rank to rank: I have failed, do not wait for me
 TOKEN: Final = 4  # rank to rank: I am about to make this communicator
 INTERRUPT: Final = 5  # follower to leader: Ctrl-C
+STACKS: Final = 6  # rank to rank: show your stacks, the job is about to end
 CREATION: Final = 100  # and upwards: tags for making communicators (Open MPI sends messages with them)
 
 
@@ -56,6 +58,13 @@ class Control:
         if not request.Test():
             self._sending = [sending for sending in self._sending if not sending.Test()]
             self._sending.append(request)
+
+    def ask_for_stacks(self) -> None:
+        """Ask all others for their stacks, from any thread, shortly before the end."""
+        if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+            for rank in range(self.size):
+                if rank != self.rank:
+                    make_immortal(self.comm.isend(self.rank, rank, STACKS))
 
     def poll(self, source: int, tag: int) -> Any:
         """The next message, or None if there is none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from adjointlab.worlds.context import Participation
 from adjointlab.worlds.matching import Send
 from adjointlab.worlds.scheduler import Strand
 from adjointlab.worlds.world import Blocked, Finding, Outcome, PeerFailed, Raised
@@ -24,7 +25,10 @@ class Diagnosis:
     def nobody_can_run(self, blocked: list[Strand]) -> None:
         """All ranks that are left wait for something that will not happen."""
         if not self._called_out_for_a_failure(blocked):
-            self._run.findings.append(Finding("deadlock", "\n".join(self._deadlock(blocked))))
+            crossed = self._crossed(blocked)
+            kind = "deadlock" if crossed is None else "mismatched collective"
+            lines = [] if crossed is None else [crossed]
+            self._run.findings.append(Finding(kind, "\n".join([*lines, *self._deadlock(blocked)])))
             self._condemn(blocked, Blocked)
 
     def nobody_gets_on(self, stuck: list[Strand]) -> None:
@@ -66,6 +70,24 @@ class Diagnosis:
                     yield f"  rank {member} has not received {message}"
         if any(isinstance(pending, Send) for strand in blocked for pending in strand.waiting):
             yield "  (a send may wait until it is received: MPI promises no buffering)"
+
+    def _crossed(self, blocked: list[Strand]) -> str | None:
+        """Two ranks that call the collectives of two communicators in different orders, if that is what it is."""
+        parts = {
+            strand.rank: part
+            for strand in blocked
+            for part in strand.waiting
+            if isinstance(part, Participation)
+        }
+        for rank, mine in parts.items():
+            for other in mine.waits_for():
+                yours = parts.get(other)
+                if yours is not None and rank in yours.waits_for():
+                    return (
+                        f"rank {rank} and rank {other} call collectives of two communicators in different orders\n"
+                        f"  rank {rank} is in one of {mine.place}\n  rank {other} is in one of {yours.place}"
+                    )
+        return None
 
     def _sitting(self, strand: Strand) -> str:
         strands = self._run.scheduler.strands

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from adjointlab import MPI
+from adjointlab.shared import shared_property
 
 __all__ = ["Grid", "Group"]
 
@@ -24,44 +25,52 @@ class Group:
         return len(self.members)
 
     def Get_rank(self) -> int:
-        return self._index(self._here)
+        return self._places.get(self._here, MPI.UNDEFINED)
 
     size = property(Get_size)
     rank = property(Get_rank)
 
     def Incl(self, ranks: Sequence[int]) -> Group:
-        return Group([self._member(rank) for rank in ranks], self._here)
+        return Group(self._members_at(ranks), self._here)
 
     def Excl(self, ranks: Sequence[int]) -> Group:
-        out = {self._member(rank) for rank in ranks}
+        out = set(self._members_at(ranks))
         return Group([member for member in self.members if member not in out], self._here)
 
     def Union(self, other: Group) -> Group:
         return Group(dict.fromkeys(self.members + other.members), self._here)
 
     def Intersection(self, other: Group) -> Group:
-        return Group([member for member in self.members if member in other.members], self._here)
+        return Group([member for member in self.members if member in other._places], self._here)
 
     Intersect = Intersection
 
     def Difference(self, other: Group) -> Group:
-        return Group([member for member in self.members if member not in other.members], self._here)
+        return Group([member for member in self.members if member not in other._places], self._here)
 
     def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
         """For each of `ranks` of this group, its rank in `group` (default: in this one), or `UNDEFINED`."""
-        listed = range(len(self.members)) if ranks is None else ranks
-        return [(group or self)._index(self._member(rank)) for rank in listed]
+        listed = self.members if ranks is None else self._members_at(ranks)
+        places = self._places if group is None else group._places
+        return [places.get(member, MPI.UNDEFINED) for member in listed]
 
     def Free(self) -> None:
         """Nothing to release."""
 
-    def _index(self, member: int) -> int:
-        return self.members.index(member) if member in self.members else MPI.UNDEFINED
+    def includes(self, other: Group) -> bool:
+        """Whether all members of the other group are members of this one."""
+        return self._places.keys() >= set(other.members)
 
-    def _member(self, rank: int) -> int:
-        if not 0 <= rank < len(self.members):
-            raise MPI.Exception(f"Invalid rank {rank} in a group of {len(self.members)}")
-        return self.members[rank]
+    @shared_property
+    def _places(self) -> dict[int, int]:
+        """The rank here of each member."""
+        return {member: rank for rank, member in enumerate(self.members)}
+
+    def _members_at(self, ranks: Sequence[int]) -> list[int]:
+        for rank in (min(ranks), max(ranks)) if len(ranks) else ():
+            if not 0 <= rank < len(self.members):
+                raise MPI.Exception(f"Invalid rank {rank} in a group of {len(self.members)}", MPI.ERR_RANK)
+        return list(map(self.members.__getitem__, ranks))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Group) and self.members == other.members
@@ -88,7 +97,7 @@ class Grid:
     def coordinates(self, rank: int) -> list[int]:
         """Where `rank` stands."""
         if not 0 <= rank < self.size:
-            raise MPI.Exception(f"Invalid rank {rank} in a grid of {self.size}")
+            raise MPI.Exception(f"Invalid rank {rank} in a grid of {self.size}", MPI.ERR_RANK)
         found = []
         for extent in reversed(self.dims):
             rank, at = divmod(rank, extent)
@@ -100,14 +109,18 @@ class Grid:
         rank = 0
         for dim, (at, extent, period) in enumerate(zip(coordinates, self.dims, self.periods, strict=True)):
             if not period and not 0 <= at < extent:
-                raise MPI.Exception(f"coordinate {at} of dimension {dim} must be between 0 and {extent - 1}")
+                raise MPI.Exception(
+                    f"coordinate {at} of dimension {dim} must be between 0 and {extent - 1}", MPI.ERR_ARG
+                )
             rank = rank * extent + at % extent
         return rank
 
     def shift(self, rank: int, direction: int, displacement: int) -> tuple[int, int]:
         """Whom `rank` receives from and sends to for a shift along `direction`; `PROC_NULL` beyond an edge."""
         if not 0 <= direction < len(self.dims):
-            raise MPI.Exception(f"Invalid direction {direction} in a grid of {len(self.dims)} dimensions")
+            raise MPI.Exception(
+                f"Invalid direction {direction} in a grid of {len(self.dims)} dimensions", MPI.ERR_ARG
+            )
         here = self.coordinates(rank)
 
         def neighbour(step: int) -> int:

@@ -7,24 +7,26 @@ received, collectives called, requests open), from which the leader sees whether
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from mpi4py import MPI
 
 from adjointlab.worlds.call import Call, caller
 from adjointlab.worlds.control import NOTICE, Control, Notice
+from adjointlab.worlds.fingerprints import Account, Fingerprint, Note, account, fingerprint
 from adjointlab.worlds.immortal import make_immortal
-from adjointlab.worlds.pausing import give_way, pause
+from adjointlab.worlds.pausing import give_way, pause, processors
 from adjointlab.worlds.world import Blocked, PeerFailed
 
-__all__ = ["QUICK_POLLS", "Books", "Guard", "Revoked"]
+__all__ = ["Books", "Guard", "Revoked"]
 
-#: Polls that a wait makes before it looks at anything else.
-QUICK_POLLS: Final = 60
+# Polls that a wait makes before it looks at anything else: some 60 microseconds' worth where each rank has a processor,
+# and few where the rank that is waited for may need this one.
+_QUICK_POLLS: Final = 600
+_QUICK_POLLS_IN_A_CROWD: Final = 60
 _POLLS_BETWEEN_LOOKS: Final = 16
 
 CommKey = tuple[tuple[int, ...], int]  # the ranks of a communicator, and which one of these ranks it is
@@ -40,9 +42,7 @@ class Books:
 
     sent: tuple[int, ...]  # messages, by rank of destination
     received: int
-    collectives: dict[
-        CommKey, tuple[int, int, str]
-    ]  # how many, a checksum of their names, the last one's name
+    collectives: dict[CommKey, Account]
     left_open: tuple[str, ...]  # requests
     abandoned: bool  # whether a wait was given up
     polling: bool  # the rank was blocked in a loop of polls
@@ -52,9 +52,12 @@ class Books:
 class Guard:
     """The revocable wait, and the books, of this process."""
 
-    def __init__(self, control: Control, patience: float) -> None:
+    def __init__(self, control: Control, patience: float, *, strict: bool = False) -> None:
         self.patience = patience
+        self.strict = strict  # collectives are compared before they are carried out
         self.control = control
+        self._words: dict[Any, Any] = {}
+        self.quick = range(_QUICK_POLLS if control.size <= processors() else _QUICK_POLLS_IN_A_CROWD)
         self.begin(0, 0)
 
     def begin(self, run: int, ranks: int) -> None:
@@ -65,9 +68,12 @@ class Guard:
         self.polls = 0  # unsuccessful ones in a row
         self.sent = [0] * ranks
         self.received = 0
-        self.trails: dict[CommKey, list[str]] = {}
+        self.trails: dict[CommKey, list[Note]] = {}
         self.open: dict[int, Any] = {}  # requests by id
         self.abandoned = False
+        self.is_littered = False  # earlier runs have left many communicators behind
+        self.in_wait = False
+        self.expired = False  # the run has lasted so long that this wait has to end, whatever its patience
         self._polled_since = 0.0
         self._polling = False
 
@@ -78,14 +84,14 @@ class Guard:
             for request in self.open.values():
                 make_immortal(request)
             self.open = {}
-        collectives = {
-            key: (len(trail), zlib.crc32(",".join(trail).encode()), trail[-1])
-            for key, trail in self.trails.items()
-            if trail
-        }
+        collectives = {key: account(trail, self._words) for key, trail in self.trails.items() if trail}
         abandoned = self.abandoned or self.departure is not None
         late = self.departure is None and self._others_are_blocked()
         return Books(tuple(self.sent), self.received, collectives, left_open, abandoned, self._polling, late)
+
+    def in_words(self, note: Note) -> Fingerprint:
+        """A noted call as the other ranks understand it."""
+        return fingerprint(note, self._words)
 
     def notify(self, *, blocked: bool) -> None:
         """Tell the other ranks of the run that this one has failed."""
@@ -97,7 +103,7 @@ class Guard:
         """Wait for `request`, which is abandoned when the wait is revoked."""
         test = request.Test
         try:
-            for _ in range(QUICK_POLLS):
+            for _ in self.quick:
                 if test(status):
                     return
             self.until(lambda: test(status), call)
@@ -112,16 +118,25 @@ class Guard:
         if self.departure is not None:
             raise Revoked
         started = perf_counter()
-        while True:
-            for _ in range(_POLLS_BETWEEN_LOOKS):
-                found = ready()
-                if found:
-                    self.polls = 0
-                    return found
-                give_way()
-            waited = perf_counter() - started
-            self._look(call, waited)
-            pause(waited)
+        self.in_wait = True
+        try:
+            while True:
+                for _ in range(_POLLS_BETWEEN_LOOKS):
+                    found = ready()
+                    if found:
+                        self.polls = 0
+                        return found
+                    give_way()
+                waited = perf_counter() - started
+                self._look(call, waited)
+                pause(waited)
+        finally:
+            self.in_wait = False
+
+    def expire(self) -> bool:
+        """The run has lasted too long: whether this rank is in a wait, which then ends."""
+        self.expired = True
+        return self.in_wait
 
     def polled(self, call: Call) -> None:
         """User code has polled in vain: a loop of such polls is a wait too."""
@@ -153,10 +168,16 @@ class Guard:
                 peers = tuple(sorted(notice.rank for notice in notices))
                 self.departure = PeerFailed(str(call), str(caller()), peers)
             raise Revoked
-        if waited > self.patience:
+        if waited > self.patience or self.expired:
             self.departure = Blocked(str(call), str(caller()), call.waits_for)
             self.notify(blocked=True)
             raise Revoked
+
+    def leave(self, call: Call) -> NoReturn:
+        """Leave `call`, which all its ranks know not to match: no need to tell them."""
+        if self.departure is None:
+            self.departure = Blocked(str(call), str(caller()), call.waits_for)
+        raise Revoked
 
     def forget(self, call: Call) -> None:
         """Strike a cancelled message from the books."""

@@ -7,17 +7,21 @@ on the way in. Freeing is put off until the run is known to have left the commun
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 from mpi4py import MPI
 
 from adjointlab import MPI as ours
 from adjointlab.worlds.agreement import Agreements
-from adjointlab.worlds.call import Call
+from adjointlab.worlds.buffers import elements
+from adjointlab.worlds.call import Call, Place, caller
 from adjointlab.worlds.constants import to_mpi4py
-from adjointlab.worlds.guard import QUICK_POLLS, Guard
+from adjointlab.worlds.fingerprints import Note, noter, shorthand
+from adjointlab.worlds.guard import Guard
 from adjointlab.worlds.guarded_objects import OBJECT_FORMS
 from adjointlab.worlds.guarded_request import GuardedRequest, ObjectReceive, fill
 
@@ -56,6 +60,8 @@ def native(value: Any) -> Any:
     kind = type(value)
     if kind is int:
         return value if value > -9000 else to_mpi4py(value)
+    if kind is ours.Constant:
+        return to_mpi4py(value)
     if kind is ours.Op:
         return _OPERATIONS[value]
     if kind is ours.Buffer or kind is ours.Datatype:
@@ -101,13 +107,14 @@ class GuardedComm:
         self.size: int = inner.size
         self.family = family
         self.guard = family.guard
+        self.made: Place | None = None  # by which line of user code
         self.freed: Any = None  # the communicator of MPI, once user code has called Free
         self.begin()
 
     def begin(self) -> None:
         """A run begins on this communicator."""
         self.key = (self.ranks, self.family.serial(self.ranks))
-        self.trail: list[str] = []  # the collectives called
+        self.trail: list[Note] = []  # the collectives called
         self.guard.trails[self.key] = self.trail
         self.posted: list[ObjectReceive] = []
         self.creations = 0
@@ -139,6 +146,10 @@ class GuardedComm:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} rank {self.rank} of {self.size}, ranks {self.ranks} of the run>"
 
+    def __str__(self) -> str:
+        made = "" if self.made is None else f", made at {self.made}"
+        return f"the communicator of ranks {' '.join(map(str, self.ranks))}{made}"
+
     def Get_rank(self) -> int:
         return self.rank
 
@@ -157,6 +168,15 @@ class GuardedComm:
 
     group = property(Get_group)
 
+    def Is_inter(self) -> bool:
+        return False
+
+    def Is_intra(self) -> bool:
+        return True
+
+    def Get_topology(self) -> int:
+        return int(self.inner.Get_topology())
+
     # Two-sided exchange
 
     def Sendrecv_replace(
@@ -173,8 +193,14 @@ class GuardedComm:
         shown = {"dest": dest, "sendtag": sendtag, "source": source, "recvtag": recvtag}
         self.count(dest, is_send=True)
         self.count(source, is_send=False)
-        request = self.inner.Isendrecv_replace(native(buf), dest, sendtag, source, recvtag)
-        self.finish((request, Call(self, "Sendrecv_replace", (buf,), shown, peer=source), status))
+        # Not Isendrecv_replace: its status is none that MPICH has filled.
+        array, kind = elements(buf, writable=True)
+        sending = self.inner.Isend([array.copy(), to_mpi4py(kind)], dest, sendtag)
+        receiving = self.inner.Irecv([array, to_mpi4py(kind)], source, recvtag)
+        self.finish(
+            (receiving, Call(self, "Sendrecv_replace", (buf,), shown, peer=source), status),
+            (sending, Call(self, "Sendrecv_replace", (buf,), shown, peer=dest), None),
+        )
 
     def Probe(self, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG, status: Any = None) -> bool:
         """Wait until a message can be received."""
@@ -260,6 +286,10 @@ class GuardedComm:
 
     Disconnect = Free
 
+    def unfreed(self) -> list[GuardedComm]:
+        """What this rank has made in this run, from whichever communicator, and not freed."""
+        return [comm for comm in self.family.derived if comm.freed is None]
+
     # What the builders and the files beside this one need
 
     def _derive(
@@ -271,34 +301,48 @@ class GuardedComm:
         *,
         alike: bool = True,
     ) -> Any:
+        call = call or Call(self, name)
+        shown = f"{name}{'' if arguments is None or not alike else arguments}"
+
         def checked(given: Sequence[Any]) -> Any:
-            names = {other_name for other_name, _ in given}
-            if len(names) > 1 or (alike and any(other != given[0][1] for _, other in given)):
-                calls = "; ".join(
-                    f"rank {rank} calls {other_name}({'' if other is None else other})"
-                    for rank, (other_name, other) in zip(self.ranks, given, strict=True)
-                )
-                raise ValueError(f"mismatched collective: {calls}")
+            if any(other != shown for other, _ in given):
+                self.guard.leave(call)
             return create([other for _, other in given])
 
+        self.note(shown, compared=False)
         self.creations += 1
-        inner = self.family.agreements.agree(
-            ("comm", self.key, self.creations),
-            self.ranks,
-            (name, arguments),
-            checked,
-            call or Call(self, name),
-        )
-        return self._adopt(inner)
+        key = ("comm", self.key, self.creations)
+        return self._adopt(self.family.agreements.agree(key, self.ranks, (shown, arguments), checked, call))
+
+    def note(
+        self, name: str, root: int | None = None, operation: Any = None, *, compared: bool = True
+    ) -> None:
+        """Put down a collective call that user code makes; compare it with the other ranks' where that is asked for."""
+        place = caller()
+        note = (name, root, operation, None, None, place.code, place.line)
+        self.trail.append(note)
+        if compared and self.guard.strict:
+            self.compare(note, Call(self, name, (), None if root is None else {"root": root}))
+
+    def compare(self, note: Note, call: Call) -> None:
+        """Wait until all ranks stand before this collective, and leave it where they call different ones."""
+        if self.size == 1:
+            return
+        self.creations += 1
+        key, mine = ("collective", self.key, self.creations), self.guard.in_words(note)
+        given = self.family.agreements.agree(key, self.ranks, mine, lambda given: given, call)
+        if any(given[0].difference(other) for other in given):
+            self.guard.leave(call)
 
     def _adopt(self, inner: Any) -> Any:
         if inner == MPI.COMM_NULL:
             return ours.COMM_NULL
         group = inner.Get_group()
-        ranks = _members(group, self)
+        ranks = _members(group, self, inner.size)
         group.Free()
         kind = GuardedCartcomm if isinstance(inner, MPI.Cartcomm) else GuardedComm
         comm = kind(inner, ranks, self.family)
+        comm.made = caller()
         self.family.derived.append(comm)
         return comm
 
@@ -402,13 +446,16 @@ class _Retired:
         self._reason = reason
 
     def __getattr__(self, name: str) -> Any:
-        raise RuntimeError(f"this communicator cannot be used: {self._reason}")
+        raise ours.Exception(f"this communicator cannot be used: {self._reason}", ours.ERR_COMM)
 
 
-def _members(group: MPI.Group, comm: GuardedComm) -> tuple[int, ...]:
-    """The ranks of the run in a group of `comm`'s ranks."""
+def _members(group: MPI.Group, comm: GuardedComm, size: int | None = None) -> tuple[int, ...]:
+    """The ranks of the run in a group of `comm`'s ranks; the first `size` of them, where it is given.
+
+    (MPICH's group of a grid smaller than its parent has the ranks left out too, at its end.)
+    """
     here = comm.inner.Get_group()
-    local = MPI.Group.Translate_ranks(group, list(range(group.size)), here)
+    local = MPI.Group.Translate_ranks(group, list(range(group.size if size is None else size)), here)
     here.Free()
     if MPI.UNDEFINED in local:
         raise ValueError(f"the group has ranks that are not in this communicator, which has {comm.size}")
@@ -424,15 +471,37 @@ def _peer(rank: int) -> int | None:
 
 def _collective(comm: GuardedComm, name: str) -> Callable[..., None]:
     start = getattr(comm.inner, "I" + name.lower())
-    guard, quick = comm.guard, range(QUICK_POLLS)
+    guard, quick = comm.guard, comm.guard.quick
+    note_of = noter(name, comm.size)
+    plain, index, root, operation = shorthand(name)
+    ndarray, getframe = np.ndarray, sys._getframe
+
+    def compared(*arguments: Any, **keywords: Any) -> None:
+        frame = sys._getframe(1)
+        note = note_of(arguments, keywords, frame.f_code, ~frame.f_lasti)
+        comm.trail.append(note)
+        comm.compare(note, Call(comm, name, arguments, keywords))
+        request = start(*map(native, arguments), **{key: native(value) for key, value in keywords.items()})
+        guard.wait(request, Call(comm, name, arguments, keywords))
 
     def call(*arguments: Any, **keywords: Any) -> None:
-        translated = [native(argument) for argument in arguments]
-        if keywords:
-            request = start(*translated, **{key: native(value) for key, value in keywords.items()})
+        frame = getframe(1)
+        # Nearly all calls have arrays and nothing else, and then microseconds count.
+        if (
+            len(arguments) == plain
+            and not keywords
+            and type(counted := arguments[index]) is ndarray
+            and type(arguments[~index]) is ndarray
+        ):
+            request = start(*arguments)
+            comm.trail.append(
+                (name, root, operation, counted.dtype, counted.size, frame.f_code, ~frame.f_lasti)
+            )
         else:
-            request = start(*translated)
-        comm.trail.append(name)
+            request = start(
+                *map(native, arguments), **{key: native(value) for key, value in keywords.items()}
+            )
+            comm.trail.append(note_of(arguments, keywords, frame.f_code, ~frame.f_lasti))
         guard.polls = 0
         test = request.Test
         for _ in quick:
@@ -440,15 +509,16 @@ def _collective(comm: GuardedComm, name: str) -> Callable[..., None]:
                 return
         guard.wait(request, Call(comm, name, arguments, keywords))
 
-    return call
+    return compared if guard.strict else call
 
 
 def _started_collective(comm: GuardedComm, name: str) -> Callable[..., GuardedRequest]:
-    start = getattr(comm.inner, name)
+    start, note_of = getattr(comm.inner, name), noter(name, comm.size)
 
     def call(*arguments: Any, **keywords: Any) -> GuardedRequest:
         request = start(*map(native, arguments), **{key: native(value) for key, value in keywords.items()})
-        comm.trail.append(name)
+        frame = sys._getframe(1)
+        comm.trail.append(note_of(arguments, keywords, frame.f_code, ~frame.f_lasti))
         return GuardedRequest(request, Call(comm, name, arguments, keywords), comm.guard)
 
     return call
@@ -456,7 +526,7 @@ def _started_collective(comm: GuardedComm, name: str) -> Callable[..., GuardedRe
 
 def _send(comm: GuardedComm, name: str) -> Callable[..., None]:
     start = getattr(comm.inner, {"Send": "Isend", "Ssend": "Issend"}[name])
-    guard, quick = comm.guard, range(QUICK_POLLS)
+    guard, quick = comm.guard, comm.guard.quick
 
     def call(buf: Any, dest: int, tag: int = 0) -> None:
         dest = native(dest)
@@ -495,7 +565,7 @@ def _receive(comm: GuardedComm, name: str) -> Callable[..., None]:
         guard.polls = 0
         if status is None:
             test = request.Test
-            for _ in range(QUICK_POLLS):
+            for _ in guard.quick:
                 if test():
                     return
         comm.finish((request, Call(comm, name, (buf, source, tag), peer=_peer(source)), status))
@@ -517,7 +587,7 @@ def _started_receive(comm: GuardedComm, name: str) -> Callable[..., GuardedReque
 
 def _sendrecv(comm: GuardedComm, name: str) -> Callable[..., None]:
     start_receive, start_send = comm.inner.Irecv, comm.inner.Isend
-    guard, quick = comm.guard, range(QUICK_POLLS)
+    guard, quick = comm.guard, comm.guard.quick
 
     def call(
         sendbuf: Any,
@@ -568,4 +638,4 @@ _BUILDERS: Final[dict[str, Callable[[GuardedComm, str], Callable[..., Any]]]] = 
     "Irecv": _started_receive,
     **dict.fromkeys(OBJECT_FORMS, _object_form),
 }
-_INTERNAL: Final = frozenset({"begin", "count", "finish", "retire", "unpack"})
+_INTERNAL: Final = frozenset({"begin", "compare", "count", "finish", "note", "retire", "unfreed", "unpack"})

@@ -132,16 +132,16 @@ def _bytes(buffer: Any, sizes: Any) -> list[Any]:
 
 
 def barrier(comm: Any) -> None:
-    comm.trail.append("barrier")
+    comm.note("barrier")
     _wait(comm, "barrier", comm.inner.Ibarrier())
 
 
 def bcast(comm: Any, obj: Any, root: int = 0) -> Any:
+    comm.note("bcast", root)
     is_root = comm.rank == root
     parcel: Any = _dumps(obj) if is_root else b""
     size = np.array([len(parcel)], dtype=np.int64)
     request = comm.inner.Ibcast(size, root)
-    comm.trail.append("bcast")
     _wait(comm, "bcast", request, root)
     if not is_root:
         parcel = bytearray(int(size[0]))
@@ -150,6 +150,7 @@ def bcast(comm: Any, obj: Any, root: int = 0) -> Any:
 
 
 def gather(comm: Any, sendobj: Any, root: int = 0) -> list[Any] | None:
+    comm.note("gather", root)
     return _gather(comm, "gather", sendobj, root)
 
 
@@ -159,7 +160,6 @@ def _gather(comm: Any, name: str, sendobj: Any, root: int) -> list[Any] | None:
     is_root = comm.rank == root
     sizes = np.empty(comm.size, dtype=np.int64) if is_root else None
     request = comm.inner.Igather(size, sizes, root)
-    comm.trail.append(name)
     _wait(comm, name, request, root)
     if sizes is None:
         _wait(comm, name, comm.inner.Igatherv([parcel, MPI.BYTE], None, root), root, parcel)
@@ -178,9 +178,9 @@ def scatter(comm: Any, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
         if len(objects) != comm.size:
             raise ValueError(f"scatter: expecting {comm.size} items, got {len(objects)}")
         parcels, sizes = _join([_dumps(obj) for obj in objects])
+    comm.note("scatter", root)
     size = np.empty(1, dtype=np.int64)
     request = comm.inner.Iscatter(sizes, size, root)
-    comm.trail.append("scatter")
     _wait(comm, "scatter", request, root)
     mine = bytearray(int(size[0]))
     sending = _bytes(parcels, sizes) if is_root else None
@@ -189,6 +189,7 @@ def scatter(comm: Any, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
 
 
 def allgather(comm: Any, sendobj: Any) -> list[Any]:
+    comm.note("allgather")
     return _allgather(comm, "allgather", sendobj)
 
 
@@ -196,7 +197,6 @@ def _allgather(comm: Any, name: str, sendobj: Any) -> list[Any]:
     parcel = _dumps(sendobj)
     sizes = np.empty(comm.size, dtype=np.int64)
     request = comm.inner.Iallgather(np.array([len(parcel)], dtype=np.int64), sizes)
-    comm.trail.append(name)
     _wait(comm, name, request)
     parcels = bytearray(int(sizes.sum()))
     request = comm.inner.Iallgatherv([parcel, MPI.BYTE], _bytes(parcels, sizes))
@@ -208,10 +208,10 @@ def alltoall(comm: Any, sendobj: Sequence[Any]) -> list[Any]:
     objects = list(sendobj)
     if len(objects) != comm.size:
         raise ValueError(f"alltoall: expecting {comm.size} items, got {len(objects)}")
+    comm.note("alltoall")
     parcels, sizes = _join([_dumps(obj) for obj in objects])
     coming = np.empty(comm.size, dtype=np.int64)
     request = comm.inner.Ialltoall(sizes, coming)
-    comm.trail.append("alltoall")
     _wait(comm, "alltoall", request)
     received = bytearray(int(coming.sum()))
     request = comm.inner.Ialltoallv(_bytes(parcels, sizes), _bytes(received, coming))
@@ -220,19 +220,23 @@ def alltoall(comm: Any, sendobj: Sequence[Any]) -> list[Any]:
 
 
 def reduce(comm: Any, sendobj: Any, op: Any = ours.SUM, root: int = 0) -> Any:
+    comm.note("reduce", root, op)
     gathered = _gather(comm, "reduce", sendobj, root)
     return None if gathered is None else fold(_constant(op), gathered)
 
 
 def allreduce(comm: Any, sendobj: Any, op: Any = ours.SUM) -> Any:
+    comm.note("allreduce", None, op)
     return fold(_constant(op), _allgather(comm, "allreduce", sendobj))
 
 
 def scan(comm: Any, sendobj: Any, op: Any = ours.SUM) -> Any:
+    comm.note("scan", None, op)
     return fold(_constant(op), _allgather(comm, "scan", sendobj)[: comm.rank + 1])
 
 
 def exscan(comm: Any, sendobj: Any, op: Any = ours.SUM) -> Any:
+    comm.note("exscan", None, op)
     earlier = _allgather(comm, "exscan", sendobj)[: comm.rank]
     return fold(_constant(op), earlier) if earlier else None
 

@@ -15,7 +15,7 @@ from mpi4py import MPI
 from adjointlab.worlds.call import Call, Place, caller
 from adjointlab.worlds.constants import source as source_as_ours
 from adjointlab.worlds.constants import tag as tag_as_ours
-from adjointlab.worlds.guard import QUICK_POLLS, Guard
+from adjointlab.worlds.guard import Guard
 
 __all__ = ["GuardedRequest", "ObjectReceive", "RequestStatics", "fill", "interposed"]
 
@@ -32,6 +32,7 @@ def fill(status: Any, found: MPI.Status) -> None:
         status.source = source_as_ours(found.Get_source())
         status.tag = tag_as_ours(found.Get_tag())
         status.nbytes = found.Get_count(MPI.BYTE)
+        status.cancelled = found.Is_cancelled()
 
 
 class RequestStatics:
@@ -182,7 +183,7 @@ class GuardedRequest(RevocableRequest):
         if self:
             found = self._found(status)
             test = super().Test
-            for _ in range(QUICK_POLLS):
+            for _ in self.guard.quick:
                 if test(found):
                     break
             else:
@@ -277,11 +278,16 @@ class ObjectReceive:
         return True
 
     def test(self, status: Any = None) -> tuple[bool, Any]:
-        return (True, self.value) if self.Test(status) else (False, None)
+        return (True, self._handed_over()) if self.Test(status) else (False, None)
 
     def wait(self, status: Any = None) -> Any:
         self.Wait(status)
-        return self.value
+        return self._handed_over()
+
+    def _handed_over(self) -> Any:
+        """The object, once: a request that is complete has nothing to give."""
+        value, self.value = self.value, None
+        return value
 
     def Cancel(self) -> None:
         """Withdraw it, unless its message is here already."""

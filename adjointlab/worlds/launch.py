@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from adjointlab.worlds.watchdog import Watchdog
     from adjointlab.worlds.world import World
 
 __all__ = ["is_launched", "launched_rank", "open_world"]
@@ -29,15 +30,17 @@ def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
     return int(next(given, "0"))
 
 
-def open_world(kind: str = "auto", ranks: int = 8) -> World:
+def open_world(
+    kind: str = "auto", ranks: int = 8, *, strict: bool = False, watchdog: Watchdog | None = None
+) -> World:
     """The world called `kind`: "simulated" with `ranks` ranks, "mpi", or "auto" for the one that fits this process.
 
-    Collective for the MPI world, whose size the launcher decides.
+    Collective for the MPI world, whose size the launcher decides, and which `strict` is about.
     """
     if kind == "mpi" or (kind == "auto" and is_launched()):
         from adjointlab.worlds.mpi import MPIWorld
 
-        return MPIWorld()
+        return MPIWorld(strict=strict, watchdog=watchdog)
     from adjointlab.worlds.simulated import SimulatedWorld
 
-    return SimulatedWorld(ranks)
+    return SimulatedWorld(ranks, watchdog)

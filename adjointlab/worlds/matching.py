@@ -1,14 +1,14 @@
 """Messages from rank to rank: which receive gets which message, and when its data are read and written.
 
 Messages of one sender to one receiver on one communicator do not overtake each other (MPI 4.1, section 3.5). All else
-is free, and taken by choice of the run's :class:`Liberties`: whether a send waits for its receive, when its buffer
-is read, when the receive buffer is filled, and which sender a wildcard receive hears first.
+is free, and the run's strategy decides (:mod:`adjointlab.worlds.schedules`): whether a send waits for its receive, when
+its buffer is read, when the receive buffer is filled, which sender a wildcard receive hears first, and how late a
+message for it arrives. So a message may be overtaken by what another rank sends because of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -18,21 +18,10 @@ from adjointlab.worlds.buffers import Elements, Flat
 from adjointlab.worlds.callsite import Call
 from adjointlab.worlds.parcels import unpack
 from adjointlab.worlds.scheduler import Pending, Scheduler, Strand
-from adjointlab.worlds.world import Blocked, Finding
+from adjointlab.worlds.schedules.strategy import Strategy
+from adjointlab.worlds.world import Blocked, Finding, Heard
 
-__all__ = ["Liberties", "Mailbox", "Message", "ProbeWait", "Receive", "Send", "Wanted", "poison"]
-
-
-class Liberties:
-    """Which of the standard's liberties a run takes: none with seed 0, else some of them, by chance."""
-
-    def __init__(self, random: Random | None) -> None:
-        self.random = random
-        self._chance = 0.0 if random is None else random.choice((0.25, 0.5, 1.0))
-
-    def taken(self) -> bool:
-        """Whether to take the liberty that offers itself."""
-        return self.random is not None and self.random.random() < self._chance
+__all__ = ["Mailbox", "Message", "Null", "ProbeWait", "Receive", "Send", "Wanted", "poison"]
 
 
 class Message:
@@ -73,15 +62,41 @@ class Message:
         return f"{self.call} at {self.call.where} on rank {self.sender.rank}, {size}"
 
 
+class Null(Pending):
+    """A message from or to nobody: done at once."""
+
+    __slots__ = ()
+
+    def __init__(self, strand: Strand, call: Call) -> None:
+        super().__init__(strand, call)
+        self.done = True
+
+    @property
+    def envelope(self) -> tuple[int, int, int]:
+        return MPI.PROC_NULL, MPI.ANY_TAG, 0
+
+
 class Send(Pending):
     """A send; done when its buffer may be used again."""
 
-    __slots__ = ("_dest", "_message")
+    __slots__ = ("_buffer", "_dest", "_message", "_sent")
 
     def __init__(self, strand: Strand, call: Call, message: Message, dest: int) -> None:
         super().__init__(strand, call)
         self._message = message
         self._dest = dest  # in the run
+        self._buffer: Flat | None = None
+        self._sent = b""
+
+    def watch(self) -> None:
+        """Its owner goes on while it is under way: note what the buffer holds."""
+        self._buffer = self._message.data
+        self._sent = self._buffer.tobytes()
+
+    def misuse(self) -> str:
+        if self._buffer is None or self._buffer.tobytes() == self._sent:
+            return ""
+        return "changed the send buffer"
 
     def waits_for(self) -> tuple[int, ...]:
         return (self._dest,)
@@ -108,7 +123,8 @@ class Wanted(Pending):
 
     def accepts(self, message: Message) -> bool:
         """Whether `message` is one of those."""
-        return self.source in (MPI.ANY_SOURCE, message.source) and self.tag in (MPI.ANY_TAG, message.tag)
+        # What is cheap to compare comes first.
+        return self.source in (message.source, MPI.ANY_SOURCE) and self.tag in (message.tag, MPI.ANY_TAG)
 
 
 class ProbeWait(Wanted):
@@ -120,7 +136,7 @@ class ProbeWait(Wanted):
 class Receive(Wanted):
     """A receive; done when it has its message."""
 
-    __slots__ = ("_late", "_saved", "_target", "message")
+    __slots__ = ("_late", "_poisoned", "_saved", "_target", "message")
 
     def __init__(
         self,
@@ -136,6 +152,7 @@ class Receive(Wanted):
         self._target = target  # None for an object
         self._late = False
         self._saved: Flat | None = None  # what the buffer held, where it is filled late
+        self._poisoned = b""
 
     def delay(self) -> None:
         """Fill the buffer only when the owner completes the receive, and make it useless until then."""
@@ -143,6 +160,12 @@ class Receive(Wanted):
             self._late = True
             self._saved = self._target.array.copy()
             poison(self._target.array)
+            self._poisoned = self._target.array.tobytes()
+
+    def misuse(self) -> str:
+        if not self._late or self._target is None or self._target.array.tobytes() == self._poisoned:
+            return ""
+        return "wrote into the receive buffer"
 
     def take(self, message: Message) -> str | None:
         """`message` is for this receive; what is wrong with it, if anything."""
@@ -196,25 +219,57 @@ class Receive(Wanted):
 class Mailbox:
     """What has been sent to one rank of one communicator and what it has asked to receive."""
 
-    __slots__ = ("_findings", "_liberties", "_probes", "_receives", "_scheduler", "arrived")
+    __slots__ = ("_delayed", "_findings", "_liberties", "_probes", "_receives", "_scheduler", "arrived")
 
-    def __init__(self, scheduler: Scheduler, liberties: Liberties, findings: list[Finding]) -> None:
+    def __init__(self, scheduler: Scheduler, liberties: Strategy, findings: list[Finding]) -> None:
         self._scheduler = scheduler
         self._liberties = liberties
         self._findings = findings
         self.arrived: list[Message] = []  # in the order of sending
         self._receives: list[Receive] = []  # in the order of posting
         self._probes: list[ProbeWait] = []
+        self._delayed = False  # some of `arrived` are not there yet: receives and probes have not been asked
 
     def put(self, message: Message) -> None:
         """A message is sent."""
         self._scheduler.progress += 1
+        if self._delayed:
+            self.arrived.append(message)
+            if not self._liberties.taken():
+                self.deliver_delayed()
+            return
         for index, receive in enumerate(self._receives):
             if receive.accepts(message):
+                if receive.source == MPI.ANY_SOURCE and self._liberties.taken():
+                    self._delay(message)
+                    return
                 del self._receives[index]
                 self.deliver(receive, message)
                 return
         self.arrived.append(message)
+        self._show(message)
+
+    def _delay(self, message: Message) -> None:
+        """A wildcard receive may hear first what others send later. Once its owner asks, it is there."""
+        self.arrived.append(message)
+        self._delayed = True
+        self._scheduler.delayed.append(self.deliver_delayed)
+
+    def deliver_delayed(self) -> None:
+        """Let all messages that were delayed arrive, in an order that keeps those of one sender in theirs."""
+        if not self._delayed:
+            return
+        self._delayed = False
+        for receive in list(self._receives):
+            message = self._chosen(receive)
+            if message is not None:
+                self._receives.remove(receive)
+                self.arrived.remove(message)
+                self.deliver(receive, message)
+        for message in list(self.arrived):
+            self._show(message)
+
+    def _show(self, message: Message) -> None:
         for probe in [probe for probe in self._probes if probe.accepts(message)]:
             self._probes.remove(probe)
             self._scheduler.complete(probe)
@@ -231,6 +286,7 @@ class Mailbox:
 
     def withdraw(self, receive: Receive) -> bool:
         """Whether `receive` could still be cancelled."""
+        self.deliver_delayed()
         if receive not in self._receives:
             return False
         self._receives.remove(receive)
@@ -242,9 +298,13 @@ class Mailbox:
 
     def find(self, wanted: Wanted) -> Message | None:
         """A message that `wanted` may be given next."""
-        if wanted.source == MPI.ANY_SOURCE and self._liberties.random is not None:
+        self.deliver_delayed()
+        return self._chosen(wanted)
+
+    def _chosen(self, wanted: Wanted) -> Message | None:
+        if wanted.source == MPI.ANY_SOURCE and not self._liberties.orderly:
             candidates = list(self._first_of_each_source(wanted))
-            return self._liberties.random.choice(candidates) if candidates else None
+            return self._liberties.choose(candidates) if candidates else None
         return next((message for message in self.arrived if wanted.accepts(message)), None)
 
     def _first_of_each_source(self, wanted: Wanted) -> Iterator[Message]:
@@ -270,6 +330,9 @@ class Mailbox:
         if message.sent is not None:
             self._scheduler.complete(message.sent)
         if wrong is None:
+            if receive.source == MPI.ANY_SOURCE:
+                heard = f"hears rank {message.sender.rank}"
+                self._scheduler.heard.append(Heard(receive.strand.rank, receive.call, heard))
             self._scheduler.complete(receive)
 
 

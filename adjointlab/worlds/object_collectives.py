@@ -38,6 +38,13 @@ class ObjectEntry:
         self.handed: Any = None  # by the rank that arrives last
         self.signature: tuple[Any, ...] = (root, None, None, None)
 
+    def watch(self) -> None:
+        """Pickling has read the object."""
+
+    def misuse(self) -> str:
+        """There is no buffer to spoil."""
+        return ""
+
     def hold(self) -> None:
         """Pickling has read the object."""
 

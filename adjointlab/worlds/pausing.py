@@ -6,7 +6,7 @@ import os
 import time
 from typing import Final
 
-__all__ = ["give_way", "pause"]
+__all__ = ["give_way", "pause", "processors"]
 
 # Shorter waits than this are worth a processor; a sleep costs about 60 microseconds at the least.
 _LINGER: Final = 1e-3
@@ -28,3 +28,9 @@ def pause(waited: float) -> None:
         give_way()
     else:
         time.sleep(min(_LONGEST, max(_SHORTEST, waited / 10)))
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return (os.cpu_count() or 1) if allowed is None else len(allowed(0))

@@ -50,7 +50,8 @@ def check(op: Any, elements: Elements) -> MPI.Op:
     )
     if elements.array.dtype.kind not in kinds or (elements.datatype is MPI.BYTE and kinds != "u"):
         raise MPI.Exception(
-            f"MPI_Op operation not defined for this datatype: {op.value} of {elements.datatype.name}"
+            f"MPI_Op operation not defined for this datatype: {op.value} of {elements.datatype.name}",
+            MPI.ERR_OP,
         )
     return op
 

@@ -1,8 +1,9 @@
 """One scheduler: ranks take turns, and a rank runs until it blocks, polls or ends.
 
-Exactly one rank runs at a time, so a run is determined by the body and the seed: seed 0 takes ranks in turn, another
-seed picks the next at random. When no rank can run, none ever will: the scheduler asks its judge, and calls the
-ranks out of their waits. A rank that is called out leaves its call by :class:`Unwound`.
+Exactly one rank runs at a time, so a run is determined by the body and the strategy that picks the next
+(:mod:`adjointlab.worlds.schedules`). When no rank can run, and no message is still on its way, none ever will: the
+scheduler asks its judge, and calls the ranks out of their waits. A rank that is called out leaves its call by
+:class:`Unwound`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import _thread
 import ctypes
 from collections import deque
 from collections.abc import Callable, Sequence
-from random import Random
 from typing import Any, Protocol
 
 from adjointlab.worlds.callsite import Call
 from adjointlab.worlds.randomness import RandomStreams
+from adjointlab.worlds.schedules.strategy import Strategy
 from adjointlab.worlds.threads import Worker, WorkerPool
-from adjointlab.worlds.world import Dead, Outcome
+from adjointlab.worlds.world import Dead, Heard, Outcome
 
 __all__ = ["Judge", "Pending", "Scheduler", "Strand", "Unwound"]
 
@@ -49,6 +50,10 @@ class Pending:
 
     def finish(self) -> Any:
         """It has happened, and its owner takes its buffers back; the result."""
+
+    def misuse(self) -> str:
+        """Asked before :meth:`finish`: what its owner has done to buffers that were not its own; empty if nothing."""
+        return ""
 
     @property
     def envelope(self) -> tuple[int, int, int] | None:
@@ -101,16 +106,19 @@ class Scheduler:
         size: int,
         pool: WorkerPool,
         streams: RandomStreams,
-        random: Random | None,
+        strategy: Strategy,
         judge: Judge,
         task: Callable[[Strand], Outcome],
     ) -> None:
         self.strands = [Strand(rank) for rank in range(size)]
         self.current = self.strands[0]
+        self.heard: list[Heard] = []
         self.progress = 0  # counts everything that could help a waiting or polling rank
         self._pool = pool
         self._streams = streams
-        self._random = random
+        self._strategy = strategy
+        self._orderly = strategy.orderly
+        self.delayed: list[Callable[[], None]] = []  # deliver what was held back
         self._judge = judge
         self._task = task
         self._ready: deque[Strand] = deque(self.strands)
@@ -118,6 +126,9 @@ class Scheduler:
         self._over = _thread.allocate_lock()
         self._crash: BaseException | None = None
         self._interrupted = False
+        self.meanwhile: Callable[[], None] = lambda: (
+            None
+        )  # is called now and then on the thread that waits for all
 
     # What the world calls
 
@@ -128,10 +139,11 @@ class Scheduler:
         self.current = first
         try:
             self._streams.enter(first.rank)
+            first.worker = self._pool.take(self._work)
             self._resume(first)
             # Ctrl-C just before a wait without end would go unnoticed until its end.
             while not self._over.acquire(timeout=0.5):
-                pass
+                self.meanwhile()
         except KeyboardInterrupt:
             self._interrupt()
             raise
@@ -156,7 +168,7 @@ class Scheduler:
                 f"rank {self.current.rank} uses the communicator of rank {strand.rank}: the simulated ranks are threads "
                 "and share module-level state; keep the communicator in the operator"
             )
-        if self._random is not None and self._random.random() < 0.25:
+        if not self._orderly and self._strategy.gives_way(strand, self._ready):
             self.give_way(strand)
 
     def wait(self, strand: Strand, pending: Sequence[Pending], call: Call, need: int | None = None) -> None:
@@ -200,6 +212,9 @@ class Scheduler:
             strand.fruitless = 0
         strand.fruitless += 1
         strand.call = call
+        self._strategy.polled(strand)
+        if self.delayed:
+            self.deliver_delayed()
         if strand.fruitless % FRUITLESS_POLLS == 0:
             moving = [each for each in self.strands if each.outcome is None and not each.blocked]
             if all(each.seen == self.progress and each.fruitless >= FRUITLESS_POLLS // 2 for each in moving):
@@ -221,22 +236,28 @@ class Scheduler:
                 strand.blocked = False
                 self._ready.append(strand)
 
+    def deliver_delayed(self) -> None:
+        """Let all messages arrive."""
+        delayed, self.delayed = self.delayed, []
+        for deliver in delayed:
+            deliver()
+
     # Taking turns
 
     def _next(self) -> Strand:
         ready = self._ready
         if self._interrupted:
             self._call_all_out()
+        if not ready and self.delayed:
+            self.deliver_delayed()
         if not ready:
             self._judge.nobody_can_run([strand for strand in self.strands if strand.blocked])
-        if self._random is None:
-            return ready.popleft()
-        index = int(self._random.random() * len(ready))
-        ready[index], ready[-1] = ready[-1], ready[index]
-        return ready.pop()
+        return self._strategy.next(ready)
 
     def _hand_over(self, strand: Strand) -> None:
         following = self._next()
+        if following.worker is None:
+            following = self._started(following)
         if following is strand:
             return
         self.current = following
@@ -246,9 +267,23 @@ class Scheduler:
         self._resume(following)
         worker.lock.acquire()
 
+    def _started(self, strand: Strand) -> Strand:
+        """`strand` on a thread; if there is none, the run is over, and one of those that are called out."""
+        without: list[Strand] = []  # they will end on the threads of others
+        while strand.worker is None:
+            try:
+                strand.worker = self._pool.take(self._work)
+            except RuntimeError as error:
+                self._crash = error
+                for each in self.strands:
+                    self.condemn(each, Dead(str(error)))
+                without.append(strand)
+                strand = self._next()
+        self._ready.extend(without)
+        return strand
+
     def _resume(self, strand: Strand) -> None:
-        if strand.worker is None:
-            strand.worker = self._pool.take(self._work)
+        assert strand.worker is not None
         strand.worker.lock.release()
 
     def _work(self, worker: Worker) -> None:
@@ -280,6 +315,13 @@ class Scheduler:
         self._pool.give(worker)
         following.worker.lock.release()
         return None
+
+    def raise_in_current(self, exception: type[BaseException]) -> None:
+        """Raise `exception` in the rank that runs now, as soon as it executes Python again."""
+        worker = self.current.worker
+        if worker is not None:
+            raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+            raise_in(ctypes.c_ulong(worker.thread.ident or 0), ctypes.py_object(exception))
 
     def _interrupt(self) -> None:
         """Have all ranks called out, the running one by an exception if it does not come by itself."""

@@ -1,6 +1,6 @@
 """The simulated world: any number of ranks in one process, one at a time, without MPI.
 
-A run is determined by its body, payload, number of ranks and seed. Nothing is ever hung: a run in which no rank can
+A run is determined by its body, payload, number of ranks, seed and schedule. Nothing is ever hung: a run in which no rank can
 go on is ended and says why. What threads share and processes do not, module-level state, is the limit of the
 simulation; a communicator that reaches another rank that way is refused.
 """
@@ -13,11 +13,14 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from adjointlab.worlds.patrol import Patrol
 from adjointlab.worlds.randomness import GlobalStreams
 from adjointlab.worlds.scheduler import Strand, Unwound
+from adjointlab.worlds.schedules.schedule import Schedule
 from adjointlab.worlds.simulated_comm import Communicator
 from adjointlab.worlds.simulation import Simulation
 from adjointlab.worlds.threads import WorkerPool
+from adjointlab.worlds.watchdog import Watchdog
 from adjointlab.worlds.world import Body, Dead, Outcome, Raised, RankContext, Returned, Run, Runner
 
 __all__ = ["SimulatedWorld"]
@@ -30,17 +33,28 @@ class SimulatedWorld:
 
     name = "simulated"
     is_leader = True
+    is_spent = False
 
-    def __init__(self, ranks: int = 8) -> None:
+    def __init__(self, ranks: int = 8, watchdog: Watchdog | None = None) -> None:
         self.ranks = ranks
+        self.watchdog = watchdog or Watchdog()
         self._pool = WorkerPool()
         self._streams = GlobalStreams()
 
-    def run(self, body: Body, payload: Any = None, ranks: int | None = None, *, seed: int = 0) -> Run:
+    def run(
+        self,
+        body: Body,
+        payload: Any = None,
+        ranks: int | None = None,
+        *,
+        seed: int = 0,
+        schedule: Schedule | None = None,
+    ) -> Run:
         """Run ``body(context, payload)`` once on `ranks` ranks (default: all).
 
         Seed 0 takes the ranks in turn and delivers at once; any other seed is another order, and takes other liberties
-        that the standard leaves to an implementation.
+        that the standard leaves to an implementation. With a `schedule` the seed is only that of the ranks' random
+        streams, and the run keeps a record of its decisions.
         """
         size = self.ranks if ranks is None else ranks
         if size < 1:
@@ -50,13 +64,15 @@ class SimulatedWorld:
         def task(simulation: Simulation, strand: Strand) -> Outcome:
             return caller.copy().run(_live, simulation, strand, body, payload)
 
-        return Simulation(size, seed, self._pool, self._streams, task).run()
+        simulation = Simulation(size, seed, schedule, self._pool, self._streams, task)
+        simulation.scheduler.meanwhile = Patrol(self.watchdog, simulation.scheduler, payload).look
+        return simulation.run()
 
     def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
         """``conduct(run)``: there is nobody else to lead."""
 
-        def run(payload: Any, ranks: int, *, seed: int = 0) -> Run:
-            return self.run(body, payload, ranks, seed=seed)
+        def run(payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
+            return self.run(body, payload, ranks, seed=seed, schedule=schedule)
 
         return conduct(run)
 

@@ -14,12 +14,13 @@ from adjointlab.worlds.collectives import BUFFER_COLLECTIVES
 from adjointlab.worlds.communicators import COMMUNICATOR_MAKERS, GRID_MAKERS, duplicate
 from adjointlab.worlds.context import Context
 from adjointlab.worlds.groups import Grid, Group
-from adjointlab.worlds.matching import Message, ProbeWait, Receive, Send
+from adjointlab.worlds.matching import Message, Null, ProbeWait, Receive, Send
 from adjointlab.worlds.object_collectives import OBJECT_COLLECTIVES
 from adjointlab.worlds.parcels import pack
 from adjointlab.worlds.scheduler import Pending, Strand
 from adjointlab.worlds.simulated_request import SimulatedRequest
 from adjointlab.worlds.simulation import Simulation
+from adjointlab.worlds.world import Heard
 
 __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
 
@@ -32,20 +33,6 @@ class Aborted(BaseException):
     """`Abort` was called. Not an `Exception`: an abort is not handled."""
 
 
-class Null(Pending):
-    """A message from or to nobody."""
-
-    __slots__ = ()
-
-    def __init__(self, strand: Strand, call: Call) -> None:
-        super().__init__(strand, call)
-        self.done = True
-
-    @property
-    def envelope(self) -> tuple[int, int, int]:
-        return MPI.PROC_NULL, MPI.ANY_TAG, 0
-
-
 class Communicator:
     """One rank's view of a communicator."""
 
@@ -54,7 +41,7 @@ class Communicator:
         self._scheduler = run.scheduler
         self._strand = strand
         self._context = context
-        self._name = "" if context is run.everyone else "ranks " + " ".join(map(str, context.members))
+        self._name = "" if context is run.everyone else context.name
         self._freed = False
         self.rank = rank
         self.size = len(context.members)
@@ -92,7 +79,14 @@ class Communicator:
     def Free(self) -> None:
         """Collective in MPI; here it only makes later use an error."""
         self._begin()
+        if self._context is self._run.everyone:
+            raise RuntimeError("the run's own communicator belongs to the world and cannot be freed")
         self._freed = True
+        self._run.unfreed.get(self._strand.rank, {}).pop(self._context, None)
+
+    def unfreed(self) -> list[Context]:
+        """What this rank has made in this run, from whichever communicator, and not freed."""
+        return list(self._run.unfreed.get(self._strand.rank, ()))
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
         raise Aborted(f"Abort({errorcode})")
@@ -200,6 +194,8 @@ class Communicator:
         return True
 
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> bool:
+        if constants.source(source) == MPI.PROC_NULL:
+            return self.Probe(source, tag, status)  # nothing is there at once
         return self._look_for_message("Iprobe", source, tag, status) is not None
 
     def Mprobe(
@@ -210,6 +206,8 @@ class Communicator:
     def Improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
     ) -> MatchedMessage | None:
+        if constants.source(source) == MPI.PROC_NULL:
+            return self.Mprobe(source, tag, status)
         message = self._look_for_message("Improbe", source, tag, status)
         return None if message is None else self._match(message)
 
@@ -221,21 +219,27 @@ class Communicator:
         """Collective over the members of `group` alone."""
         call = self._call("Create_group", ("group", list(group.members)), ("tag", tag))
         self._begin()
-        members = Group(self._context.members, self._strand.rank)
-        entry = duplicate(self, group.Translate_ranks(None, members), kind="Create_group")
+        if not self.Get_group().includes(group):
+            raise MPI.Exception(
+                f"Invalid group {group}: not all its members are in the communicator", MPI.ERR_GROUP
+            )
+        entry = duplicate(self, group.members, kind="Create_group")
         place = self._run.meeting_place(self._context, group.members, tag)
         return self._complete(place.take_part(group.rank, self._strand, call, entry))
 
     def view(self, context: Context | None) -> Any:
         """This rank's communicator on `context`, or `COMM_NULL` if it is not in it."""
-        if context is None or self._strand.rank not in context.members:
+        if context is None or self._strand.rank not in context.places:
             return MPI.COMM_NULL
+        self._run.unfreed.setdefault(self._strand.rank, {})[context] = None
         kind = Communicator if context.grid is None else CartesianCommunicator
-        return kind(self._run, self._strand, context, context.members.index(self._strand.rank))
+        return kind(self._run, self._strand, context, context.places[self._strand.rank])
 
-    def new_context(self, ranks: Sequence[int], grid: Grid | None = None) -> Context:
-        """What `ranks` of this communicator will share in a new one."""
-        return self._run.new_context(tuple(self._context.members[rank] for rank in ranks), grid)
+    def new_context(self, members: Sequence[int], grid: Grid | None = None) -> Context:
+        """What `members`, ranks of the run, will share in a new communicator."""
+        context = self._run.new_context(tuple(members), grid)
+        context.made = call_here("made")
+        return context
 
     @property
     def grid(self) -> Grid | None:
@@ -250,12 +254,14 @@ class Communicator:
     def root(self, value: int) -> int:
         """`value`, if it is a rank here."""
         if not 0 <= value < self.size:
-            raise MPI.Exception(f"Invalid root {value}: must be nonnegative and less than {self.size}")
+            raise MPI.Exception(
+                f"Invalid root {value}: must be nonnegative and less than {self.size}", MPI.ERR_ROOT
+            )
         return value
 
     def _begin(self) -> None:
         if self._freed:
-            raise MPI.Exception("Invalid communicator: it has been freed")
+            raise MPI.Exception("Invalid communicator: it has been freed", MPI.ERR_COMM)
         self._scheduler.enter(self._strand)
 
     def _call(self, name: str, *arguments: tuple[str, Any]) -> Call:
@@ -264,7 +270,9 @@ class Communicator:
     def _peer(self, value: int) -> int:
         peer = constants.source(value)
         if not 0 <= peer < self.size and peer not in (MPI.ANY_SOURCE, MPI.PROC_NULL):
-            raise MPI.Exception(f"Invalid rank {value}: must be nonnegative and less than {self.size}")
+            raise MPI.Exception(
+                f"Invalid rank {value}: must be nonnegative and less than {self.size}", MPI.ERR_RANK
+            )
         return peer
 
     def _send(
@@ -285,11 +293,15 @@ class Communicator:
         self._begin()
         if dest == MPI.PROC_NULL:
             return Null(self._strand, call)
-        if tag < 0 or dest < 0:
-            raise MPI.Exception(f"Invalid tag or rank: dest={dest}, tag={tag}")
+        if dest < 0:
+            raise MPI.Exception("Invalid rank ANY_SOURCE: a message is sent to one rank", MPI.ERR_RANK)
+        if tag < 0:
+            raise MPI.Exception(f"Invalid tag {tag}: must be nonnegative", MPI.ERR_TAG)
         content = elements(buf, writable=False)
         message = Message(self._strand, self.rank, tag, content, pickled, call)
         send = Send(self._strand, call, message, self._context.members[dest])
+        if not blocking and not pickled:
+            send.watch()
         liberties = self._run.liberties
         if synchronous or (not buffered and liberties.taken()):
             message.sent = send
@@ -310,7 +322,7 @@ class Communicator:
         if source == MPI.PROC_NULL:
             return Null(self._strand, call)
         if tag < 0 and tag != MPI.ANY_TAG:
-            raise MPI.Exception(f"Invalid tag {tag}")
+            raise MPI.Exception(f"Invalid tag {tag}: must be nonnegative or ANY_TAG", MPI.ERR_TAG)
         target = None if buf is OBJECT else elements(buf, writable=True)
         receive = Receive(self._strand, call, source, tag, self._context.members, target)
         if not blocking and self._run.liberties.taken():
@@ -350,6 +362,7 @@ class Communicator:
         self._begin()
         if not blocking:
             entry.kind = name  # does not meet its blocking form
+            entry.watch()
             if self._run.liberties.taken():
                 entry.delay()
             else:
@@ -372,17 +385,20 @@ class Communicator:
         if mailbox.find(probe) is None:
             mailbox.watch(probe)
             self._scheduler.wait(self._strand, (probe,), probe.call)
-        return self._tell(mailbox.find(probe), status)
+        return self._tell(probe, mailbox.find(probe), status)
 
     def _look_for_message(self, name: str, source: int, tag: int, status: Any) -> Message | None:
         probe = self._probe(name, source, tag)
         message = self._context.mailboxes[self.rank].find(probe)
         if message is None:
             self._scheduler.polled(self._strand, probe.call)
-        return self._tell(message, status)
+        return self._tell(probe, message, status)
 
-    def _tell(self, message: Message | None, status: Any) -> Message | None:
+    def _tell(self, probe: ProbeWait, message: Message | None, status: Any) -> Message | None:
         if message is not None:
+            if probe.source == MPI.ANY_SOURCE:
+                heard = f"hears rank {message.sender.rank}"
+                self._scheduler.heard.append(Heard(self._strand.rank, probe.call, heard))
             constants.fill_status(status, message.source, message.tag, message.nbytes)
         return message
 

@@ -8,8 +8,10 @@ from typing import Any
 from adjointlab import MPI
 from adjointlab.worlds.callsite import Call, call_here
 from adjointlab.worlds.constants import fill_status
+from adjointlab.worlds.matching import Null
 from adjointlab.worlds.scheduler import Pending
 from adjointlab.worlds.simulation import Simulation
+from adjointlab.worlds.world import Heard
 
 __all__ = ["SimulatedRequest"]
 
@@ -114,10 +116,11 @@ class SimulatedRequest(MPI.Request):
         """Wait for one: its index and the object received."""
         if not any(requests):
             return MPI.UNDEFINED, None
-        _wait(requests, call_here("Waitany", ("requests", len(requests))), need=1)
-        happened = _happened(requests)
-        random = requests[0]._run.liberties.random
-        index = happened[0] if random is None else random.choice(happened)
+        call = call_here("Waitany", ("requests", len(requests)))
+        _wait(requests, call, need=1)
+        run = requests[0]._run
+        index = run.liberties.choose(_happened(requests))
+        run.scheduler.heard.append(Heard(run.scheduler.current.rank, call, f"is told of request {index}"))
         return index, requests[index]._complete(status)
 
     def _complete(self, status: Any) -> Any:
@@ -147,8 +150,9 @@ def _poll(requests: Sequence[SimulatedRequest], name: str, which: Any) -> bool:
     pending = [request._pending for request in active if request._pending is not None]
     run.scheduler.enter(pending[0].strand)
     if which(each.done for each in pending):
-        # What has happened need not show at once.
-        if active[0]._denied or not run.liberties.taken():
+        # What has happened need not show at once, unless nobody is at the other end.
+        nobody = all(isinstance(each, Null) for each in pending)
+        if active[0]._denied or nobody or not run.liberties.taken():
             return True
         active[0]._denied = True
     run.scheduler.polled(pending[0].strand, call_here(name))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
-from adjointlab.worlds.constants import fill_status
+from adjointlab.worlds.constants import fill_status, note_cancelled
 from adjointlab.worlds.context import Context
 from adjointlab.worlds.diagnosis import Diagnosis
 from adjointlab.worlds.groups import Grid
-from adjointlab.worlds.matching import Liberties, Receive
+from adjointlab.worlds.matching import Receive
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.scheduler import Pending, Scheduler, Strand
+from adjointlab.worlds.schedules.record import Recorder
+from adjointlab.worlds.schedules.schedule import Schedule
+from adjointlab.worlds.schedules.strategies import strategy_for
+from adjointlab.worlds.schedules.strategy import Strategy
 from adjointlab.worlds.threads import WorkerPool
 from adjointlab.worlds.world import Finding, Outcome, Returned, Run
 
@@ -26,23 +29,26 @@ class Simulation:
         self,
         size: int,
         seed: int,
+        schedule: Schedule | None,
         pool: WorkerPool,
         streams: GlobalStreams,
         task: Callable[[Simulation, Strand], Outcome],
     ) -> None:
-        random = None if seed == 0 else Random(seed)
+        strategy = strategy_for(schedule or Schedule.of(seed))
+        self._recorder = None if schedule is None or strategy.orderly else Recorder(strategy)
         self.findings: list[Finding] = []
-        self.liberties = Liberties(random)
+        self.liberties: Strategy = self._recorder or strategy
         self.scheduler = Scheduler(
             size,
             pool,
             RandomStreams(streams, seed, size),
-            random,
+            self.liberties,
             Diagnosis(self),
             lambda strand: task(self, strand),
         )
         self.open_requests: dict[int, Pending] = {}
         self.contexts: list[Context] = []
+        self.unfreed: dict[int, dict[Context, None]] = {}  # by rank, in the order of their making
         self.everyone = self.new_context(tuple(range(size)))
         self._meeting_places: dict[Any, Context] = {}
 
@@ -64,13 +70,24 @@ class Simulation:
         outcomes = self.scheduler.run()
         if not self.findings and all(isinstance(outcome, Returned) for outcome in outcomes):
             self._look_around()
-        return Run(outcomes, tuple(self.findings))
+        decisions = "" if self._recorder is None else self._recorder.decisions
+        return Run(outcomes, tuple(self.findings), tuple(self.scheduler.heard), decisions)
 
     def finish(self, pending: Pending, status: Any = None) -> Any:
         """Give the owner of `pending`, which has happened, its buffers back; the result."""
+        if misuse := pending.misuse():
+            call, rank = pending.call, pending.strand.rank
+            self.findings.append(
+                Finding(
+                    "buffer misused",
+                    f"rank {rank} {misuse} of {call} at {call.where} before it had completed",
+                )
+            )
         result = pending.finish()
         if status is not None and pending.envelope is not None:
             fill_status(status, *pending.envelope)
+        if isinstance(pending, Receive) and pending.message is None:
+            note_cancelled(status)
         return result
 
     def cancel(self, pending: Pending) -> bool:
@@ -81,6 +98,7 @@ class Simulation:
 
     def _look_around(self) -> None:
         """Find what a run that went well has left behind."""
+        self.scheduler.deliver_delayed()
         for context in self.contexts:
             for member, mailbox in zip(context.members, context.mailboxes, strict=True):
                 for message in mailbox.arrived:

@@ -14,6 +14,9 @@ class Worker:
 
     The lock is a binary semaphore: whoever releases it lets this thread go on. A daemon, so that a rank that never
     comes back cannot keep the interpreter from ending.
+
+    Its stack has the system's usual size, because the libraries that a rank calls need theirs. That is address space;
+    a waiting rank takes some 30 KiB of memory.
     """
 
     __slots__ = ("lock", "task", "thread")
@@ -23,7 +26,13 @@ class Worker:
         self.lock.acquire()
         self.task: Callable[[Worker], None] | None = None
         self.thread = threading.Thread(target=self._work, name="adjointlab rank", daemon=True)
-        self.thread.start()
+        try:
+            self.thread.start()
+        except RuntimeError as error:
+            raise RuntimeError(
+                "each simulated rank needs a thread, and the system allows this process no more; "
+                "run on fewer ranks, or raise the limit (ulimit -u, a container's pids)"
+            ) from error
 
     def _work(self) -> None:
         while True:
@@ -43,7 +52,10 @@ class WorkerPool:
         self._idle: list[Worker] = []
 
     def take(self, task: Callable[[Worker], None]) -> Worker:
-        """A thread that will do `task` as soon as its lock is released."""
+        """A thread that will do `task` as soon as its lock is released.
+
+        Raises `RuntimeError` where the system allows this process no more of them.
+        """
         try:
             worker = self._idle.pop()
         except IndexError:

@@ -10,7 +10,8 @@ from typing import Any
 
 from tblib import Traceback
 
-from adjointlab.worlds.call import is_ours
+from adjointlab.worlds.places import is_ours
+from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import Outcome, Raised, Returned
 
 __all__ = ["open_exception", "open_outcome", "pack_exception", "pack_outcome", "raised"]
@@ -21,7 +22,12 @@ def raised(exception: BaseException) -> Raised:
     whole = start = exception.__traceback__
     while start is not None and is_ours(start.tb_frame.f_code.co_filename):
         start = start.tb_next
-    text = "".join(traceback.format_exception(type(exception), exception, start or whole))
+    told = traceback.TracebackException(type(exception), exception, start or whole)
+    if isinstance(exception, Overdue):
+        # The innermost frame is that of the watchdog, which is not where the rank was.
+        while len(told.stack) > 1 and is_ours(told.stack[-1].filename):
+            told.stack.pop()
+    text = "".join(told.format())
     return Raised(type(exception).__name__, _text(exception), text, exception)
 
 

@@ -7,14 +7,20 @@ payloads are run (:meth:`World.lead`); the followers execute what they are hande
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
+
+from adjointlab.worlds.places import is_lab
+from adjointlab.worlds.schedules.schedule import Schedule
+from adjointlab.worlds.watchdog import Watchdog
 
 __all__ = [
     "Blocked",
     "Body",
     "Dead",
+    "Exhausted",
     "Finding",
+    "Heard",
     "Outcome",
     "PeerFailed",
     "Raised",
@@ -69,7 +75,14 @@ class Blocked:
     waits_for: tuple[int, ...]
 
     def __str__(self) -> str:
+        if _is_own(self.where):
+            return f"had come back from user code, waiting for {_ranks(self.waits_for)}"
         return f"blocked in {self.call} at {self.where}, waiting for {_ranks(self.waits_for)}"
+
+
+def _is_own(where: str) -> bool:
+    """Whether the lab calls there by itself, which is not what anybody wants to know."""
+    return is_lab(where.rpartition(":")[0])
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:
@@ -85,6 +98,8 @@ class PeerFailed:
     peers: tuple[int, ...]
 
     def __str__(self) -> str:
+        if _is_own(self.where):
+            return f"had come back from user code when rank {', '.join(map(str, self.peers))} failed"
         return f"left {self.call} at {self.where} because rank {', '.join(map(str, self.peers))} failed"
 
 
@@ -114,11 +129,29 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Heard:
+    """What came of a call that several messages (or requests) could have answered."""
+
+    rank: int
+    call: Any  # whose str is the call, and whose `where` its "file:line"
+    what: str  # e.g. "hears rank 1"
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} in {self.call} at {self.call.where} {self.what}"
+
+
+@dataclass(frozen=True)
 class Run:
-    """One execution of a body: an outcome for each rank, and what the world found."""
+    """One execution of a body: an outcome for each rank, and what the world found.
+
+    `heard` is what its ranks heard by calls that left it open, in the order of time, and `decisions` the record of its
+    schedule; both empty where the world does not say, or did not choose.
+    """
 
     outcomes: tuple[Outcome, ...]
     findings: tuple[Finding, ...] = ()
+    heard: tuple[Heard, ...] = field(default=(), compare=False, repr=False)
+    decisions: str = field(default="", compare=False, repr=False)
 
     @property
     def completed(self) -> bool:
@@ -131,13 +164,23 @@ class Run:
         return tuple(outcome.value for outcome in self.outcomes if isinstance(outcome, Returned))
 
 
+class Exhausted(RuntimeError):
+    """This job has used up what MPI has (communicators that were left behind in runs that failed): start it again."""
+
+
 Body = Callable[[RankContext, Any], Any]
 
 
 class Runner(Protocol):
-    """Runs the body of the surrounding :meth:`World.lead` once; the leader's handle."""
+    """Runs the body of the surrounding :meth:`World.lead` once; the leader's handle.
 
-    def __call__(self, payload: Any, ranks: int, *, seed: int = 0) -> Run: ...
+    `seed` is that of the ranks' global random streams, and of the schedule where none is given. A world that cannot
+    choose its schedule does not heed one.
+    """
+
+    def __call__(
+        self, payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None
+    ) -> Run: ...
 
 
 class World(Protocol):
@@ -155,8 +198,23 @@ class World(Protocol):
     def is_leader(self) -> bool:
         """Whether this process is the one that decides and prints."""
 
-    def run(self, body: Body, payload: Any = None, ranks: int | None = None, *, seed: int = 0) -> Run:
-        """Collective over the world's processes: run `body` once on `ranks` ranks (default: all)."""
+    watchdog: Watchdog
+    """What ends a run that nothing else ends."""
+
+    @property
+    def is_spent(self) -> bool:
+        """On the leader: whether there is just enough left to finish what was begun, before :class:`Exhausted`."""
+
+    def run(
+        self,
+        body: Body,
+        payload: Any = None,
+        ranks: int | None = None,
+        *,
+        seed: int = 0,
+        schedule: Schedule | None = None,
+    ) -> Run:
+        """Collective over the world's processes: run `body` once on `ranks` ranks (default: all); see :class:`Runner`."""
 
     def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
         """Collective: the leader executes ``conduct(run)``; every process returns (or raises) what it did.

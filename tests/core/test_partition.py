@@ -79,6 +79,7 @@ def test_subpartitions_hold_every_worker_once_and_vary_along_their_dimensions_al
         outside = {tuple(partition.index(rank)[dim] for dim in fixed) for rank in group.ranks}
         assert len(outside) == 1
         places += outside
+        assert all(partition.subpartition(dims, rank) == group for rank in group.ranks)
     assert places == sorted(places)
 
 
@@ -160,6 +161,11 @@ def test_dimensions_that_are_none_of_the_partition_are_refused(dims: tuple[int, 
         ValueError, match=rf"dims: \({', '.join(map(str, dims))},?\) are not distinct dimensions"
     ):
         Partition((2, 3)).subpartitions(dims)
+
+
+def test_an_inactive_rank_is_in_no_subpartition() -> None:
+    with pytest.raises(ValueError, match="2 is inactive"):
+        Partition((1, 2)).subpartition((1,), 2)
 
 
 def test_promotion_to_a_lower_order_is_refused() -> None:

@@ -56,6 +56,18 @@ def test_create_group_concerns_its_members_alone(seed):
     assert values(body, 4, seed) == (None, (1, [3, 1], 2), None, (0, [3, 1], 2))
 
 
+@pytest.mark.parametrize("make", ["Create", "Create_group"])
+def test_a_communicator_has_only_members_of_the_one_it_is_made_from(make):
+    def body(comm):
+        part = comm.Split(comm.rank % 2)
+        with pytest.raises(MPI.Exception, match="not all its members are in the communicator"):
+            getattr(part, make)(comm.Get_group())
+        with pytest.raises(MPI.Exception, match="Invalid rank -1 in a group of 2"):
+            part.Get_group().Incl([0, -1])
+
+    values(body, 4)
+
+
 def test_create_gives_null_to_those_outside():
     def body(comm):
         made = comm.Create(comm.group.Excl([0]))

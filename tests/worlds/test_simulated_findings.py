@@ -209,6 +209,38 @@ def test_collectives_that_do_not_match_are_told_with_both_calls(why, seed):
     assert all(isinstance(outcome, Blocked) for outcome in result.outcomes)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_collectives_of_two_communicators_in_different_orders_are_a_mismatch_with_both_named(seed):
+    lines = {}
+
+    def body(comm):
+        lines["one"] = line()
+        one = comm.Dup()
+        lines["other"] = line()
+        other = comm.Dup()
+        first, second = (one, other) if comm.rank == 0 else (other, one)
+        first.Barrier()
+        second.Barrier()
+
+    text = only("mismatched collective", run(body, seed=seed))
+    assert "rank 0 and rank 1 call collectives of two communicators in different orders" in text
+    for rank, made in ((0, "one"), (1, "other")):
+        place = rf"the communicator of ranks 0 1, made at .*{HERE}:{lines[made]}"
+        assert re.search(rf"rank {rank} is in one of {place}", text)
+    assert "cycle: rank 0 → rank 1 → rank 0" in text
+
+
+def test_a_collective_that_waits_for_a_receive_is_no_such_mismatch():
+    def body(comm):
+        other = comm.Dup()
+        if comm.rank == 0:
+            other.Barrier()
+        else:
+            comm.Recv(np.ones(1), 0)
+
+    only("deadlock", run(body))
+
+
 def test_bystanders_of_a_mismatch_are_called_out_as_peers():
     def body(comm):
         if comm.rank < 2:

@@ -198,6 +198,28 @@ def test_threads_are_reused_from_run_to_run_and_ended_by_close():
     assert threading.active_count() == before
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_run_that_the_system_gives_too_few_threads_says_so_and_leaves_none_behind(monkeypatch, seed):
+    start, room = threading.Thread.start, 5
+
+    def limited(thread):
+        nonlocal room
+        if room == 0:
+            raise RuntimeError("can't start new thread")
+        room -= 1
+        start(thread)
+
+    world, before = SimulatedWorld(8), threading.active_count()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", limited)
+        with pytest.raises(RuntimeError, match="needs a thread, and the system allows this process no more"):
+            world.run(lambda context, _: context.comm.Barrier(), seed=seed)
+        assert threading.active_count() == before + 5
+    assert world.run(lambda context, _: context.comm.allreduce(1)).values == (8,) * 8
+    world.close()
+    assert threading.active_count() == before
+
+
 def test_ranks_that_never_wait_share_one_thread():
     def body(comm):
         return threading.get_ident()

@@ -21,7 +21,18 @@ def seen(body, ranks=2):
     return {result.values for result in results}
 
 
-def test_a_send_buffer_changed_before_completion_arrives_changed_under_some_seed():
+def misused(body, kind):
+    """What `body` returned, over the seeds under which that misuse of a buffer was found, and under the others."""
+    found, others = set(), set()
+    for seed in SEEDS:
+        result = run(body, seed=seed)
+        assert {finding.kind for finding in result.findings} <= {"buffer misused"}
+        told = any(kind in finding.text for finding in result.findings)
+        (found if told else others).add(result.values)
+    return found, others
+
+
+def test_a_send_buffer_changed_before_completion_is_told_and_arrives_changed_under_some_seed():
     def body(comm):
         if comm.rank == 0:
             buffer = np.array([1.0])
@@ -34,7 +45,52 @@ def test_a_send_buffer_changed_before_completion_arrives_changed_under_some_seed
         return float(received[0])
 
     assert run(body).values[1] == 1.0
-    assert {values[1] for values in seen(body)} == {1.0, 2.0}
+    told, others = misused(body, "rank 0 changed the send buffer of Isend(dest=1, tag=0) at ")
+    assert {values[1] for values in told} == {1.0, 2.0}
+    assert not others
+
+
+def test_a_receive_buffer_written_before_completion_is_told_under_some_seed():
+    def body(comm):
+        if comm.rank == 0:
+            comm.Send(np.ones(2), 1)
+            return None
+        buffer = np.zeros(2)
+        request = comm.Irecv(buffer, 0)
+        buffer[1] = 5.0
+        request.Wait()
+        return tuple(buffer)
+
+    told, others = misused(body, "rank 1 wrote into the receive buffer of Irecv(source=0, tag=ANY_TAG) at ")
+    assert told
+    assert others
+
+
+@pytest.mark.parametrize("what", ["send", "receive"])
+def test_buffers_of_a_non_blocking_collective_changed_before_completion_are_told(what):
+    def body(comm):
+        mine, total = np.ones(2), np.zeros(2)
+        request = comm.Iallreduce(mine, total)
+        (mine if what == "send" else total)[0] = 5.0
+        request.Wait()
+
+    verb = {"send": "changed the send", "receive": "wrote into the receive"}[what]
+    told, others = misused(body, f"rank 0 {verb} buffer of Iallreduce(op=SUM) at ")
+    assert told
+    assert bool(others) is (what == "receive")
+
+
+def test_a_buffer_that_is_sent_and_received_into_at_once_is_told_under_every_seed():
+    def body(comm):
+        buffer = np.full(1, float(comm.rank))
+        request = comm.Isend(buffer, 1 - comm.rank)
+        comm.Recv(buffer, 1 - comm.rank)
+        request.Wait()
+
+    for seed in SEEDS:
+        result = run(body, seed=seed)
+        assert "buffer misused" in {finding.kind for finding in result.findings} or not result.completed
+        assert not result.completed
 
 
 def test_a_send_buffer_changed_after_completion_never_arrives_changed():
@@ -80,7 +136,9 @@ def test_results_of_a_non_blocking_collective_come_late_and_contributions_are_re
         request.Wait()
         return str(early), float(total[0])
 
-    results = {value for values in seen(body) for value in values}
+    told, others = misused(body, "changed the send buffer of Iallreduce")
+    assert not others
+    results = {value for values in told for value in values}
     assert any(early == "nan" for early, _ in results)
     assert {2.0, 20.0} <= {total for _, total in results}
     assert run(body).values[0][1] == 2.0

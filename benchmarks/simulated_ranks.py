@@ -1,0 +1,145 @@
+"""What a simulated rank costs, as the number of ranks grows from 16 to 1,024.
+
+    python benchmarks/simulated_ranks.py [all] [cpu]
+
+Each run makes an operator on every rank and takes it forward and back once; its time is divided by the ranks, so
+growth that is linear in them stays at 1. All numbers of ranks take turns in one process, and each round runs as many
+ranks of one number as of another. `all` adds what lies below and above: a switch between ranks, a barrier, the layouts
+made anew by each rank, and the lab's check of the adjoint. `cpu` counts the processor's time in place of the wall's:
+one rank runs at a time, so they are about the same, and other work on the machine disturbs it less.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from harness import adjoint_case
+from timing import print_table, seconds_per_rank
+
+from adjointlab import Layout, Partition
+from adjointlab.operator import LinearOperator
+from adjointlab.primitives.broadcast import Broadcast
+from adjointlab.primitives.halo_exchange import HaloExchange
+from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.world import Body, RankContext
+
+RANKS = (16, 64, 256, 1024)
+SIDE = 4
+"""Elements that a worker holds in each dimension."""
+
+Make = Callable[[Any], LinearOperator]
+
+
+def from_one(ranks: int) -> Make:
+    """Broadcast from one worker to all."""
+    layout, partition = Layout((SIDE,), Partition((1,))), Partition((ranks,))
+    return lambda comm: Broadcast(comm, layout, partition)
+
+
+def to_others(ranks: int) -> Make:
+    """Broadcast from rank 0 to all but itself."""
+    layout, partition = Layout((SIDE,), Partition((1,))), Partition((ranks - 1,), range(1, ranks))
+    return lambda comm: Broadcast(comm, layout, partition)
+
+
+def along_rows(ranks: int) -> Make:
+    """Broadcast from the first column of a square grid along its rows."""
+    side = math.isqrt(ranks)
+    layout, partition = Layout((side, SIDE), Partition((side, 1))), Partition((side, side))
+    return lambda comm: Broadcast(comm, layout, partition)
+
+
+def from_one_made_anew(ranks: int) -> Make:
+    """The first, each rank with layouts of its own."""
+    return lambda comm: from_one(comm.Get_size())(comm)
+
+
+def halos(*grid: int) -> Make:
+    """An exchange of halos of width 1, corners included, on a grid of workers."""
+    bulk = Layout([SIDE * side for side in grid], Partition(grid))
+    wider = [
+        [(max(0, start - 1), min(length, stop + 1)) for start, stop in windows]
+        for windows, length in zip(bulk.windows, bulk.shape, strict=True)
+    ]
+    window = Layout(bulk.shape, bulk.partition, wider)
+    return lambda comm: HaloExchange(comm, bulk, window)
+
+
+def halos_in_a_line(ranks: int) -> Make:
+    return halos(ranks)
+
+
+def halos_in_a_square(ranks: int) -> Make:
+    return halos(math.isqrt(ranks), math.isqrt(ranks))
+
+
+def both_passes(context: RankContext, make: Make) -> None:
+    """The operator, made and taken forward and back."""
+    operator = make(context.comm)
+    (x,), (y,) = operator.domain.tensors, operator.codomain.tensors
+    operator.forward(np.zeros(x.layout.local_shape(context.rank)))
+    operator.adjoint(np.zeros(y.layout.local_shape(context.rank)))
+
+
+def give_way(context: RankContext, _payload: Any) -> None:
+    """Twenty polls in vain, each of which lets the others run."""
+    for _ in range(20):
+        context.comm.Iprobe()
+
+
+def barrier(context: RankContext, _payload: Any) -> None:
+    """One barrier, and the run around it."""
+    context.comm.Barrier()
+
+
+def runs(body: Body, payloads: Callable[[int], Any]) -> dict[int, Callable[[], object]]:
+    """For each number of ranks, a run of `body`."""
+
+    def run(world: SimulatedWorld, payload: Any) -> None:
+        outcome = world.run(body, payload)
+        assert outcome.completed, outcome.findings
+
+    return {ranks: partial(run, SimulatedWorld(ranks), payloads(ranks)) for ranks in RANKS}
+
+
+def measured(name: str, runs: dict[int, Callable[[], object]]) -> list[str]:
+    """A row of the table."""
+    clock = time.process_time if "cpu" in sys.argv[1:] else time.perf_counter
+    first, *others = seconds_per_rank(runs, rounds=5, clock=clock).values()
+    return [name, f"{first * 1e6:.0f}", *(f"{other / first:.2f}" for other in others)]
+
+
+def main() -> None:
+    operators = {
+        "Broadcast, 1 to P": from_one,
+        "Broadcast, 1 to P - 1 others": to_others,
+        "Broadcast, √P to √P × √P": along_rows,
+        "HaloExchange, P": halos_in_a_line,
+        "HaloExchange, √P × √P": halos_in_a_square,
+    }
+    more: dict[str, dict[int, Callable[[], object]]] = {}
+    if "all" in sys.argv[1:]:
+        operators["Broadcast, 1 to P, layouts made by each rank"] = from_one_made_anew
+        nothing = dict.fromkeys(RANKS).get
+        more = {
+            "20 polls": runs(give_way, nothing),
+            "a barrier": runs(barrier, nothing),
+            "an adjoint case of Broadcast, 1 to P": {ranks: adjoint_case(ranks) for ranks in RANKS},
+        }
+    rows = [measured(name, runs(both_passes, make)) for name, make in operators.items()]
+    rows += [measured(name, each) for name, each in more.items()]
+    print_table(
+        "time per simulated rank",
+        ["", *(f"{ranks}{' ranks, µs' if ranks == RANKS[0] else ' / 16'}" for ranks in RANKS)],
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""What distributed layers share: parameters that lie on some workers, and the way from and to a sequential module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from adjointlab.layout import Layout
+from adjointlab.partition import Partition
+from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.primitives.repartition import Repartition
+from adjointlab.space import Space, Tensor
+
+__all__ = ["DistributedModule", "connected", "dtype_name", "face", "local_window"]
+
+
+class DistributedModule(nn.Module):
+    """A layer over the workers of a partition: every rank of `comm` makes its own, from the same arguments.
+
+    `domain` and `codomain` are the spaces of its inputs and outputs; `parameter_space` and `buffer_space` say which
+    worker holds which part of a parameter or buffer, which all others hold as a tensor of zero volume. Parameters have the
+    names, and all of them together the values, that the sequential module has: :meth:`sequential` makes that.
+
+    Calls are collective over `comm`, and so is ``backward``: it takes place on every rank, whatever requires a gradient
+    there.
+    """
+
+    domain: Space
+    codomain: Space
+    rounding = 0.0
+    reach = 0.0
+
+    def __init__(self, comm: Any, partition: Partition) -> None:
+        super().__init__()
+        check_ranks("partition", partition, comm.Get_size())
+        self.comm, self.partition = comm, partition
+        self.rank: int = comm.Get_rank()
+        self.parameter_space, self.buffer_space = Space(), Space()
+
+    def sequential(self) -> nn.Module:
+        """A new sequential module with the arguments of this one; it draws its parameters from torch's generator."""
+        raise NotImplementedError
+
+    def own(self, whole: nn.Module, layouts: Mapping[str, Layout]) -> None:
+        """Take this rank's windows of the parameters and buffers of `whole` as those of the layer.
+
+        What `layouts` does not name is no part of the layer.
+        """
+        parameters, buffers = [], []
+        for name, parameter in whole.named_parameters():
+            tensor = Tensor(layouts[name], dtype_name(parameter.dtype), name=name)
+            parameters.append(tensor)
+            window = local_window(parameter.detach(), tensor.layout, self.rank)
+            self.register_parameter(name, nn.Parameter(window, parameter.requires_grad))
+        for name, buffer in whole.named_buffers():
+            layout = layouts[name]
+            types = tuple("invariant" if copied else "varying" for copied in layout.copied)
+            buffers.append(Tensor(layout, dtype_name(buffer.dtype), types, name=name))  # type: ignore[arg-type]
+            self.register_buffer(name, local_window(buffer, layout, self.rank))
+        for name in (name for name, value in whole._parameters.items() if value is None):
+            self.register_parameter(name, None)
+        for name in (name for name, value in whole._buffers.items() if value is None):
+            self.register_buffer(name, None)
+        self.parameter_space, self.buffer_space = Space(*parameters), Space(*buffers)
+
+    def load_sequential(self, module: nn.Module) -> None:
+        """Take the values of a sequential module, which every rank has; nothing is sent.
+
+        Raises `ValueError` for parameters of other names or shapes.
+        """
+        self.load_sequential_state_dict(module.state_dict())
+
+    def load_sequential_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take the values of a sequential module's state_dict, which every rank has; nothing is sent."""
+        tensors = (*self.parameter_space.tensors, *self.buffer_space.tensors)
+        shapes = {tensor.name: tensor.layout.shape for tensor in tensors}
+        given = {name: tuple(value.shape) for name, value in state.items()}
+        if given != shapes:
+            raise ValueError(f"state: has {given}, but the layer needs {shapes}")
+        with torch.no_grad():
+            for tensor in tensors:
+                self._mine(tensor.name).copy_(local_window(state[tensor.name], tensor.layout, self.rank))
+
+    def to_sequential(self) -> nn.Module:
+        """Collective: the sequential module with the layer's parameters and buffers gathered, on every rank."""
+        state = self.sequential_state_dict()
+        # The module's own initial values are of no interest, nor should they move the generator on.
+        with torch.random.fork_rng(devices=[]):
+            module = self.sequential()
+        module.load_state_dict(state)
+        for tensor in self.parameter_space.tensors:
+            module.get_parameter(tensor.name).requires_grad_(self.get_parameter(tensor.name).requires_grad)
+        return module.train(self.training)
+
+    def sequential_state_dict(self) -> dict[str, torch.Tensor]:
+        """Collective: the state_dict of the sequential module, on every rank."""
+        state = {}
+        for tensor in (*self.parameter_space.tensors, *self.buffer_space.tensors):
+            everyone = Partition((self.comm.Get_size(),))
+            everywhere = Layout(tensor.layout.shape, everyone, axes=(None,) * tensor.layout.order)
+            types = tuple("varying" if not c else "replicated" for c in tensor.layout.copied)
+            gather = Repartition(self.comm, tensor.layout, everywhere, dtype=tensor.dtype, types=types)
+            state[tensor.name] = gather.forward(self._mine(tensor.name).detach())
+        return state
+
+    def _mine(self, name: str) -> torch.Tensor:
+        return self.get_parameter(name) if name in self._parameters else self.get_buffer(name)
+
+
+def face(partition: Partition, *dims: int) -> Partition:
+    """The workers of `partition` whose index along `dims` is 0: a partition of the same order with sides of 1 there."""
+    shape = tuple(1 if dim in dims else side for dim, side in enumerate(partition.shape))
+    (first, *_) = partition.subpartitions([dim for dim in range(partition.order) if dim not in dims])
+    return Partition(shape, first.ranks)
+
+
+def local_window(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor:
+    """A copy of what `rank` holds of a whole tensor; of zero volume on a rank that holds nothing."""
+    window = layout.window(rank)
+    if window is None:
+        return whole.new_empty(layout.local_shape(rank))
+    return whole[tuple(slice(start, stop) for start, stop in window)].clone()
+
+
+def connected(result: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+    """`result`, which as far as the graph is concerned also depends on `others`, but on none of their elements.
+
+    So a worker that computes nothing with a tensor takes part in its backward pass.
+    """
+    for other in others:
+        result = result + other.reshape(-1)[:0].sum().to(result.dtype)
+    return result
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name that the lab has for an element type of torch."""
+    return str(dtype).removeprefix("torch.")

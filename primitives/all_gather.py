@@ -1,0 +1,95 @@
+"""ALLGATHER (seed 001, section 2.3.4, * ← ◦): every worker of a segment gets the whole of a dimension that is cut.
+
+    G = D_{k} Π_{r,s ∈ {k}} S_{r→s[r]} A_{k}
+
+for the workers {k} of each segment, s[r] being the part of worker s's new local tensor that worker r holds. The adjoint
+adds the other way, G* = D_{k} Π S_{s[r]→r} A_{k}: a reduce-scatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from adjointlab.layout import Layout
+from adjointlab.operator import LinearOperator
+from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.primitives.segmented_collectives import InSegment
+from adjointlab.primitives.segments import (
+    all_gather_steps,
+    axis_of_cut,
+    discard_steps,
+    gain,
+    kind_of,
+    segment_of,
+    segments,
+    tensors,
+    wide_layout,
+)
+from adjointlab.program import Program, buffers
+from adjointlab.space import LocalType, Space
+
+__all__ = ["AllGather"]
+
+
+class AllGather(LinearOperator):
+    """Makes dimension `dim` of x whole on every worker of the segments along which it is cut.
+
+    `layout` lays x over its partition; dimension `dim` is cut along one dimension p of the partition, in any widths,
+    empty ones too. y lies as x does, with that dimension whole. The workers along p then hold copies, of the local type
+    `copies`:
+
+    - "varying": each copy has a memory of its own, as in seed 000, and the adjoint sums, which is a reduce-scatter;
+    - "replicated": so it does, what it sums being the summands of one cotangent;
+    - "invariant": the copies count once, and the adjoint keeps of the cotangent what is this worker's, without a message.
+
+    `types` are the local types of x, for each dimension of the partition; y has the same along all but p.
+    ``forward(x)`` and ``adjoint(y)`` take the local tensor and return a fresh one, or `out` (row-major, sharing no
+    memory with the argument); an inactive worker returns a copy of its tensor of zero volume.
+
+    Raises `ValueError` for a dimension that is not cut, for local types that do not fit, for ranks beyond the
+    communicator's, and in a call, before its first message, for a local tensor that is not what the layout says.
+    """
+
+    symbol = "AllGather"
+    batched = True
+
+    def __init__(
+        self,
+        comm: Any,
+        layout: Layout,
+        dim: int,
+        *,
+        dtype: str = "float64",
+        types: Sequence[LocalType | str] = (),
+        copies: Literal["varying", "replicated", "invariant"] = "varying",
+    ) -> None:
+        check_ranks("layout", layout.partition, comm.Get_size())
+        axis = axis_of_cut(layout, dim)
+        kind = kind_of("copies", copies, ("varying", "replicated", "invariant"))
+        x, y = tensors(layout, wide_layout(layout, dim), axis, dtype, types, kind, ("x", "y"))
+        self.comm, self.dim = comm, dim
+        self.domain, self.codomain = Space(x), Space(y)
+        self.is_invariant = kind is LocalType.INVARIANT
+        self.gain = self.fan_in = gain(
+            x, y, axis, adjoint=1 if self.is_invariant else layout.partition.shape[axis]
+        )
+        self._segment = InSegment(comm, segment_of(layout, dim, comm.Get_rank()), x, y)
+
+    def specification(self) -> Program | tuple[Program, Program]:
+        """G for each segment; with invariant copies, also the adjoint, in which each worker keeps its part."""
+        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
+        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
+        every = tuple(segments(self.domain.tensors[0].layout, self.dim))
+        forward = Program(x.values(), (s for segment in every for s in all_gather_steps(segment, x, y)))
+        if not self.is_invariant:
+            return forward
+        return forward, Program(y.values(), (s for segment in every for s in discard_steps(segment, x, y)))
+
+    def forward(self, x: Any, out: Any = None) -> Any:
+        """The local tensor of y = G x, in `out` if given."""
+        return self._segment.gather(x, out)
+
+    def adjoint(self, y: Any, out: Any = None) -> Any:
+        """The local tensor of G* y, in `out` if given."""
+        return self._segment.keep(y, out) if self.is_invariant else self._segment.sum_and_scatter(y, out)

@@ -1,0 +1,135 @@
+"""Assignments of a tensor's dimensions to those of a processor grid (seed 001, sections 2.3.1 and 2.3.2).
+
+    x[◦_0, *, ◦_{1,2}]
+
+The first dimension is distributed over dimension 0 of the grid, the second is whole, the third is distributed over
+dimensions 1 and 2. Grid dimensions that are not named are *redundant*: along them lie copies, or summands of a sum Σ̃.
+
+A distribution over several grid dimensions is nested: the tensor's dimension is cut along the first, and each part along
+the next. Each cut is balanced, and then so is the whole (⌊⌊n/p⌋/q⌋ = ⌊n/pq⌋, and so for ⌈ ⌉): the largest part has at
+most one element more than the smallest. So what is distributed over fewer dimensions, without the last ones, is a union
+of whole parts, and seed 001's ◦_{d'} ← ◦_d and ◦_d ← ◦_{d'} are a discard and a segmented all-gather.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from adjointlab.layout import Layout, balanced_cut
+from adjointlab.partition import Partition, integers
+from adjointlab.space import LocalType
+
+__all__ = ["Assignment", "assignment", "layout_of", "local_types", "nested_cut", "subscript"]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """For each dimension of a tensor the grid dimensions that it is distributed over, () for a whole one.
+
+    `summed` are the redundant grid dimensions along which summands lie. Make it with :func:`assignment`, which checks.
+    """
+
+    dims: tuple[tuple[int, ...], ...]
+    summed: tuple[int, ...] = ()
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """The grid dimensions that the tensor is distributed over, dimension by dimension."""
+        return tuple(axis for axes in self.dims for axis in axes)
+
+    def redundant(self, grid: Sequence[int]) -> tuple[int, ...]:
+        """The others, of a grid of these sides."""
+        return tuple(axis for axis in range(len(grid)) if axis not in self.used)
+
+    def text(self, name: str) -> str:
+        """The tensor of the name in seed 001's notation."""
+        return f"{name}[{', '.join('◦' + subscript(axes) if axes else '*' for axes in self.dims)}]"
+
+
+def subscript(axes: Sequence[int]) -> str:
+    """Grid dimensions as the notation names them."""
+    return f"_{axes[0]}" if len(axes) == 1 else f"_{{{','.join(map(str, axes))}}}"
+
+
+def assignment(
+    name: str, grid: Partition, order: int, dims: Sequence[Sequence[int]], summed: Sequence[int] = ()
+) -> Assignment:
+    """The assignment of a tensor of `order` dimensions that the argument `name` says, and `partial` for the summands.
+
+    Raises `ValueError` for a number of entries that is not the order, for grid dimensions that there are not or that
+    stand more than once, and for summands along a dimension that the tensor is distributed over; `TypeError` for what is
+    no integer.
+    """
+    given = tuple(integers(name, axes) for axes in dims)
+    along = tuple(sorted(integers("partial", summed)))
+    if len(given) != order:
+        raise ValueError(
+            f"{name}: a tensor of order {order} needs {order} entries, the grid dimensions that each of its dimensions is "
+            f"distributed over, not {given}"
+        )
+    for argument, axes in ((name, [axis for entry in given for axis in entry]), ("partial", [*along])):
+        if beyond := [axis for axis in axes if not 0 <= axis < grid.order]:
+            raise ValueError(
+                f"{argument}: {beyond[0]} is no dimension of the grid {grid}, which has {grid.order} dimensions"
+            )
+        if repeated := [axis for axis in axes if axes.count(axis) > 1]:
+            raise ValueError(
+                f"{argument}: dimension {repeated[0]} of the grid stands more than once in "
+                f"{given if argument == name else along}; then some elements would lie on no worker, or be summed twice"
+            )
+    result = Assignment(given, along)
+    if both := [axis for axis in along if axis in result.used]:
+        raise ValueError(
+            f"partial: the tensor is distributed over dimension {both[0]} of the grid, {result.text('x')}; summands lie "
+            f"along redundant dimensions, here {result.redundant(grid.shape)}"
+        )
+    return result
+
+
+def nested_cut(length: int, sides: Sequence[int]) -> tuple[int, ...]:
+    """The boundaries of `length` cut in balanced parts along the first side, each of them along the next, and so on."""
+    ends: tuple[int, ...] = (0, length)
+    for side in sides:
+        inner = [
+            start + end for start, stop in pairwise(ends) for end in balanced_cut(stop - start, side)[1:]
+        ]
+        ends = (0, *inner)
+    return ends
+
+
+@lru_cache(maxsize=256)
+def layout_of(grid: Partition, shape: tuple[int, ...], given: Assignment) -> Layout:
+    """The layout of an assignment.
+
+    Its partition has the same workers as the grid: one dimension for each distributed dimension of the tensor, the grid
+    dimensions of which are merged; then the redundant grid dimensions.
+    """
+    redundant = given.redundant(grid.shape)
+    cut = [axes for axes in given.dims if axes]
+    sides = [math.prod(grid.shape[axis] for axis in axes) for axes in cut]
+    ranks = np.array(grid.ranks).reshape(grid.shape).transpose(*given.used, *redundant).ravel()
+    partition = Partition([*sides, *(grid.shape[axis] for axis in redundant)], ranks.tolist())
+    places = {axes: place for place, axes in enumerate(cut)}
+    return Layout.cut(
+        shape,
+        partition,
+        [
+            nested_cut(side, [grid.shape[axis] for axis in axes])
+            for side, axes in zip(shape, given.dims, strict=True)
+        ],
+        [places[axes] if axes else None for axes in given.dims],
+    )
+
+
+def local_types(grid: Partition, given: Assignment, copies: LocalType) -> tuple[LocalType, ...]:
+    """The local types of that layout: summands where the assignment says so, `copies` along other redundant dimensions."""
+    distributed = (LocalType.VARYING,) * sum(bool(axes) for axes in given.dims)
+    return distributed + tuple(
+        LocalType.PARTIAL if axis in given.summed else copies for axis in given.redundant(grid.shape)
+    )

@@ -1,0 +1,95 @@
+"""DISCARD (seed 001, section 2.3.4, ◦ ← *): each worker of a segment keeps its part of what it holds whole.
+
+    Δ = D_{k} Π_{r ∈ {k}} S_{r[r]→r} A_{k}
+
+for the workers {k} of each segment, r[r] being the part of worker r's local tensor that it keeps. The adjoint puts the
+part where it was and zeros around it, Δ* = D_{k} Π S_{r→r[r]} A_{k}, unless copies count once: then it is an all-gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from adjointlab.layout import Layout
+from adjointlab.operator import LinearOperator
+from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.primitives.segmented_collectives import InSegment
+from adjointlab.primitives.segments import (
+    all_gather_steps,
+    discard_steps,
+    gain,
+    kind_of,
+    narrow_layout,
+    segment_of,
+    segments,
+    tensors,
+)
+from adjointlab.program import Program, buffers
+from adjointlab.space import LocalType, Space
+
+__all__ = ["Discard"]
+
+
+class Discard(LinearOperator):
+    """Cuts dimension `dim` of x, which every worker holds whole, along dimension `along` of the partition.
+
+    `layout` lays x over its partition; the workers along `along` hold the same windows. y lies as x does, with dimension
+    `dim` cut along `along` at `cut`, the boundaries, which may be uneven and leave empty parts (default: balanced). The
+    forward direction is local. The adjoint follows from the local type of the copies of x, `copies`:
+
+    - "varying": each copy has a memory of its own, as in seed 000, and gets its part of y with zeros around it;
+    - "replicated": so it does, and these are summands of the cotangent;
+    - "invariant": the copies count once, and the adjoint is an all-gather.
+
+    `types` are the local types of y, for each dimension of the partition; x has the same along all but `along`.
+    ``forward(x)`` and ``adjoint(y)`` take the local tensor and return a fresh one, or `out` (row-major, sharing no
+    memory with the argument); an inactive worker returns a copy of its tensor of zero volume.
+
+    Raises `ValueError` for a dimension that is not whole, for workers along `along` that hold different windows, for
+    boundaries that do not cut the dimension, for local types that do not fit, for ranks beyond the communicator's, and
+    in a call, before its first message, for a local tensor that is not what the layout says.
+    """
+
+    symbol = "Discard"
+    batched = True
+
+    def __init__(
+        self,
+        comm: Any,
+        layout: Layout,
+        dim: int,
+        along: int,
+        *,
+        cut: Sequence[int] | None = None,
+        dtype: str = "float64",
+        types: Sequence[LocalType | str] = (),
+        copies: Literal["varying", "replicated", "invariant"] = "varying",
+    ) -> None:
+        check_ranks("layout", layout.partition, comm.Get_size())
+        narrow = narrow_layout(layout, dim, along, None if cut is None else tuple(cut))
+        kind = kind_of("copies", copies, ("varying", "replicated", "invariant"))
+        y, x = tensors(narrow, layout, along, dtype, types, kind, ("y", "x"))
+        self.comm, self.dim = comm, dim
+        self.domain, self.codomain = Space(x), Space(y)
+        self.is_invariant = kind is LocalType.INVARIANT
+        self.gain = self.fan_in = gain(x, y, along)
+        self._segment = InSegment(comm, segment_of(narrow, dim, comm.Get_rank()), y, x)
+
+    def specification(self) -> Program | tuple[Program, Program]:
+        """Δ for each segment; of invariant copies, also the adjoint, in which every worker gets all parts."""
+        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
+        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
+        every = tuple(segments(self.codomain.tensors[0].layout, self.dim))
+        forward = Program(x.values(), (s for segment in every for s in discard_steps(segment, y, x)))
+        if not self.is_invariant:
+            return forward
+        return forward, Program(y.values(), (s for segment in every for s in all_gather_steps(segment, y, x)))
+
+    def forward(self, x: Any, out: Any = None) -> Any:
+        """The local tensor of y = Δ x, in `out` if given."""
+        return self._segment.keep(x, out)
+
+    def adjoint(self, y: Any, out: Any = None) -> Any:
+        """The local tensor of Δ* y, in `out` if given."""
+        return self._segment.gather(y, out) if self.is_invariant else self._segment.place(y, out)

@@ -1,0 +1,42 @@
+"""GATHER (seed paper, sections 2.2 and 3.2.4): brings a tensor that is cut up among workers to one of them.
+
+    Gather_{P_x→a} = T_{P_x→P_1},    Gather*_{P_x→a} = T_{P_1→P_x}, the scatter
+
+with P_1 = 1 × ... × 1, the worker a.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from adjointlab.layout import Layout
+from adjointlab.partition import Partition
+from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.primitives.repartition import Repartition
+from adjointlab.space import LocalType
+
+__all__ = ["Gather"]
+
+
+class Gather(Repartition):
+    """The repartition from `layout`, over which x lies, to the worker `root`, which gets all of y.
+
+    `types` are the local types of x. For forward, adjoint and errors see :class:`Repartition`.
+    """
+
+    symbol = "Gather"
+
+    def __init__(
+        self,
+        comm: Any,
+        layout: Layout,
+        root: int = 0,
+        *,
+        dtype: str = "float64",
+        types: Sequence[LocalType | str] = (),
+    ) -> None:
+        one = Partition((1,) * layout.order, [root])
+        check_ranks("layout", layout.partition, comm.Get_size())
+        check_ranks("root", one, comm.Get_size())
+        super().__init__(comm, layout, Layout(layout.shape, one), dtype=dtype, types=types)

@@ -1,0 +1,150 @@
+"""HALOEXCHANGE out of place (seed paper, section 3.2.5): every worker gets its window of a tensor that is cut.
+
+    H = H_{d-1} ... H_1 H_0              H_k = K_T C_U C_E C_P K_S                                   (eqs. 23, 22)
+    H* = H_0* H_1* ... H_{d-1}*          H_k* = K_S* C_P* C_E* C_U* K_T*                             (eqs. 25, 24)
+
+The phases H_k, one for each dimension, pack, exchange and unpack; their adjoints add into the bulk. What all of them
+together do is said in one step: each element goes from the worker that owns it to every worker whose window it is in,
+
+    H = Π_s D_s  Π_{r,s} S_{s→r}  Π_r A_r.
+
+That is the specification here. That of the in-place form (:mod:`adjointlab.primitives.halo_exchange_in_place`) is the
+paper's, phase by phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import product
+from typing import Any
+
+from adjointlab import arrays
+from adjointlab.arguments import check_argument
+from adjointlab.layout import Layout, Window
+from adjointlab.operator import LinearOperator
+from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.primitives.collectives import result_array
+from adjointlab.primitives.halo_geometry import halo_geometry
+from adjointlab.primitives.halo_phases import HaloPhases
+from adjointlab.primitives.halo_plan import halo_plan
+from adjointlab.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
+from adjointlab.space import Space
+
+__all__ = ["HaloExchange", "images"]
+
+
+class HaloExchange(LinearOperator):
+    """H from the bulks `layout` to the windows `windows` of the same tensor, over the same partition.
+
+    `layout` cuts every dimension of x, or leaves it whole; workers along a partition dimension that it does not use hold
+    copies of their own, and exchange with those of the same copy. `windows` is any layout over the same partition:
+    windows may be wider than the bulk by any number of workers, trimmed, empty, and apart from the bulk. Beyond the
+    tensor they hold zeros (and cotangents there are ignored), or, in the tensor dimensions listed in `periodic`, what
+    lies at the other end. :class:`~adjointlab.primitives.halo_geometry.HaloGeometry` derives windows from kernels and
+    from halo widths.
+
+    ``forward(x)`` takes the local tensor of x and returns a fresh one of y, or `out` (row-major, sharing no memory with
+    the argument); ``adjoint(y)`` sums back. A worker outside the partition returns a copy of its tensor of zero volume.
+    In each phase a pair of workers exchanges one message each way at most, and none where nothing is needed.
+
+    Raises `ValueError` for bulks that do not cut the tensor, for windows of another tensor or partition, for windows that
+    no data can fill, for ranks beyond the communicator's, and in a call, before its first message, for a local tensor
+    that is not what the layout says.
+    """
+
+    symbol = "H"
+    batched = True
+
+    def __init__(
+        self,
+        comm: Any,
+        layout: Layout,
+        windows: Layout,
+        *,
+        periodic: Iterable[int] = (),
+        dtype: str = "float64",
+    ) -> None:
+        self.geometry = halo_geometry(layout, windows, tuple(periodic))
+        check_ranks("layout", layout.partition, comm.Get_size())
+        self.comm = comm
+        self.domain = Space(layout, dtype=dtype, name="x")
+        self.codomain = Space(windows, dtype=dtype, name="y")
+        self.gain = self.fan_in = max(1, self.geometry.copies)
+        self._rank = comm.Get_rank()
+        self._phases: HaloPhases | None = None
+        if layout.partition.is_active(self._rank):
+            self._phases = HaloPhases(comm, halo_plan(self.geometry, self._rank), dtype)
+
+    def specification(self) -> Program:
+        """One Add for each box of each worker's window, from its owner's bulk."""
+        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
+        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
+        steps: list[Generator] = [Allocate(buffer) for buffer in y.values()]
+        for owner, needer in product(x, y):
+            steps += self._adds(x[owner], y[needer])
+        return Program(x.values(), [*steps, *map(Deallocate, x.values())])
+
+    def _adds(self, x: Buffer, y: Buffer) -> Iterator[Generator]:
+        """S_{s→r}, from the bulk x to the window y of a worker of the same copy."""
+        layout, window = self.domain.tensors[0].layout, self.codomain.tensors[0].layout.window(y.rank)
+        bulk, partition = layout.window(x.rank), layout.partition
+        assert bulk is not None
+        assert window is not None
+        copies = [dim for dim in range(partition.order) if dim not in layout.axes]
+        if any(partition.index(x.rank)[dim] != partition.index(y.rank)[dim] for dim in copies):
+            return
+        shared = [
+            images(owned, needed, side if dim in self.geometry.periodic else None)
+            for dim, (owned, needed, side) in enumerate(zip(bulk, window, layout.shape, strict=True))
+        ]
+        for box in product(*shared):
+            there = tuple(
+                slice(a - start, b - start) for ((a, b), _), (start, _) in zip(box, bulk, strict=True)
+            )
+            here = tuple(
+                slice(a - start, b - start) for (_, (a, b)), (start, _) in zip(box, window, strict=True)
+            )
+            yield Add(x[there], y[here])
+
+    def forward(self, x: Any, out: Any = None) -> Any:
+        """The local tensor of y = H x, in `out` if given."""
+        batch = check_argument(self.domain.tensors[0], x, self._rank)
+        if self._phases is None:
+            return arrays.copy(x)
+        y, plan = result_array(self.codomain.tensors[0], x, out, self._rank, batch), self._phases.plan
+
+        def keep() -> None:
+            if plan.kept is not None:
+                arrays.copy_into(y[plan.kept], x[plan.owned])
+
+        self._phases.forward(x, y, batch, meanwhile=keep)
+        return y
+
+    def adjoint(self, y: Any, out: Any = None) -> Any:
+        """The local tensor of H* y, in `out` if given."""
+        batch = check_argument(self.codomain.tensors[0], y, self._rank)
+        if self._phases is None:
+            return arrays.copy(y)
+        x, plan = result_array(self.domain.tensors[0], y, out, self._rank, batch), self._phases.plan
+
+        def keep() -> None:
+            if plan.trims:
+                arrays.clear(x)
+            if plan.kept is not None:
+                arrays.copy_into(x[plan.owned], y[plan.kept])
+
+        self._phases.adjoint(y, x, batch, meanwhile=keep)
+        return x
+
+
+def images(owned: Window, needed: Window, period: int | None) -> list[tuple[Window, Window]]:
+    """Where the window `needed` meets the bulk `owned`, or an image of it: (interval of the bulk, of the window).
+
+    Images lie at all multiples of `period`, if there is one; the interval of the bulk is that of the image moved back.
+    """
+    shifts = [0]
+    if period is not None:
+        reach = max(map(abs, needed)) // max(1, period) + 1
+        shifts = [shift * period for shift in range(-reach, reach + 1)] if period else [0]
+    met = [(max(owned[0] + shift, needed[0]), min(owned[1] + shift, needed[1]), shift) for shift in shifts]
+    return [((start - shift, stop - shift), (start, stop)) for start, stop, shift in met if start < stop]

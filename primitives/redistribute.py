@@ -1,0 +1,214 @@
+"""REDISTRIBUTE (seed 001, sections 2.3.4 and 2.3.5): from one assignment of a tensor's dimensions to another.
+
+    y[◦_0, *] ← x[*, ◦_0]          y[◦_1] ← Σ̃_0 x[◦_1]
+
+As a map it is the sum over the summands, then a repartition: every worker gets its window of the sum. How it gets there,
+by all-gathers, discards, reduce-scatters, all-reduces and all-to-alls in their segments, is a plan that is made once, the
+cheapest chain of these. The adjoint is the chain of their adjoints in reverse order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from adjointlab import arrays
+from adjointlab.arguments import check_argument
+from adjointlab.operator import LinearOperator
+from adjointlab.partition import Partition, integers
+from adjointlab.primitives.all_sum_reduce import AllSumReduce
+from adjointlab.primitives.assignment import Assignment, assignment, layout_of, local_types, subscript
+from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.primitives.collectives import result_array
+from adjointlab.primitives.redistribution_plan import Step, cheapest
+from adjointlab.primitives.repartition import Repartition
+from adjointlab.primitives.segmented_collectives import InSegment
+from adjointlab.primitives.segments import Segment, kind_of
+from adjointlab.program import Program
+from adjointlab.space import LocalType, Space, Tensor
+
+__all__ = ["Redistribute"]
+
+_Apply = Callable[[Any, Any], Any]
+
+
+class _Stage(NamedTuple):
+    """A step of the plan on this rank: both directions, from an array into given memory or a fresh array."""
+
+    forward: _Apply
+    adjoint: _Apply
+
+
+class Redistribute(LinearOperator):
+    """Brings a tensor of the shape from one assignment to another, over the workers of one processor grid.
+
+    `source` and `target` have for each dimension of the tensor the grid dimensions that it is distributed over: () where
+    it is whole (seed 001's *), (0,) or (1, 2) where it is cut along them (◦), by balanced and nested cuts; see
+    :mod:`adjointlab.primitives.assignment`. A grid dimension stands once at most. Along those that are not named, the
+    redundant ones, lie copies of the local type `copies`, "replicated" or "invariant"; but along the grid dimensions
+    `partial` lie summands in the source, which are summed (Σ̃).
+
+    The layouts of x and y have one partition dimension for each distributed dimension of the tensor, which merges its
+    grid dimensions, then the redundant grid dimensions. `plan` has the steps, the same on all ranks.
+
+    ``forward(x)`` and ``adjoint(y)`` take the local tensor and return a fresh one, or `out` (row-major, sharing no
+    memory with the argument); a worker outside the grid returns a copy of its tensor of zero volume. What lies between
+    the steps is kept in memory that is made once and reused.
+
+    Raises `ValueError` for assignments that the tensor or the grid does not have, for summands along a grid dimension
+    that the source is distributed over, for ranks beyond the communicator's, and in a call, before its first message, for
+    a local tensor that is not what the layout says.
+    """
+
+    symbol = "Redistribute"
+    batched = True
+
+    def __init__(
+        self,
+        comm: Any,
+        grid: Partition,
+        shape: Sequence[int],
+        source: Sequence[Sequence[int]],
+        target: Sequence[Sequence[int]],
+        *,
+        partial: Sequence[int] = (),
+        dtype: str = "float64",
+        copies: Literal["replicated", "invariant"] = "replicated",
+    ) -> None:
+        if not isinstance(grid, Partition):
+            raise TypeError(f"grid: {grid!r} is no Partition")
+        check_ranks("grid", grid, comm.Get_size())
+        self.comm, self.grid, self.shape = comm, grid, integers("shape", shape)
+        self.source = assignment("source", grid, len(self.shape), source, partial)
+        self.target = assignment("target", grid, len(self.shape), target)
+        self.copies = kind_of("copies", copies, ("replicated", "invariant"))
+        self.domain = Space(self._tensor(self.source, dtype, "x"))
+        self.codomain = Space(self._tensor(self.target, dtype, "y"))
+        copied = self.target.redundant(grid.shape) if self.copies is LocalType.REPLICATED else ()
+        # So many summands are summed, and so many cotangents of copies.
+        self.gain = self.fan_in = max(
+            math.prod(grid.shape[axis] for axis in axes) for axes in (self.source.summed, copied)
+        )
+        self.plan = cheapest(grid.shape, self.shape, self.source, self.target)
+        self._rank = comm.Get_rank()
+        self._stages = [self._stage(step, dtype) for step in self.plan.steps]
+        # Both directions go through the same tensors, and the memory for them is theirs in turn.
+        self._between = [self._tensor(step.target, dtype, "x") for step in self.plan.steps[:-1]]
+        self._memory: dict[tuple[int, str], Any] = {}
+
+    def specification(self) -> Program | tuple[Program, Program]:
+        """That of the repartition between the two layouts, whatever the plan: every summand goes straight to every worker
+        that holds some of it in the target; of copies, the first one goes.
+        """
+        return _repartition(self.comm, self.domain.tensors[0], self.codomain.tensors[0]).specification()
+
+    def notation(self) -> list[str]:
+        """The redistribution in seed 001's notation, and the steps of its plan."""
+        sums = f"Σ̃{subscript(self.source.summed)} " if self.source.summed else ""
+        grid = "x".join(map(str, self.grid.shape)) or "()"
+        steps = [f"{place}. {step.text()}" for place, step in enumerate(self.plan.steps, start=1)]
+        return [
+            f"{self.target.text('y')} ← {sums}{self.source.text('x')} on a grid of {grid}",
+            *(steps or ["nothing to be done"]),
+        ]
+
+    def forward(self, x: Any, out: Any = None) -> Any:
+        """The local tensor of y, in `out` if given."""
+        stages = [stage.forward for stage in self._stages]
+        return self._apply(stages, range(len(stages) - 1), self.domain, self.codomain, x, out)
+
+    def adjoint(self, y: Any, out: Any = None) -> Any:
+        """The local tensor of the cotangent of x, in `out` if given."""
+        stages = [stage.adjoint for stage in reversed(self._stages)]
+        between = reversed(range(len(stages) - 1))
+        return self._apply(stages, between, self.codomain.dual, self.domain.dual, y, out)
+
+    def _tensor(self, given: Assignment, dtype: str, name: str) -> Tensor:
+        types = local_types(self.grid, given, self.copies)
+        return Tensor(layout_of(self.grid, self.shape, given), dtype, types, name)
+
+    def _stage(self, step: Step, dtype: str) -> _Stage:
+        """What is done in a step, and in its adjoint: where copies count once, those are other arithmetic."""
+        source, target = self._tensor(step.source, dtype, "x"), self._tensor(step.target, dtype, "y")
+        is_invariant = self.copies is LocalType.INVARIANT
+        match step.kind:
+            case "all-gather":
+                segment = InSegment(self.comm, self._segment(step, source, target), source, target)
+                return _Stage(segment.gather, segment.keep if is_invariant else segment.sum_and_scatter)
+            case "discard":
+                segment = InSegment(self.comm, self._segment(step, target, source), target, source)
+                return _Stage(segment.keep, segment.gather if is_invariant else segment.place)
+            case "reduce-scatter":
+                segment = InSegment(self.comm, self._segment(step, target, source), target, source)
+                return _Stage(segment.sum_and_scatter, segment.gather)
+            case "all-reduce":
+                redundant = step.source.redundant(self.grid.shape)
+                first = source.layout.partition.order - len(redundant)
+                dims = [first + redundant.index(axis) for axis in step.along]
+                all_reduce = AllSumReduce(self.comm, source.layout, dims, dtype=dtype)
+                return _Stage(all_reduce.forward, self._copy if is_invariant else all_reduce.adjoint)
+            case _:
+                repartition = _repartition(self.comm, source, target)
+                return _Stage(repartition.forward, repartition.adjoint)
+
+    def _segment(self, step: Step, narrow: Tensor, wide: Tensor) -> Segment | None:
+        """The workers along the step's grid dimensions, and their parts of what they have whole."""
+        window = wide.layout.window(self._rank)
+        if window is None:
+            return None
+        assert step.dim is not None
+        ranks = self.grid.subpartition(step.along, self._rank).ranks
+        first = window[step.dim][0]
+        parts = []
+        for rank in ranks:
+            start, stop = (narrow.layout.window(rank) or ())[step.dim]
+            parts.append((start - first, stop - first))
+        return Segment(step.dim, ranks, tuple(parts))
+
+    def _copy(self, array: Any, out: Any) -> Any:
+        """The identity, into given memory or a fresh array."""
+        if out is None:
+            return arrays.copy(array)
+        arrays.copy_into(out, array)
+        return out
+
+    def _apply(
+        self,
+        stages: Sequence[_Apply],
+        between: Iterable[int],
+        source: Space,
+        target: Space,
+        array: Any,
+        out: Any,
+    ) -> Any:
+        """The stages, one after another; `between` says which intermediate tensor lies after each but the last."""
+        batch = check_argument(source.tensors[0], array, self._rank)
+        if not self.grid.is_active(self._rank):
+            return arrays.copy(array)
+        result = result_array(target.tensors[0], array, out, self._rank, batch)
+        if not stages:
+            return self._copy(array, result)
+        *first, last = stages
+        for stage, place in zip(first, between, strict=True):
+            array = stage(array, None if batch else self._intermediate(place, array))
+        return last(array, result)
+
+    def _intermediate(self, place: int, like: Any) -> Any:
+        """Memory for the tensor between two steps: made once for each array library."""
+        key = (place, arrays.library_of(like))
+        if key not in self._memory:
+            tensor = self._between[place]
+            self._memory[key] = arrays.empty(tensor.layout.local_shape(self._rank), tensor.dtype, like)
+        return self._memory[key]
+
+
+def _repartition(comm: Any, source: Tensor, target: Tensor) -> Repartition:
+    return Repartition(
+        comm,
+        source.layout,
+        target.layout,
+        dtype=source.dtype,
+        types=source.types,
+        target_types=target.types,
+    )

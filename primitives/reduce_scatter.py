@@ -1,0 +1,87 @@
+"""REDUCESCATTER (seed 001, section 2.3.5, ◦ ← Σ̃ *): sums the local tensors of a segment, and leaves each worker a part.
+
+    S = D_{k} Π_{r,s ∈ {k}} S_{s[r]→r} A_{k}
+
+for the workers {k} of each segment, s[r] being the part of worker s's local tensor that worker r is left with. The adjoint
+adds the other way, S* = D_{k} Π S_{r→s[r]} A_{k}: an all-gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from adjointlab.layout import Layout
+from adjointlab.operator import LinearOperator
+from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.primitives.segmented_collectives import InSegment
+from adjointlab.primitives.segments import (
+    gain,
+    kind_of,
+    narrow_layout,
+    reduce_scatter_steps,
+    segment_of,
+    segments,
+    tensors,
+)
+from adjointlab.program import Program, buffers
+from adjointlab.space import LocalType, Space
+
+__all__ = ["ReduceScatter"]
+
+
+class ReduceScatter(LinearOperator):
+    """Sums x along dimension `along` of its partition and cuts dimension `dim` of the sum along it.
+
+    `layout` lays x over its partition: every worker holds dimension `dim` whole, and the workers along `along` hold the
+    same windows. They are copies with values of their own (`summands` "varying") or summands of one tensor ("partial").
+    y lies as x does, with dimension `dim` cut along `along` at `cut`, the boundaries, which may be uneven and leave empty
+    parts (default: balanced).
+
+    `types` are the local types of y, for each dimension of the partition; x has the same along all but `along`.
+    ``forward(x)`` and ``adjoint(y)`` take the local tensor and return a fresh one, or `out` (row-major, sharing no
+    memory with the argument); an inactive worker returns a copy of its tensor of zero volume.
+
+    Raises `ValueError` for a dimension that is not whole, for workers along `along` that hold different windows, for
+    boundaries that do not cut the dimension, for local types that do not fit, for ranks beyond the communicator's, and
+    in a call, before its first message, for a local tensor that is not what the layout says.
+    """
+
+    symbol = "ReduceScatter"
+    batched = True
+
+    def __init__(
+        self,
+        comm: Any,
+        layout: Layout,
+        dim: int,
+        along: int,
+        *,
+        cut: Sequence[int] | None = None,
+        dtype: str = "float64",
+        types: Sequence[LocalType | str] = (),
+        summands: Literal["varying", "partial"] = "varying",
+    ) -> None:
+        check_ranks("layout", layout.partition, comm.Get_size())
+        narrow = narrow_layout(layout, dim, along, None if cut is None else tuple(cut))
+        kind = kind_of("summands", summands, ("varying", "partial"))
+        y, x = tensors(narrow, layout, along, dtype, types, kind, ("y", "x"))
+        self.comm, self.dim = comm, dim
+        self.domain, self.codomain = Space(x), Space(y)
+        self.gain = self.fan_in = gain(x, y, along, forward=layout.partition.shape[along])
+        self._segment = InSegment(comm, segment_of(narrow, dim, comm.Get_rank()), y, x)
+
+    def specification(self) -> Program:
+        """S for each segment."""
+        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
+        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
+        every = segments(self.codomain.tensors[0].layout, self.dim)
+        return Program(x.values(), (s for segment in every for s in reduce_scatter_steps(segment, y, x)))
+
+    def forward(self, x: Any, out: Any = None) -> Any:
+        """The local tensor of y = S x, in `out` if given."""
+        return self._segment.sum_and_scatter(x, out)
+
+    def adjoint(self, y: Any, out: Any = None) -> Any:
+        """The local tensor of S* y, in `out` if given."""
+        return self._segment.gather(y, out)

@@ -1,0 +1,274 @@
+"""REPARTITION (seed paper, section 3.2.4): carries a tensor from one layout to another, T_{P_x→P_y}.
+
+    T_{P_x→P_y} = D_{P_x} Π_{r,s} S_{x_r[X_r ∩ Y_s] → y_s[X_r ∩ Y_s]} A_{P_y}
+    T*_{P_x→P_y} = D_{P_y} Π_{r,s} S_{y_s[X_r ∩ Y_s] → x_r[X_r ∩ Y_s]} A_{P_x}
+
+for the workers r of P_x and s of P_y, and the windows X_r and Y_s of the tensor that they hold. The classical
+all-to-all (section 2.2) is the case of two cuts of a tensor along different dimensions.
+
+Where several workers hold copies, their local type says which of them take part:
+
+==========  =====================  =====================
+local type  in the source          in the target
+==========  =====================  =====================
+varying     all are summed         every one gets it
+replicated  any one is read        every one gets it
+partial     all are summed         any one gets it
+invariant   any one is read        every one gets it
+==========  =====================  =====================
+
+The adjoint is the same rule from the dual of the codomain to the dual of the domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from types import EllipsisType
+from typing import Any
+
+from adjointlab import MPI, arrays
+from adjointlab.arguments import check_argument
+from adjointlab.layout import Layout
+from adjointlab.operator import LinearOperator
+from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.primitives.collectives import result_array
+from adjointlab.primitives.overlaps import Box, Overlaps, Side, assemble, gaps, overlaps, within
+from adjointlab.program import Add, Allocate, Deallocate, Generator, Program, buffers
+from adjointlab.space import LocalType, Space, Tensor
+
+__all__ = ["Repartition"]
+
+_TAG = 0
+
+
+class Repartition(LinearOperator):
+    """T from the layout of x to the layout of y, two layouts of the same global tensor.
+
+    `layout` lays x over P_x and `target` lays y over P_y: any grids over any ranks, any cuts in any order. `types` and
+    `target_types` are the local types along the dimensions of P_x and of P_y (default: varying). Windows of the target
+    may overlap (every worker gets a copy), leave gaps, and reach beyond the tensor: there y is zero, and its cotangents
+    are ignored. Windows of x may reach beyond the tensor, where x is ignored and its cotangent zero.
+
+    ``forward(x)`` takes the local tensor of x and returns a fresh local tensor of y; outside P_x it takes, and outside
+    P_y it returns, a tensor of zero volume. ``adjoint(y)`` carries back, and sums where y has copies. A worker that
+    gets a local tensor may give the memory for it as `out` (row-major, sharing no memory with the argument).
+
+    Only what a worker has not already travels, in one message for a pair of workers at most, directly from one to the
+    other: `overlaps` and `adjoint_overlaps` say what. Many summands for many copies are not reduced on the way, as
+    AllSumReduce does.
+
+    Raises `ValueError` for layouts of different global tensors, elements that the target needs and nobody in the source
+    holds, a source with several varying copies of an element (there is no one global tensor), local types that do not
+    fit the layouts, ranks beyond the communicator's, and in a call, before its first message, for a local tensor that
+    is not what the layout says.
+    """
+
+    symbol = "T"
+    batched = True
+
+    def __init__(
+        self,
+        comm: Any,
+        layout: Layout,
+        target: Layout,
+        *,
+        dtype: str = "float64",
+        types: Sequence[LocalType | str] = (),
+        target_types: Sequence[LocalType | str] = (),
+    ) -> None:
+        check_ranks("layout", layout.partition, comm.Get_size())
+        check_ranks("target", target.partition, comm.Get_size())
+        if layout.shape != target.shape:
+            raise ValueError(
+                f"target: a layout of a tensor of shape {target.shape}, but `layout` is one of shape {layout.shape}; "
+                "a repartition leaves the global tensor as it is"
+            )
+        self.comm = comm
+        self.domain = Space(layout, dtype=dtype, types=types, name="x")
+        try:
+            self.codomain = Space(target, dtype=dtype, types=target_types, name="y")
+        except ValueError as error:
+            raise ValueError(str(error).replace("types:", "target_types:", 1)) from None
+        (x,), (y,) = self.domain.tensors, self.codomain.tensors
+        self.overlaps = _overlaps(x, y)
+        self.adjoint_overlaps = _overlaps(y.dual, x.dual)
+        _check_source(x, self.overlaps)
+        self.gain = self.fan_in = _terms(self.overlaps, self.adjoint_overlaps)
+        self._forward = _Exchange(comm, x, y, self.overlaps)
+        self._adjoint = _Exchange(comm, y.dual, x.dual, self.adjoint_overlaps)
+
+    def specification(self) -> Program | tuple[Program, Program]:
+        """T, and T* too where it is not mechanical, since invariant copies count once in the pairing."""
+        forward = _program(self.domain, self.codomain)
+        types = {entry for space in (self.domain, self.codomain) for entry in space.tensors[0].types}
+        if LocalType.INVARIANT in types:
+            return forward, _program(self.codomain.dual, self.domain.dual)
+        return forward
+
+    def forward(self, x: Any, out: Any = None) -> Any:
+        """The local tensor of y = T x, in `out` if given."""
+        return self._forward.carry(x, out)
+
+    def adjoint(self, y: Any, out: Any = None) -> Any:
+        """The local tensor of T* y, in `out` if given."""
+        return self._adjoint.carry(y, out)
+
+
+def _program(source: Space, target: Space) -> Program:
+    """What is held in each window goes into each window that it meets; where any copy will do, the first one does."""
+    (x,), (y,) = source.tensors, target.tensors
+    read = [a for a in buffers(source) if _is_first(x, a.rank, LocalType.REPLICATED, LocalType.INVARIANT)]
+    written = [b for b in buffers(target) if _is_first(y, b.rank, LocalType.PARTIAL)]
+    steps: list[Generator] = [Allocate(b) for b in buffers(target)]
+    for a, b in product(read, written):
+        held, wanted = x.layout.window(a.rank) or (), y.layout.window(b.rank) or ()
+        met = [
+            (max(0, one[0], other[0]), min(side, one[1], other[1]))
+            for side, one, other in zip(x.layout.shape, held, wanted, strict=True)
+        ]
+        if all(start < stop for start, stop in met):
+            there, here = (
+                tuple(
+                    slice(start - first, stop - first)
+                    for (start, stop), (first, _) in zip(met, window, strict=True)
+                )
+                for window in (held, wanted)
+            )
+            steps.append(Add(a[there], b[here]))
+    steps += [Deallocate(a) for a in buffers(source)]
+    return Program(buffers(source), steps)
+
+
+def _is_first(tensor: Tensor, rank: int, *types: LocalType) -> bool:
+    """Whether of the workers along the dimensions that have one of the types, `rank` is the first."""
+    index = tensor.layout.partition.index(rank)
+    return all(i == 0 or entry not in types for i, entry in zip(index, tensor.types, strict=True))
+
+
+def _overlaps(source: Tensor, target: Tensor) -> Overlaps:
+    """What goes from one tensor to the other by the table of local types."""
+    return overlaps(
+        Side(source.layout, tuple(entry.is_shared for entry in source.types)),
+        Side(target.layout, tuple(entry is LocalType.PARTIAL for entry in target.types)),
+    )
+
+
+def _check_source(x: Tensor, moves: Overlaps) -> None:
+    """Raise `ValueError` unless `x` is one global tensor that has what the target needs."""
+    partition = x.layout.partition
+    for dim, entry in enumerate(x.types):
+        if entry is LocalType.VARYING and (copies := moves.source.copies(dim)) > 1:
+            legal = (
+                "declare them replicated, invariant or partial with `types`"
+                if x.layout.copied[dim]
+                else "only in the target may windows overlap"
+            )
+            raise ValueError(
+                f"layout: up to {copies} workers along dimension {dim} of the partition {partition} hold an element of "
+                f"{x.layout}, each with a value of its own (varying), so there is no one global tensor; {legal}"
+            )
+    if missing := gaps(moves.source, moves.target):
+        dim, windows = missing
+        raise ValueError(
+            f"layout: nobody holds the indices {', '.join(f'{start}:{stop}' for start, stop in windows)} of dimension "
+            f"{dim}, which the target {moves.target.layout} needs; {x.layout} must hold them"
+        )
+
+
+def _terms(there: Overlaps, back: Overlaps) -> int:
+    """The largest number of summands of an element, in either direction."""
+    if not there.target.holds_anything:
+        return 1
+    return max(there.source.terms, back.source.terms)
+
+
+_Index = tuple[slice | EllipsisType, ...]
+
+
+class _Exchange:
+    """One direction on this rank: what it sends, keeps and receives, and how its result is made of that."""
+
+    def __init__(self, comm: Any, source: Tensor, target: Tensor, moves: Overlaps) -> None:
+        rank = comm.Get_rank()
+        self.comm, self.rank = comm, rank
+        self.source, self.target = source, target
+        self._is_target = target.layout.partition.is_active(rank)
+        arriving = moves.arriving(rank)
+        here = target.layout.window(rank) or ()
+        boxes = [within(entry.box, here) for entry in arriving]
+        parts = assemble(target.layout.local_shape(rank), boxes, moves.source.is_regular)
+        there = source.layout.window(rank) or ()
+        # From the next worker on, so that not all send to the same one first.
+        leaving = sorted(
+            (entry for entry in moves.leaving(rank) if entry.travels),
+            key=lambda entry: (entry.target - rank) % comm.Get_size(),
+        )
+        self._sent = [(entry.target, _index(within(entry.box, there))) for entry in leaving]
+        self._cleared = [_index(box) for box in parts.cleared if self._is_target]
+        # For each box its worker, its place in the result, and in the argument if that worker is this one.
+        found = [
+            (entry.source, _index(box), None if entry.travels else _index(within(entry.box, there)))
+            for entry, box in zip(arriving, boxes, strict=True)
+        ]
+        self._copied = [found[position] for position in parts.copied]
+        self._added = [found[position] for position in parts.added]
+        # Half precision is summed in single and rounded once.
+        self._widens = bool(self._added) and target.element.itemsize == 2
+        self._buffers: dict[tuple[str, str, int], Any] = {}
+
+    def carry(self, array: Any, out: Any = None) -> Any:
+        """Collective: the local tensor of the target that the argument, the source's, makes together with the others'."""
+        batch = check_argument(self.source, array, self.rank)
+        shape = (*self.target.layout.local_shape(self.rank), *batch)
+        if self._is_target:
+            result = result_array(self.target, array, out, self.rank, batch)
+        else:
+            result = arrays.empty(shape, self.target.dtype, array)
+        total = arrays.empty(shape, "float32", array) if self._widens else result
+        for index in self._cleared:
+            arrays.clear(total[index])
+        requests: list[Any] = []
+        # What is not received where it belongs, with its place in the result.
+        arrived: list[tuple[bool, _Index, Any]] = []
+        for add, boxes in ((False, self._copied), (True, self._added)):
+            for peer, index, own in boxes:
+                if own is not None:
+                    if add:
+                        arrived.append((add, index, array[own]))
+                    continue
+                view = total[index]
+                if add or self._widens or not arrays.is_row_major(view):
+                    view = self._buffer("in", peer, view, array, batch)
+                    arrived.append((add, index, view))
+                requests.append(self.comm.Irecv(arrays.message(view), source=peer, tag=_TAG))
+        for peer, index in self._sent:
+            view = array[index]
+            if not arrays.is_row_major(view):
+                packed = self._buffer("out", peer, view, array, batch)
+                arrays.copy_into(packed, view)
+                view = packed
+            requests.append(self.comm.Isend(arrays.message(view), dest=peer, tag=_TAG))
+        for _, index, own in self._copied:  # while the messages are on their way
+            if own is not None:
+                arrays.copy_into(total[index], array[own])
+        MPI.Request.Waitall(requests)
+        for add, index, part in arrived:
+            (arrays.add_into if add else arrays.copy_into)(total[index], part)
+        if self._widens:
+            arrays.copy_into(result, total)
+        return result
+
+    def _buffer(self, way: str, peer: int, view: Any, argument: Any, batch: tuple[int, ...]) -> Any:
+        """Row-major memory of the shape of `view` for the message of a worker: made once, but fresh for a batch."""
+        if batch:
+            return arrays.empty(view.shape, self.source.dtype, argument)
+        key = (arrays.library_of(argument), way, peer)
+        if key not in self._buffers:
+            self._buffers[key] = arrays.empty(view.shape, self.source.dtype, argument)
+        return self._buffers[key]
+
+
+def _index(box: Box) -> _Index:
+    """A box as an index of its local tensor, which gives a view also in one of order 0, and of a batch."""
+    return (*(slice(start, stop) for start, stop in box), ...)

@@ -1,0 +1,42 @@
+"""SCATTER (seed paper, sections 2.2 and 3.2.4): cuts the tensor of one worker up among the workers of a partition.
+
+    Scatter_{a→P_y} = T_{P_1→P_y},    Scatter*_{a→P_y} = T_{P_y→P_1}, the gather
+
+with P_1 = 1 × ... × 1, the worker a.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from adjointlab.layout import Layout
+from adjointlab.partition import Partition
+from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.primitives.repartition import Repartition
+from adjointlab.space import LocalType
+
+__all__ = ["Scatter"]
+
+
+class Scatter(Repartition):
+    """The repartition from the worker `root`, which holds all of x, to `layout`, over which y lies.
+
+    `types` are the local types of y. For forward, adjoint and errors see :class:`Repartition`.
+    """
+
+    symbol = "Scatter"
+
+    def __init__(
+        self,
+        comm: Any,
+        layout: Layout,
+        root: int = 0,
+        *,
+        dtype: str = "float64",
+        types: Sequence[LocalType | str] = (),
+    ) -> None:
+        one = Partition((1,) * layout.order, [root])
+        check_ranks("layout", layout.partition, comm.Get_size())
+        check_ranks("root", one, comm.Get_size())
+        super().__init__(comm, Layout(layout.shape, one), layout, dtype=dtype, target_types=types)

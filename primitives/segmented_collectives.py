@@ -1,0 +1,144 @@
+"""All-gather and reduce-scatter in each segment: one collective over blocks of any widths, along any dimension.
+
+Where the blocks of the wide local tensor lie in its memory one after another, as they do along its first dimension, they
+are received and sent where they are; else they are packed. AllGather, ReduceScatter, Discard and the steps of
+Redistribute are these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from adjointlab import arrays
+from adjointlab.arguments import check_argument
+from adjointlab.primitives import groups
+from adjointlab.primitives.collectives import result_array, sum_into
+from adjointlab.primitives.segments import Segment
+from adjointlab.space import Tensor
+
+__all__ = ["InSegment"]
+
+Flat = np.ndarray[Any, Any]
+
+
+class InSegment:
+    """This rank's segment on a communicator (`None` for an inactive rank), between a narrow and a wide tensor.
+
+    Made collectively over the segment, from the same arguments on all its ranks. Every method takes the local tensor of
+    the one and gives that of the other, fresh or in `out`; inactive ranks get a copy of what they give. Each raises
+    `ValueError` for what is no such local tensor, before its message.
+    """
+
+    def __init__(self, comm: Any, segment: Segment | None, narrow: Tensor, wide: Tensor) -> None:
+        self.narrow, self.wide = narrow, wide
+        self._rank = comm.Get_rank()
+        self._segment = segment
+        self._workers: Any = None  # nothing travels
+        self._memory: dict[np.dtype[Any], Flat] = {}
+        if segment is None:
+            return
+        self._own = (slice(None),) * segment.dim + (slice(*segment.part(self._rank)),)
+        # The blocks in the order of the communicator, which is that of the ranks' numbers.
+        placed = sorted(zip(segment.ranks, segment.parts, strict=True))
+        self._parts = tuple(part for _, part in placed)
+        self._shape = wide.layout.local_shape(self._rank)
+        self._is_stacked = math.prod(self._shape[: segment.dim]) == 1
+        self._is_ordered = self._is_stacked and self._parts == segment.parts
+        # Whether there is anything to send follows from the layout, so all members agree on it.
+        if len(segment.ranks) > 1 and math.prod(self._shape) > 0:
+            self._workers = groups.communicator(comm, segment.ranks)
+
+    def gather(self, array: Any, out: Any = None) -> Any:
+        """All-gather: collective, the wide local tensor of the narrow ones."""
+        batch = check_argument(self.narrow, array, self._rank)
+        if self._segment is None:
+            return arrays.copy(array)
+        result = result_array(self.wide, array, out, self._rank, batch)
+        if self._workers is None:
+            arrays.copy_into(result[self._own], array)
+            return result
+        sent, received = _elements(array), _elements(result)
+        unit = received.size // self._shape[self._segment.dim]
+        counts = [(stop - start) * unit for start, stop in self._parts]
+        if self._is_stacked:
+            places = [start * unit for start, _ in self._parts]
+            self._workers.Allgatherv(sent, [received, (counts, places)])
+        else:
+            packed = self._scratch(received.dtype, received.size, batch)
+            self._workers.Allgatherv(sent, [packed, (counts, [0, *accumulate(counts[:-1])])])
+            for index, block in self._blocks(packed, received.shape):
+                received[index] = block
+        return result
+
+    def sum_and_scatter(self, array: Any, out: Any = None) -> Any:
+        """Reduce-scatter: collective, the narrow local tensor of the sum of the wide ones."""
+        batch = check_argument(self.wide, array, self._rank)
+        if self._segment is None:
+            return arrays.copy(array)
+        result = result_array(self.narrow, array, out, self._rank, batch)
+        if self._workers is None:
+            arrays.copy_into(result, array[self._own])
+            return result
+        if self._is_ordered:
+            summands = arrays.to_sum(array)
+        else:
+            values = arrays.to_numpy(array)
+            wide = np.dtype(np.float32) if values.dtype == np.float16 else values.dtype
+            summands = self._scratch(wide, values.size, batch)
+            for index, block in self._blocks(summands, values.shape):
+                block[...] = values[index]
+        unit = summands.size // self._shape[self._segment.dim]
+        counts = [(stop - start) * unit for start, stop in self._parts]
+        sum_into(result, partial(self._workers.Reduce_scatter, summands, recvcounts=counts))
+        return result
+
+    def keep(self, array: Any, out: Any = None) -> Any:
+        """Discard: local, this worker's part of its wide local tensor."""
+        batch = check_argument(self.wide, array, self._rank)
+        if self._segment is None:
+            return arrays.copy(array)
+        result = result_array(self.narrow, array, out, self._rank, batch)
+        arrays.copy_into(result, array[self._own])
+        return result
+
+    def place(self, array: Any, out: Any = None) -> Any:
+        """Discard's adjoint where each copy counts: local, the narrow local tensor with zeros around it."""
+        batch = check_argument(self.narrow, array, self._rank)
+        if self._segment is None:
+            return arrays.copy(array)
+        result = result_array(self.wide, array, out, self._rank, batch)
+        *before, own = self._own
+        arrays.clear(result[(*before, slice(0, own.start))])
+        arrays.copy_into(result[self._own], array)
+        arrays.clear(result[(*before, slice(own.stop, None))])
+        return result
+
+    def _blocks(self, packed: Flat, shape: tuple[int, ...]) -> Iterator[tuple[tuple[slice, ...], Flat]]:
+        """Where each block lies in a wide array of the shape, and the block in packed memory."""
+        assert self._segment is not None
+        dim, start = self._segment.dim, 0
+        for part in self._parts:
+            block = (*shape[:dim], part[1] - part[0], *shape[dim + 1 :])
+            stop = start + math.prod(block)
+            yield (slice(None),) * dim + (slice(*part),), packed[start:stop].reshape(block)
+            start = stop
+
+    def _scratch(self, dtype: np.dtype[Any], size: int, batch: tuple[int, ...]) -> Flat:
+        """Memory for packed blocks: made once and reused, but for batches."""
+        if batch:
+            return np.empty(size, dtype)
+        if dtype not in self._memory:
+            self._memory[dtype] = np.empty(size, dtype)
+        return self._memory[dtype]
+
+
+def _elements(array: Any) -> Flat:
+    """The array as a message with one entry for each element, of the array's shape; half precisions as 16 bits."""
+    message = arrays.message(array)
+    return message.view(np.uint16) if message.dtype == np.uint8 else message

@@ -1,0 +1,216 @@
+"""Segments: the workers along one dimension of a partition, and the part that each has of a tensor's dimension.
+
+A segmented collective is performed in each segment at once, with the data that are local to it (seed 001, section 2.3.3).
+Here are, as pure data, the layouts of a tensor that is *narrow*, cut along the segments, and *wide*, whole in each of
+their workers; and, as generators, what is done in one segment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from adjointlab.layout import Layout, Window
+from adjointlab.program import Add, Allocate, Buffer, Deallocate, Generator, Region
+from adjointlab.space import LocalType, Tensor
+
+__all__ = [
+    "Segment",
+    "all_gather_steps",
+    "axis_of_cut",
+    "discard_steps",
+    "gain",
+    "kind_of",
+    "narrow_layout",
+    "reduce_scatter_steps",
+    "segment_of",
+    "segments",
+    "tensors",
+    "wide_layout",
+]
+
+Buffers = Mapping[int, Buffer]
+"""The buffers of one tensor, by their ranks."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Workers in their order, and the interval of dimension `dim` of the wide local tensor that each has narrow.
+
+    The intervals follow one another, and all of them are the whole dimension.
+    """
+
+    dim: int
+    ranks: tuple[int, ...]
+    parts: tuple[Window, ...]
+
+    def part(self, rank: int) -> Window:
+        """The interval of one of the workers."""
+        return self.parts[self.ranks.index(rank)]
+
+
+def segment_of(narrow: Layout, dim: int, rank: int) -> Segment | None:
+    """The segment of `rank` along which dimension `dim` is cut; `None` for an inactive rank."""
+    axis = narrow.axes[dim]
+    assert axis is not None
+    if not narrow.partition.is_active(rank):
+        return None
+    return Segment(dim, narrow.partition.subpartition([axis], rank).ranks, narrow.windows[dim])
+
+
+def segments(narrow: Layout, dim: int) -> Iterator[Segment]:
+    """All segments along which dimension `dim` is cut."""
+    axis = narrow.axes[dim]
+    assert axis is not None
+    for group in narrow.partition.subpartitions([axis]):
+        yield Segment(dim, group.ranks, narrow.windows[dim])
+
+
+# What is done in one segment
+
+
+def all_gather_steps(segment: Segment, narrow: Buffers, wide: Buffers) -> Iterator[Generator]:
+    """Each worker's narrow buffer is added to its part of every worker's new wide buffer."""
+    yield from (Allocate(wide[rank]) for rank in segment.ranks)
+    for rank in segment.ranks:
+        for other in segment.ranks:
+            yield Add(narrow[rank].whole, _part(segment, wide[other], rank))
+    yield from (Deallocate(narrow[rank]) for rank in segment.ranks)
+
+
+def reduce_scatter_steps(segment: Segment, narrow: Buffers, wide: Buffers) -> Iterator[Generator]:
+    """Each worker's part of every worker's wide buffer is added to its new narrow buffer."""
+    yield from (Allocate(narrow[rank]) for rank in segment.ranks)
+    for rank in segment.ranks:
+        for other in segment.ranks:
+            yield Add(_part(segment, wide[other], rank), narrow[rank].whole)
+    yield from (Deallocate(wide[rank]) for rank in segment.ranks)
+
+
+def discard_steps(segment: Segment, narrow: Buffers, wide: Buffers) -> Iterator[Generator]:
+    """Each worker's part of its own wide buffer is added to its new narrow buffer."""
+    for rank in segment.ranks:
+        yield Allocate(narrow[rank])
+        yield Add(_part(segment, wide[rank], rank), narrow[rank].whole)
+        yield Deallocate(wide[rank])
+
+
+def _part(segment: Segment, wide: Buffer, rank: int) -> Region:
+    """The part of a wide buffer that `rank` has narrow."""
+    return wide[(slice(None),) * segment.dim + (slice(*segment.part(rank)),)]
+
+
+# Layouts and tensors
+
+
+def axis_of_cut(layout: Layout, dim: int) -> int:
+    """The partition dimension along which dimension `dim` of the tensor is cut.
+
+    Raises `ValueError` for a dimension that the tensor has not, and for one that is not cut.
+    """
+    _check_dim(layout, dim)
+    axis = layout.axes[dim]
+    if axis is None or layout.ends(dim) is None:
+        held = "along no dimension of the partition" if axis is None else f"in windows {layout.windows[dim]}"
+        raise ValueError(
+            f"dim: dimension {dim} of {layout} over {layout.partition} lies {held}; it must be cut along a dimension of "
+            "the partition, in the order of the workers"
+        )
+    return axis
+
+
+@lru_cache(maxsize=64)
+def wide_layout(layout: Layout, dim: int) -> Layout:
+    """`layout` with dimension `dim`, which is cut, whole on every worker."""
+    windows, axes = list(layout.windows), list(layout.axes)
+    windows[dim], axes[dim] = ((0, layout.shape[dim]),), None
+    return Layout(layout.shape, layout.partition, windows, axes)
+
+
+@lru_cache(maxsize=64)
+def narrow_layout(layout: Layout, dim: int, along: int, cut: tuple[int, ...] | None = None) -> Layout:
+    """`layout` with dimension `dim`, which is whole, cut along dimension `along` of the partition, where copies lie.
+
+    `cut` are the boundaries; `None` takes the balanced ones. Raises `ValueError` for a dimension that the tensor or the
+    partition has not or that is not whole, for workers along `along` that hold different windows, and for boundaries
+    that do not cut the dimension.
+    """
+    _check_dim(layout, dim)
+    partition, side = layout.partition, layout.shape[dim]
+    if not 0 <= along < partition.order:
+        raise ValueError(
+            f"along: {along} is no dimension of the partition {partition}, of order {partition.order}"
+        )
+    if set(layout.windows[dim]) != {(0, side)}:
+        raise ValueError(
+            f"dim: dimension {dim} of {layout} over {partition} lies in windows {layout.windows[dim]}; every worker must "
+            f"hold it whole, 0:{side}, to be left with a part of it"
+        )
+    if not layout.copied[along]:
+        raise ValueError(
+            f"along: the workers along dimension {along} of the partition {partition} hold different windows of "
+            f"{layout}; a dimension is cut where copies lie (say so with the layout's `axes`, None for a dimension that "
+            "is not cut)"
+        )
+    axes = [None if axis == along else axis for axis in layout.axes]
+    axes[dim] = along
+    cuts: list[Sequence[int] | None] = [None] * layout.order
+    cuts[dim] = cut
+    parts = Layout.cut(layout.shape, partition, cuts, axes).windows[dim]
+    windows = [held[:1] if axis is None else held for held, axis in zip(layout.windows, axes, strict=True)]
+    windows[dim] = parts
+    return Layout(layout.shape, partition, windows, axes)
+
+
+def tensors(
+    narrow: Layout,
+    wide: Layout,
+    along: int,
+    dtype: str,
+    types: Sequence[LocalType | str],
+    kind: LocalType,
+    names: tuple[str, str],
+) -> tuple[Tensor, Tensor]:
+    """The narrow and the wide tensor of the names, of local types `types`; the copies along `along` are of type `kind`.
+
+    Raises `ValueError` for types that do not fit, and for another than varying along the cut.
+    """
+    cut = Tensor(narrow, dtype, tuple(LocalType(entry) for entry in types), names[0])
+    if cut.types[along] is not LocalType.VARYING:
+        raise ValueError(
+            f"types: along dimension {along} of the partition the tensor is cut, so that its local type there is varying, "
+            f"not {cut.types[along].value}"
+        )
+    changed = (*cut.types[:along], kind, *cut.types[along + 1 :])
+    return cut, replace(cut, layout=wide, types=changed, name=names[1])
+
+
+def gain(x: Tensor, y: Tensor, along: int, forward: int = 1, adjoint: int = 1) -> int:
+    """The gain of a map from x to y of which each direction sums so many values along `along`.
+
+    Along the other dimensions each worker does the same for itself, and summands stay summands. They count, since a
+    partial tensor is compared after summation.
+    """
+
+    def summands(tensor: Tensor) -> int:
+        sides = zip(tensor.layout.partition.shape, tensor.types, strict=True)
+        return math.prod(
+            side for axis, (side, kind) in enumerate(sides) if axis != along and kind is LocalType.PARTIAL
+        )
+
+    return max(forward * summands(y), adjoint * summands(x.dual))
+
+
+def kind_of(name: str, value: LocalType | str, legal: Sequence[str]) -> LocalType:
+    """The local type that the argument `name` gives; `ValueError` for one that is not among the legal ones."""
+    if (value.value if isinstance(value, LocalType) else value) not in legal:
+        raise ValueError(f"{name}: {value!r} is not one of {', '.join(legal)}")
+    return LocalType(value)
+
+
+def _check_dim(layout: Layout, dim: int) -> None:
+    if not 0 <= dim < layout.order:
+        legal = f"0 to {layout.order - 1}" if layout.order else "none"
+        raise ValueError(f"dim: {dim} is no dimension of the tensor {list(layout.shape)}, which has {legal}")

@@ -1,0 +1,157 @@
+"""The fault matrix: each fault in each world with each MPI library, as a user would run it, and the table in docs/faults.md.
+
+    python -m tests.faults.matrix                                   # this Python's library
+    python -m tests.faults.matrix --also /other/environment/bin/python
+    python -m tests.faults.matrix --only throws --only loops        # prints these, and leaves the table alone
+
+It exits with 1 if a cell is not as ``FAULTS`` means it, a process is left running, or a reproducer is lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.faults.operators import FAULTS, Fault
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "faults.md"
+BEGIN, END = "<!-- generated: python -m tests.faults.matrix -->", "<!-- end -->"
+
+SIMULATED = "simulated"
+RANKS = 4
+WATCHDOG = "5"
+LIMIT = 300.0
+"""Seconds after which this gives up on a run, which is a failure of its own: everything ends by itself."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What came of one fault in one world."""
+
+    kinds: tuple[str, ...]  # that it may be found as
+    kind: str = ""
+    ranks: int = 0
+    seconds: float = 0.0
+    problems: tuple[str, ...] = field(default=())
+
+    @property
+    def is_as_meant(self) -> bool:
+        return not self.problems
+
+
+def run(fault: Fault, python: str, world: str) -> Cell:
+    """One cell, in a folder and processes of its own."""
+    kinds = fault.simulated if world == SIMULATED else fault.mpi
+    with tempfile.TemporaryDirectory(prefix="adjointlab-fault-") as folder:
+        here = Path(folder)
+        ranks = [] if world == SIMULATED else ["-n", str(RANKS)]
+        options = fault.options if world == SIMULATED else ()
+        reference = f"{Path(__file__).with_name('operators.py')}:{fault.subject.draws.__name__}"
+        command = [python, "-m", "adjointlab.cli", "run", *ranks, "--", "adjointlab", "check", reference]
+        command += ["--check", fault.check, "--watchdog", WATCHDOG, "--json", "verdict.json", *options]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        started = time.monotonic()
+        try:
+            ended = subprocess.run(
+                command, cwd=here, env=environment, timeout=LIMIT, capture_output=True, text=True, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return Cell(kinds, "", 0, LIMIT, ("it did not end",))
+        seconds = time.monotonic() - started
+        problems = [f"left running: {one}" for one in left_in(here)]
+        try:
+            report = json.loads((here / "verdict.json").read_text())["reports"][0]
+        except (OSError, ValueError, LookupError):
+            told = ended.stderr.strip().splitlines()[-1:]
+            return Cell(
+                kinds, "", 0, seconds, (*problems, f"no verdict (exit code {ended.returncode}: {told})")
+            )
+        found, smallest = report["kind"], report["case"]["ranks"] if report["case"] else 0
+        expected = 1 if report["verdict"] == "incoherent" else 3
+        if found not in kinds:
+            problems.append(f"found as {found!r}, meant as {' or '.join(kinds)}")
+        if smallest != fault.ranks:
+            problems.append(f"shrunk to {smallest} ranks, meant to {fault.ranks}")
+        if ended.returncode != expected:
+            problems.append(f"exit code {ended.returncode}, meant {expected}")
+        stored = [path for path in (here / ".adjointlab").glob("*.json") if path.name != "running.json"]
+        if report["reproducer"] is None or not (here / report["reproducer"]).exists() or not stored:
+            problems.append("the reproducer is lost")
+        if rest := [
+            path.name for path in (here / ".adjointlab").iterdir() if path.suffix not in (".json", ".py")
+        ]:
+            problems.append(f"left in the folder: {', '.join(rest)}")
+        return Cell(kinds, found, smallest, seconds, tuple(problems))
+
+
+def left_in(folder: Path) -> list[str]:
+    """The processes that work in `folder` (on Linux)."""
+    left = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+            if state != "Z" and Path(os.readlink(process / "cwd")) == folder:
+                left.append((process / "cmdline").read_text().replace("\0", " ").strip())
+        except OSError:
+            continue
+    return left
+
+
+def table(rows: dict[str, dict[str, Cell]], worlds: list[str]) -> str:
+    """Fault by world, in Markdown."""
+    lines = [f"| fault | {' | '.join(worlds)} |", "| --- |" + " --- |" * len(worlds)]
+    for name, cells in rows.items():
+        lines.append(f"| {name} | {' | '.join(_text(cells.get(world)) for world in worlds)} |")
+    return "\n".join(lines)
+
+
+def _text(cell: Cell | None) -> str:
+    if cell is None:
+        return "n/a"
+    if cell.problems:
+        return f"**{'; '.join(cell.problems)}**"
+    return f"{cell.kind}; {cell.ranks} rank{'s' if cell.ranks > 1 else ''}; {cell.seconds:.0f} s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--also", action="append", default=[], metavar="PYTHON")
+    parser.add_argument("--only", action="append", default=[], metavar="SUBJECT")
+    given = parser.parse_args()
+    pythons = {SIMULATED: sys.executable}
+    pythons |= {_library(python): python for python in (sys.executable, *given.also)}
+    faults = [fault for fault in FAULTS if not given.only or fault.subject.draws.__name__ in given.only]
+    rows: dict[str, dict[str, Cell]] = {}
+    for fault in faults:
+        rows[fault.name] = {}
+        for world, python in pythons.items():
+            if fault.simulated if world == SIMULATED else fault.mpi:
+                cell = rows[fault.name][world] = run(fault, python, world)
+                print(f"{fault.name:45} {world:10} {_text(cell)}", flush=True)
+    wrong = [cell for cells in rows.values() for cell in cells.values() if not cell.is_as_meant]
+    print(f"{sum(map(len, rows.values()))} cells, {len(wrong)} not as meant")
+    if not given.only:
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        _, _, after = rest.partition(END)
+        PAGE.write_text(f"{before}{BEGIN}\n\n{table(rows, list(pythons))}\n\n{END}{after}", encoding="utf-8")
+    return 1 if wrong else 0
+
+
+def _library(python: str) -> str:
+    code = "from adjointlab.supervisor.launcher import library_of_mpi4py; print(library_of_mpi4py())"
+    asked = subprocess.run([python, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return asked.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,409 @@
+"""Operators that do not come back, or leave something lying about: one for each way that a distributed program has to go wrong.
+
+Each is a ring shift with one fault, which shows on two ranks or more unless it says otherwise. ``FAULTS`` declares what
+each is meant to be found as, in either world.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import adjointlab as al
+from adjointlab import MPI
+from adjointlab.harness.interleavings import DEPENDS
+from adjointlab.harness.subject import Subject
+from adjointlab.worlds.launch import is_launched
+
+NEVER = 10_000.0
+"""Seconds that no patience lasts for."""
+
+LARGE = 1 << 17
+"""Numbers in a message that no MPI library sends off before somebody receives it."""
+
+
+class Shift(al.LinearOperator):
+    """Moves every worker's block one worker to the right."""
+
+    gain = fan_in = 1
+
+    def __init__(self, comm: Any, layout: al.Layout) -> None:
+        self.comm, self.domain, self.codomain = comm, al.Space(layout), al.Space(layout)
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.right, self.left = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+
+    def forward(self, x: Any) -> Any:
+        return self.shifted(x, self.right, self.left)
+
+    def adjoint(self, y: Any) -> Any:
+        return self.shifted(y, self.left, self.right)
+
+    def shifted(self, x: Any, dest: int, source: int) -> Any:
+        result = np.empty(x.shape, x.dtype)
+        self.comm.Sendrecv(np.ascontiguousarray(x), dest, 0, result, source, 0)
+        return result
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether this is the rank where something goes wrong: the second."""
+        return bool(self.rank == 1)
+
+
+# Exceptions and early ends
+
+
+class RaisesOnOneRank(Shift):
+    def forward(self, x: Any) -> Any:
+        if self.is_faulty:
+            raise RuntimeError("the second rank has had enough")
+        return super().forward(x)
+
+
+class RaisesOnAllRanksButOne(Shift):
+    def forward(self, x: Any) -> Any:
+        if self.rank:
+            raise RuntimeError("all have had enough, but for the first rank")
+        return super().forward(x)
+
+
+class RaisesInAdjoint(Shift):
+    def adjoint(self, y: Any) -> Any:
+        if self.is_faulty:
+            raise RuntimeError("the second rank has had enough")
+        return super().adjoint(y)
+
+
+class ReturnsEarly(Shift):
+    def forward(self, x: Any) -> Any:
+        return np.array(x) if self.is_faulty else super().forward(x)
+
+
+# Deadlocks
+
+
+class ReceivesFirst(Shift):
+    def shifted(self, x: Any, dest: int, source: int) -> Any:
+        result = np.empty(x.shape, x.dtype)
+        if self.size == 1:
+            return np.array(x)
+        self.comm.Recv(result, source)
+        self.comm.Send(np.ascontiguousarray(x), dest)
+        return result
+
+
+class SendsFirst(Shift):
+    """Relies on a buffer that holds the message until the receiver has sent its own."""
+
+    def shifted(self, x: Any, dest: int, source: int) -> Any:
+        result = super().shifted(x, dest, source)
+        if self.size > 1:
+            self.comm.Send(np.zeros(LARGE), dest)
+            self.comm.Recv(np.empty(LARGE), source)
+        return result
+
+
+class SendsUnderAnotherTag(Shift):
+    def shifted(self, x: Any, dest: int, source: int) -> Any:
+        result = np.empty(x.shape, x.dtype)
+        self.comm.Sendrecv(np.ascontiguousarray(x), dest, int(self.is_faulty), result, source, 0)
+        return result
+
+
+class SendsOnAnotherCommunicator(Shift):
+    def __init__(self, comm: Any, layout: al.Layout) -> None:
+        super().__init__(comm, layout)
+        self.other = comm.Dup()
+
+    def shifted(self, x: Any, dest: int, source: int) -> Any:
+        result = np.empty(x.shape, x.dtype)
+        sending = (self.other if self.is_faulty else self.comm).Isend(np.ascontiguousarray(x), dest)
+        self.comm.Recv(result, source)
+        sending.Wait()
+        return result
+
+
+class WaitsForUnevenCuts(Shift):
+    """A ring of blocks that are cut unevenly: whoever has more than the next waits to be asked for the surplus.
+
+    Of two ranks one always asks. Of three or more, with uneven cuts, nobody asks.
+    """
+
+    def shifted(self, x: Any, dest: int, source: int) -> Any:
+        sizes = self.comm.allgather(x.size)
+        if self.size > 2 and len(set(sizes)) > 1:
+            self.comm.Recv(np.empty(1), source, 5)
+            self.comm.Send(np.zeros(1), dest, 5)
+        return np.array(x)
+
+
+# Collectives that do not fit together
+
+
+class Collective(Shift):
+    """Does something collective that has no bearing on the result."""
+
+    def forward(self, x: Any) -> Any:
+        if self.size > 1:
+            self.collective()
+        return super().forward(x)
+
+    def collective(self) -> None:
+        raise NotImplementedError
+
+
+class AnotherCollective(Collective):
+    def collective(self) -> None:
+        one, total = np.ones(4), np.zeros(4)
+        if self.is_faulty:
+            self.comm.Reduce(one, total, MPI.SUM, root=1)
+        else:
+            self.comm.Allreduce(one, total, MPI.SUM)
+
+
+class AnotherRoot(Collective):
+    def collective(self) -> None:
+        self.comm.Bcast(np.ones(4), root=int(self.is_faulty))
+
+
+class AnotherCount(Collective):
+    def collective(self) -> None:
+        count = 3 if self.is_faulty else 4
+        self.comm.Allreduce(np.ones(count), np.zeros(count), MPI.SUM)
+
+
+class AnotherDtype(Collective):
+    def collective(self) -> None:
+        dtype = "float32" if self.is_faulty else "float64"
+        self.comm.Allreduce(np.ones(4, dtype), np.zeros(4, dtype), MPI.SUM)
+
+
+# Code that does not come back
+
+
+class Loops(Shift):
+    def forward(self, x: Any) -> Any:
+        while self.is_faulty:
+            pass
+        return super().forward(x)
+
+
+class Sleeps(Shift):
+    def forward(self, x: Any) -> Any:
+        if self.is_faulty:
+            time.sleep(NEVER)
+        return super().forward(x)
+
+
+# Processes that end
+
+
+class ReadsNowhere(Shift):
+    def forward(self, x: Any) -> Any:
+        if self.is_faulty:
+            ctypes.string_at(0)
+        return super().forward(x)
+
+
+class IsKilled(Shift):
+    def forward(self, x: Any) -> Any:
+        if self.is_faulty:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(x)
+
+
+class Leaves(Shift):
+    def forward(self, x: Any) -> Any:
+        if self.is_faulty:
+            os._exit(0)
+        return super().forward(x)
+
+
+class Aborts(Shift):
+    def forward(self, x: Any) -> Any:
+        if self.is_faulty:
+            if is_launched():
+                from mpi4py.MPI import COMM_WORLD
+
+                COMM_WORLD.Abort(5)
+            self.comm.Abort(5)
+        return super().forward(x)
+
+
+# What is left lying about
+
+
+class LeavesAMessage(Shift):
+    def forward(self, x: Any) -> Any:
+        if self.is_faulty:
+            self.comm.Isend(np.ones(1), 0, 9).Wait()
+        return super().forward(x)
+
+
+class LeavesARequest(Shift):
+    def forward(self, x: Any) -> Any:
+        if self.is_faulty:
+            self.comm.Irecv(np.empty(1), 0, 9)
+        return super().forward(x)
+
+
+class MakesCommunicators(Shift):
+    """Makes a communicator in each call, and frees none."""
+
+    def shifted(self, x: Any, dest: int, source: int) -> Any:
+        self.comm.Dup()
+        return super().shifted(x, dest, source)
+
+
+# Results that change
+
+
+class Throws(Shift):
+    """Throws dice that nobody can seed, once for each operator."""
+
+    def __init__(self, comm: Any, layout: al.Layout) -> None:
+        super().__init__(comm, layout)
+        self.is_unlucky = self.is_faulty and os.urandom(1)[0] % 2
+
+    def forward(self, x: Any) -> Any:
+        result = super().forward(x)
+        return result + x if self.is_unlucky else result
+
+
+class TakesTheFirst(Shift):
+    """The first rank hears all others in any order, and is wrong where it hears them from the last to the second."""
+
+    def forward(self, x: Any) -> Any:
+        result = super().forward(x)
+        if self.rank:
+            self.comm.Send(np.full(1, float(self.rank)), 0, 3)
+            heard = [1.0]
+        else:
+            heard = [self.heard() for _ in range(1, self.size)]
+        # The messages of this call are received before those of the next one are sent.
+        self.comm.Barrier()
+        backwards = self.size >= 4 and heard == sorted(heard, reverse=True)
+        return result * 2 if self.rank == 0 and backwards else result
+
+    def heard(self) -> float:
+        one = np.empty(1)
+        self.comm.Recv(one, MPI.ANY_SOURCE, 3)
+        return float(one[0])
+
+
+# What each is meant to be found as
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, and the kinds of failure that it may be found as; none where it makes no sense, or cannot show."""
+
+    name: str
+    subject: Subject
+    simulated: tuple[str, ...]
+    mpi: tuple[str, ...]
+    check: str = "adjoint"
+    ranks: int = 2  # that the smallest case has
+    is_fatal: bool = False  # to the process, so that it is for a supervised job alone
+    options: tuple[str, ...] = ()  # of adjointlab check, in simulation
+
+
+def _blocks(draw: Any, ranks: int) -> dict[str, Any]:
+    width = draw(al.strategies.shapes(1, 3))[0]
+    return {"layout": al.Layout((ranks * width,), al.Partition((ranks,)))}
+
+
+def _cuts(draw: Any, ranks: int) -> dict[str, Any]:
+    return {"layout": draw(al.strategies.layouts(ranks, 1))}
+
+
+def _subject(operator: type[Shift], draws: Any = _blocks) -> Subject:
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        parameters: dict[str, Any] = draws(draw, ranks)
+        return parameters
+
+    # By which a command line names it.
+    cases.__name__ = cases.__qualname__ = _attribute(operator)
+    return al.subject(operator)(cases)
+
+
+def _attribute(operator: type) -> str:
+    words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in operator.__name__)
+    return words.removeprefix("_")
+
+
+RAISED = ("raised RuntimeError",)
+DEADLOCK = ("deadlock",)
+MISMATCH = ("mismatched collective",)
+NO_RETURN = ("no return",)
+OPEN = ("communicator left open",)
+CHANGES = ("nondeterministic", "the search saw the same case fail and pass")
+
+right = _subject(Shift)
+raises_on_one_rank = _subject(RaisesOnOneRank)
+raises_on_all_ranks_but_one = _subject(RaisesOnAllRanksButOne)
+raises_in_adjoint = _subject(RaisesInAdjoint)
+returns_early = _subject(ReturnsEarly)
+receives_first = _subject(ReceivesFirst)
+sends_first = _subject(SendsFirst)
+sends_under_another_tag = _subject(SendsUnderAnotherTag)
+sends_on_another_communicator = _subject(SendsOnAnotherCommunicator)
+waits_for_uneven_cuts = _subject(WaitsForUnevenCuts, _cuts)
+another_collective = _subject(AnotherCollective)
+another_root = _subject(AnotherRoot)
+another_count = _subject(AnotherCount)
+another_dtype = _subject(AnotherDtype)
+loops = _subject(Loops)
+sleeps = _subject(Sleeps)
+reads_nowhere = _subject(ReadsNowhere)
+is_killed = _subject(IsKilled)
+leaves = _subject(Leaves)
+aborts = _subject(Aborts)
+leaves_a_message = _subject(LeavesAMessage)
+leaves_a_request = _subject(LeavesARequest)
+makes_communicators = _subject(MakesCommunicators)
+throws = _subject(Throws)
+takes_the_first = _subject(TakesTheFirst)
+
+SEGMENTATION = "a rank died of a segmentation fault (SIGSEGV)"
+KILLED = "a rank was killed (SIGKILL, as the system does when memory runs out)"
+EXITED = "a rank left by os._exit(0)"
+ABORTED = "a rank called MPI_Abort(5)"
+
+
+def _process(kind: str) -> tuple[str, ...]:
+    """The same of the one process that simulates the ranks."""
+    return (kind.replace("a rank", "the process of the ranks"),)
+
+
+FAULTS = (
+    Fault("raises on one rank", raises_on_one_rank, RAISED, RAISED),
+    Fault("raises on all ranks but one", raises_on_all_ranks_but_one, RAISED, RAISED),
+    Fault("raises in adjoint only", raises_in_adjoint, RAISED, RAISED),
+    Fault("returns early on one rank", returns_early, DEADLOCK, DEADLOCK),
+    Fault("receives before it sends", receives_first, DEADLOCK, DEADLOCK),
+    Fault("relies on buffered sends", sends_first, DEADLOCK, DEADLOCK),
+    Fault("deadlock with uneven cuts on three ranks", waits_for_uneven_cuts, DEADLOCK, DEADLOCK, ranks=3),
+    Fault("another collective on one rank", another_collective, MISMATCH, MISMATCH),
+    Fault("another root on one rank", another_root, MISMATCH, MISMATCH),
+    Fault("another count on one rank", another_count, MISMATCH, MISMATCH),
+    Fault("another dtype on one rank", another_dtype, MISMATCH, MISMATCH),
+    Fault("wrong tag", sends_under_another_tag, DEADLOCK, DEADLOCK),
+    Fault("wrong communicator", sends_on_another_communicator, DEADLOCK, DEADLOCK),
+    Fault("infinite loop in Python", loops, NO_RETURN, NO_RETURN),
+    Fault("sleep past patience", sleeps, NO_RETURN, NO_RETURN, is_fatal=True),
+    Fault("segmentation fault", reads_nowhere, _process(SEGMENTATION), (SEGMENTATION,), is_fatal=True),
+    Fault("SIGKILL", is_killed, _process(KILLED), (KILLED,), is_fatal=True),
+    Fault("os._exit(0)", leaves, _process(EXITED), (EXITED,), is_fatal=True),
+    Fault("MPI_Abort", aborts, ("raised Aborted",), (ABORTED,), is_fatal=True),
+    Fault("message left over", leaves_a_message, ("message left over",), ("message left over",)),
+    Fault("request leaked", leaves_a_request, ("request left open",), ("request left open",)),
+    Fault("communicator for each call", makes_communicators, OPEN, OPEN, ranks=1),
+    Fault("nondeterministic result", throws, CHANGES, CHANGES),
+    Fault("wrong under one schedule", takes_the_first, (DEPENDS,), (), ranks=4, options=("--schedules", "6")),
+)

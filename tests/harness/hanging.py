@@ -1,0 +1,99 @@
+"""Operators that do not come back, each in a way of its own; only the second rank of several is at fault."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+import adjointlab as al
+
+
+class Copy(al.LinearOperator):
+    """Copies, once `fault` is over."""
+
+    gain = fan_in = 1
+
+    def __init__(self, comm: Any, layout: al.Layout) -> None:
+        self.comm, self.domain, self.codomain = comm, al.Space(layout), al.Space(layout)
+
+    def fault(self, rank: int, size: int) -> None:
+        """What is wrong with it."""
+
+    def forward(self, x: Any) -> Any:
+        self.fault(self.comm.Get_rank(), self.comm.Get_size())
+        return np.array(x)
+
+    def adjoint(self, y: Any) -> Any:
+        return np.array(y)
+
+
+class Looping(Copy):
+    """An endless loop."""
+
+    def fault(self, rank: int, size: int) -> None:
+        while rank == 1:
+            pass
+
+
+class Stubborn(Copy):
+    """An endless loop that no exception ends."""
+
+    def fault(self, rank: int, size: int) -> None:
+        while rank == 1:
+            try:
+                Looping.fault(self, rank, size)
+            except Exception:  # noqa: S112 - that is the fault
+                continue
+
+
+class Sleeping(Copy):
+    """A sleep that outlasts everybody's patience."""
+
+    def fault(self, rank: int, size: int) -> None:
+        if rank == 1:
+            time.sleep(3600)
+
+
+class Raw(Copy):
+    """A call of MPI on a communicator that the lab has not made."""
+
+    def fault(self, rank: int, size: int) -> None:
+        if rank == 1:
+            from mpi4py import MPI
+
+            MPI.COMM_WORLD.recv(source=0, tag=77)
+
+
+class Circular(Copy):
+    """Receives before it sends, on three ranks and more and where the cut is uneven."""
+
+    def fault(self, rank: int, size: int) -> None:
+        layout = self.domain.tensors[0].layout
+        extents = {stop - start for start, stop in layout.windows[0]}
+        if size > 2 and len(extents) > 1:
+            self.comm.recv(source=(rank + 1) % size, tag=5)
+
+
+class Apart(Copy):
+    """One rank takes part in a collective that the others do not know of; its gain is probed, by the lab's own calls."""
+
+    gain = fan_in = None
+
+    def fault(self, rank: int, size: int) -> None:
+        if rank == 0 and size > 1:
+            self.comm.allreduce(1)
+
+
+def cuts(draw: Any, ranks: int) -> dict[str, Any]:
+    return {"layout": draw(al.strategies.layouts(ranks, ndim=1))}
+
+
+looping = al.subject(Looping)(cuts)
+stubborn = al.subject(Stubborn)(cuts)
+sleeping = al.subject(Sleeping)(cuts)
+raw = al.subject(Raw)(cuts)
+circular = al.subject(Circular)(cuts)
+apart = al.subject(Apart)(cuts)
+right = al.subject(Copy)(cuts)

@@ -1,0 +1,150 @@
+"""Linear operators as differentiable functions: reverse mode, forward mode, double backward, and what ranks may leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
+
+from adjointlab import Layout, Partition
+from adjointlab.checks.jacobian import JacobianCheck
+from adjointlab.layers.differentiable import apply, differentiable
+from adjointlab.primitives.all_sum_reduce import AllSumReduce
+from adjointlab.primitives.broadcast import Broadcast
+from adjointlab.worlds.world import RankContext, Run, World
+
+RANKS = 2
+LINE = Partition((RANKS,))
+
+
+def operators(comm: Any) -> tuple[Broadcast, AllSumReduce]:
+    """From rank 1 to all ranks, and the sum over all ranks."""
+    one = Partition((1,), [1])
+    return (
+        Broadcast(comm, Layout((3,), one), LINE, preserve_batch=False),
+        AllSumReduce(comm, Layout((3,), LINE, axes=(None,)), (0,)),
+    )
+
+
+def x_of(rank: int) -> torch.Tensor:
+    return torch.arange(1.0, 4.0, dtype=torch.float64) if rank == 1 else torch.zeros(0, dtype=torch.float64)
+
+
+def composed(comm: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """z = A (r (B x)²) on every rank, where r is 1 and 2: every z is 3 x²."""
+    spread, total = operators(comm)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = apply(spread, x)
+        result: torch.Tensor = apply(total, y * y * (comm.Get_rank() + 1))
+        return result
+
+    return function
+
+
+def run(world: World, body: Callable[[RankContext, Any], Any]) -> Run:
+    if world.ranks < RANKS:
+        pytest.skip(f"needs {RANKS} ranks")
+    return world.run(body, None, RANKS)
+
+
+def test_reverse_mode_is_the_adjoint_of_the_composition(adjointlab_world: World) -> None:
+    def body(context: RankContext, _: Any) -> Any:
+        x = x_of(context.rank).requires_grad_()
+        z = composed(context.comm)(x)
+        z.sum().backward()
+        return z.tolist(), x.grad.tolist() if x.grad is not None else None
+
+    done = run(adjointlab_world, body)
+    assert done.completed, done.outcomes
+    # Both ranks add z up: the derivative of 2 * 3 x² is 12 x.
+    assert done.values == (([3.0, 12.0, 27.0], []), ([3.0, 12.0, 27.0], [12.0, 24.0, 36.0]))
+
+
+def test_forward_mode_is_the_composition_itself(adjointlab_world: World) -> None:
+    def body(context: RankContext, _: Any) -> Any:
+        x = x_of(context.rank)
+        z = composed(context.comm)(forward_ad.make_dual(x, torch.ones_like(x)))  # type: ignore[no-untyped-call]
+        tangent = forward_ad.unpack_dual(z).tangent  # type: ignore[no-untyped-call]
+        return tangent.tolist()
+
+    with JacobianCheck().surroundings():  # one dual level for all ranks: it is a state of the process
+        done = run(adjointlab_world, body)
+    assert done.completed, done.outcomes
+    assert done.values == ([6.0, 12.0, 18.0],) * RANKS
+
+
+def test_a_gradient_can_be_differentiated_again(adjointlab_world: World) -> None:
+    def body(context: RankContext, _: Any) -> Any:
+        x = x_of(context.rank).requires_grad_()
+        z = composed(context.comm)(x)
+        (first,) = torch.autograd.grad((z * z).sum(), [x], create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), [x])
+        return first.tolist(), second.tolist()
+
+    done = run(adjointlab_world, body)
+    assert done.completed, done.outcomes
+    # Of 2 * 9 x⁴: 72 x³ and 216 x².
+    assert done.values[1] == ([72.0, 576.0, 1944.0], [216.0, 864.0, 1944.0])
+
+
+def test_a_rank_takes_part_in_backward_though_nothing_there_requires_a_gradient(
+    adjointlab_world: World,
+) -> None:
+    def body(context: RankContext, _: Any) -> Any:
+        x = x_of(context.rank)
+        x.requires_grad_(context.rank == 1)
+        z = composed(context.comm)(x)
+        z.sum().backward()
+        return z.requires_grad, None if x.grad is None else x.grad.tolist()
+
+    done = run(adjointlab_world, body)
+    assert done.completed, done.outcomes
+    assert done.values == ((True, None), (True, [12.0, 24.0, 36.0]))
+
+
+def test_freezing_after_the_forward_pass_changes_no_message(adjointlab_world: World) -> None:
+    def body(context: RankContext, _: Any) -> Any:
+        leaf = x_of(context.rank).requires_grad_()
+        z = composed(context.comm)(leaf)
+        leaf.requires_grad_(context.rank != 1)
+        z.sum().backward()
+        return True
+
+    done = run(adjointlab_world, body)
+    assert done.completed, done.outcomes
+
+
+def test_checkpoints_and_no_grad_go_through(adjointlab_world: World) -> None:
+    def body(context: RankContext, _: Any) -> Any:
+        function = composed(context.comm)
+        x = x_of(context.rank).requires_grad_()
+        checkpoint(function, x, use_reentrant=False).sum().backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            z = function(x)
+        return x.grad.tolist() if x.grad is not None else None, z.requires_grad
+
+    done = run(adjointlab_world, body)
+    assert done.completed, done.outcomes
+    assert done.values == (([], False), ([12.0, 24.0, 36.0], False))
+
+
+def test_a_rank_that_stays_away_from_a_pruned_backward_pass_is_named(adjointlab_world: World) -> None:
+    if adjointlab_world.name != "simulated":
+        pytest.skip("a hang on real ranks costs its patience")
+
+    def body(context: RankContext, _: Any) -> Any:
+        spread, _total = operators(context.comm)
+        x = x_of(context.rank).requires_grad_()
+        y = differentiable(spread)(x)
+        # Rank 1 asks for the gradient of x, rank 0 only for that of y.
+        wanted = x if context.rank == 1 else y
+        return torch.autograd.grad(y.sum(), [wanted])
+
+    done = run(adjointlab_world, body)
+    assert not done.completed
+    assert any("rank 0 (which has ended)" in finding.text for finding in done.findings)

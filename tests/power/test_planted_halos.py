@@ -1,0 +1,56 @@
+"""Every planted bug of halo exchanges and repartitions is found and shrunk; most of them pass the customary dot test."""
+
+from __future__ import annotations
+
+import pytest
+
+from adjointlab.harness.engine import Budget, investigate
+from adjointlab.harness.examine import checks_of
+from adjointlab.harness.subject import Subject
+from adjointlab.worlds.world import World
+
+from .planted import Planted
+from .planted_halos import PLANTED, RIGHT, customary_dot_test
+
+SEEDS = (1, 2, 3)
+"""One search finds a bug; where it stops at a large case (a 2 x 2 grid does not shrink to a torus of one rank), another is made."""
+
+
+@pytest.fixture(autouse=True)
+def _simulated(world: World) -> None:
+    if world.name != "simulated":
+        pytest.skip("what a late communicator does, and eight ranks, are simulated")
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=[planted.bug for planted in PLANTED])
+def test_a_planted_bug_is_found_and_shrunk_to_three_ranks(world: World, planted: Planted) -> None:
+    ranks = []
+    for seed in SEEDS:
+        report = investigate(world, planted.subject, planted.check, Budget(seed=seed))
+        # Incoherent, or, where ranks crash or hang, not to be judged; in both cases with the case that shows it.
+        assert not report.verdict.is_coherent, f"not found with seed {seed}"
+        assert report.case is not None, report.verdict
+        ranks.append(report.case.ranks)
+        if ranks[-1] <= 3:
+            return
+    pytest.fail(f"shrunk to {ranks} ranks with the seeds {SEEDS}")
+
+
+@pytest.mark.parametrize("subject", RIGHT, ids=[subject.name for subject in RIGHT])
+def test_the_operator_without_the_bug_passes_every_check(world: World, subject: Subject) -> None:
+    verdicts = {
+        check: investigate(world, subject, check, Budget(cases=40, seed=SEEDS[0])).verdict
+        for check in checks_of(subject)
+    }
+    assert {check: str(verdict) for check, verdict in verdicts.items() if not verdict.is_coherent} == {}
+
+
+def test_the_customary_dot_test_does_not_see_at_least_half_of_the_bugs(world: World) -> None:
+    unseen = [planted.bug for planted in PLANTED if not customary_dot_test(planted.subject, world)]
+    assert 2 * len(unseen) >= len(PLANTED) >= 18
+
+
+def test_the_customary_dot_test_sees_a_wrong_adjoint_and_passes_a_right_one(world: World) -> None:
+    seen = {planted.bug for planted in PLANTED if customary_dot_test(planted.subject, world)}
+    assert seen >= {"adjoint assigns for adding", "adjoint crops, and gives nothing back"}
+    assert [subject.name for subject in RIGHT if customary_dot_test(subject, world)] == []

@@ -1,0 +1,29 @@
+"""Jobs under mpiexec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.harness.running import needs_mpi
+from tests.supervisor.jobs import ADJOINT, FAULTS, kinds, left_in, stored, supervised
+
+
+@needs_mpi
+def test_a_rank_that_dies_ends_its_job_and_no_other(tmp_path: Path) -> None:
+    subjects = [f"{FAULTS}:{name}" for name in ("leaves", "right")]
+    ended = supervised("-n", "3", "--", "adjointlab", "check", *subjects, *ADJOINT, cwd=tmp_path)
+
+    assert ended.returncode == 3, ended.stderr
+    assert kinds(tmp_path) == {"Leaves": "a rank left by os._exit(0)", "Shift": ""}
+    assert stored(tmp_path) == ["Leaves.json", "Leaves.py"]
+    assert left_in(tmp_path) == []
+
+
+@needs_mpi
+def test_a_launcher_that_is_none_is_named(tmp_path: Path) -> None:
+    nowhere = supervised("-n", "2", "--launcher", "nowhere -x", "--", "python", "-V", cwd=tmp_path)
+    assert nowhere.returncode == 2
+    assert "there is no program nowhere" in nowhere.stderr
+    without = supervised("--launcher", "mpiexec", "--", "python", "-V", cwd=tmp_path)
+    assert without.returncode == 2
+    assert "say how many ranks" in without.stderr

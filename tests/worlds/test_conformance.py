@@ -1,0 +1,221 @@
+"""The same small programs by raw mpi4py, the guarded communicator and simulated ranks: same results, statuses, errors.
+
+``mpiexec -n 3 python -m pytest tests/worlds/test_conformance.py`` compares with MPI; without mpiexec, the schedules of
+simulated ranks are compared with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adjointlab import MPI
+from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.schedules.schedule import Schedule, schedules_from
+from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.simulated_comm import CartesianCommunicator, Communicator
+from tests.worlds.conforming import ERRORS, PROGRAMS, SIMULATED_ONLY, UNCHECKED, plain
+
+if is_launched():
+    from mpi4py import MPI as MPI4PY
+
+    from adjointlab.worlds.mpi import MPIWorld
+
+launched = pytest.mark.skipif(not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3")
+SIMULATED = SimulatedWorld(4)
+SCHEDULES = (Schedule(), *schedules_from(11, 6))
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    world = MPIWorld(patience=20.0)
+    yield world
+    world.close()
+
+
+@pytest.fixture(scope="module")
+def raw():
+    comm = MPI4PY.COMM_WORLD.Dup()
+    yield comm
+    comm.Free()
+
+
+def refused(call: Callable[[], Any]) -> str:
+    """The class of the error that `call` raises, in MPI's terms where it is MPI's."""
+    try:
+        call()
+    except Exception as error:
+        if not hasattr(error, "Get_error_class"):
+            return type(error).__name__
+        module = MPI if isinstance(error, MPI.Exception) else MPI4PY
+        found = error.Get_error_class()
+        return next(name for name in vars(MPI) if name.startswith("ERR_") and getattr(module, name) == found)
+    return "no error"
+
+
+def simulated(program: Callable[[Any], Any], ranks: int, schedule: Schedule) -> list[Any]:
+    """What each simulated rank returns."""
+    result = SIMULATED.run(lambda context, _: program(context.comm), ranks=ranks, schedule=schedule)
+    assert result.completed, (result.findings, result.outcomes)
+    return list(result.values)
+
+
+def with_guard(guarded: Any, program: Callable[[Any, Any], Any]) -> list[Any]:
+    """What each rank returns with the guarded communicator, on all ranks."""
+    result = guarded.run(lambda context, _: program(context.comm, MPI))
+    assert result.completed, (result.findings, result.outcomes)
+    return list(result.values)
+
+
+@launched
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_has_the_same_results_in_all_worlds(name, raw, guarded):
+    def program(comm, mpi):
+        return plain(PROGRAMS[name](comm, mpi))
+
+    real = raw.allgather(program(raw, MPI4PY))
+    for schedule in SCHEDULES:
+        assert simulated(lambda comm: program(comm, MPI), raw.size, schedule) == real, schedule
+    if name in SIMULATED_ONLY:
+        result = guarded.run(lambda context, _: program(context.comm, MPI))
+        assert f"the guarded communicator has no '{SIMULATED_ONLY[name]}'" in result.outcomes[0].message
+    else:
+        assert with_guard(guarded, program) == real
+
+
+@launched
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_with_the_constants_of_mpi4py_does_the_same_on_simulated_ranks(name, raw):
+    def program(comm):
+        return plain(PROGRAMS[name](comm, MPI4PY))
+
+    if name in TAKES_ITS_OWN:
+        pytest.skip("mpi4py's Request completes mpi4py's requests only")
+    assert simulated(program, raw.size, SCHEDULES[1]) == raw.allgather(program(raw))
+
+
+@launched
+@pytest.mark.parametrize("name", ERRORS)
+def test_what_mpi_refuses_is_refused_alike_in_all_worlds(name, raw, guarded):
+    def program(comm, mpi):
+        return refused(lambda: ERRORS[name](comm, mpi))
+
+    real = raw.allgather(program(raw, MPI4PY))
+    assert with_guard(guarded, program) == real
+    made_up = simulated(lambda comm: program(comm, MPI), raw.size, Schedule())
+    if name in UNCHECKED and set(real) == {"no error"}:
+        assert "no error" not in made_up
+    else:
+        assert "no error" not in real
+        assert made_up == real
+
+
+@launched
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_truncated_message_is_an_error_in_all_worlds(blocking, raw, guarded):
+    def program(comm, mpi):
+        rank, size = comm.Get_rank(), comm.Get_size()
+        request = comm.Isend(np.ones(4), (rank + 1) % size)
+
+        def receive():
+            buffer = np.zeros(2)
+            if blocking:
+                comm.Recv(buffer, (rank - 1) % size)
+            else:
+                comm.Irecv(buffer, (rank - 1) % size).Wait()
+
+        error = refused(receive)
+        request.Wait()
+        return error
+
+    assert raw.allgather(program(raw, MPI4PY)) == ["ERR_TRUNCATE"] * raw.size
+    assert with_guard(guarded, program) == ["ERR_TRUNCATE"] * raw.size
+    # What is an error of the library's there is a finding here, which names both calls.
+    result = SIMULATED.run(lambda context, _: program(context.comm, MPI), ranks=raw.size)
+    assert "mismatched message" in {finding.kind for finding in result.findings}
+    assert "32 bytes were sent, and the receive buffer holds 16" in result.findings[0].text
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.skipif(is_launched(), reason="compared with MPI there")
+def test_a_program_has_the_same_results_under_every_schedule(name, ranks):
+    def program(comm):
+        return plain(PROGRAMS[name](comm, MPI))
+
+    first, *others = [simulated(program, ranks, schedule) for schedule in SCHEDULES]
+    assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.skipif(is_launched(), reason="compared with MPI there")
+def test_what_mpi_refuses_is_refused_under_every_schedule(name):
+    def program(comm):
+        return refused(lambda: ERRORS[name](comm, MPI))
+
+    first, *others = [simulated(program, 3, schedule) for schedule in SCHEDULES]
+    assert "no error" not in first
+    assert all(other == first for other in others)
+
+
+def test_every_method_of_the_surface_is_called_by_some_program():
+    """The surface of DESIGN.md, section 6."""
+    called = set()
+
+    class Spy:
+        def __init__(self, comm):
+            object.__setattr__(self, "_comm", comm)
+
+        def __getattr__(self, name):
+            called.add(name)
+            value = getattr(self._comm, name)
+            return spied(value) if callable(value) else value
+
+        def __eq__(self, other):
+            return self._comm == other
+
+        __hash__ = None
+
+    def spied(function):
+        def call(*arguments, **keywords):
+            result = function(*arguments, **keywords)
+            return Spy(result) if isinstance(result, Communicator) else result
+
+        return call
+
+    for program in PROGRAMS.values():
+        simulated(lambda comm, program=program: plain(program(Spy(comm), MPI)), 4, Schedule())
+    names = {
+        name
+        for kind in (Communicator, CartesianCommunicator)
+        for name, value in vars(kind).items()
+        if not name.startswith("_") and callable(value)
+    }
+    uncalled = {
+        # Not for programs: the world's own, and what ends the run.
+        *("Abort", "new_context", "root", "unfreed", "view"),
+        # Other spellings of what is called, or without an effect that a program could see.
+        *("Bsend", "bsend", "issend", "mprobe", "probe", "iprobe", "Get_name", "Set_name", "Split_type"),
+        *("Ialltoallv", "Iexscan", "Igatherv", "Iscatterv", "Ireduce_scatter"),
+    }
+    assert names - called == uncalled
+
+
+def test_a_world_that_differs_is_noticed(monkeypatch):
+    def program(comm):
+        return plain(PROGRAMS["messages_with_nobody"](comm, MPI))
+
+    right = simulated(program, 3, Schedule())
+    monkeypatch.setattr(Communicator, "Iprobe", lambda *_: False)
+    assert simulated(program, 3, Schedule()) != right
+
+
+# Those whose requests mpi4py's own functions cannot complete outside MPI.
+TAKES_ITS_OWN = {
+    name
+    for name, program in PROGRAMS.items()
+    if "Request" in program.__code__.co_names or "pending" in program.__code__.co_names
+}

@@ -1,0 +1,96 @@
+"""Collectives that do not match are told with both calls and their lines, whether or not MPI minds.
+
+``mpiexec -n 3 python -m pytest tests/worlds/test_mpi_mismatches.py``
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from adjointlab import MPI
+from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.world import Blocked
+
+pytestmark = pytest.mark.skipif(
+    not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3"
+)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["at the end", "strict"])
+def world(request):
+    from adjointlab.worlds.mpi import MPIWorld
+
+    world = MPIWorld(patience=0.4, strict=request.param)
+    if world.ranks < 2:
+        pytest.skip("two processes are needed: run under mpiexec -n 3")
+    world.is_strict = request.param
+    yield world
+    world.close()
+
+
+def reduced(comm, op=MPI.SUM, dtype="float64", count=3):
+    comm.Allreduce(np.ones(count, dtype), np.empty(count, dtype), op)
+
+
+# What rank 0 does, and what the others do.
+MISMATCHES = {
+    "different collectives": (lambda comm: comm.Barrier(), reduced),
+    "different collectives, an object's": (reduced, lambda comm: comm.allreduce(1)),
+    "the roots differ: 0 and 1": (
+        lambda comm: comm.Bcast(np.ones(3), 0),
+        lambda comm: comm.Bcast(np.ones(3), 1),
+    ),
+    "the roots differ: 1 and 0": (
+        lambda comm: comm.bcast("word", root=1),
+        lambda comm: comm.bcast("word", root=0),
+    ),
+    "the operations differ: SUM and MAX": (reduced, lambda comm: reduced(comm, MPI.MAX)),
+    "the datatypes differ: float64 and int64": (reduced, lambda comm: reduced(comm, dtype="int64")),
+    "the numbers of elements differ: 3 and 2": (reduced, lambda comm: reduced(comm, count=2)),
+}
+
+
+@pytest.mark.parametrize("why", MISMATCHES)
+def test_both_calls_and_their_lines_are_told(world, why):
+    first, second = MISMATCHES[why]
+    run = world.run(lambda context, _: (first if context.rank == 0 else second)(context.comm))
+
+    # Whether the library lets it pass, raises an error or waits: it is told as what it is.
+    mismatches = [finding for finding in run.findings if finding.kind == "mismatched collective"]
+    assert len(mismatches) == 1, run
+    text = mismatches[0].text
+    assert why.partition(",")[0] in text
+    assert re.search(rf"rank 0 calls \w+\(.*\) at {re.escape(__file__)}:\d+", text)
+    assert re.search(rf"rank 1 calls \w+\(.*\) at {re.escape(__file__)}:\d+", text)
+
+
+@pytest.mark.parametrize("why", MISMATCHES)
+def test_a_strict_world_leaves_them_before_they_are_carried_out(world, why):
+    first, second = MISMATCHES[why]
+    if world.is_strict:
+        run = world.run(lambda context, _: (first if context.rank == 0 else second)(context.comm))
+
+        assert all(isinstance(outcome, Blocked) for outcome in run.outcomes)
+
+
+def test_collectives_that_match_are_let_pass(world):
+    def body(context, _):
+        comm, rank = context.comm, context.rank
+        total, part = np.empty(2), np.empty(1)
+        comm.Allreduce(np.ones(2), total)
+        comm.Allreduce(MPI.IN_PLACE, total)
+        comm.Bcast([np.ones(3), MPI.DOUBLE] if rank == 0 else np.empty(3), root=0)
+        comm.Reduce(np.ones(2), total if rank == 1 else None, MPI.MAX, 1)
+        comm.Gather(MPI.IN_PLACE if rank == 0 else np.ones(2), np.ones(2 * comm.size) if rank == 0 else None)
+        comm.Scatter(np.arange(float(comm.size)) if rank == 0 else None, part)
+        comm.Allgather(part, np.empty(comm.size))
+        comm.Alltoall(np.ones(comm.size), np.empty(comm.size))
+        comm.Allgatherv(np.ones(rank), [np.empty(9), list(range(comm.size))])
+        comm.Reduce_scatter_block(np.ones(comm.size), part)
+        comm.Ibarrier().Wait()
+        return comm.bcast(comm.allreduce(rank)), comm.Split(rank % 2).allgather(rank)
+
+    assert world.run(body).completed
