@@ -84,15 +84,17 @@ def convolutions(draw: DrawFn, ranks: int) -> dict[str, Any]:
     for r, (left, right) in zip(reach, pads, strict=True):
         least = max(r + 1 - left - right, 1, *((left, right) if mode == "circular" else ()))
         sides.append(draw(st.integers(least, least + (8 if dims == 1 else 3))))
-    partition = draw(strategies.partitions(ranks, dims + 3, whole=False))
-    groups = 1
-    if 1 in partition.shape[1:3]:
-        groups = draw(st.integers(1, 3))
+    groups = draw(st.integers(1, 3))
     channels = [groups * draw(st.integers(1, 3 if groups == 1 else 2)) for _ in range(2)]
+    batch, bias, dtype = draw(st.integers(0, 3)), draw(st.booleans()), draw(st.sampled_from(_DTYPES))
+    # Last, as the number of draws depends on the number of ranks: so cases shrink to fewer.
+    partition = draw(strategies.partitions(ranks, dims + 3, whole=False))
+    if 1 not in partition.shape[1:3]:
+        groups = 1
     return {
         "dims": dims,
         "partition": partition,
-        "input_shape": (draw(st.integers(0, 3)), channels[0], *sides),
+        "input_shape": (batch, channels[0], *sides),
         "in_channels": channels[0],
         "out_channels": channels[1],
         "kernel_size": kernel,
@@ -100,9 +102,9 @@ def convolutions(draw: DrawFn, ranks: int) -> dict[str, Any]:
         "padding": padding,
         "dilation": dilation,
         "groups": groups,
-        "bias": draw(st.booleans()),
+        "bias": bias,
         "padding_mode": mode,
-        "dtype": draw(st.sampled_from(_DTYPES)),
+        "dtype": dtype,
     }
 
 

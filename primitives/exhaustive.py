@@ -11,7 +11,7 @@ from itertools import combinations_with_replacement, permutations, product
 from math import prod
 from typing import Any
 
-from adjointlab.layout import Layout
+from adjointlab.layout import Layout, Window
 from adjointlab.partition import Partition
 from adjointlab.primitives.broadcast_rules import broadcast_pattern
 from adjointlab.primitives.halo_geometry import HaloGeometry
@@ -23,6 +23,7 @@ __all__ = [
     "discards",
     "gathers",
     "halo_exchanges",
+    "halo_exchanges_in_place",
     "memory_operations",
     "memory_operations_in_both_forms",
     "redistributes",
@@ -169,50 +170,64 @@ def _whole(ranks: int, order: int, side: int) -> Iterator[Case]:
 def halo_exchanges(
     *, ranks: int = 4, side: int = 6, kernel: int = 3, stride: int = 3, dilation: int = 2
 ) -> Iterator[Case]:
-    """Order 1: every kernel, padding left and right, and cut; every window of small tensors, periodic too.
+    """Order 1: the windows of every kernel, padding left and right, and cut; every window of small tensors, periodic too.
 
-    Orders 2 and 3: kernels of size 1 and 2 in every dimension, on every grid.
+    Orders 2 and 3: the windows of kernels of size 1 and 2 in every dimension, on every grid. Kernels that need the same
+    windows are one case.
     """
-    for workers, length in product(range(1, ranks + 1), range(side + 1)):
-        kernels = list(_kernels(length, kernel, stride, dilation))
-        for ends, arguments in product(cuts(length, workers), kernels):
-            yield workers, _from_kernels(Partition((workers,)), [(length, ends, arguments)])
-    yield from _any_windows(min(ranks, 3), min(side, 3))
+    listed = set()
+    for size, dims in _any_windows(min(ranks, 3), min(side, 3)):
+        listed.add((dims["layout"], dims["windows"]))
+        yield size, dims
+    for workers in range(1, ranks + 1):
+        line = Partition((workers,))
+        for length, ends, held in _situations(workers, side, kernel, stride, dilation, least=0):
+            layout = Layout.cut((length,), line, [ends])
+            needed = Layout((length,), line, [held])
+            if (layout, needed) not in listed:
+                yield workers, {"layout": layout, "windows": needed, "periodic": ()}
     for order, longest, steps in ((2, 3, 2), (3, 2, 1)):
         for grid in grids(ranks, order):
             if len(grid) != order:
                 continue
             along = [
-                [
-                    (length, ends, arguments)
-                    for length in range(1, min(longest, side) + 1)
-                    for ends in cuts(length, workers)
-                    for arguments in _kernels(length, min(kernel, 2), min(stride, steps), 1)
-                ]
+                _situations(workers, min(longest, side), min(kernel, 2), min(stride, steps), 1, least=1)
                 for workers in grid
             ]
             for situation in product(*along):
-                yield prod(grid), _from_kernels(Partition(grid), situation)
+                shape, partition = [length for length, _, _ in situation], Partition(grid)
+                layout = Layout.cut(shape, partition, [ends for _, ends, _ in situation])
+                needed = Layout(shape, partition, [held for _, _, held in situation])
+                yield prod(grid), {"layout": layout, "windows": needed, "periodic": ()}
 
 
-def _kernels(length: int, kernel: int, stride: int, dilation: int) -> Iterator[dict[str, Any]]:
-    """Every kernel that fits a dimension: its size, stride, dilation, and padding left and right."""
-    for size, step, spread in product(range(1, kernel + 1), range(1, stride + 1), range(1, dilation + 1)):
-        if size == 1 and spread > 1:
-            continue  # the same
-        reach = spread * (size - 1)
-        for left, right in product(range(reach + 1), repeat=2):
-            if length + left + right > reach:
-                yield {"kernel": size, "stride": step, "dilation": spread, "padding": (left, right)}
+def halo_exchanges_in_place(
+    *, ranks: int = 3, side: int = 6, kernel: int = 3, stride: int = 3, dilation: int = 2
+) -> Iterator[Case]:
+    """The same; the matrices are larger, as padded tensors are domain and codomain."""
+    yield from halo_exchanges(ranks=ranks, side=side, kernel=kernel, stride=stride, dilation=dilation)
 
 
-def _from_kernels(
-    partition: Partition, situation: Sequence[tuple[int, tuple[int, ...], dict[str, Any]]]
-) -> dict[str, Any]:
-    """The case with a length, a cut and a kernel in each dimension."""
-    layout = Layout.cut([n for n, _, _ in situation], partition, [ends for _, ends, _ in situation])
-    kernels = {name: [entry[name] for _, _, entry in situation] for name in situation[0][2]}
-    return {"layout": layout, "windows": HaloGeometry.from_kernel(layout, **kernels).window}
+def _situations(
+    workers: int, side: int, kernel: int, stride: int, dilation: int, *, least: int
+) -> list[tuple[int, tuple[int, ...], tuple[Window, ...]]]:
+    """Along one dimension: its length, its cut, and the windows of some kernel that fits it; each once."""
+    line = Partition((workers,))
+    found: dict[tuple[int, tuple[int, ...], tuple[Window, ...]], None] = {}
+    for length in range(least, side + 1):
+        for ends in cuts(length, workers):
+            layout = Layout.cut((length,), line, [ends])
+            for size, step, spread in product(
+                range(1, kernel + 1), range(1, stride + 1), range(1, dilation + 1)
+            ):
+                reach = spread * (size - 1)
+                for left, right in product(range(reach + 1), repeat=2):
+                    if length + left + right > reach:
+                        geometry = HaloGeometry.from_kernel(
+                            layout, size, stride=step, dilation=spread, padding=((left, right),)
+                        )
+                        found[length, ends, geometry.window.windows[0]] = None
+    return list(found)
 
 
 def _any_windows(ranks: int, side: int) -> Iterator[Case]:
@@ -346,7 +361,9 @@ def _onto_windows(world: int, side: int) -> Iterator[Case]:
         for ends in cuts(length, parts):
             layout = Layout.cut((length,), Partition((parts,)), [ends])
             for held in product(windows(length, 1), repeat=size):
-                yield world, {"layout": layout, "target": Layout((length,), Partition((size,)), [held])}
+                target = Layout((length,), Partition((size,)), [held])
+                if target.ends(0) is None:  # cuts are listed already
+                    yield world, {"layout": layout, "target": target}
 
 
 def windows(length: int, beyond: int) -> Iterator[tuple[int, int]]:

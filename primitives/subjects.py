@@ -389,7 +389,7 @@ def halo_exchanges(draw: DrawFn, ranks: int) -> dict[str, Any]:
     return _halos(draw, ranks)
 
 
-@subject(HaloExchangeInPlace, arrays=_LIBRARIES, every=exhaustive.halo_exchanges)
+@subject(HaloExchangeInPlace, arrays=_LIBRARIES, every=exhaustive.halo_exchanges_in_place)
 def halo_exchanges_in_place(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """The same, each worker's window padded to hold its bulk."""
     return _halos(draw, ranks)

@@ -174,7 +174,8 @@ def _on_record(
     with (
         ledger.at(work, folder, is_leader=world.is_leader),
         recording(ledger.folder, progress, is_leader=world.is_leader) as recorder,
-        _mourned(world, found, progress, folder, ledger.folder / NAME),
+        # The supervisor makes it smaller first, and then puts it where it belongs.
+        _mourned(world, found, progress, ledger.folder / "late", ledger.folder / NAME),
     ):
         yield recorder, ledger.memory(work)
 

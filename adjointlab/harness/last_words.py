@@ -20,11 +20,10 @@ __all__ = ["last_words"]
 def last_words(found: Found, progress: Progress, folder: Path, record: Path) -> LastWords:
     """Stores the case in `folder`, and says in the `record` of what is running why the job ends. Any rank can do so."""
 
-    def store(payload: Any, place: str) -> str:
+    def store(payload: Any, late: str, stack: str) -> str:
         if not isinstance(payload, Case):
             return ""
-        headline = f"a rank did not come back, at {place}"
-        verdict = Verdict(Status.UNJUDGED, headline, NO_RETURN)
+        verdict = Verdict(Status.UNJUDGED, late, NO_RETURN, (("because", late), ("stack", stack)))
         before = read_file(record)
         done = 0 if before is None else before.done
         report = Report(
@@ -42,8 +41,8 @@ def last_words(found: Found, progress: Progress, folder: Path, record: Path) -> 
         stage = "drawing" if before is None else before.stage
         ending(record, Running(progress, done, stage, payload, "watchdog", NO_RETURN, str(written.json)))
         return (
-            f"adjointlab: {found.subject.name} could not be judged: {headline}\n"
-            f"  stored   {written.json}\n  the job ends here, with exit code 3; `adjointlab run` would go on after it"
+            f"adjointlab: {found.subject.name} could not be judged: {late}\n"
+            f"  stored   {written.json}\n  the job ends here, with exit code 3"
         )
 
     return store

@@ -102,6 +102,7 @@ def _until_the_end(
             if state.stalls >= _STALLS:
                 tell("the job asks to be started again and again without getting any further: giving up")
                 return _summary(UNJUDGED, ledger, state, tell)
+            ledger.clear()
             tell("the job has used up what MPI has; it is started again, to go on where it was")
             continue
         found = _obituary(plan, ledger, ended)
@@ -171,9 +172,15 @@ def _code(ended: Ended, ledger: Ledger, tests: Tests, state: _State, tell: Calla
     if not deaths:
         return code
     if code == 1 and tests.any():
-        died = {death.work for death in deaths}
+        died = {death.work for death in deaths if _is_unjudged(ledger, death.work)}
         code = UNJUDGED if tests.failed <= tests.of(died) | {death.test for death in deaths} else 1
     return _summary(code, ledger, state, tell)
+
+
+def _is_unjudged(ledger: Ledger, work: str) -> bool:
+    """Whether nothing else has come of it: a wrong result may have been found beside a death."""
+    done = ledger.outcome(work)
+    return done is None or done.report.status is Status.UNJUDGED
 
 
 def _summary(code: int, ledger: Ledger, state: _State, tell: Callable[[str], None]) -> int:

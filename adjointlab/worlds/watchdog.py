@@ -15,13 +15,14 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
-from adjointlab.worlds.places import user_frame
+from adjointlab.worlds.places import is_lab, is_ours, user_frame
 
 __all__ = ["EXIT_CODE", "Hound", "LastWords", "Overdue", "Watchdog", "place_of_thread", "too_late"]
 
@@ -32,8 +33,8 @@ _SIMULATED_PATIENCE: Final = 10.0
 _SHORT: Final = 5.0
 _SIGNAL: Final = signal.SIGUSR2
 
-LastWords = Callable[[Any, str], str]
-"""Puts the payload of a run on disk as a failure; from the line where it was seen to what is printed."""
+LastWords = Callable[[Any, str, str], str]
+"""Puts the payload of a run on disk as a failure, with who was late and where, and the stack; what is to be printed."""
 
 
 class Overdue(Exception):
@@ -86,7 +87,8 @@ class Watchdog:
         )
         if self.last_words is not None:
             try:
-                self.say(f"\n{self.last_words(payload, place)}\n")
+                late = f"{who} did not come back within {limit:g} s, at {place}"
+                self.say(f"\n{self.last_words(payload, late, stack_of_thread(thread))}\n")
             except Exception as problem:
                 self.say(f"\nadjointlab: the case could not be stored: {type(problem).__name__}: {problem}\n")
 
@@ -98,6 +100,17 @@ def place_of_thread(thread: int) -> str:
         return "an unknown place"
     frame = user_frame(frame)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def stack_of_thread(thread: int) -> str:
+    """The lines of user code that a thread is in; the innermost last."""
+    frame = sys._current_frames().get(thread)
+    entries = () if frame is None else traceback.extract_stack(frame)
+    # What is further out than the world's own frames has only started the run.
+    first = max((place for place, entry in enumerate(entries) if is_ours(entry.filename)), default=-1)
+    inner = entries[first + 1 :]
+    shown = [entry for entry in inner if not is_lab(entry.filename)] or inner or entries
+    return "".join(traceback.format_list(shown)).rstrip()
 
 
 def too_late(limit: float, place: str) -> Overdue:
