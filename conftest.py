@@ -15,6 +15,7 @@ _SIMULATED_ONLY = (
     "tests/supervisor",
     "tests/power/faults",
     "tests/power/test_planted_halos",
+    "tests/power/test_planted_layers",
 )
 
 

@@ -31,6 +31,7 @@ from tests.power.faults.table import FAULTS  # noqa: E402
 from tests.power.planted import PLANTED  # noqa: E402
 from tests.power.planted_halos import PLANTED as PLANTED_HALOS  # noqa: E402
 from tests.power.planted_halos import customary_dot_test  # noqa: E402
+from tests.power.planted_layers import PLANTED as PLANTED_LAYERS  # noqa: E402
 
 HEADER = (
     "| {first} | what it is | found by | cases | shrunk to | also seen by |",
@@ -67,7 +68,8 @@ def smallest(report: Report) -> str:
         return "-"
     ranks = f"{report.case.ranks} rank{'s' * (report.case.ranks > 1)}"
     if report.spaces is None:  # the ranks did not come back with them
-        return f"{ranks}, tensor {list(report.case.parameters.get('shape', ()))}"
+        parameters = report.case.parameters
+        return f"{ranks}, tensor {list(parameters.get('shape', parameters.get('input_shape', ())))}"
     spaces = (report.spaces.domain, report.spaces.codomain)
     elements = max(sum(math.prod(tensor.layout.shape) for tensor in space.tensors) for space in spaces)
     return f"{ranks}, {elements} element{'s' * (elements != 1)}"
@@ -116,6 +118,23 @@ def halo_table(world: World, seed: int) -> tuple[list[str], int]:
     return lines, missed
 
 
+def layer_table(world: World, seed: int) -> tuple[list[str], int]:
+    """The lines of the table of layers, and how many bugs were missed."""
+    started = time.monotonic()
+    lines, missed, cases = [HEADER[0].format(first="bug"), HEADER[1]], 0, []
+    for number, planted in enumerate(PLANTED_LAYERS, start=1):
+        # Of checks that saw it after equally many cases, the one that shrank it furthest.
+        reports = sorted(
+            found(world, planted.subject, seed),
+            key=lambda report: (report.tried, report.case.ranks if report.case else 0),
+        )
+        missed += not reports
+        cases += [report.tried for report in reports[:1]]
+        lines.append(row(str(number), planted.bug, reports))
+    lines += ["", summary(world, seed, cases, missed, time.monotonic() - started)]
+    return lines, missed
+
+
 def summary(world: World, seed: int, cases: Sequence[int], missed: int, seconds: float) -> str:
     return (
         f"Seed {seed}, {world.name} world of {world.ranks} ranks: {len(cases)} of {len(cases) + missed} found, after "
@@ -127,6 +146,7 @@ def summary(world: World, seed: int, cases: Sequence[int], missed: int, seconds:
 PARTS: dict[str, tuple[str, Callable[[World, int], tuple[list[str], int]]]] = {
     "planted": ("detection", tables),
     "halos": ("halo bugs", halo_table),
+    "layers": ("layer bugs", layer_table),
 }
 """The parts, with the mark in the page and what makes the lines."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,10 +14,26 @@ from adjointlab import strategies
 from adjointlab.harness.subject import subject
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d, Padded
+from adjointlab.layers.flatten import Flatten
 from adjointlab.layers.linear import Linear
+from adjointlab.layers.losses import CrossEntropyLoss, Loss, MSELoss
+from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.pooling import AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d
+from adjointlab.layers.repartition import Repartition
+from adjointlab.layout import Layout
 
-__all__ = ["average_pools", "batch_norms", "convolutions", "linears", "max_pools"]
+__all__ = [
+    "average_pools",
+    "batch_norms",
+    "convolutions",
+    "cross_entropies",
+    "flattens",
+    "linears",
+    "max_pools",
+    "mean_squared_errors",
+    "pointwise_layers",
+    "repartition_layers",
+]
 
 _DTYPES = ("float64", "float32")
 _CONVOLUTIONS = (Conv1d, Conv2d, Conv3d)
@@ -234,4 +251,223 @@ def batch_norms(draw: DrawFn, ranks: int) -> dict[str, Any]:
         "bias": draw(st.integers(0, 3)) > 0,
         "dtype": draw(st.sampled_from(_DTYPES)),
         "training": training,
+    }
+
+
+def _legal_targets(
+    layer: torch.nn.Module, classes: int, ignore_index: int, windows: tuple[tuple[int, int], ...] | None
+) -> torch.nn.Module:
+    """The layer, which makes class indices of the lab's integers, some of them ignored: never the first place, so that a
+    mean is one of something. `windows` is where its targets lie; none of them are, on some ranks.
+    """
+
+    def prepare(_: Any, inputs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        logits, drawn = inputs
+        first = torch.tensor([]) if windows is None else torch.ones(())
+        for start, stop in windows or ():
+            first = first[..., None] * (torch.arange(start, stop) == 0)
+        legal = drawn.abs() % classes
+        away = (legal + 1) % classes if classes > 1 else legal
+        kept = torch.where(legal == ignore_index, away, legal)
+        first = first.reshape(drawn.shape) > 0
+        return logits, torch.where(first, kept, torch.where(drawn < -1, ignore_index, legal))
+
+    layer.register_forward_pre_hook(prepare)
+    return layer
+
+
+def _class_weights(classes: int, weighted: bool, dtype: str) -> torch.Tensor | None:
+    return (torch.arange(classes) % 3 + 1).to(getattr(torch, dtype)) / 2 if weighted else None
+
+
+def _cross_entropy(
+    comm: Any, *, input_shape: tuple[int, ...], weighted: bool, dtype: str, **arguments: Any
+) -> torch.nn.Module:
+    classes = input_shape[min(1, len(input_shape) - 1)]
+    layer = CrossEntropyLoss(
+        comm,
+        input_shape=input_shape,
+        weight=_class_weights(classes, weighted, dtype),
+        dtype=getattr(torch, dtype),
+        **arguments,
+    )
+    windows = layer.domain.tensors[1].layout.window(comm.Get_rank())
+    return _legal_targets(layer, classes, arguments["ignore_index"], windows)
+
+
+def _sequential_cross_entropy(
+    *, input_shape: tuple[int, ...], weighted: bool, dtype: str, **arguments: Any
+) -> torch.nn.Module:
+    along = min(1, len(input_shape) - 1)
+    module = torch.nn.CrossEntropyLoss(
+        _class_weights(input_shape[along], weighted, dtype),
+        **{name: arguments[name] for name in ("ignore_index", "reduction", "label_smoothing")},
+    )
+    windows = tuple((0, side) for dim, side in enumerate(input_shape) if dim != along)
+    return _legal_targets(module, input_shape[along], arguments["ignore_index"], windows)
+
+
+def _loss_arguments(draw: DrawFn, ranks: int, shape: tuple[int, ...], reduction: str) -> dict[str, Any]:
+    """Where the input lies, in any cut, and where the loss goes."""
+    dtype, all_reduce = draw(st.sampled_from(_DTYPES)), draw(st.booleans())
+    partition = draw(strategies.partitions(ranks, len(shape), whole=False))
+    cuts = tuple(
+        draw(strategies.cuts(side, parts)) for side, parts in zip(shape, partition.shape, strict=True)
+    )
+    return {
+        "partition": partition,
+        "input_shape": shape,
+        "reduction": reduction,
+        "root": draw(st.integers(0, ranks - 1)),
+        "all_reduce": all_reduce,
+        "dtype": dtype,
+        "cuts": cuts,
+    }
+
+
+@subject(layer=_cross_entropy, sequential=_sequential_cross_entropy, name="CrossEntropyLoss")
+def cross_entropies(draw: DrawFn, ranks: int) -> dict[str, Any]:
+    """Logits of order one to four, cut anywhere; weights, smoothing, ignored targets, of a class too; batches down to
+    one, and none where the loss is a number even so.
+    """
+    order = draw(st.integers(1, 4))
+    reduction = draw(st.sampled_from(Loss.reduction_names))
+    classes = draw(st.integers(1, 6))
+    least = 1 if reduction == "mean" else 0
+    sides = [draw(st.integers(least, 6 if order == 2 else 3)) for _ in range(order - 1)]
+    options = {
+        "weighted": draw(st.booleans()),
+        # Of one class alone, ignoring it leaves nothing.
+        "ignore_index": draw(st.sampled_from((-100, 0, 2) if classes > 1 else (-100, 2))),
+        "label_smoothing": draw(st.sampled_from((0.0, 0.25, 0.1, 1.0))),
+    }
+    shape = (*sides[:1], classes, *sides[1:])
+    return {**options, **_loss_arguments(draw, ranks, shape, reduction)}
+
+
+def _mean_squared_error(comm: Any, *, dtype: str, **arguments: Any) -> MSELoss:
+    return MSELoss(comm, dtype=getattr(torch, dtype), **arguments)
+
+
+def _sequential_mean_squared_error(*, reduction: str, **_: Any) -> torch.nn.Module:
+    return torch.nn.MSELoss(reduction=reduction)
+
+
+@subject(layer=_mean_squared_error, sequential=_sequential_mean_squared_error, name="MSELoss")
+def mean_squared_errors(draw: DrawFn, ranks: int) -> dict[str, Any]:
+    """Tensors of order zero to four in any cut; of a mean, with an element at least."""
+    reduction = draw(st.sampled_from(Loss.reduction_names))
+    shape = draw(strategies.shapes(draw(st.sampled_from((1, 2, 3, 4, 0)))))
+    if reduction == "mean":
+        shape = tuple(max(1, side) for side in shape)
+    return _loss_arguments(draw, ranks, shape, reduction)
+
+
+def _flatten(comm: Any, *, dtype: str, **arguments: Any) -> Flatten:
+    return Flatten(comm, dtype=getattr(torch, dtype), **arguments)
+
+
+def _sequential_flatten(*, start_dim: int, end_dim: int, **_: Any) -> torch.nn.Module:
+    return torch.nn.Flatten(start_dim, end_dim)
+
+
+@subject(layer=_flatten, sequential=_sequential_flatten, name="Flatten")
+def flattens(draw: DrawFn, ranks: int) -> dict[str, Any]:
+    """Any range of dimensions, counted from both ends, in any cut; the output where it is, or in any other layout."""
+    shape = draw(strategies.shapes(draw(st.sampled_from((2, 3, 4, 5, 1, 0)))))
+    dims = max(1, len(shape))
+    start = draw(st.integers(0, dims - 1))
+    end = draw(st.integers(start, dims - 1))
+    flat = (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :])
+    arguments = {
+        "input_shape": shape,
+        "start_dim": start - draw(st.sampled_from((0, dims))),
+        "end_dim": end - draw(st.sampled_from((dims, 0))),
+        "dtype": draw(st.sampled_from(_DTYPES)),
+    }
+    partition = draw(strategies.partitions(ranks, len(shape), whole=False))
+    cuts = tuple(
+        draw(strategies.cuts(side, parts)) for side, parts in zip(shape, partition.shape, strict=True)
+    )
+    target = draw(strategies.layouts(ranks, shape=flat, whole=False)) if draw(st.booleans()) else None
+    return {**arguments, "partition": partition, "cuts": cuts, "target": target}
+
+
+def _repartition(comm: Any, *, dtype: str, **arguments: Any) -> Repartition:
+    return Repartition(comm, dtype=getattr(torch, dtype), **arguments)
+
+
+def _identity(**_: Any) -> torch.nn.Module:
+    return torch.nn.Identity()
+
+
+def _shared(draw: DrawFn, ranks: int, shape: tuple[int, ...]) -> tuple[Layout, tuple[str, ...]]:
+    """A layout in any cut, copied along one more dimension of the workers, and local types that say what copies are."""
+    partition = draw(strategies.partitions(ranks, len(shape) + 1, whole=False))
+    place = draw(st.integers(0, len(shape)))
+    axes = [dim for dim in range(len(shape) + 1) if dim != place]
+    ends = [
+        draw(strategies.cuts(side, partition.shape[axis])) for side, axis in zip(shape, axes, strict=True)
+    ]
+    copies = draw(st.sampled_from(("invariant", "replicated", "partial")))
+    types = tuple(copies if dim == place else "varying" for dim in range(len(shape) + 1))
+    return Layout.cut(shape, partition, ends, axes), types
+
+
+@subject(layer=_repartition, sequential=_identity, name="RepartitionLayer")
+def repartition_layers(draw: DrawFn, ranks: int) -> dict[str, Any]:
+    """Any cut to any cut, over other workers in another order; copies of each local type."""
+    shape = draw(strategies.shapes(draw(st.sampled_from((1, 2, 3, 4, 0)))))
+    dtype = draw(st.sampled_from(_DTYPES))
+    (layout, types), (target, target_types) = (_shared(draw, ranks, shape) for _ in range(2))
+    return {
+        "layout": layout,
+        "target": target,
+        "dtype": dtype,
+        "types": types,
+        "target_types": target_types,
+    }
+
+
+class _Doubled(torch.nn.Module):
+    """2 x."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+
+_POINTWISE: dict[str, Callable[[], torch.nn.Module]] = {
+    "ReLU": torch.nn.ReLU,
+    "in place": lambda: torch.nn.Sequential(_Doubled(), torch.nn.ReLU(inplace=True)),
+    "LeakyReLU": lambda: torch.nn.LeakyReLU(0.25),
+    "Hardtanh": lambda: torch.nn.Hardtanh(-2, 2),
+    "tanh": torch.nn.Tanh,
+    "sigmoid": torch.nn.Sigmoid,
+    "GELU": torch.nn.GELU,
+    "SiLU": torch.nn.SiLU,
+    "ELU": torch.nn.ELU,
+    "Softplus": torch.nn.Softplus,
+    "double": _Doubled,
+    "dropout": torch.nn.Dropout,
+}
+
+
+def _pointwise(comm: Any, *, layout: Layout, function: str, dtype: str) -> Pointwise:
+    return Pointwise(comm, layout, _POINTWISE[function](), dtype=getattr(torch, dtype))
+
+
+def _sequential_pointwise(*, function: str, **_: Any) -> torch.nn.Module:
+    return _POINTWISE[function]()
+
+
+@subject(layer=_pointwise, sequential=_sequential_pointwise, name="Pointwise")
+def pointwise_layers(draw: DrawFn, ranks: int) -> dict[str, Any]:
+    """Activations, one of them in place, and dropout that is not training, over tensors in any cut."""
+    function = draw(st.sampled_from(tuple(_POINTWISE)))
+    shape = draw(strategies.shapes(draw(st.sampled_from((1, 2, 3, 4, 0)))))
+    return {
+        "function": function,
+        "dtype": draw(st.sampled_from(_DTYPES)),
+        "training": function != "dropout" and draw(st.booleans()),
+        "layout": draw(strategies.layouts(ranks, shape=shape, whole=False)),
     }

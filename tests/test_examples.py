@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import runpy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from adjointlab.checks.verdict import Status
 from adjointlab.harness.engine import Budget, investigate
 from adjointlab.harness.examine import checks_of
 from adjointlab.harness.find import find_subject
+from adjointlab.harness.subject import Subject
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import World
 
@@ -22,6 +24,9 @@ BUDGET = Budget(30, seed=1)
 SMALL = Budget(20, ranks=4, seed=1)  # PyLops-MPI gathers all local shapes for each array that it makes
 
 with_pylops_mpi = pytest.mark.skipif(find_spec("pylops_mpi") is None, reason="needs pylops-mpi")
+in_the_simulated_world = pytest.mark.skipif(
+    is_launched(), reason="a hang of real ranks ends the session, supervised or not"
+)
 on_real_ranks = pytest.mark.skipif(
     not is_launched(), reason="MPIHalo calls MPI's own functions: needs to run under mpiexec"
 )
@@ -34,7 +39,12 @@ def statuses(world: World, reference: str, budget: Budget = BUDGET) -> dict[str,
 
 @pytest.mark.parametrize(
     "reference",
-    ["ring_shift.py:ring_shifts", "function_pair.py:prefix_sums", "torch_all_gather.py:all_gathers"],
+    [
+        "ring_shift.py:ring_shifts",
+        "function_pair.py:prefix_sums",
+        "torch_all_gather.py:all_gathers",
+        "my_own_layer.py:column_parallel",
+    ],
 )
 def test_the_examples_of_ones_own_operators_are_coherent(adjointlab_world: World, reference: str) -> None:
     assert set(statuses(adjointlab_world, reference).values()) == {Status.COHERENT}
@@ -76,6 +86,61 @@ def test_the_derivative_of_three_samples_is_found_to_count_one_of_them_twice(adj
     lines = dict(report.verdict.lines)
     assert lines["forward"] == "moves x[0] (rank 0) to y[1] (rank 0) with weight -0.5"
     assert lines["adjoint"] == "gives that entry weight -1"
+
+
+def column_parallel_with(forward: Any) -> Subject:
+    """The example's layer with another forward pass, which gets the example's module too."""
+    right = find_subject(f"{EXAMPLES}/my_own_layer.py:column_parallel")
+    module = inspect.getmodule(right.draws)
+    wrong = type("Wrong", (right.target,), {"forward": lambda self, x: forward(module, self, x)})
+    return al.subject(layer=wrong, sequential=vars(module)["linear"])(right.draws)
+
+
+def test_ones_own_layer_that_does_not_sum_its_input_gradient_is_found(adjointlab_world: World) -> None:
+    def without_sum(module: Any, layer: Any, x: Any) -> Any:
+        return module.torch.nn.functional.linear(x, layer.weight, layer.bias)
+
+    wrong = column_parallel_with(without_sum)
+    report = investigate(adjointlab_world, wrong, "gradients", Budget(100, seed=1))
+    if adjointlab_world.ranks == 1:
+        assert report.status is Status.COHERENT
+        return
+    assert report.verdict.kind == "input gradient"
+    assert report.case is not None
+    assert report.case.ranks == 2
+    assert investigate(adjointlab_world, wrong, "sequential", BUDGET).status is Status.COHERENT
+
+
+@in_the_simulated_world
+def test_ones_own_layer_whose_backward_pass_a_rank_may_skip_is_found_to_hang(adjointlab_world: World) -> None:
+    def without_anchor(module: Any, layer: Any, x: Any) -> Any:
+        x = module.CopyToAll.apply(x, layer.comm, None)
+        return module.torch.nn.functional.linear(x, layer.weight, layer.bias)
+
+    report = investigate(
+        adjointlab_world, column_parallel_with(without_anchor), "gradients", Budget(100, seed=1)
+    )
+    assert report.verdict.kind == "deadlock"
+    assert report.case is not None
+    assert report.case.ranks <= 4
+
+
+def test_what_the_lab_has_to_know_of_ones_own_layer_is_less_than_twenty_lines() -> None:
+    code = (EXAMPLES / "my_own_layer.py").read_text().partition("# That was the layer.")[2].splitlines()[1:]
+    assert len([line for line in code if line.strip()]) < 20
+
+
+def test_the_distributed_lenet_trains_as_the_sequential_one(adjointlab_world: World) -> None:
+    if adjointlab_world.ranks < 4:
+        pytest.skip("needs 4 ranks")
+    example = runpy.run_path(f"{EXAMPLES}/lenet_digits.py")
+    run = adjointlab_world.run(example["body"], 15, 4)
+    assert run.completed, run
+    if adjointlab_world.is_leader:
+        losses, apart, off = run.values[0]
+        assert len(losses) == 15
+        assert losses[-1] < losses[0]
+        assert max(apart, off) < example["BOUND"]
 
 
 @with_pylops_mpi

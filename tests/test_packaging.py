@@ -141,7 +141,8 @@ for name in {rooms!r}:
 (shipped,) = importlib.metadata.distributions(name="adjointlab", path=[{site!r}])
 groups = sorted((point.group, point.name) for point in shipped.entry_points if point.load())
 assert groups == [
-    ("adjointlab.subjects", "primitives"), ("console_scripts", "adjointlab"), ("pytest11", "adjointlab")
+    ("adjointlab.subjects", "layers"), ("adjointlab.subjects", "primitives"),
+    ("console_scripts", "adjointlab"), ("pytest11", "adjointlab")
 ], groups
 """
 

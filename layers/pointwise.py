@@ -1,0 +1,116 @@
+"""Hyper-local functions (seed paper, section 4): applied element by element, wherever the elements lie.
+
+    forward    ŷ = f(x̂)                         on each worker
+    adjoint    δx̂ = f'(x̂) ∘ δŷ
+
+Nothing travels, and the output lies as the input does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from adjointlab.layers.distributed import DistributedModule, connected, dtype_name
+from adjointlab.layout import Layout
+from adjointlab.space import Space
+
+__all__ = ["Pointwise"]
+
+
+class Pointwise(DistributedModule):
+    """`function`, a module or a function of one tensor, over a tensor that lies in `layout`.
+
+    Such as ``Pointwise(comm, convolution.codomain.tensors[0].layout, torch.nn.ReLU())``. A worker that holds nothing returns
+    a tensor of zero volume, and the function is not called.
+
+    What a function is of the elements is tried out on eight of them, one at a time and all together, when the layer is
+    made, and a module in evaluation mode; so dropout is legal, but every worker draws for itself, and not what the
+    sequential module does.
+
+    Raises `ValueError` for a function that changes the shape, or of which an element of the output depends on others of the
+    input (a softmax, a normalisation, a cumulative sum); and for a module with parameters or buffers, such as `PReLU`: their
+    gradient is a sum over all workers, and needs a layer that says where they lie and sums it.
+    """
+
+    def __init__(
+        self,
+        comm: Any,
+        layout: Layout,
+        function: Callable[[torch.Tensor], torch.Tensor],
+        *,
+        dtype: torch.dtype | None = None,
+        rounding: float | None = None,
+    ) -> None:
+        super().__init__(comm, layout.partition)
+        if isinstance(function, nn.Module):
+            owned = [
+                name for named in (function.named_parameters(), function.named_buffers()) for name, _ in named
+            ]
+            if owned:
+                raise ValueError(
+                    f"function: {type(function).__name__} has {', '.join(owned)}, which would be as many as there are "
+                    "workers, each with a gradient of its own; write a layer that broadcasts them, as Linear does"
+                )
+        dtype = dtype or torch.get_default_dtype()
+        self.function = function
+        made = _tried(function, dtype)
+        # The same elements in arrays of other lengths: a vector instruction may round a function's value in another way.
+        self.rounding = 4 * torch.finfo(dtype).eps if rounding is None else rounding
+        self.made_dtype = made
+        self.domain = Space(layout, dtype=dtype_name(dtype))
+        self.codomain = Space(layout, dtype=dtype_name(made), name="y")
+
+    def sequential(self) -> nn.Module:
+        """A module that applies the function."""
+        return self.function if isinstance(self.function, nn.Module) else _Applied(self.function)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from that of x."""
+        if x.numel() == 0:
+            return connected(x.to(self.made_dtype), x)
+        return self.function(x)
+
+
+class _Applied(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+def _tried(function: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype) -> torch.dtype:
+    """The element type of the function's values. Raises `ValueError` if they are not one for each element alone."""
+    is_module = isinstance(function, nn.Module)
+    name = type(function).__name__ if is_module else getattr(function, "__name__", "function")
+    tried: Any = copy.deepcopy(function).eval() if isinstance(function, nn.Module) else function
+    # Of order 2, in which functions along rows or columns show. Functions may work in place.
+    x = torch.tensor([[-2.5, -1.0, -0.25, 0.0], [0.5, 1.25, 3.0, 0.75]]).to(dtype)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        try:
+            together = tried(x.clone())
+            alone = [tried(element.reshape(1, 1).clone()) for element in x.reshape(-1)]
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise ValueError(
+                f"function: {name} is not elementwise: it does not take every shape ({error})"
+            ) from error
+    if together.shape != x.shape or any(value.shape != (1, 1) for value in alone):
+        raise ValueError(
+            f"function: {name} is not elementwise: it makes shape {tuple(together.shape)} of {tuple(x.shape)}"
+        )
+    one, all_of_them = (values.reshape(-1).to(torch.complex128) for values in (torch.cat(alone), together))
+    rounding = 2.0**-5 if dtype.itemsize == 2 else 2.0**-16
+    if not torch.allclose(one, all_of_them, rtol=rounding, atol=rounding, equal_nan=True):
+        raise ValueError(
+            f"function: {name} is not elementwise: its value for an element depends on other elements"
+        )
+    made: torch.dtype = together.dtype
+    return made

@@ -1,0 +1,245 @@
+"""Distributed losses: torch's value and gradient, whatever the cut, with one worker or all of them to have the loss."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from adjointlab.checks.verdict import Status
+from adjointlab.harness.engine import Budget, investigate
+from adjointlab.harness.examine import checks_of
+from adjointlab.layers import subjects
+from adjointlab.layers.distributed import local_window
+from adjointlab.layers.losses import CrossEntropyLoss, MSELoss, SharedSum
+from adjointlab.layout import Layout
+from adjointlab.partition import Partition
+from adjointlab.worlds.world import World
+
+from .beside import everywhere, same_error
+
+DOUBLE = torch.float64
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    """The same on every rank, without torch's generator."""
+    return torch.sin(torch.arange(math.prod(shape), dtype=DOUBLE) * 1.7).reshape(shape)
+
+
+def classes_of(count: int, *shape: int) -> torch.Tensor:
+    return (torch.arange(math.prod(shape)) * 7 % 11 % count).reshape(shape)
+
+
+def along(ranks: int, dim: int, order: int) -> Partition:
+    """All workers along one dimension of an input of that order, backwards."""
+    return Partition([ranks if d == dim else 1 for d in range(order)], range(ranks - 1, -1, -1))
+
+
+def assert_loss(
+    comm: Any, layer: Any, twin: nn.Module, inputs: tuple[torch.Tensor, ...], relative: float = 2.0**-44
+) -> torch.Tensor:
+    """Assert that the loss is torch's wherever it is, and the gradients after ``backward`` on every rank; return the loss."""
+    rank = comm.Get_rank()
+    whole = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    local = [
+        local_window(x.detach(), tensor.layout, rank).requires_grad_(x.is_floating_point())
+        for x, tensor in zip(whole, layer.domain.tensors, strict=True)
+    ]
+    want, loss = twin(*whole), layer(*local)
+    (space,) = layer.codomain.tensors
+    if space.layout.partition.is_active(rank):
+        window = local_window(want.detach(), space.layout, rank)
+        torch.testing.assert_close(loss.detach(), window, rtol=relative, atol=relative, equal_nan=True)
+    else:
+        assert loss.numel() == 0
+    want.backward(torch.ones_like(want))
+    loss.backward(torch.ones_like(loss))
+    for x, mine, tensor in zip(whole, local, layer.domain.tensors, strict=True):
+        if x.is_floating_point() and tensor.layout.partition.is_active(rank):
+            assert x.grad is not None
+            window = local_window(x.grad, tensor.layout, rank)
+            torch.testing.assert_close(mine.grad, window, rtol=relative, atol=relative, equal_nan=True)
+    assert isinstance(loss, torch.Tensor)
+    return loss.detach()
+
+
+@pytest.mark.parametrize(
+    "subject", [subjects.cross_entropies, subjects.mean_squared_errors], ids=lambda s: s.name
+)
+def test_losses_are_coherent_with_their_sequential_twins(adjointlab_world: World, subject: Any) -> None:
+    for check in checks_of(subject):
+        report = investigate(adjointlab_world, subject, check, Budget(25, seed=3))
+        assert report.status is Status.COHERENT, report.verdict
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("dim", range(3))
+@pytest.mark.parametrize("all_reduce", [False, True], ids=["on the root", "everywhere"])
+def test_cross_entropy_is_torchs_along_every_dimension(
+    adjointlab_world: World, dim: int, reduction: str, all_reduce: bool
+) -> None:
+    ranks = min(adjointlab_world.ranks, 4)
+    targets = classes_of(5, 5, 3)
+    targets[1, 1] = targets[4, 2] = 3  # which is ignored, at more places than these
+
+    def body(comm: Any) -> None:
+        twin = nn.CrossEntropyLoss(
+            torch.tensor([1.0, 0.25, 3.0, 2.0, 0.5], dtype=DOUBLE),
+            ignore_index=3,
+            reduction=reduction,
+            label_smoothing=0.3,
+        )
+        layer = CrossEntropyLoss.from_sequential(
+            twin, comm, along(ranks, dim, 3), (5, 5, 3), root=ranks - 1, all_reduce=all_reduce
+        )
+        assert_loss(comm, layer, twin, (4 * drawn(5, 5, 3), targets))
+
+    everywhere(adjointlab_world, ranks, body)
+
+
+def test_a_mean_divides_by_the_weights_over_all_ranks_however_uneven_the_cut(adjointlab_world: World) -> None:
+    ranks = min(adjointlab_world.ranks, 3)
+    cut = (0, *[1] * (ranks - 1), 7)  # one worker has one element, the last one the rest, and others none
+
+    def body(comm: Any) -> None:
+        partition = Partition((ranks, 1))
+        weight = torch.tensor([1.0, 8.0, 0.5], dtype=DOUBLE)
+        entropy = CrossEntropyLoss(comm, partition, (7, 3), weight, cuts=(cut, None))
+        assert_loss(comm, entropy, nn.CrossEntropyLoss(weight), (drawn(7, 3), classes_of(3, 7)))
+        error = MSELoss(comm, partition, (7, 3), dtype=DOUBLE, cuts=(cut, None))
+        assert_loss(comm, error, nn.MSELoss(), (drawn(7, 3), drawn(3, 7).T))
+
+    everywhere(adjointlab_world, ranks, body)
+
+
+def test_the_loss_is_on_the_root_alone_which_need_not_be_a_worker(adjointlab_world: World) -> None:
+    ranks = min(adjointlab_world.ranks, 4)
+
+    def body(comm: Any) -> tuple[int, ...]:
+        layer = MSELoss(comm, Partition((max(1, ranks - 1),)), (5,), root=ranks - 1, dtype=DOUBLE)
+        return tuple(assert_loss(comm, layer, nn.MSELoss(), (drawn(5), drawn(10)[5:])).shape)
+
+    assert everywhere(adjointlab_world, ranks, body) == ((0,),) * (ranks - 1) + ((),)
+
+
+def test_with_all_reduce_the_gradient_is_that_of_one_loss(adjointlab_world: World) -> None:
+    ranks = min(adjointlab_world.ranks, 4)
+
+    def body(comm: Any) -> Any:
+        layer = MSELoss(comm, Partition((ranks,)), (6,), "sum", all_reduce=True, dtype=DOUBLE)
+        x = local_window(drawn(6), layer.domain.tensors[0].layout, comm.Get_rank()).requires_grad_()
+        loss = layer(x, torch.zeros_like(x))
+        loss.backward()  # as in a sequential script, on every rank
+        assert x.grad is not None
+        torch.testing.assert_close(x.grad, 2 * x.detach(), rtol=0, atol=0)
+        return float(loss.detach())
+
+    assert len(set(everywhere(adjointlab_world, ranks, body))) == 1
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["nothing given", "all ignored"])
+def test_a_mean_over_nothing_is_nan_and_its_gradient_zero(adjointlab_world: World, ignored: bool) -> None:
+    ranks = min(adjointlab_world.ranks, 3)
+    batch = 4 if ignored else 0
+
+    def body(comm: Any) -> None:
+        twin = nn.CrossEntropyLoss(label_smoothing=0.25)
+        for dim in range(2):
+            layer = CrossEntropyLoss.from_sequential(
+                twin, comm, along(ranks, dim, 2), (batch, 3), dtype=DOUBLE, all_reduce=bool(dim)
+            )
+            loss = assert_loss(comm, layer, twin, (drawn(batch, 3), torch.full((batch,), -100)))
+            assert loss.isnan().all()
+
+    everywhere(adjointlab_world, ranks, body)
+
+
+@pytest.mark.parametrize("logits", [[1e15, 1e15 + 2, 1e15], [0.0, -math.inf, 2.0], [800.0, -800.0, 0.0]])
+def test_large_logits_and_excluded_classes_are_as_in_torch(
+    adjointlab_world: World, logits: list[float]
+) -> None:
+    ranks = min(adjointlab_world.ranks, 4)
+
+    def body(comm: Any) -> None:
+        twin = nn.CrossEntropyLoss(reduction="none")
+        layer = CrossEntropyLoss.from_sequential(twin, comm, along(ranks, 1, 2), (2, 3), dtype=DOUBLE)
+        x = torch.tensor([logits, logits[::-1]], dtype=DOUBLE)
+        assert_loss(comm, layer, twin, (x, torch.tensor([2, 0])))
+
+    everywhere(adjointlab_world, ranks, body)
+
+
+@pytest.mark.parametrize("wrong", [5, -3, 2**40])
+@pytest.mark.parametrize("dim", range(2))
+def test_a_class_out_of_range_on_one_rank_is_the_same_error_on_all(
+    adjointlab_world: World, dim: int, wrong: int
+) -> None:
+    ranks = min(adjointlab_world.ranks, 4)
+
+    def body(comm: Any) -> str:
+        layer = CrossEntropyLoss(comm, along(ranks, dim, 2), (8, 5), dtype=DOUBLE)
+        targets = classes_of(5, 8)
+        targets[-1] = wrong
+        logits, places = (tensor.layout for tensor in layer.domain.tensors)
+        # Caught on each rank: the errors come after a reduction, which some ranks leave earlier than others.
+        with pytest.raises(ValueError, match="out of bounds") as raised:
+            layer(
+                local_window(drawn(8, 5), logits, comm.Get_rank()),
+                local_window(targets, places, comm.Get_rank()),
+            )
+        return str(raised.value)
+
+    assert set(everywhere(adjointlab_world, ranks, body)) == {f"Target {wrong} is out of bounds."}
+
+
+def test_illegal_arguments_have_torchs_words(adjointlab_world: World) -> None:
+    ranks = min(adjointlab_world.ranks, 2)
+
+    def error(kind: Any = CrossEntropyLoss, shape: tuple[int, ...] = (3, 5), **given: Any) -> str:
+        partition = given.pop("partition", Partition((1,) * len(shape)))
+        return same_error(adjointlab_world, ranks, lambda comm: kind(comm, partition, shape, **given))
+
+    assert error(reduction="avg") == "avg is not a valid value for reduction"
+    assert error(MSELoss, reduction="avg") == "avg is not a valid value for reduction"
+    assert error(label_smoothing=2.0) == "label_smoothing must be between 0.0 and 1.0. Got: 2"
+    with pytest.raises(RuntimeError) as raised:
+        functional.cross_entropy(drawn(3, 5), classes_of(5, 3), torch.ones(3, dtype=DOUBLE))
+    assert error(weight=torch.ones(3)) == str(raised.value)
+    assert error(root=ranks).startswith(f"root: {ranks} is none of the ranks")
+    assert error(partition=Partition((1,))).startswith("partition: of order 1")
+    assert error(shape=(3, 0)).startswith("input_shape: ")
+
+
+def test_weights_go_from_and_to_the_sequential_module(adjointlab_world: World) -> None:
+    ranks = min(adjointlab_world.ranks, 3)
+
+    def body(comm: Any) -> None:
+        twin = nn.CrossEntropyLoss(torch.arange(5.0), ignore_index=2, label_smoothing=0.5, reduction="sum")
+        layer = CrossEntropyLoss.from_sequential(twin, comm, along(ranks, 1, 2), (4, 5))
+        back = layer.to_sequential()
+        assert isinstance(back, nn.CrossEntropyLoss)
+        assert back.weight is not None
+        assert back.weight.equal(torch.arange(5.0))
+        assert (back.ignore_index, back.label_smoothing, back.reduction) == (2, 0.5, "sum")
+        layer.load_sequential_state_dict({"weight": torch.ones(5)})
+        assert layer.sequential_state_dict()["weight"].equal(torch.ones(5))
+
+    everywhere(adjointlab_world, ranks, body)
+
+
+def test_the_shared_sum_moves_nothing_back_and_is_an_adjoint(adjointlab_world: World) -> None:
+    ranks = min(adjointlab_world.ranks, 4)
+
+    def body(comm: Any) -> Any:
+        partition = Partition((ranks, 1), range(ranks - 1, -1, -1))
+        operator = SharedSum(comm, Layout((2,), partition, [((0, 2),)], (None,)))
+        # To an invariant value the matrix is that of the sum, and its transpose that of the copies.
+        return operator.matrix().tolist(), operator.H.matrix().tolist()
+
+    for forward, adjoint in everywhere(adjointlab_world, ranks, body):
+        assert torch.tensor(forward).equal(torch.eye(2).repeat(1, ranks).to(torch.tensor(forward).dtype))
+        assert torch.tensor(adjoint).equal(torch.tensor(forward).T)

@@ -1,0 +1,50 @@
+"""Every planted bug of distributed layers is found by a default check, and shrunk; the right layers pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from adjointlab.harness.engine import Budget, investigate
+from adjointlab.harness.examine import checks_of
+from adjointlab.harness.subject import Subject
+from adjointlab.worlds.world import World
+
+from .planted import Planted
+from .planted_layers import PLANTED, RIGHT
+
+SEEDS = (1, 2, 3)
+"""One search finds a bug; where it stops at a large case, another is made."""
+
+HANG = ("no backward where the input requires no gradient", "idle worker leaves the graph")
+"""A rank stays away from the backward pass: the report says on what the others wait."""
+
+
+@pytest.fixture(autouse=True)
+def _simulated(world: World) -> None:
+    if world.name != "simulated":
+        pytest.skip("eight ranks are simulated, and bugs that hang would end a job")
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=[planted.bug for planted in PLANTED])
+def test_a_planted_bug_is_found_and_shrunk_to_three_ranks(world: World, planted: Planted) -> None:
+    ranks = []
+    for seed in SEEDS:
+        report = investigate(world, planted.subject, planted.check, Budget(seed=seed, shrinking=20.0))
+        # Incoherent, or, where a rank stays away, not to be judged; in both cases with the case that shows it.
+        assert not report.verdict.is_coherent, f"not found with seed {seed}"
+        assert report.case is not None, report.verdict
+        if planted.bug in HANG:
+            assert report.verdict.kind in ("deadlock", "mismatched collective")
+        ranks.append(report.case.ranks)
+        if ranks[-1] <= 3:
+            return
+    pytest.fail(f"shrunk to {ranks} ranks with the seeds {SEEDS}")
+
+
+@pytest.mark.parametrize("subject", RIGHT, ids=[subject.name for subject in RIGHT])
+def test_the_layer_without_the_bug_passes_every_check(world: World, subject: Subject) -> None:
+    verdicts = {
+        check: investigate(world, subject, check, Budget(cases=25, seed=SEEDS[0])).verdict
+        for check in checks_of(subject)
+    }
+    assert {check: str(verdict) for check, verdict in verdicts.items() if not verdict.is_coherent} == {}
