@@ -1,17 +1,22 @@
 """False alarms, and what the floating form cannot see.
 
     python benchmarks/soak.py --cases 20000 --seed 1
+    python benchmarks/soak.py --cases 50000 --schedules 2 --trials 0
+    mpiexec -n 4 python benchmarks/soak.py --cases 5000 --trials 0
 
 First the built-in subjects, which are right, through all their checks until that many cases are judged: none may fail.
 Then the adjoint check on large tensors, in its exact and in its floating form: a right operator must pass both, and of its
 copies that lose one single contribution in the adjoint the table tells which share each form misses. Exits with 1 at a
-false alarm.
+false alarm. A series on the way shows what the process holds: memory, threads, requests, communicators.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import resource
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -42,17 +47,56 @@ def subjects() -> list[Subject]:
     return [entry for name in built_in.__all__ if isinstance(entry := getattr(built_in, name), Subject)]
 
 
-def soak(world: World, cases: int, seed: int) -> tuple[Counter[tuple[str, str]], list[str], dict[str, float]]:
-    """Cases judged by subject and check, alarms, and the worst figures."""
+@dataclass(frozen=True)
+class Held:
+    """What the leader's process holds after a number of cases."""
+
+    cases: int
+    memory: float  # resident, MiB
+    threads: int
+    requests: int
+    communicators: int
+    left: int  # communicators that a world has given up
+
+    @classmethod
+    def now(cls, world: World, cases: int) -> Held:
+        gc.collect()
+        kinds = Counter(type(thing).__name__ for thing in gc.get_objects())
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return cls(
+            cases,
+            pages * resource.getpagesize() / 2**20,
+            threading.active_count(),
+            sum(count for kind, count in kinds.items() if kind.endswith("Request")),
+            sum(
+                count for kind, count in kinds.items() if kind in ("Communicator", "GuardedComm", "Intracomm")
+            ),
+            getattr(world, "spoilt", 0),
+        )
+
+
+def soak(
+    world: World, cases: int, seed: int, schedules: int = 1
+) -> tuple[Counter[tuple[str, str]], list[str], dict[str, float], list[Held]]:
+    """Cases judged by subject and check, alarms, the worst figures, and what was held on the way.
+
+    A case under several schedules counts once.
+    """
     pairs = [(subject, check) for subject in subjects() for check in checks_of(subject)]
     judged: Counter[tuple[str, str]] = Counter()
     alarms: list[str] = []
     worst: dict[str, float] = {}
+    series: list[Held] = []
     turn = 0
     while sum(judged.values()) < cases:
         for subject, check in pairs:
+            done = sum(judged.values())
+            if not series or done >= series[-1].cases + max(1, cases // 10):
+                series.append(Held.now(world, done))
             share = max(1, min(200, cases // len(pairs) + 1))
-            report = investigate(world, subject, check, Budget(cases=share, seed=seed + turn))
+            report = investigate(
+                world, subject, check, Budget(cases=share, seed=seed + turn, schedules=schedules)
+            )
             judged[subject.name, check] += report.tried
             for name, value in report.figures.items():
                 if isinstance(value, float | int):
@@ -60,7 +104,8 @@ def soak(world: World, cases: int, seed: int) -> tuple[Counter[tuple[str, str]],
             if not report.verdict.is_coherent:
                 alarms.append(f"{subject.name}, {check}, seed {seed + turn}: {report.verdict}")
         turn += 1
-    return judged, alarms, worst
+    series.append(Held.now(world, sum(judged.values())))
+    return judged, alarms, worst, series
 
 
 class Gathered(al.LinearOperator):
@@ -169,12 +214,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--cases", type=int, default=20000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--schedules", type=int, default=1, help="interleavings of each case (simulated)")
     parser.add_argument("--trials", type=int, default=40, help="lost contributions to try at each small size")
     parser.add_argument("--largest", type=int, default=10**6, help="elements of the largest tensor")
     options = parser.parse_args(arguments)
     world = open_world(ranks=8)
     started = time.monotonic()
-    judged, alarms, worst = soak(world, options.cases, options.seed)
+    judged, alarms, worst, series = soak(world, options.cases, options.seed, options.schedules)
     seconds = time.monotonic() - started
     if world.is_leader:
         by_check = Counter[str]()
@@ -188,6 +234,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"false alarms: {len(alarms)}")
         print("worst figures: " + ", ".join(f"{name} {value:.3g}" for name, value in worst.items()))
         print("\n".join(alarms))
+        print(
+            "| cases | resident MiB | threads | requests | communicators | given up |\n|---|---|---|---|---|---|"
+        )
+        for held in series:
+            print(
+                f"| {held.cases} | {held.memory:.0f} | {held.threads} | {held.requests} | {held.communicators} | {held.left} |"
+            )
+    if not options.trials:
+        world.close()
+        return 1 if alarms else 0
     sizes = [10**k for k in range(1, 7) if 10**k <= options.largest]
     shares = large_tensors(world, sizes, ("float64", "float32"), options.trials, options.seed)
     if world.is_leader:

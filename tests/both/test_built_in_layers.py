@@ -1,0 +1,20 @@
+"""Every built-in layer through every check of layers: on simulated ranks, and under mpiexec on real ones."""
+
+import pytest
+
+import adjointlab as al
+
+pytest.importorskip("torch")
+
+from adjointlab.layers import subjects
+
+TestLinear = al.coherence_tests(subjects.linears)
+TestConvolution = al.coherence_tests(subjects.convolutions)
+TestMaxPool = al.coherence_tests(subjects.max_pools)
+TestAveragePool = al.coherence_tests(subjects.average_pools)
+TestBatchNorm = al.coherence_tests(subjects.batch_norms)
+TestFlatten = al.coherence_tests(subjects.flattens)
+TestRepartition = al.coherence_tests(subjects.repartition_layers)
+TestPointwise = al.coherence_tests(subjects.pointwise_layers)
+TestCrossEntropy = al.coherence_tests(subjects.cross_entropies)
+TestMeanSquaredError = al.coherence_tests(subjects.mean_squared_errors)
