@@ -7,6 +7,7 @@ which library an array belongs to.
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -45,6 +46,9 @@ Array = Any
 """An array of any of the libraries; they share no type."""
 
 LIBRARIES = ("numpy", "torch", "cupy")
+
+_HUGE = 2**22
+"""Bytes from which NumPy asks for huge pages."""
 
 # torch and CuPy are looked for in sys.modules: an array of a library that nobody imported does not exist.
 
@@ -94,6 +98,8 @@ def empty(shape: Sequence[int], name: str, like: Array | str) -> Array:
         return module.empty(tuple(shape), dtype=_native(like, name))
     library = library_of(like)
     if library == "torch":
+        if like.device.type == "cpu" and math.prod(shape) * dtype(name).itemsize >= _HUGE:
+            return _empty_torch(tuple(shape), name)
         return like.new_empty(tuple(shape), dtype=_native(library, name))
     return _module(library).empty(tuple(shape), dtype=_native(library, name))
 
@@ -211,6 +217,18 @@ def from_message(values: np.ndarray[Any, Any], name: str, like: Array) -> Array:
     result = empty(values.shape, name, like)
     copy_into(result, from_numpy(values, _wide(name), library_of(like)))
     return result
+
+
+def _empty_torch(shape: tuple[int, ...], name: str) -> Array:
+    """A torch tensor in NumPy's memory, which asks the system for huge pages.
+
+    torch's own is taken from the system anew each time, in pages of 4 KiB; to fault these in costs several times what is then
+    written there.
+    """
+    import torch
+
+    plain = "float16" if name == "bfloat16" else name  # which NumPy has not, but as wide
+    return torch.from_numpy(np.empty(shape, plain)).view(_native("torch", name))
 
 
 def _not_scalar(value: Array) -> Array:

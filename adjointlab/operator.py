@@ -55,6 +55,9 @@ class LinearOperator(ABC):
     An operator that is `batched` takes local tensors with one trailing dimension more, a batch of arguments (of at least
     one, and on inactive ranks too), and returns the batch of results. The lab then probes many basis vectors at once.
 
+    An operator that `is_identity` returns a copy of what it takes, on every rank, and sends nothing: what applies it may leave
+    it out.
+
     `symbol` is what the paper calls the operator; compositions print themselves with it.
     """
 
@@ -64,6 +67,7 @@ class LinearOperator(ABC):
     gain: int | None = None
     fan_in: int | None = None
     batched: bool = False
+    is_identity: bool = False
     symbol: str = "F"
 
     @abstractmethod

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import nn
 
-from adjointlab.layers.differentiable import apply
+from adjointlab.layers.differentiable import carried
 from adjointlab.layers.distributed import DistributedModule, dtype_name, face
 from adjointlab.layout import Layout
 from adjointlab.partition import Partition
@@ -182,8 +182,8 @@ class BatchNormalisation(DistributedModule):
         if self.weight is None:
             return None, None
         if self.bias is None:
-            return apply(self.spread, self.weight), None
-        weight, bias = apply(self.spread, torch.stack((self.weight, self.bias), -1)).unbind(-1)
+            return carried(self.spread, self.weight), None
+        weight, bias = carried(self.spread, torch.stack((self.weight, self.bias), -1)).unbind(-1)
         return weight, bias
 
     def _measured(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -196,10 +196,10 @@ class BatchNormalisation(DistributedModule):
             self.num_batches_tracked.add_(1)
         if self.count == 0:
             return x, x.new_ones(x.shape[1])  # no rank has anything: there are no statistics
-        mean = apply(self.sum_values, x.sum(self.others, dtype=_SUMS)) / self.count
+        mean = carried(self.sum_values, x.sum(self.others, dtype=_SUMS)) / self.count
         deviation = x - self._along(mean.to(x.dtype))
         local = (deviation.sum(self.others, dtype=_SUMS), (deviation**2).sum(self.others, dtype=_SUMS))
-        rest, squares = apply(self.sum_deviations, torch.stack(local)) / self.count
+        rest, squares = carried(self.sum_deviations, torch.stack(local)) / self.count
         variance = squares - rest**2
         if self.training and self.partition.is_active(self.rank):
             self._track(mean.detach(), variance.detach())

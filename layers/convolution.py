@@ -22,7 +22,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from adjointlab.layers.differentiable import apply
+from adjointlab.layers.differentiable import carried
 from adjointlab.layers.distributed import DistributedModule, connected, dtype_name, face
 from adjointlab.layout import Layout, Window, balanced_cut
 from adjointlab.partition import Partition
@@ -200,35 +200,42 @@ class Convolution(DistributedModule):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
-        x = apply(self.spread_x, apply(self.exchange, x))
-        weight = apply(self.spread_weight, self.weight)
-        y = self._convolved(x, weight)
-        if self.spread_bias is not None and self.bias is not None:
-            bias = apply(self.spread_bias, self.bias)
-            y = y + bias.reshape(-1, *(1,) * self.dims) if bias.numel() else connected(y, bias)
-        result: torch.Tensor = apply(self.sum_y, y)
-        return result
+        x = carried(self.spread_x, carried(self.exchange, x))
+        weight = carried(self.spread_weight, self.weight)
+        bias = None if self.spread_bias is None or self.bias is None else carried(self.spread_bias, self.bias)
+        return carried(self.sum_y, self._convolved(x, weight, bias))
 
-    def _convolved(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def _convolved(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """This worker's summand of y. The bias has no elements where another worker's summand holds it."""
+        y: torch.Tensor
         if not self.partition.is_active(self.rank) or 0 in (x.numel(), weight.numel(), *self.made):
             # Nothing to convolve: zero, or of zero volume. What stays is the place in the graph.
-            return connected(x.new_zeros(self.made), x, weight)
-        convolve: Any = (functional.conv1d, functional.conv2d, functional.conv3d)[self.dims - 1]
-        y: torch.Tensor
-        if self.groups == 1:
-            y = convolve(x, weight, None, self.stride, 0, self.dilation)
+            y = connected(x.new_zeros(self.made), x, weight)
+        else:
+            x, groups, others = self._own_groups(x)
+            convolve: Any = (functional.conv1d, functional.conv2d, functional.conv3d)[self.dims - 1]
+            # With the bias at once, which costs no pass over y, where it has as many elements as these are channels.
+            fits = bias is not None and bias.numel() > 0 and not any(others)
+            y = convolve(x, weight, bias if fits else None, self.stride, 0, self.dilation, groups)
+            if fits:
+                return y
+            if any(others):  # the outputs of other groups are other workers' summands
+                y = functional.pad(y, (0, 0) * self.dims + others)
+        if bias is None:
             return y
+        return y + bias.reshape(-1, *(1,) * self.dims) if bias.numel() else connected(y, bias)
+
+    def _own_groups(self, x: torch.Tensor) -> tuple[torch.Tensor, int, tuple[int, int]]:
+        """The channels of x in this worker's groups, how many groups these are, and the outputs before and after theirs."""
+        if self.groups == 1:
+            return x, 1, (0, 0)
         index = self.partition.index(self.rank)
-        first, last = self.local_groups[index[2] if self.partition.shape[2] > 1 else index[1]]
-        if self.partition.shape[2] == 1:
-            per_group = self.arguments["in_channels"] // self.groups
-            x = x[:, first * per_group : last * per_group]
-        y = convolve(x, weight, None, self.stride, 0, self.dilation, last - first)
         if self.partition.shape[2] > 1:
-            # These are the outputs of some groups; those of the others are other workers' summands.
-            before, after = first * self._per_group, (self.groups - last) * self._per_group
-            y = functional.pad(y, (0, 0) * self.dims + (before, after))
-        return y
+            first, last = self.local_groups[index[2]]
+            return x, last - first, (first * self._per_group, (self.groups - last) * self._per_group)
+        first, last = self.local_groups[index[1]]
+        taken = self.arguments["in_channels"] // self.groups
+        return x[:, first * taken : last * taken], last - first, (0, 0)
 
     @property
     def _per_group(self) -> int:

@@ -18,9 +18,10 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 
+from adjointlab.arguments import check_argument
 from adjointlab.operator import LinearOperator, apply_forward
 
-__all__ = ["apply", "differentiable"]
+__all__ = ["apply", "carried", "differentiable"]
 
 
 def apply(operator: LinearOperator, *x: torch.Tensor) -> Any:
@@ -31,6 +32,18 @@ def apply(operator: LinearOperator, *x: torch.Tensor) -> Any:
     """
     result = _applied(operator, x)
     return result if len(operator.codomain.tensors) > 1 else result[0]
+
+
+def carried(operator: LinearOperator, x: torch.Tensor) -> torch.Tensor:
+    """F x as :func:`apply` has it, or x itself where F is the identity: for inside a layer, which copies nothing for nothing.
+
+    The result requires a gradient on every rank while gradients are recorded, as that of :func:`apply` does.
+    """
+    if operator.is_identity and (x.requires_grad or not torch.is_grad_enabled()):
+        check_argument(operator.domain.tensors[0], x, operator.comm.Get_rank())
+        return x
+    result: torch.Tensor = apply(operator, x)
+    return result
 
 
 def differentiable(operator: LinearOperator) -> Any:

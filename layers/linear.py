@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from adjointlab.layers.differentiable import apply
+from adjointlab.layers.differentiable import carried
 from adjointlab.layers.distributed import DistributedModule, connected, dtype_name, face
 from adjointlab.layout import Layout
 from adjointlab.partition import Partition
@@ -92,9 +92,9 @@ class Linear(DistributedModule):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
-        x = apply(self.spread_x, x)
-        weight = apply(self.spread_weight, self.weight)
-        bias = None if self.spread_bias is None or self.bias is None else apply(self.spread_bias, self.bias)
+        x = carried(self.spread_x, x)
+        weight = carried(self.spread_weight, self.weight)
+        bias = None if self.spread_bias is None or self.bias is None else carried(self.spread_bias, self.bias)
         if not self.partition.is_active(self.rank):
             # Zero volume all around: what stays is the place in the graph.
             y = connected(x, weight, *(() if bias is None else (bias,)))
@@ -102,5 +102,4 @@ class Linear(DistributedModule):
             y = connected(functional.linear(x, weight), bias)
         else:
             y = functional.linear(x, weight, bias)
-        result: torch.Tensor = apply(self.sum_y, y)
-        return result
+        return carried(self.sum_y, y)

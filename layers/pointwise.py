@@ -61,6 +61,8 @@ class Pointwise(DistributedModule):
         made = _tried(function, dtype)
         # The same elements in arrays of other lengths: a vector instruction may round a function's value in another way.
         self.rounding = 4 * torch.finfo(dtype).eps if rounding is None else rounding
+        # A small value may be what is left of larger ones: of the argument, in the lab an integer up to 4.
+        self.reach = 4.0
         self.made_dtype = made
         self.domain = Space(layout, dtype=dtype_name(dtype))
         self.codomain = Space(layout, dtype=dtype_name(made), name="y")

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from adjointlab.layers.differentiable import apply
+from adjointlab.layers.differentiable import carried
 from adjointlab.layers.distributed import DistributedModule, connected, dtype_name
 from adjointlab.layout import Layout, Window
 from adjointlab.partition import Partition
@@ -235,7 +235,7 @@ class MaxPooling(Pooling):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """The local tensor of y, from that of x; with `return_indices` (y, indices)."""
-        x = apply(self.exchange, x)
+        x = carried(self.exchange, x)
         if not self._has_outputs(x):
             y, indices = self._nothing(x), x.new_zeros(self.made, dtype=torch.int64)
             return (y, indices) if self.return_indices else y
@@ -341,7 +341,7 @@ class AveragePooling(Pooling):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
-        x = apply(self.exchange, x)
+        x = carried(self.exchange, x)
         if not self._has_outputs(x):
             return self._nothing(x)
         if self.dims == 3:

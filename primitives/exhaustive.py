@@ -99,7 +99,10 @@ def memory_operations_in_both_forms(*, ranks: int = 3, order: int = 2, side: int
 
 
 def repartitions(*, ranks: int = 3, order: int = 2, side: int = 2) -> Iterator[Case]:
-    """Every cut to every cut, and for tensors of order 1 every local type of copies, and every window in the target."""
+    """Every cut to every cut, and for tensors of order 1 every local type of copies, and every window in the target.
+
+    On one rank more, a scalar with copies of every local type along both dimensions of either grid.
+    """
     for world in range(1, ranks + 1):
         for dims in range(1, order + 1):
             for source, target in _pairs(world, dims):
@@ -114,6 +117,7 @@ def repartitions(*, ranks: int = 3, order: int = 2, side: int = 2) -> Iterator[C
                         )
         yield from _between_copies(world, side)
         yield from _onto_windows(world, side)
+    yield from _between_scalars(ranks + 1)
 
 
 def scatters(*, ranks: int = 4, order: int = 2, side: int = 3) -> Iterator[Case]:
@@ -331,6 +335,21 @@ def _pairs(world: int, dims: int) -> Iterator[tuple[Partition, Partition]]:
 
 def _all_cuts(shape: Sequence[int], partition: Partition) -> Iterator[tuple[tuple[int, ...], ...]]:
     yield from product(*(cuts(length, parts) for length, parts in zip(shape, partition.shape, strict=True)))
+
+
+def _between_scalars(world: int) -> Iterator[Case]:
+    """A tensor of order 0 on grids of all ranks, in all local types of its copies."""
+    kinds = ("replicated", "partial", "invariant")
+    every = [grid for grid in grids(world, 2) if prod(grid) == world]
+    for one, other in product(every, every):
+        layout, target = (Layout((), Partition(grid), axes=()) for grid in (one, other))
+        for types, target_types in product(
+            product(kinds, repeat=len(one)), product(("varying", *kinds), repeat=len(other))
+        ):
+            yield (
+                world,
+                {"layout": layout, "target": target, "types": types, "target_types": target_types},
+            )
 
 
 def _between_copies(world: int, side: int) -> Iterator[Case]:

@@ -70,6 +70,7 @@ class HaloExchange(LinearOperator):
         self.domain = Space(layout, dtype=dtype, name="x")
         self.codomain = Space(windows, dtype=dtype, name="y")
         self.gain = self.fan_in = max(1, self.geometry.copies)
+        self.is_identity = windows == layout
         self._rank = comm.Get_rank()
         self._phases: HaloPhases | None = None
         if layout.partition.is_active(self._rank):

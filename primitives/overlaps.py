@@ -7,7 +7,8 @@ workers is enough.
 Where several workers hold copies of one window, of which any may take part, they form a *place*: a grid index with 0
 along the dimensions of these copies. Two places exchange their box once, between one worker of each: a worker that is
 at both keeps what it has, and nothing travels; otherwise the places are spread over each other's workers by their
-numbers. The rule does not know source from target, so the overlaps of the way back are the same.
+numbers. Places whose workers must end up equal, one by one, take a box at the same of their workers: which one, the first
+of these places says. The rule does not know source from target, so the overlaps of the way back are the same.
 
 Pure data, for any rank on any rank. A rank's overlaps cost it a step for each worker that it shares elements with, and
 the sides of the grids, not all pairs of workers.
@@ -25,6 +26,7 @@ from itertools import accumulate, product
 from adjointlab.layout import Layout, Window
 from adjointlab.partition import Index
 from adjointlab.shared import shared_property
+from adjointlab.space import LocalType, Tensor
 
 __all__ = ["Assembly", "Box", "Overlap", "Overlaps", "Side", "assemble", "gaps", "overlaps", "within"]
 
@@ -55,15 +57,39 @@ class Overlap:
 class Side:
     """One end of a repartition: a layout, and for each dimension of its partition whether one of the workers along it
     takes part, whichever (`single`), or every one does. Along a single dimension all workers hold the same windows.
+
+    Along an `equal` dimension every worker of a target gets the same, and of a source all are summed: on the way back each
+    gets the same. Where a dimension is single besides, it matters which worker takes part: the same one along all of the
+    equal dimension.
     """
 
     layout: Layout
     single: tuple[bool, ...]
+    equal: tuple[bool, ...]
+
+    @classmethod
+    def of_source(cls, tensor: Tensor) -> Side:
+        """Any one of shared copies is read, and all summands are."""
+        return cls(tensor.layout, *_sharing(tensor))
+
+    @classmethod
+    def of_target(cls, tensor: Tensor) -> Side:
+        """Any one of summands is written, and all shared copies are."""
+        return cls(tensor.layout, *reversed(_sharing(tensor)))
 
     def place(self, rank: int) -> Index:
         """Where an active rank stands: its grid index, 0 along single dimensions."""
         index = self.layout.partition.index(rank)
         return tuple(0 if single else i for i, single in zip(index, self.single, strict=True))
+
+    def first(self, place: Index) -> Index:
+        """The first of the places that must end up equal to `place`."""
+        return tuple(0 if equal else i for i, equal in zip(place, self.equal, strict=True))
+
+    def beside(self, place: Index, rank: int) -> int:
+        """The worker of a place that stands along single dimensions where `rank` does."""
+        index = zip(place, self.layout.partition.index(rank), self.single, strict=True)
+        return self.layout.partition.rank([its if single else i for i, its, single in index])
 
     def number(self, place: Index) -> int:
         """The places in row-major order, counted from 0."""
@@ -178,12 +204,7 @@ def _from_place(entries: Overlaps, place: Index) -> dict[int, tuple[Overlap, ...
     if (meeting := target.meeting(window)) is None:
         return {}
     indices, shared = meeting
-    # Of the workers that are at both places, the lowest: each side can know it without the other.
-    both = {
-        target.place(rank): rank
-        for rank in sorted(source.holders(place), reverse=True)
-        if target.layout.partition.is_active(rank)
-    }
+    at_both, first_at_both = _at_both(entries, place), _at_both(entries, source.first(place))
     number = source.number(place)
     found: dict[int, list[Overlap]] = {}
     for met in product(*indices):
@@ -192,13 +213,36 @@ def _from_place(entries: Overlaps, place: Index) -> dict[int, tuple[Overlap, ...
             part if axis is None else met[axis][1] or part
             for part, axis in zip(shared, target.layout.axes, strict=True)
         )
-        if other in both:
-            sender = receiver = both[other]
+        if (common := first_at_both.get(other)) is not None:
+            sender = source.beside(place, common)
         else:
             sender = source.holder(place, target.number(other))
+        if (common := at_both.get(target.first(other))) is not None:
+            receiver = target.beside(other, common)
+        else:
             receiver = target.holder(other, number)
         found.setdefault(sender, []).append(Overlap(sender, receiver, box))
     return {rank: tuple(leaving) for rank, leaving in found.items()}
+
+
+def _at_both(entries: Overlaps, place: Index) -> dict[Index, int]:
+    """The workers of a place of the source that are in the target, by their places there.
+
+    Of several, the lowest: each side can know it without the other.
+    """
+    return {
+        entries.target.place(rank): rank
+        for rank in sorted(entries.source.holders(place), reverse=True)
+        if entries.target.layout.partition.is_active(rank)
+    }
+
+
+def _sharing(tensor: Tensor) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    """For each dimension of the partition whether the workers along it share values, and whether they hold summands."""
+    return (
+        tuple(entry.is_shared for entry in tensor.types),
+        tuple(entry is LocalType.PARTIAL for entry in tensor.types),
+    )
 
 
 @lru_cache(maxsize=64)

@@ -148,10 +148,7 @@ def _is_first(tensor: Tensor, rank: int, *types: LocalType) -> bool:
 
 def _overlaps(source: Tensor, target: Tensor) -> Overlaps:
     """What goes from one tensor to the other by the table of local types."""
-    return overlaps(
-        Side(source.layout, tuple(entry.is_shared for entry in source.types)),
-        Side(target.layout, tuple(entry is LocalType.PARTIAL for entry in target.types)),
-    )
+    return overlaps(Side.of_source(source), Side.of_target(target))
 
 
 def _check_source(x: Tensor, moves: Overlaps) -> None:

@@ -1,4 +1,4 @@
-"""Do the outputs lie in the spaces that the operator declares, and do all ranks declare the same?"""
+"""Do the outputs lie in the spaces that the operator declares, do all ranks declare the same, and is an identity one?"""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from adjointlab import arrays
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, first_unequal_copy
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.space import Space
 
-__all__ = ["DeclaredCheck"]
+__all__ = ["DeclaredCheck", "unequal_copies"]
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One rank's outputs, their library, and a fingerprint of the spaces."""
+    """One rank's outputs, their library, a fingerprint of the spaces, and where a declared identity is none."""
 
     forward: Local
     adjoint: Local
     libraries: tuple[str, ...]
     library: str
     fingerprint: int
+    changed: tuple[str, ...]
 
 
 class DeclaredCheck(Check):
@@ -33,7 +37,9 @@ class DeclaredCheck(Check):
 
     def observe(self, bench: Bench) -> Observation:
         bound = bench.integers()
-        image, coimage = bench.forward(bench.primal(0, bound)), bench.adjoint(bench.dual(0, bound))
+        x, y = bench.primal(0, bound), bench.dual(0, bound)
+        image, coimage = bench.forward(x), bench.adjoint(y)
+        directions = (("forward", x, image), ("adjoint", y, coimage)) if bench.operator.is_identity else ()
         described = repr((bench.domain, bench.codomain)).encode()
         return Observation(
             bench.numpy(image),
@@ -41,6 +47,9 @@ class DeclaredCheck(Check):
             tuple(arrays.library_of(array) for array in (*image, *coimage)),
             bench.library,
             zlib.crc32(described),
+            tuple(
+                name for name, given, made in directions if not _same(bench.numpy(given), bench.numpy(made))
+            ),
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
@@ -54,14 +63,29 @@ class DeclaredCheck(Check):
                     ("rank", str(rank)),
                     ("libraries", f"{first.library} in, {', '.join(sorted(wrong))} out"),
                 )
+            if seen.changed:
+                return incoherent(
+                    f"{seen.changed[0]} is not the identity that the operator declares", ("rank", str(rank))
+                )
         for direction, _, space in spaces.sides():
             local: list[Local] = [getattr(seen, direction) for seen in observations]
-            if difference := first_unequal_copy(space, local):
-                where, value, other = difference
-                return incoherent(
-                    f"{direction} returns different copies of what is declared equal",
-                    ("element", where),
-                    ("value", value),
-                    ("but", other),
-                )
+            if verdict := unequal_copies(direction, space, local):
+                return verdict
         return coherent()
+
+
+def unequal_copies(direction: str, space: Space, local: Sequence[Local]) -> Verdict | None:
+    """The verdict on an element of `space` that a direction returned, if some of its copies are not equal as declared."""
+    if (difference := first_unequal_copy(space, local)) is None:
+        return None
+    where, value, other = difference
+    return incoherent(
+        f"{direction} returns different copies of what is declared equal",
+        ("element", where),
+        ("value", value),
+        ("but", other),
+    )
+
+
+def _same(given: Local, made: Local) -> bool:
+    return len(given) == len(made) and all(map(np.array_equal, given, made))

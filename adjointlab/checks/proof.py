@@ -1,7 +1,8 @@
 """All entries: forward is the matrix of the specification, adjoint is its transpose.
 
 A proof for the case, given linearity, which is sampled: a random vector, applied alone and not in a batch, has the
-image that the matrix gives it.
+image that the matrix gives it. Copies that are declared equal, which the matrix does not see one by one, are compared
+there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import numpy as np
 from adjointlab import arrays
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.compare import Local
+from adjointlab.checks.declared import unequal_copies
 from adjointlab.checks.matrix import Witness, locate
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.operator import basis_batch, contributions, coordinates
@@ -35,6 +38,7 @@ class Observation:
     image: _Matrix  # <F x, f_j>
     coimage: _Matrix  # <F* y, e_i>
     vectors: tuple[_Matrix, _Matrix]  # the coordinates of x and of y, which all ranks know
+    copies: dict[str, Local]  # F x and F* y themselves, where some of their copies are declared equal
     specification: tuple[Program, Program] | None  # from rank 0
 
 
@@ -49,7 +53,7 @@ class ProofCheck(Check):
         adjoint, y, coimage = _probed(bench, codomain.dual, domain.dual, bench.adjoint, 1)
         given = bench.operator.specification() if rank == 0 else None
         both = given if isinstance(given, tuple) or given is None else (given, given.adjoint())
-        return Observation(forward, adjoint, image, coimage, (x, y), both)
+        return Observation(forward, adjoint, image, coimage, (x, y), _copies(bench), both)
 
     def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
         first = observations[0]
@@ -81,6 +85,13 @@ class ProofCheck(Check):
                 return incoherent(
                     f"{direction} gives a random vector another image than its matrix does", figures=entries
                 )
+        for direction, _, target in spaces.sides():
+            if direction in first.copies and (
+                verdict := unequal_copies(
+                    direction, target, [seen.copies[direction] for seen in observations]
+                )
+            ):
+                return verdict
         return coherent(**entries)
 
 
@@ -128,6 +139,20 @@ def _probed(
     vector = random.integers(-bound, bound, len(basis), endpoint=True)
     local = combination(source, vector, rank, library)
     return matrix, vector, coordinates(target, apply(local), rank)
+
+
+def _copies(bench: Bench) -> dict[str, Local]:
+    """This rank's part of the images of random elements, in the directions in which there are copies to compare."""
+    bound, found = min(bench.integers(), 64), {}
+    if _has_copies(bench.codomain):
+        found["forward"] = bench.numpy(bench.forward(bench.primal(0, bound)))
+    if _has_copies(bench.domain.dual):
+        found["adjoint"] = bench.numpy(bench.adjoint(bench.dual(0, bound)))
+    return found
+
+
+def _has_copies(space: Space) -> bool:
+    return any(rank != first for tensor in space.tensors for rank, first in tensor.groups.items())
 
 
 def combination(space: Space, vector: _Matrix, rank: int, library: str) -> tuple[Any, ...]:

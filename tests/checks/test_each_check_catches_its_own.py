@@ -158,6 +158,12 @@ class UnequalCopies(al.LinearOperator):
         return np.array(y)
 
 
+class ClaimsToDoNothing(Rotate):
+    """Caught by `declared` alone: what applies an identity may leave it out, and this is none."""
+
+    is_identity = True
+
+
 def sides(draw: Any, ranks: int) -> Mapping[str, Any]:
     return {"side": draw(st.integers(1, 3))}
 
@@ -180,6 +186,7 @@ PLANTED: list[tuple[str, Subject]] = [
     ("reentrancy", al.subject(ReturnsItsBuffer)(sides)),
     ("sequential", al.subject(ReversesEverything, reference=rolled)(sides)),
     ("declared", al.subject(UnequalCopies)(sides)),
+    ("declared", al.subject(ClaimsToDoNothing)(sides)),
 ]
 
 

@@ -182,6 +182,18 @@ def test_new_arrays_are_like_an_array_or_of_a_named_library(library: str, name: 
     assert not np.any(arrays.to_numpy(arrays.zeros((4,), name, like)))
 
 
+@pytest.mark.parametrize("name", DTYPES)
+def test_new_torch_arrays_of_many_bytes_are_like_small_ones(name: str) -> None:
+    like = arrays.zeros((2,), "float64", "torch")
+    large, small = (arrays.empty((side, 2**11), name, like) for side in (2**11, 1))
+    assert (large.dtype, large.device, large.layout) == (small.dtype, small.device, small.layout)
+    assert large.shape == (2**11, 2**11)
+    assert large.is_contiguous()
+    assert not large.requires_grad
+    arrays.clear(large)
+    assert not large.any()
+
+
 def test_torch_arrays_are_taken_out_of_the_graph() -> None:
     array = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
     doubled = array * 2

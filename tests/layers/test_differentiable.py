@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from adjointlab import Layout, Partition
 from adjointlab.checks.jacobian import JacobianCheck
-from adjointlab.layers.differentiable import apply, differentiable
+from adjointlab.layers.differentiable import apply, carried, differentiable
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.worlds.world import RankContext, Run, World
@@ -117,6 +117,36 @@ def test_freezing_after_the_forward_pass_changes_no_message(adjointlab_world: Wo
 
     done = run(adjointlab_world, body)
     assert done.completed, done.outcomes
+
+
+def test_an_identity_is_left_out_but_what_it_takes_is_checked_and_every_result_requires_a_gradient(
+    adjointlab_world: World,
+) -> None:
+    def body(context: RankContext, _: Any) -> Any:
+        stays = Broadcast(context.comm, Layout((4,), LINE), LINE, preserve_batch=False)
+        leaf, plain = (torch.ones(2, dtype=torch.float64) for _ in range(2))
+        leaf.requires_grad_()
+        with pytest.raises(ValueError, match=r"x: shape \(3,\) on rank"):
+            carried(stays, torch.ones(3, dtype=torch.float64).requires_grad_())
+        with torch.no_grad():
+            unrecorded = carried(stays, plain)
+        z = carried(stays, plain)
+        return stays.is_identity, carried(stays, leaf) is leaf, unrecorded is plain, z.requires_grad
+
+    done = run(adjointlab_world, body)
+    assert done.completed, done.outcomes
+    assert done.values == ((True,) * 4,) * RANKS
+
+
+def test_what_moves_something_is_no_identity(adjointlab_world: World) -> None:
+    def body(context: RankContext, _: Any) -> Any:
+        spread, total = operators(context.comm)
+        x = x_of(context.rank).requires_grad_()
+        return spread.is_identity, total.is_identity, carried(spread, x).tolist()
+
+    done = run(adjointlab_world, body)
+    assert done.completed, done.outcomes
+    assert done.values == ((False, False, [1.0, 2.0, 3.0]),) * RANKS
 
 
 def test_checkpoints_and_no_grad_go_through(adjointlab_world: World) -> None:

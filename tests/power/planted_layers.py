@@ -164,10 +164,10 @@ class GroupsFromTheWrongChannels(Convolution):
 class IdleWorkerLeavesTheGraph(Convolution):
     """A worker without anything to convolve returns a new tensor."""
 
-    def _convolved(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def _convolved(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if 0 in (x.numel(), weight.numel(), *self.made):
             return x.new_zeros(self.made)
-        return super()._convolved(x, weight)
+        return super()._convolved(x, weight, bias)
 
 
 # Linear.

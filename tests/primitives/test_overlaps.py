@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from adjointlab.layout import Layout
 from adjointlab.partition import Partition
 from adjointlab.primitives import subjects
 from adjointlab.primitives.overlaps import Box, Overlap, Overlaps, Side, assemble, gaps, overlaps, within
-from adjointlab.space import LocalType, Tensor
+from adjointlab.space import Tensor
 
 RANKS = 8
 
@@ -24,10 +25,7 @@ def moves(draw: st.DrawFn) -> Overlaps:
     parameters = draw(subjects.repartitions.parameters(RANKS))
     x = Tensor(parameters["layout"], types=parameters["types"])
     y = Tensor(parameters["target"], types=parameters["target_types"])
-    return overlaps(
-        Side(x.layout, tuple(entry.is_shared for entry in x.types)),
-        Side(y.layout, tuple(entry is LocalType.PARTIAL for entry in y.types)),
-    )
+    return overlaps(Side.of_source(x), Side.of_target(y))
 
 
 def every(entries: Overlaps) -> list[Overlap]:
@@ -81,9 +79,13 @@ def test_a_pair_of_workers_has_one_message_at_most(entries: Overlaps) -> None:
 def test_what_travels_is_the_least_that_can(entries: Overlaps) -> None:
     """Of each element that two places share, nothing travels if a worker is at both, and one copy otherwise.
 
-    Where one copy of each element is read, that is: what a worker needs and has not.
+    Where one copy of each element is read, that is: what a worker needs and has not. Where summands must be equal, one by
+    one, it is not all the same which of them gets what, and more may have to travel.
     """
     source, target = entries.source, entries.target
+    for side in (source, target):
+        sides = side.layout.partition.shape
+        assume(not all(_longer(sides, kind) for kind in (side.single, side.equal)))
     least = 0
     places = {
         source.place(rank): set(source.holders(source.place(rank))) for rank in source.layout.partition.ranks
@@ -100,6 +102,23 @@ def test_what_travels_is_the_least_that_can(entries: Overlaps) -> None:
     ) and not any(target.single):
         needed = (len(elements(target.layout, rank) - elements(source.layout, rank)) for rank in range(RANKS))
         assert least == sum(needed)
+
+
+def _longer(sides: Sequence[int], chosen: Sequence[bool]) -> bool:
+    return any(is_chosen and side > 1 for side, is_chosen in zip(sides, chosen, strict=True))
+
+
+@given(moves())
+def test_workers_that_must_end_up_equal_get_the_same(entries: Overlaps) -> None:
+    target, partition = entries.target, entries.target.layout.partition
+    for rank in partition.ranks:
+        index = partition.index(rank)
+        first = partition.rank([0 if equal else i for i, equal in zip(index, target.equal, strict=True)])
+        mine, theirs = (
+            [(entries.source.place(entry.source), entry.box) for entry in entries.arriving(one)]
+            for one in (rank, first)
+        )
+        assert mine == theirs  # in the same order too: they are summed in it
 
 
 def _copies(side: Side) -> list[int]:
@@ -133,8 +152,9 @@ def test_gaps_are_what_the_target_needs_and_nobody_holds(entries: Overlaps) -> N
 
 def test_copies_are_spread_over_the_workers_that_have_none() -> None:
     """Two workers hold a tensor that four others get, half each: each copy is read twice."""
-    source = Side(Layout([8], Partition([2], [4, 5]), axes=[None]), (True,))
-    target = Side(Layout([8], Partition([4])), (False,))
+    copies = Layout([8], Partition([2], [4, 5]), axes=[None])
+    source = Side.of_source(Tensor(copies, types=["replicated"]))
+    target = Side.of_target(Tensor(Layout([8], Partition([4]))))
     sources = [entry.source for entry in every(overlaps(source, target))]
     assert sorted(sources) == [4, 4, 5, 5]
 
@@ -144,7 +164,7 @@ def test_a_worker_looks_at_its_neighbours_alone() -> None:
     ranks = 1024
     layout = Layout([4 * ranks], Partition([ranks]))
     shifted = Layout.cut([4 * ranks], Partition([ranks]), [[0, *range(6, 4 * ranks, 4), 4 * ranks]])
-    entries = overlaps(Side(layout, (False,)), Side(shifted, (False,)))
+    entries = overlaps(Side.of_source(Tensor(layout)), Side.of_target(Tensor(shifted)))
     line = entries.target.lines[0]
     seen = []
 
