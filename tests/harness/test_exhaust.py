@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import adjointlab as al
@@ -70,6 +71,39 @@ def test_a_wrong_adjoint_is_found_without_a_specification_too() -> None:
         "",
         "",
         "adjoint is not the transpose of forward",
+    ]
+
+
+def test_a_wrong_copy_which_no_matrix_sees_is_found() -> None:
+    class Unequal(al.LinearOperator):
+        """A sum over all workers, declared the same on all, of which only the first copy enters a pairing."""
+
+        gain = fan_in = 4
+
+        def __init__(self, comm: Any, layout: al.Layout) -> None:
+            self.comm = comm
+            copies = al.Layout((2,), layout.partition, axes=(None,))
+            self.domain = al.Space(copies, types=("partial",))
+            self.codomain = al.Space(copies, types=("invariant",), name="y")
+
+        def forward(self, x: Any) -> Any:
+            total = np.empty(x.shape, x.dtype)
+            self.comm.Allreduce(np.ascontiguousarray(x), total)
+            return total * (1 + (self.comm.Get_rank() > 0))
+
+        def adjoint(self, y: Any) -> Any:
+            return np.array(y)
+
+    subject = al.subject(Unequal, every=listed.equal_blocks)(listed.drawn)
+    world = SimulatedWorld()
+    verdicts = world.lead(
+        body(subject),
+        lambda run: [run_case(run, case) for case in every_case(subject, {"ranks": 2, "side": 0})],
+    )
+    world.close()
+    assert [entry[0].headline for entry in verdicts if entry is not None] == [
+        "",
+        "forward returns different copies of what is declared equal",
     ]
 
 
