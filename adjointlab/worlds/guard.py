@@ -29,6 +29,10 @@ _QUICK_POLLS: Final = 600
 _QUICK_POLLS_IN_A_CROWD: Final = 60
 _POLLS_BETWEEN_LOOKS: Final = 16
 
+# Seconds that a wait goes on after another rank's failure: what that rank did before may yet complete it, and this rank then
+# goes on to what it would do by itself, such as to raise the same.
+_LAST_CALL: Final = 1e-2
+
 CommKey = tuple[tuple[int, ...], int]  # the ranks of a communicator, and which one of these ranks it is
 
 
@@ -76,6 +80,8 @@ class Guard:
         self.expired = False  # the run has lasted so long that this wait has to end, whatever its patience
         self._polled_since = 0.0
         self._polling = False
+        self._heard: list[Notice] = []  # of other ranks' failures
+        self._heard_at = 0.0
 
     def end(self) -> Books:
         """Close the books. Requests that are still open are kept for ever, with their buffers."""
@@ -156,15 +162,19 @@ class Guard:
     def _others_are_blocked(self) -> bool:
         # The first look may do no more than bring in what has come.
         notices = self.control.notices(self.run) or self.control.notices(self.run)
-        return any(notice.blocked for notice in notices)
+        return any(notice.blocked for notice in (*self._heard, *notices))
 
     def _look(self, call: Call, waited: float) -> None:
-        notices = self.control.notices(self.run)
+        notices = self._heard
+        notices += self.control.notices(self.run)
         if notices:
             # Others who have waited for about as long are part of the knot, not its victims.
             if all(notice.blocked for notice in notices) and waited > self.patience / 2:
                 self.departure = Blocked(str(call), str(caller()), call.waits_for)
             else:
+                self._heard_at = self._heard_at or perf_counter()
+                if perf_counter() - self._heard_at < _LAST_CALL:
+                    return
                 peers = tuple(sorted(notice.rank for notice in notices))
                 self.departure = PeerFailed(str(call), str(caller()), peers)
             raise Revoked

@@ -428,3 +428,16 @@ def test_a_communicator_cannot_be_used_in_a_later_run(world):
     run = world.run(lambda context, _: kept[0].Barrier())
 
     assert all("made in an earlier run" in outcome.message for outcome in run.outcomes)
+
+
+def test_ranks_that_all_raise_after_a_collective_are_all_seen_to_raise(world):
+    """Nobody is said to have left a wait that was about to end when another rank raised."""
+
+    def body(context, _):
+        total = np.empty(1)
+        context.comm.Reduce(np.ones(1), total if context.rank == 0 else None, root=0)
+        raise ValueError("as everywhere")
+
+    for _ in range(30):
+        assert all(isinstance(outcome, Raised) for outcome in world.run(body).outcomes)
+    assert is_well(world)
