@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from adjointlab.harness import journal
 from adjointlab.harness.enrolment import enrol
 from adjointlab.harness.ledger import Death, Ledger, work_of
-from adjointlab.supervisor.tests import lines_of
 from adjointlab.worlds.launch import launched_rank
 
 __all__ = ["Supervised"]
@@ -41,7 +41,7 @@ class Supervised:
         enrol(self._ledger.folder)
         done = set(json.loads((self._ledger.folder / "tests.json").read_text(encoding="utf-8")))
         reports: list[dict[str, Any]] = []
-        for line in lines_of(self._path):
+        for line in journal.lines(self._path):
             if "start" in line:
                 reports = []
             elif "report" in line:
@@ -108,9 +108,7 @@ class Supervised:
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
     def _write(self, content: dict[str, Any]) -> None:
-        # In one write, and after whatever half a line an earlier job may have left.
-        with self._path.open("ab") as file:
-            file.write(b"\n" + json.dumps(content).encode() + b"\n")
+        journal.append(self._path, content)
 
 
 def _report_of(item: pytest.Item, death: Death) -> pytest.TestReport:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 import time
 import zlib
@@ -29,6 +28,7 @@ import msgspec
 
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.harness import journal
 from adjointlab.harness.case import Case, StoredCase
 from adjointlab.harness.data import from_data, to_data
 from adjointlab.harness.engine import Report
@@ -90,17 +90,17 @@ class Ledger:
     @property
     def deaths(self) -> list[Death]:
         """All that are known, the first one first."""
-        return [_death(line) for line in _lines(self.folder / "deaths.jsonl")]
+        return [_death(line) for line in journal.lines(self.folder / "deaths.jsonl")]
 
     @property
     def done(self) -> list[Done]:
         """What is done."""
-        return [_done(line) for line in _lines(self.folder / "done.jsonl")]
+        return [_done(line) for line in journal.lines(self.folder / "done.jsonl")]
 
     @property
     def work(self) -> tuple[str, Path | None]:
         """The piece of work that the leader was, or is, at, and where its failures go; empty between two."""
-        lines = _lines(self.folder / "work.json")
+        lines = journal.lines(self.folder / "work.json")
         return (str(lines[0]["work"]), Path(lines[0]["folder"])) if lines else ("", None)
 
     # The supervisor
@@ -108,7 +108,7 @@ class Ledger:
     def settle(self, seed: int, shrinking: float) -> None:
         """Begin: write the settings."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        _append(self.folder / "settings.json", {"seed": seed, "shrinking": shrinking})
+        journal.append(self.folder / "settings.json", {"seed": seed, "shrinking": shrinking})
 
     def is_known(self, death: Death) -> bool:
         """Whether the same case has ended a job before."""
@@ -116,7 +116,7 @@ class Ledger:
 
     def bury(self, death: Death) -> None:
         """Add a death, and what it interrupted."""
-        _append(self.folder / "deaths.jsonl", dataclasses.asdict(death))
+        journal.append(self.folder / "deaths.jsonl", dataclasses.asdict(death))
 
     def clear(self) -> None:
         """Remove what says where the job was: it is buried."""
@@ -146,7 +146,7 @@ class Ledger:
         path = self.folder / "work.json"
         if is_leader:
             path.unlink(missing_ok=True)
-            _append(path, {"work": work, "folder": str(folder.absolute())})
+            journal.append(path, {"work": work, "folder": str(folder.absolute())})
         yield
         if is_leader:
             path.unlink()
@@ -173,7 +173,7 @@ class Ledger:
     def finish(self, done: Done) -> None:
         """Write down, on the leader, what came of a piece of work."""
         written = done.written and [str(done.written.json), str(done.written.script)]
-        _append(
+        journal.append(
             self.folder / "done.jsonl",
             {
                 "work": done.work,
@@ -184,7 +184,7 @@ class Ledger:
         )
 
     def _setting(self, name: str) -> Any:
-        return _lines(self.folder / "settings.json")[0][name]
+        return journal.lines(self.folder / "settings.json")[0][name]
 
 
 @dataclass(frozen=True)
@@ -220,30 +220,6 @@ def key_of(case: Case) -> str:
 def work_of(location: str, check: str) -> str:
     """Names a piece of work: the check of the subject that is declared at `location`."""
     return f"{location} {check}"
-
-
-# Files of one JSON object for each line
-
-
-def _lines(path: Path) -> list[Any]:
-    """What stands in a file; a last line that its writer did not finish is passed over."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
-        return []
-    found = []
-    for line in text.splitlines():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
-
-
-def _append(path: Path, content: Mapping[str, Any]) -> None:
-    # In one write, and after whatever half a line somebody who died may have left.
-    with path.open("ab") as file:
-        file.write(b"\n" + json.dumps(content).encode() + b"\n")
 
 
 def _death(data: Mapping[str, Any]) -> Death:

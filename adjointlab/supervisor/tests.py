@@ -7,6 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from adjointlab.harness import journal
+
 __all__ = ["Tests"]
 
 
@@ -55,19 +57,4 @@ class Tests:
         return set.intersection(*finished) if finished else set()
 
     def _lines(self) -> list[list[dict[str, Any]]]:
-        return [lines_of(self._folder / f"rank-{rank}.tests") for rank in range(self._ranks)]
-
-
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file that hold something; its writer may have died over the last one."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
-        return []
-    found = []
-    for line in text.splitlines():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
+        return [journal.lines(self._folder / f"rank-{rank}.tests") for rank in range(self._ranks)]
