@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from adjointlab.arguments import check_argument
+from adjointlab.layers.agreement import raise_together
 from adjointlab.layout import Layout
 from adjointlab.partition import Partition
 from adjointlab.primitives.broadcast_rules import check_ranks
@@ -43,6 +45,21 @@ class DistributedModule(nn.Module):
     def sequential(self) -> nn.Module:
         """A new sequential module with the arguments of this one; it draws its parameters from torch's generator."""
         raise NotImplementedError
+
+    def check_inputs(self, *x: torch.Tensor) -> None:
+        """Collective, the first thing of a forward pass: raise the same error on every rank unless each got what `domain` says.
+
+        Raises `ValueError` for a local tensor of another shape or element type, `TypeError` for what is no tensor.
+        """
+        raise_together(self.comm, lambda: self._check_inputs(x))
+
+    def _check_inputs(self, x: tuple[Any, ...]) -> None:
+        for tensor, local in zip(self.domain.tensors, x, strict=True):
+            if check_argument(tensor, local, self.rank):  # operators take batches, layers do not
+                raise ValueError(
+                    f"{tensor.name}: shape {tuple(local.shape)} on rank {self.rank}, but the layout {tensor.layout} gives it "
+                    f"{tensor.layout.local_shape(self.rank)}"
+                )
 
     def own(self, whole: nn.Module, layouts: Mapping[str, Layout]) -> None:
         """Take this rank's windows of the parameters and buffers of `whole` as those of the layer.
