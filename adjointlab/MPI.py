@@ -298,7 +298,8 @@ class Request:
         """Wait for one: its index, or `UNDEFINED` if none is active."""
         kind = _common(requests)
         if kind is not None:
-            return int(kind.Waitany(requests, status))
+            one: int = kind.Waitany(requests, status)
+            return one
         active = [index for index, request in enumerate(requests) if request]
         while active:
             for index in active:
@@ -328,7 +329,7 @@ class Request:
         kind = _common(requests)
         if kind is not None:
             index, flag = kind.Testany(requests, status)
-            return int(index), bool(flag)
+            return index, bool(flag)
         active = [index for index, request in enumerate(requests) if request]
         for index in active:
             if requests[index].Test(status):
@@ -351,12 +352,23 @@ class Request:
         return [request.wait(_nth(statuses, index)) for index, request in enumerate(requests)]
 
     @staticmethod
+    def testall(requests: Sequence[Any], statuses: list[Any] | None = None) -> tuple[bool, list[Any] | None]:
+        """Whether all are complete, and then the objects received."""
+        kind = _common(requests)
+        if kind is not None:
+            flag, objects = kind.testall(requests, statuses)
+            return bool(flag), objects
+        if not Request.Testall(requests):
+            return False, None
+        return True, Request.waitall(requests, statuses)
+
+    @staticmethod
     def waitany(requests: Sequence[Any], status: Any = None) -> tuple[int, Any]:
         """Wait for one: its index and the object received (`UNDEFINED` and None if none is active)."""
         kind = _common(requests)
         if kind is not None:
             index, value = kind.waitany(requests, status)
-            return int(index), value
+            return index, value
         active = [index for index, request in enumerate(requests) if request]
         while active:
             for index in active:

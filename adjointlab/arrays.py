@@ -33,7 +33,9 @@ __all__ = [
     "installed",
     "is_array",
     "is_row_major",
+    "is_writable",
     "library_of",
+    "may_share_memory",
     "message",
     "scale",
     "supports",
@@ -46,6 +48,9 @@ Array = Any
 """An array of any of the libraries; they share no type."""
 
 LIBRARIES = ("numpy", "torch", "cupy")
+
+_LIBRARY_OF: dict[type, str] = {}
+"""By type, those that were asked for: every call of every operator asks."""
 
 _HUGE = 2**22
 """Bytes from which NumPy asks for huge pages."""
@@ -77,13 +82,10 @@ def library_of(array: Array) -> str:
 
     A NumPy scalar is an array of order 0: NumPy's arithmetic turns the one into the other.
     """
-    if isinstance(array, np.ndarray | np.generic):
-        return "numpy"
-    if array_api_compat.is_torch_array(array):
-        return "torch"
-    if array_api_compat.is_cupy_array(array):
-        return "cupy"
-    raise TypeError(f"a {type(array).__name__} is no NumPy, torch or CuPy array")
+    library = _LIBRARY_OF.get(type(array))
+    if library is None:
+        library = _LIBRARY_OF[type(array)] = _library_of(array)
+    return library
 
 
 def dtype_of(array: Array) -> Dtype:
@@ -202,6 +204,22 @@ def is_row_major(array: Array) -> bool:
     return bool(array.flags.c_contiguous)
 
 
+def is_writable(array: Array) -> bool:
+    """Whether `array` may be written into: not if it is read-only, nor if torch would record that."""
+    library = library_of(array)
+    if library == "torch":
+        return not array.requires_grad or not sys.modules["torch"].is_grad_enabled()
+    return library != "numpy" or bool(array.flags.writeable)
+
+
+def may_share_memory(a: Array, b: Array) -> bool:
+    """Whether the stretches of memory that two arrays of one library lie in overlap."""
+    if (library := library_of(a)) != "torch":
+        return bool(_module(library).may_share_memory(a, b))
+    (start, stop), (first, last) = _stretch(a), _stretch(b)
+    return max(start, first) < min(stop, last)
+
+
 def to_sum(array: Array) -> np.ndarray[Any, Any]:
     """The values as a row-major NumPy buffer of a type that MPI can sum: half precisions widen to float32.
 
@@ -231,6 +249,16 @@ def _empty_torch(shape: tuple[int, ...], name: str) -> Array:
     return torch.from_numpy(np.empty(shape, plain)).view(_native("torch", name))
 
 
+def _stretch(tensor: Array) -> tuple[int, int]:
+    """The addresses between which the elements of a torch tensor lie; the first one twice if it has none."""
+    start, span = tensor.data_ptr(), tensor.numel()
+    if span and not tensor.is_contiguous():
+        span = 1 + sum(
+            (side - 1) * stride for side, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        )
+    return start, start + span * tensor.element_size()
+
+
 def _not_scalar(value: Array) -> Array:
     return np.asarray(value) if isinstance(value, np.generic) else value
 
@@ -241,6 +269,16 @@ def _wide(name: str) -> str:
 
 def _detached(array: Array) -> Array:
     return array.detach() if "torch" in sys.modules and library_of(array) == "torch" else array
+
+
+def _library_of(array: object) -> str:
+    if isinstance(array, np.ndarray | np.generic):
+        return "numpy"
+    if array_api_compat.is_torch_array(array):
+        return "torch"
+    if array_api_compat.is_cupy_array(array):
+        return "cupy"
+    raise TypeError(f"a {type(array).__name__} is no NumPy, torch or CuPy array")
 
 
 @cache

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
+from adjointlab.worlds.interrupts import Interrupts
 from adjointlab.worlds.launch import is_launched, launched_rank, open_world
 from adjointlab.worlds.watchdog import Watchdog
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from adjointlab.harness.find import Found
     from adjointlab.harness.known_failures import KnownFailures
     from adjointlab.harness.reproducer import Stored
-    from adjointlab.worlds.assembly import Assembly
     from adjointlab.worlds.world import World
 
 __all__ = ["app", "main"]
@@ -89,7 +89,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
         if (ledger := supervised()) is not None:
             enrol(ledger.folder)
-    code = _guarded(lambda: app(arguments, prog_name="adjointlab", standalone_mode=False))
+
+    def command() -> Any:
+        with _interrupts():
+            return app(arguments, prog_name="adjointlab", standalone_mode=False)
+
+    code = _guarded(command)
     sys.stdout.flush()
     sys.exit(code)
 
@@ -129,6 +134,7 @@ def check(
     from adjointlab.harness.attempt import attempt
     from adjointlab.harness.engine import Budget
     from adjointlab.harness.find import find
+    from adjointlab.harness.ledger import supervised
     from adjointlab.report import as_data, blind_spots, failure_text, outcome, summary, verdict_table
 
     def prepare() -> tuple[list[tuple[Found, str]], KnownFailures]:
@@ -139,31 +145,45 @@ def check(
         raise _Usage(f"--json: the folder of {json_to} does not exist")
     with _stage(ranks, prepare, strict, watchdog) as (world, (plan, known)):
         attempts: list[Attempt] = []
-        with _progress(out, world, quiet) as watch, _until_exhausted() as ended:
+        told = 0
+
+        def save(code: int, *, complete: bool) -> None:
+            if json_to is not None and world.is_leader:
+                _write_json(json_to, as_data(attempts, world.name, world.ranks, code, complete=complete))
+
+        with _progress(out, world, quiet) as (watch, tell), _until_ended() as ended:
             for number, (found, name) in enumerate(plan):
                 tick = watch(f"[{number + 1}/{len(plan)}] {found.subject.name} {name}", cases)
                 budget = Budget(cases, ranks, seed, schedules=schedules)
                 listed = known.of_check(found.subject.name, name)
                 one = attempt(world, found, name, budget, folder, tick)
                 attempts.append(one if listed is None else replace(one, known=str(listed)))
+                # What is found is told and saved at once: the next case may end the process. A supervised job is started
+                # again, and finds what it knew.
+                if supervised() is None and len(attempts) < len(plan):
+                    tell(failure_text(attempts[-1]))
+                    told = len(attempts)
+                    if json_to != "-":
+                        save(UNJUDGED, complete=False)
+        code = ended.code or outcome(attempts)
         if world.is_leader:
+            for text in filter(None, map(failure_text, attempts[told:])):
+                out.line(f"{text}\n")
             if not quiet:
                 out.table(verdict_table(attempts))
                 out.line("")
-            for text in filter(None, map(failure_text, attempts)):
-                out.line(f"{text}\n")
-            if not quiet:
                 if note := blind_spots(attempts):
                     out.line(f"{note}\n")
                 for line in known.unused({(found.subject.name, name) for found, name in plan}):
                     out.line(f"{line.place}: nothing of the kind was checked")
                 out.line(f"{summary(attempts)}, {_in(world)}")
-            if json_to is not None:
-                _write_json(json_to, as_data(attempts, world.name, world.ranks))
-        if ended:
-            out.line(f"{len(attempts)} of {len(plan)} are done. {ended[0]}")
-            return EXHAUSTED
-        return outcome(attempts)
+        if attempts or not ended.code:
+            save(code, complete=not ended.code)
+        if ended.code:
+            out.line(f"{len(attempts)} of {len(plan)} are done. {ended.why}".rstrip())
+        if ended.code == INTERRUPTED:
+            raise KeyboardInterrupt
+        return code
 
 
 @app.command()
@@ -198,37 +218,52 @@ def exhaust(
         legal = sorted({name for _, bound in plan for name in bound})
         raise _Usage(f"--bound: {unknown[0]} is not one of {', '.join(legal)}")
     out = _Output()
-    attempts = []
-    with _proving(quiet) as watch:
-        for number, (entry, bound) in enumerate(plan):
-            tick = watch(f"[{number + 1}/{len(plan)}] {entry.subject.name}")
-            report = exhaust(entry.subject, entry.reference, bound, jobs, tick)
-            attempts.append(kept(entry, report, folder))
-    if not quiet:
-        out.table(proof_table(attempts, [bound for _, bound in plan]))
-        out.line("")
-    for text in filter(None, map(failure_text, attempts)):
-        out.line(f"{text}\n")
-    if not quiet:
-        out.line(proof_summary(attempts))
+    attempts: list[Attempt] = []
+    try:
+        with _proving(quiet) as watch:
+            for number, (entry, bound) in enumerate(plan):
+                tick = watch(f"[{number + 1}/{len(plan)}] {entry.subject.name}")
+                report = exhaust(entry.subject, entry.reference, bound, jobs, tick)
+                attempts.append(kept(entry, report, folder))
+    finally:
+        # What is done is told, whatever has ended the run.
+        if not quiet:
+            out.table(proof_table(attempts, [bound for _, bound in plan[: len(attempts)]]))
+            out.line("")
+        for text in filter(None, map(failure_text, attempts)):
+            out.line(f"{text}\n")
+        if not quiet:
+            out.line(proof_summary(attempts))
+        if len(attempts) < len(plan):
+            out.line(f"{len(attempts)} of {len(plan)} subjects are done.")
     return exit_code(entry.status for entry in attempts)
 
 
+@dataclass
+class _Ended:
+    """Why a run has ended before it was done, and the exit code for that; 0 if it has not."""
+
+    code: int = 0
+    why: str = ""
+
+
 @contextmanager
-def _until_exhausted() -> Iterator[list[str]]:
-    """Holds, when it is over, what the job was ended for that has to be started again."""
+def _until_ended() -> Iterator[_Ended]:
+    """Filled when it is over, if what ended it leaves something to tell."""
     from adjointlab.worlds.world import Exhausted
 
-    told: list[str] = []
+    ended = _Ended()
     try:
-        yield told
+        yield ended
     except Exhausted as problem:
-        told.append(str(problem))
+        ended.code, ended.why = EXHAUSTED, str(problem)
+    except KeyboardInterrupt:
+        ended.code = INTERRUPTED
 
 
 def _bound(text: str) -> tuple[str, int]:
     name, equals, number = text.partition("=")
-    if not equals or not number.strip().isdigit():
+    if not equals or not number.strip().isdecimal():
         raise _Usage(f"--bound: {text!r} is not NAME=N, such as ranks=3")
     return name.strip(), int(number)
 
@@ -439,26 +474,61 @@ def _stage(
 
     `prepare` runs before there is a world: it reads files and imports modules, which may fail on one rank only.
     """
-    assembly: Assembly | None = None
-    if is_launched():
-        from adjointlab.worlds.assembly import Assembly
-
-        assembly = Assembly()
-    prepared, problem = _attempted(prepare)
-    if assembly is not None:
-        problems = assembly.meet("ready", problem)
-        if assembly.size < (ranks or 1):
-            problem = f"--ranks: {ranks} are asked for, but mpiexec has started {assembly.size}"
-        elif not problems[0]:
-            problem = next((f"on rank {rank}: {text}" for rank, text in enumerate(problems) if text), "")
-        else:
-            problem = problems[0]
+    prepared, problem = _attempted_by_all(prepare, ranks or 1) if is_launched() else _attempted(prepare)
     if problem:
         raise _Usage(problem)
     world = open_world(ranks=ranks or 8, strict=strict, watchdog=Watchdog(watchdog))
     yield world, prepared
     # Not after an exception: then the ranks may not be of one mind, and what the world holds ends with the process.
     world.close()
+
+
+@contextmanager
+def _interrupts() -> Iterator[None]:
+    """Under mpiexec Ctrl-C waits until the ranks can end together: where the world or :func:`_stage` lets it through."""
+    if not is_launched():
+        yield
+        return
+    with Interrupts() as interrupts:
+        try:
+            yield
+        finally:
+            if interrupts.is_forced:
+                # The others may wait for this one.
+                _abort(INTERRUPTED)
+
+
+def _attempted_by_all(prepare: Callable[[], Any], ranks: int) -> tuple[Any, str]:
+    """What `prepare` makes, or the problem that some rank has; an interrupt of one rank is one of all."""
+    from adjointlab.worlds.assembly import Assembly
+
+    assembly = Assembly()
+    prepared, problem, interrupted = None, "", False
+    with Interrupts() as interrupts:
+        try:
+            interrupts.allow()
+            prepared, problem = _attempted(prepare)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            interrupts.hold()
+    seen = assembly.meet("ready", (problem, interrupted))
+    if any(interrupted for _, interrupted in seen):
+        raise KeyboardInterrupt
+    if assembly.size < ranks:
+        return None, f"--ranks: {ranks} are asked for, but mpiexec has started {assembly.size}"
+    problems = [text for text, _ in seen]
+    if not problems[0]:
+        return prepared, next((f"on rank {rank}: {text}" for rank, text in enumerate(problems) if text), "")
+    return None, problems[0]
+
+
+def _abort(code: int) -> None:
+    """End all ranks at once."""
+    sys.stderr.flush()
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Abort(code)
 
 
 def _attempted(prepare: Callable[[], Any]) -> tuple[Any, str]:
@@ -503,10 +573,7 @@ def _guarded(run: Callable[[], Any]) -> int:
         traceback.print_exc()
         if is_launched():
             # The other ranks may wait for this one.
-            sys.stderr.flush()
-            from mpi4py import MPI
-
-            MPI.COMM_WORLD.Abort(UNJUDGED)
+            _abort(UNJUDGED)
         return UNJUDGED
 
 
@@ -544,11 +611,18 @@ class _Output:
 @contextmanager
 def _progress(
     out: _Output, world: World, quiet: bool
-) -> Iterator[Callable[[str, int], Callable[[int], None]]]:
-    """Makes, for each piece of work, the function that moves the progress line; on a terminal only."""
+) -> Iterator[tuple[Callable[[str, int], Callable[[int], None]], Callable[[str], None]]]:
+    """Makes, for each piece of work, the function that moves the progress line, which is on a terminal only; and a
+    function that prints a text meanwhile.
+    """
+
+    def tell(text: str) -> None:
+        if text:
+            out.line(f"{text}\n")
+
     console = _Output(to_stderr=True).console
     if quiet or not world.is_leader or not console.is_terminal:
-        yield lambda label, total: lambda tried: None
+        yield lambda label, total: lambda tried: None, tell
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -575,7 +649,12 @@ def _progress(
 
             return tick
 
-        yield watch
+        def tell_above(text: str) -> None:
+            bar.stop()
+            tell(text)
+            bar.start()
+
+        yield watch, tell_above
 
 
 @contextmanager

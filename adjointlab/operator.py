@@ -53,10 +53,17 @@ class LinearOperator(ABC):
     unknown.
 
     An operator that is `batched` takes local tensors with one trailing dimension more, a batch of arguments (of at least
-    one, and on inactive ranks too), and returns the batch of results. The lab then probes many basis vectors at once.
+    one, and on inactive ranks too: there of the shape (*layout.local_shape(rank), b), without elements), and returns the
+    batch of results. The lab then probes many basis vectors at once.
 
     An operator that `is_identity` returns a copy of what it takes, on every rank, and sends nothing: what applies it may leave
     it out.
+
+    Two more forms are conventions that the lab checks where an operator follows them. Where `forward` and `adjoint` both
+    have a keyword `out` with the default `None`, that is row-major memory for the result, a tuple where there are
+    several, which is filled, whatever it holds, and returned; a rank that is inactive in the result's partition passes
+    none. Where there are `forward_` and `adjoint_`, and both spaces are laid out alike, these work in the memory of their
+    arguments and return it.
 
     `symbol` is what the paper calls the operator; compositions print themselves with it.
     """
@@ -410,8 +417,13 @@ def _tuple(value: Any) -> tuple[Any, ...]:
 
 
 def _combine(a: Any, b: Any) -> Any:
-    sums = tuple(arrays.add(x, y) for x, y in zip(_tuple(a), _tuple(b), strict=True))
+    sums = tuple(_add(x, y) for x, y in zip(_tuple(a), _tuple(b), strict=True))
     return sums if isinstance(a, tuple | list) else sums[0]
+
+
+def _add(x: Any, y: Any) -> Any:
+    """x + y; of two zero-volume tensors, which need not be alike on an inactive rank, the first."""
+    return x if 0 in x.shape and 0 in y.shape else arrays.add(x, y)
 
 
 def _scale(scalar: complex, value: Any) -> Any:

@@ -2,7 +2,9 @@
 
 The JSON form (``adjointlab check --json``) has these keys, always all of them:
 
-- ``schema``: 1; ``world``: "simulated" or "mpi"; ``ranks``: the size of the world; ``exit_code``: 0 to 3;
+- ``schema``: 1; ``world``: "simulated" or "mpi"; ``ranks``: the size of the world;
+- ``complete``: whether everything that was asked for is in ``reports``; not after Ctrl-C, nor while the run goes on, for
+  the file is written anew after every verdict; ``exit_code``: that of the run (0 to 3, 75, 130), 3 while it goes on;
 - ``reports``: a list, one entry for each subject and check, with
 
   - ``subject``, ``reference`` (what names it on a command line), ``installed``, ``check``;
@@ -245,13 +247,16 @@ def blind_spots(attempts: Sequence[Attempt]) -> str:
     )
 
 
-def as_data(attempts: Sequence[Attempt], world: str, ranks: int) -> dict[str, Any]:
+def as_data(
+    attempts: Sequence[Attempt], world: str, ranks: int, code: int, *, complete: bool
+) -> dict[str, Any]:
     """The JSON form; the schema stands in the module's docstring."""
     return {
         "schema": 1,
         "world": world,
         "ranks": ranks,
-        "exit_code": outcome(attempts),
+        "complete": complete,
+        "exit_code": code,
         "reports": [_entry(entry) for entry in attempts],
     }
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab import MPI
-
 __all__ = ["raise_together"]
 
 
@@ -23,7 +21,7 @@ def raise_together(comm: Any, check: Callable[[], None]) -> None:
     except (TypeError, ValueError) as raised:
         error = raised
     failed, anywhere = np.array([error is not None], np.int64), np.zeros(1, np.int64)
-    comm.Allreduce(failed, anywhere, MPI.MAX)
+    comm.Allreduce(failed, anywhere)
     if not anywhere[0]:
         return
     told = comm.allgather(None if error is None else (isinstance(error, TypeError), str(error)))

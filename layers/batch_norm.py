@@ -47,8 +47,8 @@ class BatchNormalisation(DistributedModule):
     every worker that holds their channels. The other arguments are torch's.
 
     Raises `ValueError`, with torch's words where torch has some, for an input of an order that the layer does not
-    take or without `num_features` channels, and for a partition of another order; and in a call that takes statistics of
-    one value per channel, counted globally, so on every rank.
+    take or without `num_features` channels, and for a partition of another order; in a call, on every rank, for a local
+    tensor that is not what `domain` says on some, and for statistics of one value per channel, counted globally.
     """
 
     orders: ClassVar[tuple[int, ...]]
@@ -82,11 +82,7 @@ class BatchNormalisation(DistributedModule):
             )
         if self.shape[1] != num_features:
             raise ValueError(f"input_shape: {self.shape} has not num_features = {num_features} channels")
-        if partition.order != order:
-            raise ValueError(
-                f"partition: of order {partition.order} ({partition}), but the input {list(self.shape)} has order "
-                f"{order}: each dimension lies along one of the partition"
-            )
+        self.check_order(self.shape)
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats, self.has_bias = affine, track_running_stats, bias
         self.element = dtype or torch.get_default_dtype()
@@ -130,8 +126,10 @@ class BatchNormalisation(DistributedModule):
     ) -> Self:
         """The distributed layer with the arguments and values of `module`, which every rank has, and in its mode.
 
-        A module that has neither parameters nor buffers has no element type; `dtype` says which.
+        A module that has neither parameters nor buffers has no element type; `dtype` says which. Raises `ValueError` for a
+        module of another class.
         """
+        cls.check_sequential(module, cls.module)
         if dtype is None:
             known = (module.weight, module.running_mean)
             dtype = next((tensor.dtype for tensor in known if tensor is not None), None)
@@ -148,7 +146,7 @@ class BatchNormalisation(DistributedModule):
             bias=not module.affine or module.bias is not None,
         )
         layer.load_sequential(module)
-        return layer.train(module.training)
+        return layer
 
     def sequential(self) -> nn.Module:
         """The sequential module with the same arguments."""
@@ -166,6 +164,7 @@ class BatchNormalisation(DistributedModule):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
+        (x,) = self.check_inputs(x)
         weight, bias = self._learnt()
         if self.training or self.running_mean is None or self.running_var is None:
             deviation, variance = self._measured(x)

@@ -23,7 +23,8 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from adjointlab.layers.differentiable import carried
-from adjointlab.layers.distributed import DistributedModule, connected, dtype_name, face
+from adjointlab.layers.distributed import DistributedModule, connected, dtype_name, face, of_nothing
+from adjointlab.layers.sizes import Sides, each, times
 from adjointlab.layout import Layout, Window, balanced_cut
 from adjointlab.partition import Partition
 from adjointlab.primitives.broadcast import Broadcast
@@ -33,8 +34,6 @@ from adjointlab.primitives.sum_reduce import SumReduce
 from adjointlab.space import Space
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "Convolution", "Padded"]
-
-Sides = int | Sequence[int]
 
 
 class Convolution(DistributedModule):
@@ -65,7 +64,7 @@ class Convolution(DistributedModule):
         out_channels: int,
         kernel_size: Sides,
         stride: Sides = 1,
-        padding: str | Sides | Sequence[Sequence[int]] = 0,
+        padding: str | Sides | Sequence[Sides] = 0,
         dilation: Sides = 1,
         groups: int = 1,
         bias: bool = True,
@@ -89,22 +88,31 @@ class Convolution(DistributedModule):
         self.arguments: dict[str, Any] = {
             "in_channels": in_channels,
             "out_channels": out_channels,
-            "kernel_size": _each(kernel_size, dims),
-            "stride": _each(stride, dims),
-            "dilation": _each(dilation, dims),
+            "kernel_size": each("kernel_size", kernel_size, dims),
+            "stride": each("stride", stride, dims),
+            "dilation": each("dilation", dilation, dims),
             "groups": groups,
             "bias": bias,
         }
         kernel, self.stride, self.dilation = (
             self.arguments[name] for name in ("kernel_size", "stride", "dilation")
         )
+        if min(kernel) < 1:
+            raise ValueError(f"kernel size should be greater than zero, but got {times(kernel)}")
+        for argument in ("stride", "dilation"):
+            if min(self.arguments[argument]) < 1:
+                raise ValueError(f"non-positive {argument} is not supported")
         self.padding_mode, self.groups = padding_mode, groups
         self.padding = _paddings(padding, kernel, self.stride, self.dilation)
+        if padding_mode == "circular" and any(
+            max(pad) > side for side, pad in zip(shape[2:], self.padding, strict=True)
+        ):
+            raise ValueError("Padding value causes wrapping around more than once.")
         padded = [side + sum(pad) for side, pad in zip(shape[2:], self.padding, strict=True)]
         if any(side < d * (k - 1) + 1 for side, d, k in zip(padded, self.dilation, kernel, strict=True)):
             raise ValueError(
-                f"Calculated padded input size per channel: {padded}. Kernel size: {kernel}. Kernel size can't be greater "
-                "than actual input size"
+                f"Calculated padded input size per channel: ({times(padded, ' x ')}). Kernel size: "
+                f"({times(kernel, ' x ')}). Kernel size can't be greater than actual input size"
             )
         whole = self.module(**self.arguments, dtype=dtype)
         name = dtype_name(whole.weight.dtype)
@@ -166,7 +174,11 @@ class Convolution(DistributedModule):
         partition: Partition,
         input_shape: Sequence[int],
     ) -> Self:
-        """The distributed layer with the arguments and values of `module`, which every rank has."""
+        """The distributed layer with the arguments and values of `module`, which every rank has, and in its mode.
+
+        Raises `ValueError` for a module of another class.
+        """
+        cls.check_sequential(module, cls.module)
         layer = cls(
             comm,
             partition,
@@ -199,31 +211,38 @@ class Convolution(DistributedModule):
         return Padded(convolution, self.padding, self.padding_mode)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor of y, from that of x."""
+        """The local tensor of y, from that of x. Under autocast the local products alone are of the lower precision.
+
+        Raises `ValueError` on every rank where one of them has a tensor of another shape or element type.
+        """
+        (x,) = self.check_inputs(x)
         x = carried(self.spread_x, carried(self.exchange, x))
         weight = carried(self.spread_weight, self.weight)
         bias = None if self.spread_bias is None or self.bias is None else carried(self.spread_bias, self.bias)
-        return carried(self.sum_y, self._convolved(x, weight, bias))
+        return carried(self.sum_y, self._convolved(x, weight, bias).to(x.dtype))
 
     def _convolved(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """This worker's summand of y. The bias has no elements where another worker's summand holds it."""
-        y: torch.Tensor
+        """This worker's summand of y. The bias has no elements where another worker's summand holds it.
+
+        Every worker gives the function a bias, if only zeros: its gradient is part of one backward step with the others.
+        """
+        convolve: Any = (functional.conv1d, functional.conv2d, functional.conv3d)[self.dims - 1]
+        added: torch.Tensor | None = None
         if not self.partition.is_active(self.rank) or 0 in (x.numel(), weight.numel(), *self.made):
-            # Nothing to convolve: zero, or of zero volume. What stays is the place in the graph.
-            y = connected(x.new_zeros(self.made), x, weight)
+            y = of_nothing(self.made, convolve, *((x, weight) if bias is None else (x, weight, bias)))
         else:
             x, groups, others = self._own_groups(x)
-            convolve: Any = (functional.conv1d, functional.conv2d, functional.conv3d)[self.dims - 1]
-            # With the bias at once, which costs no pass over y, where it has as many elements as these are channels.
-            fits = bias is not None and bias.numel() > 0 and not any(others)
-            y = convolve(x, weight, bias if fits else None, self.stride, 0, self.dilation, groups)
-            if fits:
-                return y
+            if (
+                bias is not None
+            ):  # at once, which costs no pass over y, where it has as many elements as these are channels
+                channels = weight.shape[0]
+                added = bias if bias.numel() == channels else connected(x.new_zeros(channels), bias)
+            y = convolve(x, weight, added, self.stride, 0, self.dilation, groups)
             if any(others):  # the outputs of other groups are other workers' summands
                 y = functional.pad(y, (0, 0) * self.dims + others)
-        if bias is None:
+        if bias is None or added is bias or bias.numel() == 0:
             return y
-        return y + bias.reshape(-1, *(1,) * self.dims) if bias.numel() else connected(y, bias)
+        return y + bias.reshape(-1, *(1,) * self.dims)
 
     def _own_groups(self, x: torch.Tensor) -> tuple[torch.Tensor, int, tuple[int, int]]:
         """The channels of x in this worker's groups, how many groups these are, and the outputs before and after theirs."""
@@ -308,29 +327,35 @@ def _windows(ends: Sequence[int]) -> tuple[Window, ...]:
     return tuple(pairwise(ends))
 
 
-def _each(value: Sides, dims: int) -> tuple[int, ...]:
-    return (value,) * dims if isinstance(value, int) else tuple(value)
-
-
 def _paddings(
-    padding: str | Sides | Sequence[Sequence[int]],
+    padding: str | Sides | Sequence[Sides],
     kernel: Sequence[int],
     stride: Sequence[int],
     dilation: Sequence[int],
 ) -> tuple[tuple[int, int], ...]:
     """(left, right) in each dimension."""
-    if padding == "valid":
-        return ((0, 0),) * len(kernel)
-    if padding == "same":
+    if isinstance(padding, str):
+        if padding == "valid":
+            return ((0, 0),) * len(kernel)
+        if padding != "same":
+            raise ValueError(
+                f"Invalid padding string '{padding}', should be one of 'valid', 'same', or (left, right) numbers"
+            )
         if any(step != 1 for step in stride):
             raise ValueError("padding='same' is not supported for strided convolutions")
         totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         return tuple((total // 2, total - total // 2) for total in totals)
-    if isinstance(padding, str):
+    given: Any = padding
+    try:
+        entries = tuple(given)
+    except TypeError:
+        entries = (given,)
+    if len(entries) not in (1, len(kernel)):
         raise ValueError(
-            f"Invalid padding string '{padding}', should be one of 'valid', 'same', or (left, right) numbers"
+            f"padding must either be a single int, or one int or (left, right) for each of {len(kernel)} dimensions, not "
+            f"{padding!r}"
         )
-    entries: tuple[Any, ...] = (padding,) * len(kernel) if isinstance(padding, int) else tuple(padding)
-    if len(entries) != len(kernel):
-        raise ValueError(f"padding: {padding} has not one entry for each of {len(kernel)} dimensions")
-    return tuple((entry, entry) if isinstance(entry, int) else (entry[0], entry[1]) for entry in entries)
+    pairs = [each("padding", entry, 2) for entry in entries] * (len(kernel) if len(entries) == 1 else 1)
+    if any(side < 0 for pair in pairs for side in pair):
+        raise ValueError("negative padding is not supported")
+    return tuple((left, right) for left, right in pairs)

@@ -4,10 +4,18 @@ The operator is its own Jacobian (seed paper, section 3.3), so backward is its a
 operator itself. Both are again such functions: reverse mode, forward mode and double backward go through any
 composition of operators.
 
-What is sent must not depend on what requires a gradient on one rank. Each application therefore also takes an empty tensor
-that always requires one, so that it stands in the graph of every rank, and its backward communicates whether or not
-anybody wants the result. A worker that holds nothing of a tensor has an empty one, which keeps its graph connected: it calls
-``backward`` as the others do.
+What a rank sends, in a backward pass and in one through a backward pass, must not depend on what it holds, nor on what
+requires a gradient there. Two empty tensors see to that:
+
+- each application takes one that always requires a gradient, so that it stands in the graph of every rank, and its
+  backward communicates whether or not anybody wants the result;
+- each application makes one, which is what the adjoint's application in the backward pass takes. So a pass through the latter
+  goes on through the former, on every rank. Of the functions between two operators some are linear where a worker holds
+  nothing (it returns zeros) and not linear elsewhere, and in a graph of torch's alone only the latter lead back to
+  their arguments.
+
+Torch runs a graph in the reverse order of its making; so the same applications are the same messages in the same order. A
+worker that holds nothing of a tensor has an empty one, which keeps its graph connected: it calls ``backward`` as the others do.
 """
 
 from __future__ import annotations
@@ -16,7 +24,6 @@ from typing import Any
 
 import torch
 from torch.autograd import Function
-from torch.autograd.function import FunctionCtx
 
 from adjointlab.arguments import check_argument
 from adjointlab.operator import LinearOperator, apply_forward
@@ -51,9 +58,11 @@ def differentiable(operator: LinearOperator) -> Any:
     return lambda *x: apply(operator, *x)
 
 
-def _applied(operator: LinearOperator, x: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    outputs: tuple[torch.Tensor, ...] = _Apply.apply(_anchor(x), operator, *x)  # type: ignore[no-untyped-call]
-    return outputs
+def _applied(
+    operator: LinearOperator, x: tuple[torch.Tensor, ...], anchor: torch.Tensor | None = None
+) -> tuple[torch.Tensor, ...]:
+    *outputs, _ = _Apply.apply(_anchor(x) if anchor is None else anchor, operator, *x)  # type: ignore[no-untyped-call]
+    return tuple(outputs)
 
 
 def _anchor(x: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -63,21 +72,26 @@ def _anchor(x: tuple[torch.Tensor, ...]) -> torch.Tensor:
 
 
 class _Apply(Function):
-    """One application. Nothing is saved: the adjoint of a linear map does not depend on where it is taken."""
+    """One application. Its last output is empty: saved, it leads from the application of the adjoint back to this one.
+
+    Every rank saves it, so that every rank computes a checkpointed function again.
+    """
 
     @staticmethod
     def forward(anchor: torch.Tensor, operator: LinearOperator, *x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(apply_forward(operator, x))
+        return *apply_forward(operator, x), torch.zeros_like(anchor)
 
     @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.operator = inputs[1]  # type: ignore[attr-defined]
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.operator = inputs[1]
+        ctx.save_for_backward(output[-1])
 
     @staticmethod
     def backward(ctx: Any, *y: torch.Tensor) -> Any:
         adjoint: LinearOperator = ctx.operator.H
-        return None, None, *_applied(adjoint, y)
+        (anchor,) = ctx.saved_tensors
+        return None, None, *_applied(adjoint, y[:-1], anchor)
 
     @staticmethod
     def jvp(ctx: Any, anchor: Any, operator: Any, *x: torch.Tensor) -> Any:
-        return _applied(ctx.operator, x)
+        return *_applied(ctx.operator, x), torch.zeros_like(x[0].reshape(-1)[:0])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ from adjointlab.primitives.broadcast_rules import check_ranks
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.space import Space, Tensor
 
-__all__ = ["DistributedModule", "connected", "dtype_name", "face", "local_window"]
+__all__ = ["DistributedModule", "connected", "dtype_name", "face", "local_window", "of_nothing"]
 
 
 class DistributedModule(nn.Module):
@@ -28,6 +29,10 @@ class DistributedModule(nn.Module):
 
     Calls are collective over `comm`, and so is ``backward``: it takes place on every rank, whatever requires a gradient
     there.
+
+    A layer is made for one element type: ``.double()`` and the like raise `ValueError` where they would change that of a
+    parameter or buffer. A deep copy has parameters and buffers of its own, and shares communicator and operators. Layers are not
+    pickled: what ``torch.save`` takes is a state_dict, each rank's own, or ``sequential_state_dict()``.
     """
 
     domain: Space
@@ -46,16 +51,51 @@ class DistributedModule(nn.Module):
         """A new sequential module with the arguments of this one; it draws its parameters from torch's generator."""
         raise NotImplementedError
 
-    def check_inputs(self, *x: torch.Tensor) -> None:
+    @classmethod
+    def check_sequential(cls, module: nn.Module, torch_class: type[nn.Module]) -> None:
+        """Raise `ValueError` unless `module` is of `torch_class`, and computes what that does: for `from_sequential`."""
+        if not isinstance(module, torch_class):
+            raise ValueError(
+                f"module: {type(module).__name__}, but {cls.__name__} is made from torch.nn.{torch_class.__name__}"
+            )
+        if type(module).forward is not torch_class.forward:
+            raise ValueError(
+                f"module: {type(module).__name__} has a forward of its own, but {cls.__name__} computes what "
+                f"torch.nn.{torch_class.__name__} does"
+            )
+
+    def check_order(self, shape: Sequence[int]) -> None:
+        """Raise `ValueError` unless the partition has as many dimensions as an input of that shape."""
+        if self.partition.order != len(shape):
+            raise ValueError(
+                f"partition: of order {self.partition.order} ({self.partition}), but the input {list(shape)} has order "
+                f"{len(shape)}: each dimension lies along one of the partition"
+            )
+
+    def check_inputs(self, *x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Collective, the first thing of a forward pass: raise the same error on every rank unless each got what `domain` says.
+
+        A rank that is idle in a tensor's layout may have any tensor of zero volume. Returns the tensors, those of idle ranks
+        in the shape and element type that operators take there.
 
         Raises `ValueError` for a local tensor of another shape or element type, `TypeError` for what is no tensor.
         """
         raise_together(self.comm, lambda: self._check_inputs(x))
+        return tuple(
+            local
+            if tensor.layout.partition.is_active(self.rank)
+            else local.reshape(tensor.layout.local_shape(self.rank)).to(getattr(torch, tensor.dtype))
+            for tensor, local in zip(self.domain.tensors, x, strict=True)
+        )
 
     def _check_inputs(self, x: tuple[Any, ...]) -> None:
         for tensor, local in zip(self.domain.tensors, x, strict=True):
-            if check_argument(tensor, local, self.rank):  # operators take batches, layers do not
+            if not isinstance(local, torch.Tensor):
+                raise TypeError(
+                    f"{tensor.name}: a {type(local).__name__} on rank {self.rank} is no torch.Tensor"
+                )
+            idle = not tensor.layout.partition.is_active(self.rank) and local.numel() == 0
+            if not idle and check_argument(tensor, local, self.rank):  # operators take batches, layers do not
                 raise ValueError(
                     f"{tensor.name}: shape {tuple(local.shape)} on rank {self.rank}, but the layout {tensor.layout} gives it "
                     f"{tensor.layout.local_shape(self.rank)}"
@@ -84,11 +124,14 @@ class DistributedModule(nn.Module):
         self.parameter_space, self.buffer_space = Space(*parameters), Space(*buffers)
 
     def load_sequential(self, module: nn.Module) -> None:
-        """Take the values of a sequential module, which every rank has; nothing is sent.
+        """Take the values of a sequential module, which every rank has, what requires a gradient, and the mode; nothing is sent.
 
         Raises `ValueError` for parameters of other names or shapes.
         """
         self.load_sequential_state_dict(module.state_dict())
+        for name, parameter in module.named_parameters():
+            self.get_parameter(name).requires_grad_(parameter.requires_grad)
+        self.train(module.training)
 
     def load_sequential_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take the values of a sequential module's state_dict, which every rank has; nothing is sent."""
@@ -123,6 +166,31 @@ class DistributedModule(nn.Module):
             state[tensor.name] = gather.forward(self._mine(tensor.name).detach())
         return state
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Copies what torch knows of a module. What a layer adds to that was fixed when it was made, and is shared."""
+        twin = self.__new__(type(self))
+        memo[id(self)] = twin
+        known = vars(nn.Module())
+        for name, value in vars(self).items():
+            twin.__dict__[name] = copy.deepcopy(value, memo) if name in known else value
+        return twin
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__}: a distributed layer cannot be pickled, as its communicator cannot; save each rank's "
+            "state_dict(), or sequential_state_dict()"
+        )
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        """What all of torch's conversions go through. Every rank has every parameter, so all refuse what one refuses."""
+        for tensor in (*self._parameters.values(), *self._buffers.values()):
+            if tensor is not None and fn(tensor.new_empty(0)).dtype != tensor.dtype:
+                raise ValueError(
+                    f"{type(self).__name__}: its operators are made for {dtype_name(tensor.dtype)}; make the layer with dtype=... "
+                    "instead of converting it"
+                )
+        return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
+
     def _mine(self, name: str) -> torch.Tensor:
         return self.get_parameter(name) if name in self._parameters else self.get_buffer(name)
 
@@ -145,11 +213,24 @@ def local_window(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor
 def connected(result: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
     """`result`, which as far as the graph is concerned also depends on `others`, but on none of their elements.
 
-    So a worker that computes nothing with a tensor takes part in its backward pass.
+    So a worker that computes nothing with a tensor takes part in its backward pass. The dependence is linear; where other
+    workers apply a function, :func:`of_nothing` has that function's.
     """
     for other in others:
         result = result + other.reshape(-1)[:0].sum().to(result.dtype)
     return result
+
+
+def of_nothing(
+    shape: Sequence[int], function: Callable[..., torch.Tensor], *tensors: torch.Tensor
+) -> torch.Tensor:
+    """Zeros, on a worker that has nothing to apply `function` to, where others have applied it to `tensors`.
+
+    The function is applied all the same, to a single zero in the place of each tensor. So in passes back and forth of any
+    order, and in a checkpoint's, this worker comes by the same operators as the others, and sends what they wait for.
+    """
+    zeros = [connected(tensor.new_zeros((1,) * tensor.ndim), tensor) for tensor in tensors]
+    return connected(tensors[0].new_zeros(shape), function(*zeros))
 
 
 def dtype_name(dtype: torch.dtype) -> str:

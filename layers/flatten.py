@@ -41,7 +41,8 @@ class Flatten(DistributedModule):
     `cuts` are the boundaries of the input in each dimension (default, and for `None` in one: balanced).
 
     Raises `ValueError`, with torch's words, for dimensions that the input has not or that are in the wrong order; and for a
-    partition of another order than the input, and a target that is no layout of the output.
+    partition of another order than the input, and a target that is no layout of the output; and in a call, on every rank, for
+    a local tensor that is not what `domain` says on some.
     """
 
     def __init__(
@@ -63,11 +64,7 @@ class Flatten(DistributedModule):
         first, last = (_dimension(dim, order) for dim in (start_dim, end_dim))
         if first > last:
             raise ValueError("flatten() has invalid args: start_dim cannot come after end_dim")
-        if partition.order != order:
-            raise ValueError(
-                f"partition: of order {partition.order} ({partition}), but the input {list(shape)} has order "
-                f"{order}: each dimension lies along one of the partition"
-            )
+        self.check_order(shape)
         name = dtype_name(dtype or torch.get_default_dtype())
         x = Layout.cut(shape, partition, (None,) * order if cuts is None else cuts)
         along = slice(first, last + 1)
@@ -105,8 +102,13 @@ class Flatten(DistributedModule):
     def from_sequential(
         cls, module: nn.Flatten, comm: Any, partition: Partition, input_shape: Sequence[int], **given: Any
     ) -> Self:
-        """The distributed layer with the arguments of `module`; `given` are those that it has not, from `target` on."""
-        return cls(comm, partition, input_shape, module.start_dim, module.end_dim, **given)
+        """The distributed layer with the arguments of `module`; `given` are those that it has not, from `target` on.
+
+        Raises `ValueError` for a module of another class.
+        """
+        cls.check_sequential(module, nn.Flatten)
+        layer = cls(comm, partition, input_shape, module.start_dim, module.end_dim, **given)
+        return layer.train(module.training)
 
     def sequential(self) -> nn.Flatten:
         """`torch.nn.Flatten` with the same arguments."""
@@ -114,6 +116,7 @@ class Flatten(DistributedModule):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
+        (x,) = self.check_inputs(x)
         if self.gather is not None:
             x = apply(self.gather, x)
         y = x.reshape(self.made)

@@ -13,7 +13,7 @@ is added where P_fi's index is 0, so that the sum holds it once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -90,16 +90,39 @@ class Linear(DistributedModule):
         """`torch.nn.Linear` with the same arguments."""
         return self.sequential_of(self.weight.dtype)
 
+    @classmethod
+    def from_sequential(
+        cls, module: nn.Linear, comm: Any, partition: Partition, input_shape: Sequence[int]
+    ) -> Self:
+        """The distributed layer with the arguments and values of `module`, which every rank has, and in its mode.
+
+        Raises `ValueError` for a module of another class.
+        """
+        cls.check_sequential(module, nn.Linear)
+        layer = cls(
+            comm,
+            partition,
+            input_shape,
+            module.in_features,
+            module.out_features,
+            module.bias is not None,
+            module.weight.dtype,
+        )
+        layer.load_sequential(module)
+        return layer
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor of y, from that of x."""
+        """The local tensor of y, from that of x. Under autocast the local products alone are of the lower precision.
+
+        Raises `ValueError` on every rank where one of them has a tensor of another shape or element type.
+        """
+        (x,) = self.check_inputs(x)
         x = carried(self.spread_x, x)
         weight = carried(self.spread_weight, self.weight)
         bias = None if self.spread_bias is None or self.bias is None else carried(self.spread_bias, self.bias)
-        if not self.partition.is_active(self.rank):
-            # Zero volume all around: what stays is the place in the graph.
-            y = connected(x, weight, *(() if bias is None else (bias,)))
-        elif bias is not None and bias.numel() == 0:
-            y = connected(functional.linear(x, weight), bias)
-        else:
+        if bias is not None and bias.numel():
             y = functional.linear(x, weight, bias)
-        return carried(self.sum_y, y)
+        else:  # of zero volume it is another worker's to add; what stays is the place in the graph
+            y = functional.linear(x, weight)
+            y = y if bias is None else connected(y, bias)
+        return carried(self.sum_y, y.to(x.dtype))

@@ -53,8 +53,6 @@ __all__ = ["CrossEntropyLoss", "Loss", "MSELoss", "SharedSum"]
 _SUMS = torch.float64
 """Losses and counts are summed in double precision, in which counts are exact."""
 
-_SMALLEST = np.iinfo(np.int64).min
-
 
 class Loss(DistributedModule):
     """What losses share: the reduction to one value.
@@ -68,7 +66,8 @@ class Loss(DistributedModule):
     `cuts` are the boundaries of the input in each dimension (default, and for `None` in one: balanced).
 
     Raises `ValueError`, with torch's words where torch has some, for an unknown reduction, a `root` that is no rank, and a
-    partition of another order than the input.
+    partition of another order than the input; and in a call, on every rank, for an input or a target that is not what
+    `domain` says on some: nothing is broadcast.
     """
 
     reduction_names: ClassVar[tuple[str, ...]] = ("none", "mean", "sum")
@@ -91,11 +90,7 @@ class Loss(DistributedModule):
             raise ValueError(f"{reduction} is not a valid value for reduction")
         if not 0 <= root < comm.Get_size():
             raise ValueError(f"root: {root} is none of the ranks 0 to {comm.Get_size() - 1}")
-        if partition.order != len(shape):
-            raise ValueError(
-                f"partition: of order {partition.order} ({partition}), but the input {list(shape)} has order "
-                f"{len(shape)}: each dimension lies along one of the partition"
-            )
+        self.check_order(shape)
         self.shape, self.reduction, self.root, self.all_reduce = shape, reduction, root, all_reduce
         self.dtype = dtype
         self.input_layout = Layout.cut(shape, partition, (None,) * len(shape) if cuts is None else cuts)
@@ -118,7 +113,7 @@ class Loss(DistributedModule):
         sums: torch.Tensor = apply(self.sum_parts, parts)
         if sums.numel() == 0:
             return sums.reshape(-1).to(self.dtype)
-        loss = sums[0] if len(sums) == 1 else sums[0] / sums[1]
+        loss = sums[0] if len(sums) == 1 else sums[0] / sums[1].detach()
         return loss.to(self.dtype)
 
 
@@ -130,14 +125,14 @@ class CrossEntropyLoss(Loss):
     index along P_c is 0, and of zero volume elsewhere. So is the loss with `reduction` "none". Logits (C,) with a target of
     order 0 are legal, as they are in torch; targets of class probabilities are not.
 
-    `weight` are the whole C weights, on every rank; a worker keeps those of its classes, as a buffer. The other arguments
-    are torch's, and those of :class:`Loss`.
+    `weight` are the C weights, a buffer that every rank has the whole of. The other arguments are torch's, and those of
+    :class:`Loss`.
 
     A mean divides by the sum of the weights of all targets but the ignored ones, over all ranks; of none it is NaN, as
-    torch's is. Whether targets are in bounds is agreed upon by all ranks before anything else.
+    torch's is.
 
     Raises `ValueError`, with torch's words, for weights that are not C, a label smoothing outside of [0, 1], and in a call
-    for targets out of bounds, whichever rank has them: the same on every rank.
+    for targets out of bounds, whichever rank has them: the same on every rank, and before anything else is sent.
     """
 
     weight: torch.Tensor | None
@@ -182,7 +177,6 @@ class CrossEntropyLoss(Loss):
                 f"tensor of shape: {list(weight.shape)}"
             )
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
-        self._weights = None if weight is None else weight.detach().clone().to(dtype)
         # Normwise: some ten roundings of logits and of their exponentials, in another order than torch's. What a loss and a
         # gradient are differences of is of the order of 1, with the lab's small integers, also where hardly anything is left.
         self.rounding, self.reach = 2.0**-44 if dtype == torch.float64 else 2.0**-17, 1.0
@@ -211,9 +205,9 @@ class CrossEntropyLoss(Loss):
         else:
             self.codomain = self.reduced_to(2 if reduction == "mean" else 1)
         self.domain = Space(Tensor(x, name), Tensor(targets, "int64", name="targets"))
-        self.own(
-            self.sequential(), {"weight": Layout((self.classes,), partition, [x.windows[along]], (along,))}
-        )
+        everyone = Partition((comm.Get_size(),))
+        whole = self._sequential(None if weight is None else weight.detach().to(dtype))
+        self.own(whole, {"weight": Layout((self.classes,), everyone, axes=(None,))})
 
     @classmethod
     def from_sequential(
@@ -224,8 +218,12 @@ class CrossEntropyLoss(Loss):
         input_shape: Sequence[int],
         **given: Any,
     ) -> Self:
-        """The distributed loss with the arguments of `module`; `given` are those that it has not, from `root` on."""
-        return cls(
+        """The distributed loss with the arguments of `module`; `given` are those that it has not, from `root` on.
+
+        Raises `ValueError` for a module of another class.
+        """
+        cls.check_sequential(module, nn.CrossEntropyLoss)
+        layer = cls(
             comm,
             partition,
             input_shape,
@@ -235,11 +233,15 @@ class CrossEntropyLoss(Loss):
             module.label_smoothing,
             **given,
         )
+        return layer.train(module.training)
 
     def sequential(self) -> nn.CrossEntropyLoss:
-        """`torch.nn.CrossEntropyLoss` with the same arguments."""
+        """`torch.nn.CrossEntropyLoss` with the same arguments, and a copy of the weights that the layer has now."""
+        return self._sequential(None if self.weight is None else self.weight.detach().clone())
+
+    def _sequential(self, weight: torch.Tensor | None) -> nn.CrossEntropyLoss:
         return nn.CrossEntropyLoss(
-            None if self._weights is None else self._weights.clone(),
+            weight,
             ignore_index=self.ignore_index,
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
@@ -247,7 +249,7 @@ class CrossEntropyLoss(Loss):
 
     def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The local tensor of the loss, from those of the logits and of the targets."""
-        self._agree(targets)
+        x, targets = self.check_inputs(x, targets)
         targets = self.spread_targets.forward(targets)
         active = self.partition.is_active(self.rank)
         if active:
@@ -270,16 +272,13 @@ class CrossEntropyLoss(Loss):
         stacked = torch.stack(parts)
         return self.reduced(stacked if active else stacked[:0])
 
-    def _agree(self, targets: torch.Tensor) -> None:
-        """Collective: raise on every rank if some target is out of bounds; of several, the largest, else the smallest."""
-        judged = targets.detach()[targets != self.ignore_index]
-        ends = np.full(2, _SMALLEST)
-        if judged.numel():
-            ends[:] = int(judged.max()), -max(int(judged.min()), _SMALLEST + 1)
-        largest, smallest = _maxima(self.comm, ends)
-        smallest = 0 if smallest == _SMALLEST else -smallest
-        if largest >= self.classes or smallest < 0:
-            raise ValueError(f"Target {largest if largest >= self.classes else smallest} is out of bounds.")
+    def _check_inputs(self, x: tuple[Any, ...]) -> None:
+        super()._check_inputs(x)
+        judged = x[1].detach()
+        judged = judged[judged != self.ignore_index]
+        wrong = judged[(judged < 0) | (judged >= self.classes)]
+        if wrong.numel():
+            raise ValueError(f"Target {int(wrong[0])} is out of bounds.")
 
     def _largest(self, x: torch.Tensor) -> torch.Tensor:
         """The largest logit of each place, over all workers that hold its classes."""
@@ -311,14 +310,13 @@ class CrossEntropyLoss(Loss):
         # Of what is no target here, or ignored, the outermost `where` lets no infinite cotangent through.
         index = torch.where(own, targets - start, 0)
         picked = x.gather(self.dim, index.unsqueeze(self.dim)).squeeze(self.dim)
-        weights = x.new_ones(()) if self.weight is None else self.weight[index]
+        own_weights = x.new_ones(stop - start) if self.weight is None else self.weight[start:stop]
+        weights = own_weights[index]
         losses = torch.where(own, (log_sums - picked) * weights, zero)
         if self.label_smoothing:
             differences = log_sums.unsqueeze(self.dim) - x
-            if self.weight is not None:
-                after = x.dim() - self.dim - 1
-                differences = differences * self.weight.reshape(-1, *(1,) * after)
-            even = torch.where(judged, differences.sum(self.dim), zero)
+            after = (1,) * (x.dim() - self.dim - 1)
+            even = torch.where(judged, (differences * own_weights.reshape(-1, *after)).sum(self.dim), zero)
             losses = (1 - self.label_smoothing) * losses + self.label_smoothing / self.classes * even
         return losses, torch.where(own, weights, zero)
 
@@ -366,8 +364,12 @@ class MSELoss(Loss):
     def from_sequential(
         cls, module: nn.MSELoss, comm: Any, partition: Partition, input_shape: Sequence[int], **given: Any
     ) -> Self:
-        """The distributed loss with the arguments of `module`; `given` are those that it has not, from `root` on."""
-        return cls(comm, partition, input_shape, module.reduction, **given)
+        """The distributed loss with the arguments of `module`; `given` are those that it has not, from `root` on.
+
+        Raises `ValueError` for a module of another class.
+        """
+        cls.check_sequential(module, nn.MSELoss)
+        return cls(comm, partition, input_shape, module.reduction, **given).train(module.training)
 
     def sequential(self) -> nn.MSELoss:
         """`torch.nn.MSELoss` with the same arguments."""
@@ -375,6 +377,7 @@ class MSELoss(Loss):
 
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The local tensor of the loss, from those of the input and of the target."""
+        x, target = self.check_inputs(x, target)
         losses: torch.Tensor = (x - target) ** 2
         if self.reduction == "none":
             return losses

@@ -21,6 +21,9 @@ from adjointlab.space import Space
 
 __all__ = ["Pointwise"]
 
+_SHARED = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
+"""Modules that draw one number for all elements of a channel, which may be cut."""
+
 
 class Pointwise(DistributedModule):
     """`function`, a module or a function of one tensor, over a tensor that lies in `layout`.
@@ -30,11 +33,13 @@ class Pointwise(DistributedModule):
 
     What a function is of the elements is tried out on eight of them, one at a time and all together, when the layer is
     made, and a module in evaluation mode; so dropout is legal, but every worker draws for itself, and not what the
-    sequential module does.
+    sequential module does. Give each worker another seed: with equal ones the same mask repeats along the cut.
 
     Raises `ValueError` for a function that changes the shape, or of which an element of the output depends on others of the
-    input (a softmax, a normalisation, a cumulative sum); and for a module with parameters or buffers, such as `PReLU`: their
-    gradient is a sum over all workers, and needs a layer that says where they lie and sums it.
+    input (a softmax, a normalisation, a cumulative sum); for dropout of whole channels (`Dropout1d`, `2d`, `3d`,
+    `FeatureAlphaDropout`); and for a module with parameters or buffers, such as `PReLU`: their gradient is a sum over all
+    workers, and needs a layer that says where they lie and sums it. In a call, on every rank, for a local tensor that is
+    not what `layout` says on some.
     """
 
     def __init__(
@@ -48,6 +53,12 @@ class Pointwise(DistributedModule):
     ) -> None:
         super().__init__(comm, layout.partition)
         if isinstance(function, nn.Module):
+            for module in function.modules():
+                if isinstance(module, _SHARED):
+                    raise ValueError(
+                        f"function: {type(module).__name__} draws one number for a whole channel, and workers that hold "
+                        "parts of a channel would draw different ones; Dropout and AlphaDropout draw one for each element"
+                    )
             owned = [
                 name for named in (function.named_parameters(), function.named_buffers()) for name, _ in named
             ]
@@ -68,11 +79,14 @@ class Pointwise(DistributedModule):
         self.codomain = Space(layout, dtype=dtype_name(made), name="y")
 
     def sequential(self) -> nn.Module:
-        """A module that applies the function."""
-        return self.function if isinstance(self.function, nn.Module) else _Applied(self.function)
+        """A module that applies the function: of a module, a copy."""
+        return (
+            copy.deepcopy(self.function) if isinstance(self.function, nn.Module) else _Applied(self.function)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
+        (x,) = self.check_inputs(x)
         if x.numel() == 0:
             return connected(x.to(self.made_dtype), x)
         return self.function(x)

@@ -22,7 +22,8 @@ from torch import nn
 from torch.nn import functional
 
 from adjointlab.layers.differentiable import carried
-from adjointlab.layers.distributed import DistributedModule, connected, dtype_name
+from adjointlab.layers.distributed import DistributedModule, dtype_name, of_nothing
+from adjointlab.layers.sizes import Sides, each, times
 from adjointlab.layout import Layout, Window
 from adjointlab.partition import Partition
 from adjointlab.primitives.halo_exchange import HaloExchange
@@ -40,8 +41,6 @@ __all__ = [
     "MaxPooling",
     "Pooling",
 ]
-
-Sides = int | Sequence[int]
 
 
 class Pooling(DistributedModule):
@@ -77,10 +76,12 @@ class Pooling(DistributedModule):
     ) -> None:
         super().__init__(comm, partition)
         shape, dims = tuple(input_shape), self.dims
-        self.kernel_size = _each(self.module, "kernel_size", kernel_size, dims)
-        self.stride = self.kernel_size if stride is None else _each(self.module, "stride", stride, dims)
-        self.padding = _each(self.module, "padding", padding, dims)
-        self.dilation = _each(self.module, "dilation", dilation, dims)
+        self.kernel_size = each("kernel_size", kernel_size, dims)
+        if stride is None or (isinstance(stride, Sequence) and not stride):
+            stride = self.kernel_size
+        self.stride = each("stride", stride, dims)
+        self.padding = each("padding", padding, dims)
+        self.dilation = each("dilation", dilation, dims)
         self.ceil_mode = ceil_mode
         self._check_input(shape)
         self._check_window()
@@ -89,8 +90,8 @@ class Pooling(DistributedModule):
         lengths = tuple(map(self._length, range(dims), sides))
         if min(lengths) < 1:
             raise ValueError(
-                f"Given input size: ({_times(shape[-dims - 1 :])}). Calculated output size: "
-                f"({_times((shape[-dims - 1], *lengths))}). Output size is too small"
+                f"Given input size: ({times(shape[-dims - 1 :])}). Calculated output size: "
+                f"({times((shape[-dims - 1], *lengths))}). Output size is too small"
             )
         name = dtype_name(dtype or torch.get_default_dtype())
         x = Layout(shape, partition)
@@ -140,16 +141,16 @@ class Pooling(DistributedModule):
         input_shape: Sequence[int],
         dtype: torch.dtype | None = None,
     ) -> Self:
-        """The distributed layer with the arguments of `module`, for inputs of element type `dtype`."""
+        """The distributed layer with the arguments of `module`, in its mode, for inputs of element type `dtype`.
+
+        Raises `ValueError` for a module of another class.
+        """
+        cls.check_sequential(module, cls.module)
         given = {name: getattr(module, name) for name in cls.names}
-        return cls(comm, partition, input_shape, **given, dtype=dtype)
+        return cls(comm, partition, input_shape, **given, dtype=dtype).train(module.training)
 
     def _has_outputs(self, x: torch.Tensor) -> bool:
         return 0 not in (*self.made, x.numel())
-
-    def _nothing(self, x: torch.Tensor) -> torch.Tensor:
-        """The output of a worker that has none: a place in the graph."""
-        return connected(x.new_zeros(self.made), x)
 
     def _length(self, dim: int, side: int) -> int:
         """How many windows there are. With ceil_mode the last may be in part beyond the padding, but starts before it."""
@@ -171,11 +172,7 @@ class Pooling(DistributedModule):
                 "Expected input's non-batch dimensions to have positive length, but input has a shape of "
                 f"{list(shape)}"
             )
-        if self.partition.order != len(shape):
-            raise ValueError(
-                f"partition: of order {self.partition.order} ({self.partition}), but the input {list(shape)} has order "
-                f"{len(shape)}: each dimension lies along one of the partition"
-            )
+        self.check_order(shape)
 
     def _check_window(self) -> None:
         for what, values in (
@@ -184,7 +181,7 @@ class Pooling(DistributedModule):
             ("dilation", self.dilation),
         ):
             if min(values) < 1:
-                raise ValueError(f"{what} should be greater than zero, but got {_times(values)}")
+                raise ValueError(f"{what} should be greater than zero, but got {times(values)}")
         for padding, kernel in zip(self.padding, self.kernel_size, strict=True):
             if padding < 0:
                 raise ValueError(f"pad must be non-negative, but got pad: {padding}")
@@ -234,11 +231,16 @@ class MaxPooling(Pooling):
             self.codomain = Space(y, Tensor(y.layout, "int64", name="indices"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """The local tensor of y, from that of x; with `return_indices` (y, indices)."""
+        """The local tensor of y, from that of x; with `return_indices` (y, indices).
+
+        Raises `ValueError` on every rank where one of them has a tensor of another shape or element type.
+        """
+        (x,) = self.check_inputs(x)
         x = carried(self.exchange, x)
+        pool: Any = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[self.dims - 1]
         if not self._has_outputs(x):
-            y, indices = self._nothing(x), x.new_zeros(self.made, dtype=torch.int64)
-            return (y, indices) if self.return_indices else y
+            y = of_nothing(self.made, lambda zero: pool(zero, 1), x)
+            return (y, y.new_zeros(self.made, dtype=torch.int64)) if self.return_indices else y
         # On the left the padding is torch's own, which is never chosen: of a window that holds nothing but -∞, the first
         # element of the tensor is. On the right there is as much of it, and -∞ for the rest, which never comes first.
         # A dilated window can miss a tensor that is smaller than its gaps; torch then chooses an element beyond the
@@ -250,7 +252,6 @@ class MaxPooling(Pooling):
         ]
         if any(right):
             x = functional.pad(x, [side for after in reversed(right) for side in (0, after)], value=-math.inf)
-        pool: Any = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[self.dims - 1]
         if not self.return_indices:
             return self._without_excess(pool(x, self.kernel_size, self.stride, left, self.dilation))
         y, indices = pool(x, self.kernel_size, self.stride, left, self.dilation, return_indices=True)
@@ -330,8 +331,8 @@ class AveragePooling(Pooling):
             counts[0] = [divisor_override] * len(counts[0])
         element = getattr(torch, self.domain.tensors[0].dtype)
         count = torch.ones((), dtype=element)
-        for each, (first, last) in zip(counts, self.outputs, strict=True):
-            count = count[..., None] * torch.tensor(each[first:last], dtype=element)
+        for along, (first, last) in zip(counts, self.outputs, strict=True):
+            count = count[..., None] * torch.tensor(along[first:last], dtype=element)
         self.register_buffer("count", count, persistent=False)
         if any(abs(c).bit_count() != 1 for each in counts for c in each):
             # A quotient is rounded, and a gradient is the sum of as many as there are windows over an element, in
@@ -340,20 +341,27 @@ class AveragePooling(Pooling):
             self.rounding, self.reach = 8 * seen * torch.finfo(element).eps, 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor of y, from that of x."""
+        """The local tensor of y, from that of x.
+
+        Raises `ValueError` on every rank where one of them has a tensor of another shape or element type.
+        """
+        (x,) = self.check_inputs(x)
         x = carried(self.exchange, x)
-        if not self._has_outputs(x):
-            return self._nothing(x)
-        if self.dims == 3:
-            y = functional.avg_pool3d(x, self.kernel_size, self.stride, divisor_override=1)
-        elif self.dims == 2:
-            y = functional.avg_pool2d(x, self.kernel_size, self.stride, divisor_override=1)
-        else:  # in one dimension torch takes no divisor
-            plane = x.unsqueeze(-2)
-            y = functional.avg_pool2d(
-                plane, (1, *self.kernel_size), (1, *self.stride), divisor_override=1
-            ).squeeze(-2)
+        if self._has_outputs(x):
+            y = self._sums(x, self.kernel_size, self.stride)
+        else:
+            y = of_nothing(self.made, lambda zero: self._sums(zero, *((1,) * self.dims,) * 2), x)
         return y / self.count
+
+    def _sums(self, x: torch.Tensor, kernel: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+        """Of the elements in each window."""
+        if self.dims == 3:
+            return functional.avg_pool3d(x, kernel, stride, divisor_override=1)
+        if self.dims == 2:
+            return functional.avg_pool2d(x, kernel, stride, divisor_override=1)
+        # In one dimension torch takes no divisor.
+        plane = x.unsqueeze(-2)
+        return functional.avg_pool2d(plane, (1, *kernel), (1, *stride), divisor_override=1).squeeze(-2)
 
     def _counts(self, dim: int, side: int) -> list[int]:
         """The number of elements that each output of a dimension counts."""
@@ -435,17 +443,3 @@ def _filled(geometry: HaloGeometry) -> Layout:
         for dim, each in enumerate(geometry.window.windows)
     ]
     return Layout(bulk.shape, bulk.partition, windows, bulk.axes)
-
-
-def _each(module: Any, name: str, value: Sides, dims: int) -> tuple[int, ...]:
-    given = (value,) if isinstance(value, int) else tuple(value)
-    if len(given) not in (1, dims):
-        ints = ("one int", "two ints", "three ints")[dims - 1]
-        raise ValueError(
-            f"{module.__name__}: {name} must either be a single int, or a tuple of {ints}, not {given}"
-        )
-    return given * dims if len(given) == 1 else given
-
-
-def _times(sides: Sequence[int]) -> str:
-    return "x".join(map(str, sides))

@@ -27,7 +27,7 @@ class Repartition(DistributedModule):
     Such as ``Repartition(comm, first.codomain.tensors[0].layout, second.domain.tensors[0].layout)``. A rank that is in one
     of the partitions only takes, or returns, a tensor of zero volume. `types` and `target_types` are local types, as those
     of :class:`adjointlab.primitives.repartition.Repartition`, which says what is legal and raises `ValueError` for
-    what is not.
+    what is not. A call raises `ValueError` on every rank for a local tensor that is not what `layout` says on some.
     """
 
     def __init__(
@@ -53,5 +53,6 @@ class Repartition(DistributedModule):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
+        (x,) = self.check_inputs(x)
         result: torch.Tensor = apply(self.move, x)
         return result

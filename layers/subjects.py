@@ -49,7 +49,7 @@ def _sequential_linear(
     return torch.nn.Linear(in_features, out_features, bias, dtype=getattr(torch, dtype))
 
 
-@subject(layer=_linear, sequential=_sequential_linear, name="Linear")
+@subject(layer=_linear, sequential=_sequential_linear, twice_differentiable=True, name="Linear")
 def linears(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """Any leading dimensions, cut or not; features cut along both dimensions of the weight; fewer features than workers."""
     lead = draw(st.integers(0, 2))
@@ -78,7 +78,9 @@ def _sequential_convolution(
     return convolution if even else Padded(convolution, padding, arguments["padding_mode"])
 
 
-@subject(layer=_convolution, sequential=_sequential_convolution, name="Convolution")
+@subject(
+    layer=_convolution, sequential=_sequential_convolution, twice_differentiable=True, name="Convolution"
+)
 def convolutions(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """One to three dimensions; batch, channels and features cut; kernels with all that torch lets them have."""
     dims = draw(st.integers(1, 3))
@@ -175,7 +177,13 @@ def _negative(x: torch.Tensor) -> tuple[torch.Tensor]:
     return (x - 5,)
 
 
-@subject(layer=_max_pool, sequential=_sequential_max_pool, prepare=_negative, name="MaxPooling")
+@subject(
+    layer=_max_pool,
+    sequential=_sequential_max_pool,
+    prepare=_negative,
+    twice_differentiable=True,
+    name="MaxPooling",
+)
 def max_pools(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """One to three dimensions, with dilation, or with the indices; negative data, with many equal ones."""
     arguments = _pooling_arguments(draw, ranks, draw(st.integers(1, 3)), dilated=True)
@@ -193,7 +201,9 @@ def _sequential_average_pool(
     return module(**arguments)  # type: ignore[no-any-return]
 
 
-@subject(layer=_average_pool, sequential=_sequential_average_pool, name="AveragePooling")
+@subject(
+    layer=_average_pool, sequential=_sequential_average_pool, twice_differentiable=True, name="AveragePooling"
+)
 def average_pools(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """One to three dimensions, and every way to count; often with divisors that keep the arithmetic exact."""
     dims = draw(st.integers(1, 3))
@@ -229,7 +239,9 @@ def _sequential_batch_norm(
     return module
 
 
-@subject(layer=_batch_norm, sequential=_sequential_batch_norm, name="BatchNormalisation")
+@subject(
+    layer=_batch_norm, sequential=_sequential_batch_norm, twice_differentiable=True, name="BatchNormalisation"
+)
 def batch_norms(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """Inputs of order two to five, cut in any dimension; training and evaluation; batches of one, or of none."""
     order = draw(st.integers(2, 5))
@@ -325,7 +337,12 @@ def _loss_arguments(draw: DrawFn, ranks: int, shape: tuple[int, ...], reduction:
     }
 
 
-@subject(layer=_cross_entropy, sequential=_sequential_cross_entropy, name="CrossEntropyLoss")
+@subject(
+    layer=_cross_entropy,
+    sequential=_sequential_cross_entropy,
+    twice_differentiable=True,
+    name="CrossEntropyLoss",
+)
 def cross_entropies(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """Logits of order one to four, cut anywhere; weights, smoothing, ignored targets, of a class too; batches down to
     one, and none where the loss is a number even so.
@@ -353,7 +370,12 @@ def _sequential_mean_squared_error(*, reduction: str, **_: Any) -> torch.nn.Modu
     return torch.nn.MSELoss(reduction=reduction)
 
 
-@subject(layer=_mean_squared_error, sequential=_sequential_mean_squared_error, name="MSELoss")
+@subject(
+    layer=_mean_squared_error,
+    sequential=_sequential_mean_squared_error,
+    twice_differentiable=True,
+    name="MSELoss",
+)
 def mean_squared_errors(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """Tensors of order zero to four in any cut; of a mean, with an element at least."""
     reduction = draw(st.sampled_from(Loss.reduction_names))
@@ -371,7 +393,7 @@ def _sequential_flatten(*, start_dim: int, end_dim: int, **_: Any) -> torch.nn.M
     return torch.nn.Flatten(start_dim, end_dim)
 
 
-@subject(layer=_flatten, sequential=_sequential_flatten, name="Flatten")
+@subject(layer=_flatten, sequential=_sequential_flatten, twice_differentiable=True, name="Flatten")
 def flattens(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """Any range of dimensions, counted from both ends, in any cut; the output where it is, or in any other layout."""
     shape = draw(strategies.shapes(draw(st.sampled_from((2, 3, 4, 5, 1, 0)))))
@@ -414,7 +436,7 @@ def _shared(draw: DrawFn, ranks: int, shape: tuple[int, ...]) -> tuple[Layout, t
     return Layout.cut(shape, partition, ends, axes), types
 
 
-@subject(layer=_repartition, sequential=_identity, name="RepartitionLayer")
+@subject(layer=_repartition, sequential=_identity, twice_differentiable=True, name="RepartitionLayer")
 def repartition_layers(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """Any cut to any cut, over other workers in another order; copies of each local type."""
     shape = draw(strategies.shapes(draw(st.sampled_from((1, 2, 3, 4, 0)))))
@@ -460,7 +482,7 @@ def _sequential_pointwise(*, function: str, **_: Any) -> torch.nn.Module:
     return _POINTWISE[function]()
 
 
-@subject(layer=_pointwise, sequential=_sequential_pointwise, name="Pointwise")
+@subject(layer=_pointwise, sequential=_sequential_pointwise, twice_differentiable=True, name="Pointwise")
 def pointwise_layers(draw: DrawFn, ranks: int) -> dict[str, Any]:
     """Activations, one of them in place, and dropout that is not training, over tensors in any cut."""
     function = draw(st.sampled_from(tuple(_POINTWISE)))

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from adjointlab.layout import Layout
 from adjointlab.operator import LinearOperator
-from adjointlab.primitives.broadcast_rules import check_ranks
 from adjointlab.primitives.segmented_collectives import InSegment
 from adjointlab.primitives.segments import (
     all_gather_steps,
@@ -26,6 +25,7 @@ from adjointlab.primitives.segments import (
     tensors,
     wide_layout,
 )
+from adjointlab.primitives.validation import check_layout
 from adjointlab.program import Program, buffers
 from adjointlab.space import LocalType, Space
 
@@ -64,7 +64,7 @@ class AllGather(LinearOperator):
         types: Sequence[LocalType | str] = (),
         copies: Literal["varying", "replicated", "invariant"] = "varying",
     ) -> None:
-        check_ranks("layout", layout.partition, comm.Get_size())
+        check_layout("layout", layout, comm.Get_size())
         axis = axis_of_cut(layout, dim)
         kind = kind_of("copies", copies, ("varying", "replicated", "invariant"))
         x, y = tensors(layout, wide_layout(layout, dim), axis, dtype, types, kind, ("x", "y"))

@@ -16,11 +16,12 @@ from adjointlab import arrays
 from adjointlab.arguments import check_argument
 from adjointlab.layout import Layout
 from adjointlab.operator import LinearOperator
+from adjointlab.partition import integers
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast import broadcast_steps
-from adjointlab.primitives.broadcast_rules import check_ranks
 from adjointlab.primitives.collectives import result_array, sum_into
 from adjointlab.primitives.sum_reduce import sum_reduce_steps
+from adjointlab.primitives.validation import check_layout
 from adjointlab.program import Buffer, Generator, Program, buffers
 from adjointlab.space import Space, Tensor
 
@@ -43,8 +44,8 @@ class AllSumReduce(LinearOperator):
     batched = True
 
     def __init__(self, comm: Any, layout: Layout, dims: Iterable[int], *, dtype: str = "float64") -> None:
-        check_ranks("layout", layout.partition, comm.Get_size())
-        along = tuple(dims)
+        check_layout("layout", layout, comm.Get_size())
+        along = integers("dims", dims)
         self.groups = layout.partition.subpartitions(along)
         if cut := [dim for dim in along if not layout.copied[dim]]:
             raise ValueError(

@@ -66,7 +66,12 @@ def assignment(
     stand more than once, and for summands along a dimension that the tensor is distributed over; `TypeError` for what is
     no integer.
     """
-    given = tuple(integers(name, axes) for axes in dims)
+    try:
+        given = tuple(integers(name, axes) for axes in tuple(dims))
+    except TypeError:
+        raise TypeError(
+            f"{name}: {dims!r} is not a list of grid dimensions for each dimension of the tensor"
+        ) from None
     along = tuple(sorted(integers("partial", summed)))
     if len(given) != order:
         raise ValueError(

@@ -16,6 +16,7 @@ from adjointlab.operator import LinearOperator
 from adjointlab.partition import Partition
 from adjointlab.primitives.broadcast_rules import broadcast_pattern, check_ranks, copied_layout
 from adjointlab.primitives.collectives import OneToMany
+from adjointlab.primitives.validation import check_layout
 from adjointlab.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
 from adjointlab.space import Space
 
@@ -63,7 +64,7 @@ class Broadcast(LinearOperator):
         transpose_dest: bool = False,
         preserve_batch: bool = True,
     ) -> None:
-        check_ranks("layout", layout.partition, comm.Get_size())
+        check_layout("layout", layout, comm.Get_size())
         check_ranks("partition", partition, comm.Get_size())
         pattern = broadcast_pattern(
             layout.partition, partition, transpose_one=transpose_src, transpose_many=transpose_dest

@@ -114,7 +114,9 @@ def broadcast_pattern(
 
 
 def check_ranks(name: str, partition: Partition, size: int) -> None:
-    """Raise `ValueError` for a partition that uses ranks beyond a communicator of `size` ranks."""
+    """Raise `ValueError` for a partition that uses ranks beyond a communicator of `size` ranks, `TypeError` for none."""
+    if not isinstance(partition, Partition):
+        raise TypeError(f"{name}: {partition!r} is no Partition")
     if max(partition.ranks) >= size:
         beyond = sorted(rank for rank in partition.ranks if rank >= size)
         raise ValueError(

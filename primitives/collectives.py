@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from adjointlab import arrays
-from adjointlab.arguments import check_argument
+from adjointlab.arguments import check_argument, check_out
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast_rules import BroadcastPattern, Group
 from adjointlab.space import Tensor
@@ -124,12 +124,12 @@ class OneToMany:
 def result_array(tensor: Tensor, argument: Any, out: Any, rank: int, batch: tuple[int, ...] = ()) -> Any:
     """Where the local tensor of `tensor` goes: fresh memory in the library of `argument`, or `out`.
 
-    `batch` is what :func:`adjointlab.arguments.check_argument` said of the argument. Raises `ValueError` for an `out` that is not such a local tensor, or not in row-major order.
+    `batch` is what :func:`adjointlab.arguments.check_argument` said of the argument. Raises `ValueError` for an `out`
+    that :func:`adjointlab.arguments.check_out` refuses, or that is not in row-major order.
     """
     if out is None:
         return arrays.empty((*tensor.layout.local_shape(rank), *batch), tensor.dtype, argument)
-    if check_argument(tensor, out, rank, "out") != batch:
-        raise ValueError(f"out: shape {tuple(out.shape)} on rank {rank}, but the argument is a batch {batch}")
+    check_out(tensor, out, (argument,), rank, batch)
     if not arrays.is_row_major(out):
         raise ValueError(
             f"out: an array on rank {rank} is not in row-major order, so nothing can be received into it"

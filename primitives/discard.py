@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from adjointlab.layout import Layout
 from adjointlab.operator import LinearOperator
-from adjointlab.primitives.broadcast_rules import check_ranks
 from adjointlab.primitives.segmented_collectives import InSegment
 from adjointlab.primitives.segments import (
     all_gather_steps,
@@ -25,6 +24,7 @@ from adjointlab.primitives.segments import (
     segments,
     tensors,
 )
+from adjointlab.primitives.validation import check_layout
 from adjointlab.program import Program, buffers
 from adjointlab.space import LocalType, Space
 
@@ -66,8 +66,8 @@ class Discard(LinearOperator):
         types: Sequence[LocalType | str] = (),
         copies: Literal["varying", "replicated", "invariant"] = "varying",
     ) -> None:
-        check_ranks("layout", layout.partition, comm.Get_size())
-        narrow = narrow_layout(layout, dim, along, None if cut is None else tuple(cut))
+        check_layout("layout", layout, comm.Get_size())
+        narrow = narrow_layout(layout, dim, along, cut)
         kind = kind_of("copies", copies, ("varying", "replicated", "invariant"))
         y, x = tensors(narrow, layout, along, dtype, types, kind, ("y", "x"))
         self.comm, self.dim = comm, dim

@@ -1,13 +1,14 @@
 """Every case of the built-in primitives up to a bound, for ``adjointlab exhaust``, from the small to the large.
 
-Element types and memory orders are not listed: what moves does not depend on them. Partitions use the ranks from 0 on
-where they stand alone; where two partitions meet, the second one lies on any ranks in any order.
+Element types, memory orders and batches are not listed: what moves does not depend on them. Partitions use the ranks from
+0 on where nothing else is said; where two partitions meet, the second one lies on any ranks in any order. What each list has
+is said in ``docs/primitives.md``, and so is what it has not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations_with_replacement, permutations, product
+from itertools import combinations_with_replacement, pairwise, permutations, product
 from math import prod
 from typing import Any
 
@@ -99,15 +100,18 @@ def memory_operations_in_both_forms(*, ranks: int = 3, order: int = 2, side: int
 
 
 def repartitions(*, ranks: int = 3, order: int = 2, side: int = 2) -> Iterator[Case]:
-    """Every cut to every cut, and for tensors of order 1 every local type of copies, and every window in the target.
+    """Every cut to every cut; for tensors of order 1 every window in the target; and every local type of copies.
 
-    On one rank more, a scalar with copies of every local type along both dimensions of either grid.
+    Copies lie along one more dimension of either grid: tensors of order d on ``ranks + 1 - d`` ranks at most. Those of a
+    scalar lie along both dimensions of either grid, on ``ranks + 1`` ranks.
     """
     for world in range(1, ranks + 1):
         for dims in range(1, order + 1):
             for source, target in _pairs(world, dims):
                 for shape in shapes(dims, side):
-                    for ends, new_ends in product(_all_cuts(shape, source), _all_cuts(shape, target)):
+                    for ends, new_ends in product(
+                        _all_cuts(shape, source.shape), _all_cuts(shape, target.shape)
+                    ):
                         yield (
                             world,
                             {
@@ -115,7 +119,8 @@ def repartitions(*, ranks: int = 3, order: int = 2, side: int = 2) -> Iterator[C
                                 "target": Layout.cut(shape, target, new_ends),
                             },
                         )
-        yield from _between_copies(world, side)
+            if world + dims <= ranks + 1:
+                yield from _between_copies(world, dims, side)
         yield from _onto_windows(world, side)
     yield from _between_scalars(ranks + 1)
 
@@ -133,91 +138,139 @@ def gathers(*, ranks: int = 4, order: int = 2, side: int = 3) -> Iterator[Case]:
     yield from scatters(ranks=ranks, order=order, side=side)
 
 
-def all_gathers(*, ranks: int = 4, order: int = 3, side: int = 2) -> Iterator[Case]:
-    """Every dimension of every cut, for each local type of the copies."""
-    for grid in grids(ranks, order):
-        for layout in layouts(Partition(grid), side):
-            for dim, copies in product(range(len(grid)), ("varying", "replicated", "invariant")):
-                yield prod(grid), {"layout": layout, "dim": dim, "copies": copies}
+def all_gathers(*, ranks: int = 4, order: int = 3, side: int = 2, permuted: int = 3) -> Iterator[Case]:
+    """Every dimension of every cut, for each local type of the copies; on lines of workers in any order too."""
+    for world, partition in _placed(ranks, order, permuted):
+        for layout in layouts(partition, side):
+            for dim, copies in product(range(partition.order), ("varying", "replicated", "invariant")):
+                yield world, {"layout": layout, "dim": dim, "copies": copies}
 
 
-def reduce_scatters(*, ranks: int = 4, order: int = 3, side: int = 2) -> Iterator[Case]:
+def reduce_scatters(*, ranks: int = 4, order: int = 3, side: int = 2, permuted: int = 3) -> Iterator[Case]:
     """Every dimension that is whole on all workers of some dimension of the grid, cut in every way."""
-    for size, parameters in _whole(ranks, order, side):
+    for world, parameters in _whole(ranks, order, side, permuted):
         for summands in ("varying", "partial"):
-            yield size, {**parameters, "summands": summands}
+            yield world, {**parameters, "summands": summands}
 
 
-def discards(*, ranks: int = 4, order: int = 3, side: int = 2) -> Iterator[Case]:
+def discards(*, ranks: int = 4, order: int = 3, side: int = 2, permuted: int = 3) -> Iterator[Case]:
     """The same dimensions, for each local type of what is cut."""
-    for size, parameters in _whole(ranks, order, side):
+    for world, parameters in _whole(ranks, order, side, permuted):
         for copies in ("varying", "replicated", "invariant"):
-            yield size, {**parameters, "copies": copies}
+            yield world, {**parameters, "copies": copies}
 
 
-def _whole(ranks: int, order: int, side: int) -> Iterator[Case]:
+def _whole(ranks: int, order: int, side: int, permuted: int) -> Iterator[Case]:
     """Tensors that are whole in one dimension, the workers along one dimension of the grid, and the cut to come."""
-    for grid in grids(ranks, order):
-        partition = Partition(grid)
-        for along in range(len(grid)):
-            others = [axis for axis in range(len(grid)) if axis != along]
+    for world, partition in _placed(ranks, order, permuted):
+        for along in range(partition.order):
+            others = [axis for axis in range(partition.order) if axis != along]
             for laid in layouts(partition, side, along=others):
                 for dim, length in product(range(len(others) + 1), range(side + 1)):
                     shape = (*laid.shape[:dim], length, *laid.shape[dim:])
                     windows = (*laid.windows[:dim], ((0, length),), *laid.windows[dim:])
                     axes = (*laid.axes[:dim], None, *laid.axes[dim:])
                     layout = Layout(shape, partition, windows, axes)
-                    for cut in cuts(length, grid[along]):
-                        yield prod(grid), {"layout": layout, "dim": dim, "along": along, "cut": cut}
+                    for cut in cuts(length, partition.shape[along]):
+                        yield world, {"layout": layout, "dim": dim, "along": along, "cut": cut}
 
 
 def halo_exchanges(
-    *, ranks: int = 4, side: int = 6, kernel: int = 3, stride: int = 3, dilation: int = 2
+    *,
+    ranks: int = 4,
+    side: int = 6,
+    kernel: int = 3,
+    stride: int = 3,
+    dilation: int = 2,
+    free: int = 3,
+    side2: int = 3,
+    kernel2: int = 2,
+    stride2: int = 2,
+    side3: int = 2,
+    kernel3: int = 2,
+    ring2: int = 2,
 ) -> Iterator[Case]:
     """Order 1: the windows of every kernel, padding left and right, and cut; every window of small tensors, periodic too.
 
-    Orders 2 and 3: the windows of kernels of size 1 and 2 in every dimension, on every grid. Kernels that need the same
-    windows are one case.
+    Orders 2 and 3, whose bounds end in 2 and 3: the windows of kernels of one size, stride and padding for each dimension,
+    without dilation, on every grid. Of order 2, halos of width 0 and 1 around the dimensions that are periodic too. `free`
+    and `ring2` are sides. Kernels that need the same windows are one case.
     """
     listed = set()
-    for size, dims in _any_windows(min(ranks, 3), min(side, 3)):
+    for size, dims in _any_windows(min(ranks, 3), free):
         listed.add((dims["layout"], dims["windows"]))
         yield size, dims
     for workers in range(1, ranks + 1):
-        line = Partition((workers,))
-        for length, ends, held in _situations(workers, side, kernel, stride, dilation, least=0):
-            layout = Layout.cut((length,), line, [ends])
-            needed = Layout((length,), line, [held])
-            if (layout, needed) not in listed:
-                yield workers, {"layout": layout, "windows": needed, "periodic": ()}
-    for order, longest, steps in ((2, 3, 2), (3, 2, 1)):
-        for grid in grids(ranks, order):
-            if len(grid) != order:
-                continue
-            along = [
-                _situations(workers, min(longest, side), min(kernel, 2), min(stride, steps), 1, least=1)
-                for workers in grid
-            ]
-            for situation in product(*along):
-                shape, partition = [length for length, _, _ in situation], Partition(grid)
-                layout = Layout.cut(shape, partition, [ends for _, ends, _ in situation])
-                needed = Layout(shape, partition, [held for _, _, held in situation])
-                yield prod(grid), {"layout": layout, "windows": needed, "periodic": ()}
+        for situation in _situations(workers, side, kernel, stride, dilation, least=0):
+            case = _exchange((workers,), [situation])
+            if (case["layout"], case["windows"]) not in listed:
+                yield workers, case
+    for order, longest, widest, steps in ((2, side2, kernel2, stride2), (3, side3, kernel3, 1)):
+        for grid in _grids_of(ranks, order):
+            along = [_situations(workers, longest, widest, steps, 1, least=1) for workers in grid]
+            for situations in product(*along):
+                yield prod(grid), _exchange(grid, situations)
+    for grid in _grids_of(ranks, 2):
+        for situations in product(*(_rings(workers, ring2) for workers in grid)):
+            for periodic in ((0,), (1,), (0, 1)):
+                yield prod(grid), _exchange(grid, situations, periodic)
 
 
 def halo_exchanges_in_place(
-    *, ranks: int = 3, side: int = 6, kernel: int = 3, stride: int = 3, dilation: int = 2
+    *,
+    ranks: int = 3,
+    side: int = 6,
+    kernel: int = 3,
+    stride: int = 3,
+    dilation: int = 2,
+    free: int = 3,
+    side2: int = 3,
+    kernel2: int = 2,
+    stride2: int = 2,
+    side3: int = 2,
+    kernel3: int = 2,
+    ring2: int = 2,
 ) -> Iterator[Case]:
     """The same; the matrices are larger, as padded tensors are domain and codomain."""
-    yield from halo_exchanges(ranks=ranks, side=side, kernel=kernel, stride=stride, dilation=dilation)
+    yield from halo_exchanges(
+        ranks=ranks,
+        side=side,
+        kernel=kernel,
+        stride=stride,
+        dilation=dilation,
+        free=free,
+        side2=side2,
+        kernel2=kernel2,
+        stride2=stride2,
+        side3=side3,
+        kernel3=kernel3,
+        ring2=ring2,
+    )
+
+
+_Situation = tuple[int, tuple[int, ...], tuple[Window, ...]]
+"""Along one dimension: its length, its cut, and the windows."""
+
+
+def _exchange(
+    grid: Sequence[int], along: Iterable[_Situation], periodic: tuple[int, ...] = ()
+) -> dict[str, Any]:
+    """The arguments of an exchange with these situations along its dimensions."""
+    partition = Partition(grid)
+    shape, ends, held = zip(*along, strict=True)
+    return {
+        "layout": Layout.cut(shape, partition, ends),
+        "windows": Layout(shape, partition, held),
+        "periodic": periodic,
+    }
 
 
 def _situations(
     workers: int, side: int, kernel: int, stride: int, dilation: int, *, least: int
-) -> list[tuple[int, tuple[int, ...], tuple[Window, ...]]]:
-    """Along one dimension: its length, its cut, and the windows of some kernel that fits it; each once."""
+) -> list[_Situation]:
+    """The windows of some kernel that fits the dimension; each once."""
     line = Partition((workers,))
-    found: dict[tuple[int, tuple[int, ...], tuple[Window, ...]], None] = {}
+    found: dict[_Situation, None] = {}
     for length in range(least, side + 1):
         for ends in cuts(length, workers):
             layout = Layout.cut((length,), line, [ends])
@@ -234,8 +287,18 @@ def _situations(
     return list(found)
 
 
+def _rings(workers: int, side: int) -> list[_Situation]:
+    """Halos of width 0 and 1, left and right."""
+    return [
+        (length, ends, tuple((start - left, stop + right) for start, stop in pairwise(ends)))
+        for length in range(1, side + 1)
+        for ends in cuts(length, workers)
+        for left, right in product((0, 1), repeat=2)
+    ]
+
+
 def _any_windows(ranks: int, side: int) -> Iterator[Case]:
-    """Tensors of order 1 on one to three workers, with every window up to some elements beyond the tensor."""
+    """Tensors of order 1 with every window up to two elements beyond the tensor; on three workers one, and less long."""
     for workers in range(1, ranks + 1):
         longest, beyond = (side, 2) if workers < 3 else (min(side, 2), 1)
         for length in range(longest + 1):
@@ -295,6 +358,11 @@ def grids(ranks: int, order: int) -> Iterator[tuple[int, ...]]:
     yield from sorted(found, key=lambda grid: (prod(grid), len(grid)))
 
 
+def _grids_of(ranks: int, order: int) -> list[tuple[int, ...]]:
+    """Those of exactly `order` dimensions."""
+    return [grid for grid in grids(ranks, order) if len(grid) == order]
+
+
 def shapes(order: int, side: int) -> Iterator[tuple[int, ...]]:
     """Every tensor shape of `order` dimensions with sides from 0 to `side`, by the number of elements."""
     yield from sorted(product(range(side + 1), repeat=order), key=lambda shape: (prod(shape), shape))
@@ -323,9 +391,20 @@ def places(world: int, size: int) -> Iterator[tuple[int, ...]]:
     yield from permutations(range(world), size)
 
 
+def _placed(ranks: int, order: int, permuted: int) -> Iterator[tuple[int, Partition]]:
+    """Every grid on the ranks from 0 on; then every line of workers on any ranks of a world of `permuted`, in any order."""
+    still = [(prod(grid), Partition(grid)) for grid in grids(ranks, order)]
+    yield from still
+    for size in range(1, permuted + 1):
+        for place in places(permuted, size):
+            line = Partition((size,), place)
+            if (permuted, line) not in still:
+                yield permuted, line
+
+
 def _pairs(world: int, dims: int) -> Iterator[tuple[Partition, Partition]]:
     """Two grids of `dims` dimensions in a world: the first one in natural places, the second one in any."""
-    every = [grid for grid in grids(world, dims) if len(grid) == dims]
+    every = _grids_of(world, dims)
     for source, target in product(every, every):
         if prod(source) + prod(target) < world:
             continue  # some rank would take no part at all
@@ -333,8 +412,9 @@ def _pairs(world: int, dims: int) -> Iterator[tuple[Partition, Partition]]:
             yield Partition(source), Partition(target, place)
 
 
-def _all_cuts(shape: Sequence[int], partition: Partition) -> Iterator[tuple[tuple[int, ...], ...]]:
-    yield from product(*(cuts(length, parts) for length, parts in zip(shape, partition.shape, strict=True)))
+def _all_cuts(shape: Sequence[int], grid: Sequence[int]) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Along the first dimensions of the grid."""
+    yield from product(*(cuts(length, parts) for length, parts in zip(shape, grid, strict=False)))
 
 
 def _between_scalars(world: int) -> Iterator[Case]:
@@ -352,35 +432,39 @@ def _between_scalars(world: int) -> Iterator[Case]:
             )
 
 
-def _between_copies(world: int, side: int) -> Iterator[Case]:
-    """Tensors of order 1 with copies along a second dimension of either grid, in all their local types."""
+def _between_copies(world: int, dims: int, side: int) -> Iterator[Case]:
+    """Tensors with copies along a last dimension of either grid, in all their local types."""
     kinds = ("replicated", "partial", "invariant")
-    every = [grid for grid in grids(world, 2) if len(grid) == 2]
-    for one, other, length in product(every, every, range(side + 1)):
+    every, axes = _grids_of(world, dims + 1), range(dims)
+    for one, other, shape in product(every, every, shapes(dims, side)):
         if prod(one) + prod(other) < world:
             continue
         for place in places(world, prod(other)):
             source, target = Partition(one), Partition(other, place)
-            for ends, new_ends in product(cuts(length, one[0]), cuts(length, other[0])):
-                layout = Layout.cut((length,), source, [ends], [0])
-                arrival = Layout.cut((length,), target, [new_ends], [0])
+            for ends, new_ends in product(_all_cuts(shape, one), _all_cuts(shape, other)):
+                layout = Layout.cut(shape, source, ends, axes)
+                arrival = Layout.cut(shape, target, new_ends, axes)
                 for kind, new_kind in product(kinds, ("varying", *kinds)):
-                    types, target_types = ("varying", kind), ("varying", new_kind)
                     yield (
                         world,
-                        {"layout": layout, "target": arrival, "types": types, "target_types": target_types},
+                        {
+                            "layout": layout,
+                            "target": arrival,
+                            "types": (*["varying"] * dims, kind),
+                            "target_types": (*["varying"] * dims, new_kind),
+                        },
                     )
 
 
 def _onto_windows(world: int, side: int) -> Iterator[Case]:
-    """From every cut of a tensor of order 1 to every window up to one element beyond it, on one worker or two."""
+    """From every cut of a tensor of order 1 to every window up to one element beyond it, on one worker or two anywhere."""
     for length, parts, size in product(range(side + 1), range(1, world + 1), (1, 2)):
         if size > world or max(parts, size) < world:
             continue
-        for ends in cuts(length, parts):
+        for ends, place in product(cuts(length, parts), places(world, size)):
             layout = Layout.cut((length,), Partition((parts,)), [ends])
             for held in product(windows(length, 1), repeat=size):
-                target = Layout((length,), Partition((size,)), [held])
+                target = Layout((length,), Partition((size,), place), [held])
                 if target.ends(0) is None:  # cuts are listed already
                     yield world, {"layout": layout, "target": target}
 

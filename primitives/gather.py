@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from adjointlab.layout import Layout
-from adjointlab.partition import Partition
-from adjointlab.primitives.broadcast_rules import check_ranks
 from adjointlab.primitives.repartition import Repartition
+from adjointlab.primitives.validation import check_layout, worker
 from adjointlab.space import LocalType
 
 __all__ = ["Gather"]
@@ -36,7 +35,6 @@ class Gather(Repartition):
         dtype: str = "float64",
         types: Sequence[LocalType | str] = (),
     ) -> None:
-        one = Partition((1,) * layout.order, [root])
-        check_ranks("layout", layout.partition, comm.Get_size())
-        check_ranks("root", one, comm.Get_size())
+        check_layout("layout", layout, comm.Get_size())
+        one = worker("root", root, layout.order, comm.Get_size())
         super().__init__(comm, layout, Layout(layout.shape, one), dtype=dtype, types=types)

@@ -22,11 +22,12 @@ from adjointlab import arrays
 from adjointlab.arguments import check_argument
 from adjointlab.layout import Layout, Window
 from adjointlab.operator import LinearOperator
-from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.partition import integers
 from adjointlab.primitives.collectives import result_array
 from adjointlab.primitives.halo_geometry import halo_geometry
 from adjointlab.primitives.halo_phases import HaloPhases
 from adjointlab.primitives.halo_plan import halo_plan
+from adjointlab.primitives.validation import called, check_layout
 from adjointlab.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
 from adjointlab.space import Space
 
@@ -45,7 +46,8 @@ class HaloExchange(LinearOperator):
 
     ``forward(x)`` takes the local tensor of x and returns a fresh one of y, or `out` (row-major, sharing no memory with
     the argument); ``adjoint(y)`` sums back. A worker outside the partition returns a copy of its tensor of zero volume.
-    In each phase a pair of workers exchanges one message each way at most, and none where nothing is needed.
+    In each phase a pair of workers exchanges one message each way at most, and none where nothing is needed. Half
+    precisions are summed as they are: each addition of a halo is rounded.
 
     Raises `ValueError` for bulks that do not cut the tensor, for windows of another tensor or partition, for windows that
     no data can fill, for ranks beyond the communicator's, and in a call, before its first message, for a local tensor
@@ -64,8 +66,10 @@ class HaloExchange(LinearOperator):
         periodic: Iterable[int] = (),
         dtype: str = "float64",
     ) -> None:
-        self.geometry = halo_geometry(layout, windows, tuple(periodic))
-        check_ranks("layout", layout.partition, comm.Get_size())
+        check_layout("layout", layout, comm.Get_size())
+        check_layout("windows", windows, comm.Get_size())
+        with called(bulk="layout", window="windows"):
+            self.geometry = halo_geometry(layout, windows, integers("periodic", periodic))
         self.comm = comm
         self.domain = Space(layout, dtype=dtype, name="x")
         self.codomain = Space(windows, dtype=dtype, name="y")

@@ -16,15 +16,16 @@ from itertools import product
 from typing import Any
 
 from adjointlab import arrays
-from adjointlab.arguments import check_argument
+from adjointlab.arguments import check_argument, check_writable
 from adjointlab.layout import Layout, Window
 from adjointlab.operator import LinearOperator
-from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.partition import integers
 from adjointlab.primitives.collectives import result_array
 from adjointlab.primitives.halo_exchange import images
 from adjointlab.primitives.halo_geometry import halo_geometry
 from adjointlab.primitives.halo_phases import HaloPhases
 from adjointlab.primitives.halo_plan import halo_plan
+from adjointlab.primitives.validation import called, check_layout
 from adjointlab.program import Allocate, Buffer, Clear, Deallocate, Generator, Program, Region, buffers, copy
 from adjointlab.space import Space
 
@@ -41,7 +42,7 @@ class HaloExchangeInPlace(LinearOperator):
     ``forward_(x)`` and ``adjoint_(y)`` work in the memory of their argument, in any memory order, and return it; they
     need nothing beside it but the faces that travel. ``forward(x)`` and ``adjoint(y)`` do the same to a fresh copy, or in
     `out`: if that is the argument itself, in place, else row-major memory that shares none with it. A worker outside
-    the partition holds a tensor of zero volume.
+    the partition holds a tensor of zero volume. Half precisions are summed as they are: each addition of a halo is rounded.
 
     Raises `ValueError` for what HaloExchange does.
     """
@@ -58,10 +59,12 @@ class HaloExchangeInPlace(LinearOperator):
         periodic: Iterable[int] = (),
         dtype: str = "float64",
     ) -> None:
-        around = tuple(periodic)
-        self.bulk, padded = layout, halo_geometry(layout, windows, around).padded
+        check_layout("layout", layout, comm.Get_size())
+        check_layout("windows", windows, comm.Get_size())
+        around = integers("periodic", periodic)
+        with called(bulk="layout", window="windows"):
+            self.bulk, padded = layout, halo_geometry(layout, windows, around).padded
         self.geometry = halo_geometry(layout, padded, around)
-        check_ranks("layout", layout.partition, comm.Get_size())
         self.comm = comm
         self.domain = self.codomain = Space(padded, dtype=dtype, name="x")
         self.gain = self.fan_in = max(1, self.geometry.copies)
@@ -177,6 +180,7 @@ class HaloExchangeInPlace(LinearOperator):
     def forward_(self, x: Any) -> Any:
         """H in place: x with its halo overwritten."""
         batch = check_argument(self.domain.tensors[0], x, self._rank)
+        check_writable("x", x, self._rank)
         if self._phases is not None:
             self._phases.forward(self._bulk(x), x, batch)
         return x
@@ -184,6 +188,7 @@ class HaloExchangeInPlace(LinearOperator):
     def adjoint_(self, y: Any) -> Any:
         """H* in place: y with its halo added into the bulks of its owners and cleared."""
         batch = check_argument(self.codomain.tensors[0], y, self._rank)
+        check_writable("y", y, self._rank)
         if self._phases is not None:
             self._phases.adjoint(y, self._bulk(y), batch)
             self._clear_halo(y)

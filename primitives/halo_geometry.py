@@ -22,10 +22,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
+from numbers import Integral
+from operator import index
 from typing import NamedTuple
 
 from adjointlab.layout import Layout, Window
 from adjointlab.partition import integers
+from adjointlab.primitives.validation import called
 
 __all__ = ["HaloGeometry", "Piece", "halo_geometry"]
 
@@ -126,6 +129,7 @@ class HaloGeometry:
         Raises `ValueError` for a kernel size, stride or dilation below 1, for padding outside that range, and for a
         tensor that is smaller, with its padding, than the kernel.
         """
+        _check_bulk(bulk)
         order = bulk.order
         sizes = _each("kernel", kernel, order)
         strides, dilations = _each("stride", stride, order), _each("dilation", dilation, order)
@@ -151,7 +155,8 @@ class HaloGeometry:
                 )
             lengths.append((n + sum(pad) - d * (k - 1) - 1) // s + 1)
         cuts: Sequence[Sequence[int] | None] = [None] * order if output_cuts is None else output_cuts
-        output = Layout.cut(lengths, bulk.partition, cuts, bulk.axes)
+        with called(cuts="output_cuts"):
+            output = Layout.cut(lengths, bulk.partition, cuts, bulk.axes)
         windows = [
             [
                 (first * s - left, (last - 1) * s - left + d * (k - 1) + 1)
@@ -162,7 +167,7 @@ class HaloGeometry:
             for dim, (k, s, d, (left, _)) in enumerate(zip(sizes, strides, dilations, pads, strict=True))
         ]
         window = Layout(bulk.shape, bulk.partition, windows, bulk.axes)
-        return cls(bulk, window, output, tuple(periodic))
+        return cls(bulk, window, output, integers("periodic", periodic))
 
     @classmethod
     def from_widths(
@@ -181,22 +186,21 @@ class HaloGeometry:
         Raises `ValueError` for widths that nothing can fill, for widths that trim more than the bulk has, and for a
         number of widths that does not match the partition.
         """
-        pads, around = _paddings(padding, bulk.order), tuple(periodic)
-        if len(widths) != bulk.order:
+        _check_bulk(bulk)
+        pads, around = _paddings(padding, bulk.order), integers("periodic", periodic)
+        pairs = _widths(widths)
+        if len(pairs) != bulk.order:
             raise ValueError(
-                f"widths: a tensor of order {bulk.order} needs {bulk.order} lists of widths, not {len(widths)}"
+                f"widths: a tensor of order {bulk.order} needs {bulk.order} lists of widths, not {len(pairs)}"
             )
         windows: list[list[Window]] = []
-        for dim, (given, owned, n, pad) in enumerate(
-            zip(widths, bulk.windows, bulk.shape, pads, strict=True)
-        ):
+        for dim, (given, owned, n, pad) in enumerate(zip(pairs, bulk.windows, bulk.shape, pads, strict=True)):
             if len(given) != len(owned):
                 raise ValueError(
                     f"widths: dimension {dim} lies along {len(owned)} workers, but has widths for {len(given)}"
                 )
             windows.append([])
-            for worker, ((start, stop), pair) in enumerate(zip(owned, given, strict=True)):
-                left, right = integers("widths", pair)
+            for worker, ((start, stop), (left, right)) in enumerate(zip(owned, given, strict=True)):
                 if stop + right < start - left:
                     raise ValueError(
                         f"widths: ({left}, {right}) of worker {worker} in dimension {dim} trim more than its bulk "
@@ -326,7 +330,7 @@ def _check_beside(name: str, layout: object, bulk: Layout) -> None:
 
 
 def _each(name: str, value: int | Sequence[int], order: int) -> tuple[int, ...]:
-    entries = (value,) * order if isinstance(value, int) else integers(name, value)
+    entries = integers(name, (value,) * order if isinstance(value, Integral) else value)
     if len(entries) != order:
         raise ValueError(
             f"{name}: {entries} for a tensor of order {order}; give one value for each dimension"
@@ -335,18 +339,30 @@ def _each(name: str, value: int | Sequence[int], order: int) -> tuple[int, ...]:
 
 
 def _paddings(padding: int | Sequence[int | Sequence[int]], order: int) -> tuple[Pair, ...]:
-    entries = (padding,) * order if isinstance(padding, int) else tuple(padding)
+    try:
+        entries = (padding,) * order if isinstance(padding, Integral) else tuple(padding)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"padding: {padding!r} is neither a width nor one for each dimension") from None
     if len(entries) != order:
         raise ValueError(
             f"padding: {entries} for a tensor of order {order}; give one width, or (left, right), for each dimension"
         )
     pairs: list[Pair] = []
     for dim, entry in enumerate(entries):
-        pair = (entry, entry) if isinstance(entry, int) else integers("padding", entry)
+        pair = integers("padding", (entry, entry) if isinstance(entry, Integral) else entry)
         if len(pair) != 2 or min(pair) < 0:
             raise ValueError(f"padding: {entry} in dimension {dim} is neither a width nor (left, right)")
         pairs.append((pair[0], pair[1]))
     return tuple(pairs)
+
+
+def _widths(widths: Sequence[Sequence[Pair]]) -> list[list[Pair]]:
+    try:
+        return [[(index(left), index(right)) for left, right in workers] for workers in widths]
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"widths: {widths!r} is not a list of (left, right) of each worker for each dimension"
+        ) from None
 
 
 def _hull(windows: Sequence[Window]) -> Window:

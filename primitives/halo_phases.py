@@ -13,9 +13,13 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from adjointlab import MPI, arrays
-from adjointlab.primitives.halo_plan import HaloPlan, Link, Place
+from adjointlab.primitives.halo_plan import HaloPlan, Link
+from adjointlab.primitives.overlaps import Place
 
 __all__ = ["HaloPhases"]
+
+_TAG = 0
+"""Of every message: what a caller sends with another tag is the caller's."""
 
 
 class HaloPhases:
@@ -44,7 +48,7 @@ class HaloPhases:
             for ends in phase:
                 boxes = ends.received_in(y) or ends.boxes
                 if ends.receives:
-                    requests.append(comm.Irecv(boxes.memory, ends.peer))
+                    requests.append(comm.Irecv(boxes.memory, ends.peer, _TAG))
                 received.append(boxes)
             for ends in phase:
                 faces = ends.sent_from(sources)
@@ -53,7 +57,7 @@ class HaloPhases:
                     for array, source, place in faces.pieces:
                         arrays.copy_into(array, sources[source][place])
                 if ends.sends:
-                    requests.append(comm.Isend(faces.memory, ends.peer))
+                    requests.append(comm.Isend(faces.memory, ends.peer, _TAG))
             if number == 0:
                 for place in self.plan.padding:
                     arrays.clear(y[place])
@@ -81,10 +85,10 @@ class HaloPhases:
         if not phases and meanwhile is not None:
             meanwhile()
         for number, (phase, messages) in enumerate(zip(reversed(phases), reversed(sent), strict=True)):
-            requests = [comm.Irecv(ends.faces.memory, ends.peer) for ends in phase if ends.sends]
+            requests = [comm.Irecv(ends.faces.memory, ends.peer, _TAG) for ends in phase if ends.sends]
             for ends, boxes in zip(phase, messages, strict=True):
                 if ends.receives:
-                    requests.append(comm.Isend(boxes.memory, ends.peer))
+                    requests.append(comm.Isend(boxes.memory, ends.peer, _TAG))
             if number == 0 and meanwhile is not None:
                 meanwhile()
             MPI.Request.Waitall(requests)

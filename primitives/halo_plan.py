@@ -18,18 +18,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import EllipsisType
 
 from adjointlab.layout import Window
 from adjointlab.primitives.halo_geometry import HaloGeometry
+from adjointlab.primitives.overlaps import Box, Place, place, within
 
-__all__ = ["Box", "Face", "HaloPlan", "Link", "Part", "Place", "halo_plan"]
-
-Region = tuple[Window, ...]
-"""An interval of global indices in each dimension; images lie beyond the tensor."""
-
-Place = tuple[slice | EllipsisType, ...]
-"""An index that gives a view, also of an array of order 0 and of a batch."""
+__all__ = ["Arrival", "Face", "HaloPlan", "Link", "Part", "halo_plan"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +48,7 @@ class Face:
 
 
 @dataclass(frozen=True)
-class Box:
+class Arrival:
     """A box that is received: ``box[here]`` is what lies in the window, at ``y[there]``; `None` if nothing does.
 
     `is_whole` if all of it lies there; `is_block` if that is one piece of memory where y is in row-major order;
@@ -78,7 +72,7 @@ class Link:
 
     peer: int
     faces: tuple[Face, ...]
-    boxes: tuple[Box, ...]
+    boxes: tuple[Arrival, ...]
 
 
 @dataclass(frozen=True)
@@ -112,7 +106,7 @@ def halo_plan(geometry: HaloGeometry, rank: int) -> HaloPlan:
                 Link(
                     peer,
                     tuple(_face(region, sources) for region in sent),
-                    tuple(_box(region, window, later) for region in received),
+                    tuple(_arrival(region, window, later) for region in received),
                 )
                 for peer, sent, received in links
             )
@@ -132,18 +126,12 @@ def halo_plan(geometry: HaloGeometry, rank: int) -> HaloPlan:
     )
 
 
-def _place(region: Region, outer: Region) -> Place:
-    """The index of a region in the array that lies over the region `outer`."""
-    return (
-        *(
-            slice(start - first, stop - first)
-            for (start, stop), (first, _) in zip(region, outer, strict=True)
-        ),
-        ...,
-    )
+def _place(box: Box, outer: Box) -> Place:
+    """The index of a box in the array that lies over the box `outer`."""
+    return place(within(box, outer))
 
 
-def _beside(inner: Sequence[Window], outer: Region) -> Iterator[Place]:
+def _beside(inner: Sequence[Window], outer: Box) -> Iterator[Place]:
     """The slabs of `outer` on either side of `inner`, dimension by dimension; they share their corners."""
     for dim, ((first, last), (start, stop)) in enumerate(zip(inner, outer, strict=True)):
         for low, high in ((start, min(stop, first)), (max(start, last), stop)):
@@ -151,7 +139,7 @@ def _beside(inner: Sequence[Window], outer: Region) -> Iterator[Place]:
                 yield _place((*outer[:dim], (low, high), *outer[dim + 1 :]), outer)
 
 
-def _regions(geometry: HaloGeometry, rank: int, dim: int) -> Iterator[tuple[int, list[Region], list[Region]]]:
+def _regions(geometry: HaloGeometry, rank: int, dim: int) -> Iterator[tuple[int, list[Box], list[Box]]]:
     """The ranks that `rank` exchanges with in the phase of a dimension, with the regions sent and received.
 
     Both are in the coordinates of `rank`, whose images of other workers' cells lie beyond the tensor.
@@ -163,8 +151,8 @@ def _regions(geometry: HaloGeometry, rank: int, dim: int) -> Iterator[tuple[int,
     above = [_fed(geometry, k, workers[k]) for k in range(dim + 1, len(axes))]
     if any(start == stop for start, stop in (*below, *above)):
         return
-    sent: dict[int, list[Region]] = defaultdict(list)
-    received: dict[int, list[Region]] = defaultdict(list)
+    sent: dict[int, list[Box]] = defaultdict(list)
+    received: dict[int, list[Box]] = defaultdict(list)
     for piece in geometry.feeds(dim, workers[dim]):
         if not piece.is_own:
             sent[piece.needer].append((*below, piece.source, *above))
@@ -182,7 +170,7 @@ def _fed(geometry: HaloGeometry, dim: int, worker: int) -> Window:
     return min((start for start, _ in sources), default=0), max((stop for _, stop in sources), default=0)
 
 
-def _face(region: Region, sources: Sequence[Region]) -> Face:
+def _face(region: Box, sources: Sequence[Box]) -> Face:
     parts, is_block = [], False
     for source, held in enumerate(sources):
         if (shared := _shared(region, held)) is not None:
@@ -191,9 +179,9 @@ def _face(region: Region, sources: Sequence[Region]) -> Face:
     return Face(_shape(region), tuple(parts), is_block)
 
 
-def _box(region: Region, window: Region, later: Sequence[Region]) -> Box:
+def _arrival(region: Box, window: Box, later: Sequence[Box]) -> Arrival:
     inside = _shared(region, window)
-    return Box(
+    return Arrival(
         _shape(region),
         None if inside is None else _place(inside, window),
         None if inside is None else _place(inside, region),
@@ -203,13 +191,13 @@ def _box(region: Region, window: Region, later: Sequence[Region]) -> Box:
     )
 
 
-def _shared(one: Region, other: Region) -> Region | None:
+def _shared(one: Box, other: Box) -> Box | None:
     """The intersection, or `None` where it is empty."""
     both = tuple((max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(one, other, strict=True))
     return both if all(start < stop for start, stop in both) else None
 
 
-def _is_block(region: Region, outer: Region) -> bool:
+def _is_block(region: Box, outer: Box) -> bool:
     """Whether a region is one piece of the memory of a row-major array over `outer`."""
     sides = [(stop - start, last - first) for (start, stop), (first, last) in zip(region, outer, strict=True)]
     while sides and sides[0][0] == 1:
@@ -217,5 +205,5 @@ def _is_block(region: Region, outer: Region) -> bool:
     return all(side == whole for side, whole in sides[1:])
 
 
-def _shape(region: Region) -> tuple[int, ...]:
+def _shape(region: Box) -> tuple[int, ...]:
     return tuple(stop - start for start, stop in region)

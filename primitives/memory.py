@@ -19,10 +19,10 @@ from dataclasses import replace
 from typing import Any
 
 from adjointlab import arrays, program
-from adjointlab.arguments import check_argument
+from adjointlab.arguments import check_arguments, check_out
 from adjointlab.layout import Layout
 from adjointlab.operator import LinearOperator
-from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.primitives.validation import check_layout
 from adjointlab.program import Buffer, Generator, Program
 from adjointlab.space import Space, Tensor
 
@@ -48,7 +48,7 @@ class MemoryOperator(LinearOperator):
     batched = True
 
     def __init__(self, comm: Any, layout: Layout, found: str, rows: Rows, dtype: str = "float64") -> None:
-        check_ranks("layout", layout.partition, comm.Get_size())
+        check_layout("layout", layout, comm.Get_size())
         self.comm = comm
         self.domain = Space(*(Tensor(layout, dtype, name=name) for name in found))
         self.codomain = Space(*(Tensor(layout, dtype, name=name) for name in rows))
@@ -79,21 +79,36 @@ class MemoryOperator(LinearOperator):
         self, rows: Rows, source: Space, target: Space, given: tuple[Any, ...], out: Sequence[Any] | None
     ) -> Any:
         rank = self.comm.Get_rank()
-        for tensor, array in zip(source.tensors, given, strict=True):
-            batch = check_argument(tensor, array, rank)
+        batch = check_arguments(source.tensors, given, rank)
         found = {tensor.name: array for tensor, array in zip(source.tensors, given, strict=True)}
         if out is None:
             like = given[0]
             shape = (*source.tensors[0].layout.local_shape(rank), *batch)
             left = {tensor.name: arrays.empty(shape, tensor.dtype, like) for tensor in target.tensors}
         else:
-            for tensor, array in zip(target.tensors, out, strict=True):
-                check_argument(tensor, array, rank)
-            left = {tensor.name: array for tensor, array in zip(target.tensors, out, strict=True)}
+            left = _given(target, out, found, rank, batch)
         for name in _order(rows) if source.tensors[0].layout.partition.is_active(rank) else ():
             _sum_into(left[name], name, [(summed, found[summed]) for summed in rows[name]], found.get(name))
         results = tuple(left.values())
         return results[0] if len(results) == 1 else results
+
+
+def _given(
+    target: Space, out: Sequence[Any], found: Mapping[str, Any], rank: int, batch: tuple[int, ...]
+) -> dict[str, Any]:
+    """The arrays for the results, by name, once each is known to be fit: the argument of its name, or memory of its own."""
+    if not isinstance(out, tuple | list) or len(out) != len(target.tensors):
+        names = ", ".join(tensor.name for tensor in target.tensors)
+        raise ValueError(
+            f"out: on rank {rank} it is no tuple or list of arrays, one for each result: {names}"
+        )
+    left: dict[str, Any] = {}
+    for tensor, array in zip(target.tensors, out, strict=True):
+        others = [a for name, a in found.items() if name != tensor.name or a is not array]
+        others += [a for name, a in left.items() if a is not found.get(name)]
+        check_out(tensor, array, others, rank, batch, f"out, for {tensor.name}")
+        left[tensor.name] = array
+    return left
 
 
 def _order(rows: Rows) -> list[str]:

@@ -22,16 +22,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, product
+from types import EllipsisType
 
 from adjointlab.layout import Layout, Window
 from adjointlab.partition import Index
 from adjointlab.shared import shared_property
 from adjointlab.space import LocalType, Tensor
 
-__all__ = ["Assembly", "Box", "Overlap", "Overlaps", "Side", "assemble", "gaps", "overlaps", "within"]
+__all__ = [
+    "Assembly",
+    "Box",
+    "Overlap",
+    "Overlaps",
+    "Place",
+    "Side",
+    "assemble",
+    "gaps",
+    "overlaps",
+    "place",
+    "within",
+]
 
 Box = tuple[Window, ...]
 """An interval in each dimension."""
+
+Place = tuple[slice | EllipsisType, ...]
+"""An index that gives a view, also of an array of order 0 and of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +279,11 @@ def gaps(source: Side, target: Side) -> tuple[int, tuple[Window, ...]] | None:
 def within(box: Box, window: Box) -> Box:
     """A box of global indices in the local tensor that holds `window`."""
     return tuple((start - first, stop - first) for (start, stop), (first, _) in zip(box, window, strict=True))
+
+
+def place(box: Box) -> Place:
+    """A box as an index of its local tensor."""
+    return (*(slice(start, stop) for start, stop in box), ...)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,10 @@
 
 As a map it is the sum over the summands, then a repartition: every worker gets its window of the sum. How it gets there,
 by all-gathers, discards, reduce-scatters, all-reduces and all-to-alls in their segments, is a plan that is made once, the
-cheapest chain of these. The adjoint is the chain of their adjoints in reverse order.
+cheapest among the chains of these steps; :mod:`adjointlab.primitives.redistribution_plan` says which steps those are. What
+is no such chain may be cheaper where there are summands: a repartition that sums as it goes (:class:`Repartition` of a
+partial tensor), or an all-to-all before the sum. The adjoint is the chain of the adjoints in reverse order, whatever it
+costs.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@
     all-reduce       * ← Σ̃ *                          sums, and leaves every worker the sum
     all-to-all       ◦ * ← * ◦                        whatever is needed goes straight to the target
 
+The last one is always the last step, and there are no summands any more when it is taken. Nor is everything else among the
+steps: grid dimensions are added to a dimension in one order, in which those that the target has there come first.
+
 A chain of these is compared with another by the elements that its busiest worker receives, step by step; then by its
 messages, then by its steps. A collective over g workers counts with the fewest elements and messages that it can do
 with: (g-1)/g of the result and ⌈log₂ g⌉ messages for an all-gather.

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from adjointlab.layout import Layout
 from adjointlab.operator import LinearOperator
-from adjointlab.primitives.broadcast_rules import check_ranks
 from adjointlab.primitives.segmented_collectives import InSegment
 from adjointlab.primitives.segments import (
     gain,
@@ -24,6 +23,7 @@ from adjointlab.primitives.segments import (
     segments,
     tensors,
 )
+from adjointlab.primitives.validation import check_layout
 from adjointlab.program import Program, buffers
 from adjointlab.space import LocalType, Space
 
@@ -62,8 +62,8 @@ class ReduceScatter(LinearOperator):
         types: Sequence[LocalType | str] = (),
         summands: Literal["varying", "partial"] = "varying",
     ) -> None:
-        check_ranks("layout", layout.partition, comm.Get_size())
-        narrow = narrow_layout(layout, dim, along, None if cut is None else tuple(cut))
+        check_layout("layout", layout, comm.Get_size())
+        narrow = narrow_layout(layout, dim, along, cut)
         kind = kind_of("summands", summands, ("varying", "partial"))
         y, x = tensors(narrow, layout, along, dtype, types, kind, ("y", "x"))
         self.comm, self.dim = comm, dim

@@ -24,22 +24,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from types import EllipsisType
 from typing import Any
 
 from adjointlab import MPI, arrays
 from adjointlab.arguments import check_argument
 from adjointlab.layout import Layout
 from adjointlab.operator import LinearOperator
-from adjointlab.primitives.broadcast_rules import check_ranks
 from adjointlab.primitives.collectives import result_array
-from adjointlab.primitives.overlaps import Box, Overlaps, Side, assemble, gaps, overlaps, within
+from adjointlab.primitives.overlaps import Overlaps, Place, Side, assemble, gaps, overlaps, place, within
+from adjointlab.primitives.validation import called, check_layout
 from adjointlab.program import Add, Allocate, Deallocate, Generator, Program, buffers
 from adjointlab.space import LocalType, Space, Tensor
 
 __all__ = ["Repartition"]
 
 _TAG = 0
+"""Of every message: what a caller sends with another tag is the caller's."""
 
 
 class Repartition(LinearOperator):
@@ -77,8 +77,8 @@ class Repartition(LinearOperator):
         types: Sequence[LocalType | str] = (),
         target_types: Sequence[LocalType | str] = (),
     ) -> None:
-        check_ranks("layout", layout.partition, comm.Get_size())
-        check_ranks("target", target.partition, comm.Get_size())
+        check_layout("layout", layout, comm.Get_size())
+        check_layout("target", target, comm.Get_size())
         if layout.shape != target.shape:
             raise ValueError(
                 f"target: a layout of a tensor of shape {target.shape}, but `layout` is one of shape {layout.shape}; "
@@ -86,10 +86,8 @@ class Repartition(LinearOperator):
             )
         self.comm = comm
         self.domain = Space(layout, dtype=dtype, types=types, name="x")
-        try:
+        with called(types="target_types"):
             self.codomain = Space(target, dtype=dtype, types=target_types, name="y")
-        except ValueError as error:
-            raise ValueError(str(error).replace("types:", "target_types:", 1)) from None
         (x,), (y,) = self.domain.tensors, self.codomain.tensors
         self.overlaps = _overlaps(x, y)
         self.adjoint_overlaps = _overlaps(y.dual, x.dual)
@@ -180,9 +178,6 @@ def _terms(there: Overlaps, back: Overlaps) -> int:
     return max(there.source.terms, back.source.terms)
 
 
-_Index = tuple[slice | EllipsisType, ...]
-
-
 class _Exchange:
     """One direction on this rank: what it sends, keeps and receives, and how its result is made of that."""
 
@@ -201,11 +196,11 @@ class _Exchange:
             (entry for entry in moves.leaving(rank) if entry.travels),
             key=lambda entry: (entry.target - rank) % comm.Get_size(),
         )
-        self._sent = [(entry.target, _index(within(entry.box, there))) for entry in leaving]
-        self._cleared = [_index(box) for box in parts.cleared if self._is_target]
+        self._sent = [(entry.target, place(within(entry.box, there))) for entry in leaving]
+        self._cleared = [place(box) for box in parts.cleared if self._is_target]
         # For each box its worker, its place in the result, and in the argument if that worker is this one.
         found = [
-            (entry.source, _index(box), None if entry.travels else _index(within(entry.box, there)))
+            (entry.source, place(box), None if entry.travels else place(within(entry.box, there)))
             for entry, box in zip(arriving, boxes, strict=True)
         ]
         self._copied = [found[position] for position in parts.copied]
@@ -227,7 +222,7 @@ class _Exchange:
             arrays.clear(total[index])
         requests: list[Any] = []
         # What is not received where it belongs, with its place in the result.
-        arrived: list[tuple[bool, _Index, Any]] = []
+        arrived: list[tuple[bool, Place, Any]] = []
         for add, boxes in ((False, self._copied), (True, self._added)):
             for peer, index, own in boxes:
                 if own is not None:
@@ -264,8 +259,3 @@ class _Exchange:
         if key not in self._buffers:
             self._buffers[key] = arrays.empty(view.shape, self.source.dtype, argument)
         return self._buffers[key]
-
-
-def _index(box: Box) -> _Index:
-    """A box as an index of its local tensor, which gives a view also in one of order 0, and of a batch."""
-    return (*(slice(start, stop) for start, stop in box), ...)

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from adjointlab.layout import Layout
-from adjointlab.partition import Partition
-from adjointlab.primitives.broadcast_rules import check_ranks
 from adjointlab.primitives.repartition import Repartition
+from adjointlab.primitives.validation import called, check_layout, worker
 from adjointlab.space import LocalType
 
 __all__ = ["Scatter"]
@@ -36,7 +35,7 @@ class Scatter(Repartition):
         dtype: str = "float64",
         types: Sequence[LocalType | str] = (),
     ) -> None:
-        one = Partition((1,) * layout.order, [root])
-        check_ranks("layout", layout.partition, comm.Get_size())
-        check_ranks("root", one, comm.Get_size())
-        super().__init__(comm, Layout(layout.shape, one), layout, dtype=dtype, target_types=types)
+        check_layout("layout", layout, comm.Get_size())
+        one = worker("root", root, layout.order, comm.Get_size())
+        with called(target_types="types"):
+            super().__init__(comm, Layout(layout.shape, one), layout, dtype=dtype, target_types=types)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from adjointlab.layout import Layout, Window
+from adjointlab.partition import integers
+from adjointlab.primitives.validation import an_integer, called
 from adjointlab.program import Add, Allocate, Buffer, Deallocate, Generator, Region
 from adjointlab.space import LocalType, Tensor
 
@@ -129,15 +131,21 @@ def wide_layout(layout: Layout, dim: int) -> Layout:
     return Layout(layout.shape, layout.partition, windows, axes)
 
 
-@lru_cache(maxsize=64)
-def narrow_layout(layout: Layout, dim: int, along: int, cut: tuple[int, ...] | None = None) -> Layout:
+def narrow_layout(layout: Layout, dim: int, along: int, cut: Sequence[int] | None = None) -> Layout:
     """`layout` with dimension `dim`, which is whole, cut along dimension `along` of the partition, where copies lie.
 
     `cut` are the boundaries; `None` takes the balanced ones. Raises `ValueError` for a dimension that the tensor or the
     partition has not or that is not whole, for workers along `along` that hold different windows, and for boundaries
-    that do not cut the dimension.
+    that do not cut the dimension; `TypeError` for what is no integer.
     """
     _check_dim(layout, dim)
+    an_integer("along", along)
+    with called(cuts="cut"):
+        return _narrow_layout(layout, dim, along, None if cut is None else integers("cuts", cut))
+
+
+@lru_cache(maxsize=64)
+def _narrow_layout(layout: Layout, dim: int, along: int, cut: tuple[int, ...] | None) -> Layout:
     partition, side = layout.partition, layout.shape[dim]
     if not 0 <= along < partition.order:
         raise ValueError(
@@ -211,6 +219,6 @@ def kind_of(name: str, value: LocalType | str, legal: Sequence[str]) -> LocalTyp
 
 
 def _check_dim(layout: Layout, dim: int) -> None:
-    if not 0 <= dim < layout.order:
+    if not 0 <= an_integer("dim", dim) < layout.order:
         legal = f"0 to {layout.order - 1}" if layout.order else "none"
         raise ValueError(f"dim: {dim} is no dimension of the tensor {list(layout.shape)}, which has {legal}")

@@ -11,15 +11,17 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from adjointlab import arrays
-from adjointlab.arguments import check_argument
+from adjointlab.arguments import check_argument, check_arguments
 from adjointlab.layout import Layout
 from adjointlab.operator import LinearOperator
-from adjointlab.partition import Partition
-from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.primitives.validation import check_layout, worker
 from adjointlab.program import Program, buffers, copy_to_new, move_to_new
 from adjointlab.space import Space, Tensor
 
 __all__ = ["SendReceive"]
+
+_TAG = 0
+"""Of every message: what a caller sends with another tag is the caller's."""
 
 
 class SendReceive(LinearOperator):
@@ -45,6 +47,7 @@ class SendReceive(LinearOperator):
         form: Literal["copy", "move"] = "copy",
         dtype: str = "float64",
     ) -> None:
+        check_layout("layout", layout, comm.Get_size())
         if layout.partition.size != 1:
             raise ValueError(
                 f"layout: lies over the {layout.partition.size} workers of {layout.partition}; send-receive has one "
@@ -52,11 +55,8 @@ class SendReceive(LinearOperator):
             )
         if form not in ("copy", "move"):
             raise ValueError(f"form: {form!r} is neither 'copy' nor 'move'")
-        arrival = Layout(
-            layout.shape, Partition(layout.partition.shape, [destination]), layout.windows, layout.axes
-        )
-        check_ranks("layout", layout.partition, comm.Get_size())
-        check_ranks("destination", arrival.partition, comm.Get_size())
+        there = worker("destination", destination, layout.partition.order, comm.Get_size())
+        arrival = Layout(layout.shape, there, layout.windows, layout.axes)
         self.comm = comm
         self.source, self.destination = layout.partition.ranks[0], destination
         self.x, self.y = Tensor(layout, dtype, name="x"), Tensor(arrival, dtype, name="y")
@@ -81,8 +81,7 @@ class SendReceive(LinearOperator):
 
     def adjoint(self, *tensors: Any) -> Any:
         """The local tensor of C* (x, y) or M* y, on the source."""
-        for tensor, array in zip(self.codomain.tensors, tensors, strict=True):
-            batch = check_argument(tensor, array, self._rank)
+        batch = check_arguments(self.codomain.tensors, tensors, self._rank)
         x = self._carry(tensors[-1], self.y, self.x, batch)
         if self.stays and self._rank == self.source:
             arrays.add_into(x, tensors[0])
@@ -95,8 +94,8 @@ class SendReceive(LinearOperator):
             return arrays.copy(array)
         travels = arrival.layout.local_size(target) > 0
         if travels and self._rank == source:
-            self.comm.Send(arrays.message(array), dest=target)
+            self.comm.Send(arrays.message(array), dest=target, tag=_TAG)
         result = arrays.empty((*arrival.layout.local_shape(self._rank), *batch), arrival.dtype, array)
         if travels and self._rank == target:
-            self.comm.Recv(arrays.message(result), source=source)
+            self.comm.Recv(arrays.message(result), source=source, tag=_TAG)
         return result

@@ -11,9 +11,10 @@ import numpy as np
 from adjointlab import arrays
 from adjointlab.checks.bench import Bench, Gain
 from adjointlab.checks.check import Check, Inapplicable, Spaces
+from adjointlab.checks.finite import place_not_finite, returned_not_finite
 from adjointlab.checks.settled import Product, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
-from adjointlab.pairing import ZERO, Exact, NotFinite, pair_local
+from adjointlab.pairing import ZERO, Exact, pair_local
 from adjointlab.space import Space
 
 __all__ = ["AdjointCheck", "Products", "miss_probability"]
@@ -43,10 +44,10 @@ class Products:
 
 @dataclass(frozen=True)
 class Observation:
-    """What one rank saw: its products, or where a NaN or infinity stood; and facts that all ranks share."""
+    """What one rank saw: its products, or the first NaN or infinity; and facts that all ranks share."""
 
     products: tuple[Products, ...]
-    not_finite: str
+    not_finite: tuple[str, str, str] | None  # the direction, where, and which of the two
     gain: Gain
     unit_roundoff: float
 
@@ -66,22 +67,16 @@ class AdjointCheck(Check):
         bound = bench.integer_bound() if gain.value else 0
         rounds = _rounds(bound)
         integers = any(t.element.is_integer for t in (*bench.domain.tensors, *bench.codomain.tensors))
-        products: list[Products] = []
-        not_finite = ""
-        try:
-            for number in range(rounds):
-                products.append(_products(bench, number, bound))
-            if not integers:
-                products.append(_products(bench, rounds, 0))
-        except NotFinite as error:
-            not_finite = str(error)
-        if not products and not not_finite:
+        bounds = [bound] * rounds + ([] if integers else [0])
+        if not bounds:
             raise Inapplicable(
                 f"no integer is exact under a gain of {gain.value} with {bench.precision} bits"
             )
+        # All draws on every rank, whatever has come of one on this rank: the others are in its calls too.
+        draws = [_products(bench, number, each) for number, each in enumerate(bounds)]
         return Observation(
-            tuple(products),
-            not_finite,
+            tuple(draw for draw in draws if isinstance(draw, Products)),
+            next((draw for draw in draws if not isinstance(draw, Products)), None),
             gain,
             0.0 if integers else 2.0**-bench.precision,
         )
@@ -90,7 +85,8 @@ class AdjointCheck(Check):
         first = observations[0]
         for rank, seen in enumerate(observations):
             if seen.not_finite:
-                return incoherent("forward or adjoint returned NaN or infinity", ("rank", str(rank)))
+                direction, where, value = seen.not_finite
+                return returned_not_finite(direction, rank, where, value)
         draws = [
             _total(contributions) for contributions in zip(*(o.products for o in observations), strict=True)
         ]
@@ -138,7 +134,8 @@ def _rounds(bound: int) -> int:
     return math.ceil(math.log(MISS_TARGET) / math.log(miss_probability(bound)))
 
 
-def _products(bench: Bench, number: int, bound: int) -> Products:
+def _products(bench: Bench, number: int, bound: int) -> Products | tuple[str, str, str]:
+    """This rank's part of one draw; the first NaN or infinity instead, as of :attr:`Observation.not_finite`."""
     # Powers of two other than one, so that a cast to integers shows.
     exponents = (-2, -1, 1, 2)
     seed = bench.setting.seed + number
@@ -150,6 +147,9 @@ def _products(bench: Bench, number: int, bound: int) -> Products:
     # Paired with the values that were drawn: an operator that spoils its argument is the purity check's matter.
     x, y = [p.values for p in placed_x], [p.values for p in placed_y]
     rank, domain, codomain = bench.rank, bench.domain, bench.codomain
+    for direction, space, local in (("forward", codomain, image), ("adjoint", domain.dual, coimage)):
+        if found := place_not_finite(space, bench.numpy(local), rank):
+            return direction, *found
     forward, adjoint = pair_local(codomain, image, y, rank), pair_local(domain, x, coimage, rank)
     if bound and bench.gain.is_exact:
         return Products(bound, forward, adjoint, None)

@@ -7,16 +7,27 @@ from typing import Any
 
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
-from adjointlab.checks.twin import Seen, draws, first_wrong, run_twin, twin_passes
+from adjointlab.checks.passes import fill
+from adjointlab.checks.twin import (
+    Seen,
+    draws,
+    first_wrong,
+    make_twin,
+    twin_passes,
+    whole_inputs,
+    whole_tensors,
+)
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 
 __all__ = ["GradcheckCheck", "GradientsCheck"]
 
 
 class GradientsCheck(Check):
-    """Outputs, all gradients under a random cotangent, and buffers, beside the sequential layer's.
+    """Outputs, all gradients under a random cotangent, and buffers, beside the sequential layer's, in two passes.
 
-    What requires a gradient is drawn: everything, some tensors, or others on each rank.
+    Drawn are: what requires a gradient (everything, some tensors, or others on each rank); whether both passes go forward
+    before either goes backward; whether gradients are added to others; and where inputs and cotangents lie in memory. These,
+    and what was returned, must be left as they are.
     """
 
     name = "gradients"
@@ -39,14 +50,21 @@ class GradcheckCheck(Check):
         import torch
         from torch.autograd.gradcheck import GradcheckError
 
-        twin, values = run_twin(bench, draws(bench, 0))
+        layer, keys = bench.layer, draws(bench, 0)
+        names = [tensor.name for tensor in layer.parameters.tensors]
+        twin = make_twin(bench)
+        fill(twin, dict(zip(names, whole_tensors(layer.parameters, keys["parameters"]), strict=True)))
         twin.double()
-        leaves = [x.double().requires_grad_() if x.is_floating_point() else x for x in values.inputs]
-        parameters = [twin.get_parameter(tensor.name) for tensor in bench.layer.parameters.tensors]
+        leaves = [
+            x.double().requires_grad_() if x.is_floating_point() else x
+            for x in whole_inputs(layer, keys["inputs"])
+        ]
+        parameters = [twin.get_parameter(name) for name in names]
 
         def function(*given: torch.Tensor) -> Any:
             # The parameters are leaves of the module: gradcheck perturbs them where they are.
-            return twin(*given[: len(leaves)])
+            inputs = given[: len(leaves)]
+            return twin(*(x.clone() for x in inputs) if layer.overwrites_inputs else inputs)
 
         try:
             torch.autograd.gradcheck(function, (*leaves, *parameters), eps=1e-4, atol=1e-3, rtol=1e-3)

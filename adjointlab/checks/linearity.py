@@ -12,6 +12,7 @@ from adjointlab import arrays
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
+from adjointlab.checks.finite import not_finite
 from adjointlab.checks.settled import Element, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 
@@ -51,6 +52,11 @@ class LinearityCheck(Check):
 
     def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
         for index, (direction, _, space) in enumerate(spaces.sides()):
+            for part in ("combined", "combination", "zero"):
+                if verdict := not_finite(
+                    direction, space, [getattr(seen, part)[index] for seen in observations]
+                ):
+                    return verdict
             got = [seen.combined[index] for seen in observations]
             want = [seen.combination[index] for seen in observations]
             if difference := first_difference(space, got, want, observations[0].tolerance):
@@ -88,6 +94,7 @@ def _probe(
     x, y = draw(0, bound), draw(1, bound)
     combined = bench.numpy(apply([arrays.copy(a * scalar + b) for a, b in zip(x, y, strict=True)]))
     images = zip(bench.numpy(apply(x)), bench.numpy(apply(y)), strict=True)
-    combination = tuple(np.asarray(a * scalar + b) for a, b in images)
+    with np.errstate(all="ignore"):  # what is not finite is told by the judge
+        combination = tuple(np.asarray(a * scalar + b) for a, b in images)
     zero = bench.numpy(apply([arrays.copy(a * 0) for a in x]))
     return combined, combination, zero

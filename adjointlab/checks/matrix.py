@@ -15,8 +15,9 @@ import numpy as np
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import place
+from adjointlab.checks.finite import returned_not_finite
 from adjointlab.checks.settled import Entries, Settled
-from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.checks.verdict import Entry, Verdict, coherent, incoherent
 from adjointlab.operator import contributions
 from adjointlab.space import Space
 
@@ -45,6 +46,8 @@ class Observation:
 class Witness:
     """The first matrix entry on which the two directions disagree."""
 
+    column: int
+    row: int
     source: str  # the input element and its rank
     target: str  # the output element and its rank
     forward: complex
@@ -99,6 +102,8 @@ class MatrixCheck(Check):
 
     def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
         first = observations[0]
+        if verdict := _not_finite(spaces, observations):
+            return verdict
         for rank, seen in enumerate(observations):
             if seen.apart:
                 return incoherent(
@@ -124,7 +129,11 @@ class MatrixCheck(Check):
                 )
             return coherent(**figures)
         return incoherent(
-            "adjoint is not the transpose of forward", *witness.lines(), kind="matrix", figures=figures
+            "adjoint is not the transpose of forward",
+            *witness.lines(),
+            kind="matrix",
+            figures=figures,
+            entry=Entry(witness.column, witness.row),
         )
 
     def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
@@ -135,6 +144,17 @@ class MatrixCheck(Check):
             scale = 0.0 if whole else float(np.abs(matrix).max(initial=0.0))
             found[f"the matrix of {direction}"] = Entries(matrix, observations[0].tolerance * scale)
         return found
+
+
+def _not_finite(spaces: Spaces, observations: Sequence[Observation]) -> Verdict | None:
+    for direction, axis, space in (("forward", 0, spaces.codomain.dual), ("adjoint", 1, spaces.domain)):
+        for rank, seen in enumerate(observations):
+            matrix: _Matrix = getattr(seen, direction)
+            wrong = np.argwhere(~np.isfinite(matrix))
+            if len(wrong):
+                value = "nan" if np.isnan(matrix[tuple(wrong[0])]) else "inf"
+                return returned_not_finite(direction, rank, locate(space, int(wrong[0][axis])), value)
+    return None
 
 
 def _same(
@@ -175,6 +195,8 @@ def find_witness(spaces: Spaces, observations: Sequence[Observation]) -> Witness
         return None
     column, row = (int(index) for index in np.argwhere(wrong.T)[0])
     return Witness(
+        first.columns[column],
+        first.rows[row],
         locate(spaces.domain, first.columns[column]),
         locate(spaces.codomain.dual, first.rows[row]),
         complex(forward[row, column]),

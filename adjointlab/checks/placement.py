@@ -13,7 +13,7 @@ import numpy as np
 
 from adjointlab import arrays
 
-__all__ = ["ORDERS", "Placed", "place"]
+__all__ = ["ORDERS", "Placed", "place", "placed_as_it_is"]
 
 ORDERS = ("row-major", "column-major", "strided", "offset", "reversed")
 """Row-major first: the order that shrinking goes to. "reversed" strides are negative, which torch does not have."""
@@ -70,6 +70,11 @@ def place(values: np.ndarray[Any, Any], dtype: str, library: str, order: str) ->
     if values.size:
         arrays.copy_into(inner, arrays.from_numpy(values, dtype, library))
     return Placed(values, inner, base, _bits(base))
+
+
+def placed_as_it_is(array: Any) -> Placed:
+    """`array` where it lies, without guard zones."""
+    return Placed(arrays.to_numpy(array).copy(), array, array, _bits(array))
 
 
 def _filled(shape: tuple[int, ...], dtype: str, library: str, fill: float) -> Any:

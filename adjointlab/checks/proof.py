@@ -1,8 +1,8 @@
 """All entries: forward is the matrix of the specification, adjoint is its transpose.
 
 A proof for the case, given linearity, which is sampled: a random vector, applied alone and not in a batch, has the
-image that the matrix gives it. Copies that are declared equal, which the matrix does not see one by one, are compared
-there.
+image that the matrix gives it, in each form that the operator has. Copies that are declared equal, which the matrix
+does not see one by one, are compared there.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local
 from adjointlab.checks.declared import unequal_copies
+from adjointlab.checks.forms import other_forms
 from adjointlab.checks.matrix import Witness, locate
-from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.checks.verdict import Entry, Verdict, coherent, incoherent
 from adjointlab.operator import basis_batch, contributions, coordinates
 from adjointlab.program import Program, buffers
 from adjointlab.space import Space
@@ -35,8 +36,8 @@ class Observation:
 
     forward: _Matrix  # <F e_i, f_j>, of shape (j, i)
     adjoint: _Matrix  # <F* f_j, e_i>, of shape (i, j)
-    image: _Matrix  # <F x, f_j>
-    coimage: _Matrix  # <F* y, e_i>
+    images: dict[str, _Matrix]  # <F x, f_j>, by form; the form without a name is the plain one
+    coimages: dict[str, _Matrix]  # <F* y, e_i>
     vectors: tuple[_Matrix, _Matrix]  # the coordinates of x and of y, which all ranks know
     copies: dict[str, Local]  # F x and F* y themselves, where some of their copies are declared equal
     specification: tuple[Program, Program] | None  # from rank 0
@@ -49,18 +50,16 @@ class ProofCheck(Check):
 
     def observe(self, bench: Bench) -> Observation:
         domain, codomain, rank = bench.domain, bench.codomain, bench.rank
-        forward, x, image = _probed(bench, domain, codomain, bench.forward, 0)
-        adjoint, y, coimage = _probed(bench, codomain.dual, domain.dual, bench.adjoint, 1)
+        forward, x, images = _probed(bench, "forward", domain, codomain, bench.forward)
+        adjoint, y, coimages = _probed(bench, "adjoint", codomain.dual, domain.dual, bench.adjoint)
         given = bench.operator.specification() if rank == 0 else None
         both = given if isinstance(given, tuple) or given is None else (given, given.adjoint())
-        return Observation(forward, adjoint, image, coimage, (x, y), _copies(bench), both)
+        return Observation(forward, adjoint, images, coimages, (x, y), _copies(bench), both)
 
     def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
         first = observations[0]
-        forward, adjoint, image, coimage = (
-            np.sum([getattr(seen, name) for seen in observations], axis=0)
-            for name in ("forward", "adjoint", "image", "coimage")
-        )
+        forward = np.sum([seen.forward for seen in observations], axis=0)
+        adjoint = np.sum([seen.adjoint for seen in observations], axis=0)
         entries: dict[str, float | str] = {"entries": forward.size}
         if first.specification is not None:
             for (direction, source, target), program, matrix in zip(
@@ -68,23 +67,33 @@ class ProofCheck(Check):
             ):
                 expected = program_matrix(program, source, target)
                 if witness := _differing(matrix, expected, source, target.dual):
+                    place = (witness.column, witness.row)
                     return incoherent(
                         f"{direction} is not what its specification says",
                         (direction, witness.lines()[0][1]),
                         ("program", witness.lines()[1][1]),
                         figures=entries,
+                        entry=Entry(*(place if direction == "forward" else place[::-1]), witness.adjoint),
                     )
         transpose = np.conj(adjoint.T)
         if witness := _differing(forward, transpose, spaces.domain, spaces.codomain.dual):
-            return incoherent("adjoint is not the transpose of forward", *witness.lines(), figures=entries)
-        for direction, matrix, vector, seen in (
-            ("forward", forward, first.vectors[0], image),
-            ("adjoint", adjoint, first.vectors[1], coimage),
+            return incoherent(
+                "adjoint is not the transpose of forward",
+                *witness.lines(),
+                figures=entries,
+                entry=Entry(witness.column, witness.row),
+            )
+        for direction, matrix, vector, parts in (
+            ("forward", forward, first.vectors[0], [seen.images for seen in observations]),
+            ("adjoint", adjoint, first.vectors[1], [seen.coimages for seen in observations]),
         ):
-            if not np.array_equal(matrix @ vector, seen):
-                return incoherent(
-                    f"{direction} gives a random vector another image than its matrix does", figures=entries
-                )
+            image = matrix @ vector
+            for form in parts[0]:
+                if not np.array_equal(image, np.sum([part[form] for part in parts], axis=0)):
+                    return incoherent(
+                        f"{f'{direction} {form}'.rstrip()} gives a random vector another image than its matrix does",
+                        figures=entries,
+                    )
         for direction, _, target in spaces.sides():
             if direction in first.copies and (
                 verdict := unequal_copies(
@@ -125,20 +134,24 @@ def program_matrix(program: Program, source: Space, target: Space) -> _Matrix:
 
 def _probed(
     bench: Bench,
+    direction: str,
     source: Space,
     target: Space,
     apply: Callable[[Sequence[Any]], tuple[Any, ...]],
-    number: int,
-) -> tuple[_Matrix, _Matrix, _Matrix]:
-    """This rank's part of the matrix; a random vector, and this rank's part of its image."""
+) -> tuple[_Matrix, _Matrix, dict[str, _Matrix]]:
+    """This rank's part of the matrix; a random vector, and this rank's part of its image, by form."""
     rank, library = bench.rank, bench.library
     basis = range(source.dimension)
     matrix = contributions(source, target, basis, apply, rank, library, bench.operator.batched)
-    random = np.random.default_rng((bench.setting.seed, number))
+    random = np.random.default_rng((bench.setting.seed, direction == "adjoint"))
     bound = min(bench.integers(), 64)
     vector = random.integers(-bound, bound, len(basis), endpoint=True)
     local = combination(source, vector, rank, library)
-    return matrix, vector, coordinates(target, apply(local), rank)
+    fresh = apply(local)
+    images = {"": coordinates(target, fresh, rank)}
+    for form in other_forms(bench.operator, direction, local, fresh):
+        images[form.name] = coordinates(target, form.result, rank)
+    return matrix, vector, images
 
 
 def _copies(bench: Bench) -> dict[str, Local]:
@@ -172,6 +185,8 @@ def _differing(actual: _Matrix, expected: _Matrix, source: Space, target: Space)
         return None
     column, row = (int(index) for index in np.argwhere(wrong.T)[0])
     return Witness(
+        column,
+        row,
         locate(source, column),
         locate(target, row),
         complex(actual[row, column]),

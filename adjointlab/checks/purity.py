@@ -10,6 +10,8 @@ from typing import Any
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
+from adjointlab.checks.finite import not_finite
+from adjointlab.checks.forms import other_forms
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
 from adjointlab.checks.placement import ORDERS, Placed
 from adjointlab.checks.settled import Element, Settled
@@ -25,6 +27,9 @@ class Direction:
 
     changed: bool
     outputs: dict[str, Local]  # by circumstance; the first is the standard
+    forms: dict[str, Local]  # what the memory of each other form holds
+    elsewhere: tuple[str, ...]  # the forms that return something else than this memory
+    plain: Local  # the outputs of a fresh instance that has been given no NaN anywhere
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class PurityCheck(Check):
     """Arguments are bitwise unchanged, guard zones included; results depend on nothing but the arguments' values.
 
     The same values are given in plain memory, in every memory order between guard zones of NaN, and with two
-    different fills of fresh memory: all results agree.
+    different fills of fresh memory: all results agree. So do those of an operator's other forms: into memory that is
+    given as `out`, and in place.
     """
 
     name = "purity"
@@ -48,8 +54,8 @@ class PurityCheck(Check):
 
     def observe(self, bench: Bench) -> Observation:
         return Observation(
-            _observe(bench, bench.domain, "primal", bench.forward),
-            _observe(bench, bench.codomain.dual, "dual", bench.adjoint),
+            _observe(bench, "forward", bench.domain, bench.forward),
+            _observe(bench, "adjoint", bench.codomain.dual, bench.adjoint),
             bench.tolerance,
         )
 
@@ -60,6 +66,8 @@ class PurityCheck(Check):
             for rank, one in enumerate(seen):
                 if one.changed:
                     return incoherent(f"{direction} writes into its argument", ("rank", str(rank)))
+            if verdict := not_finite(direction, space, [one.plain for one in seen]):
+                return verdict
             standard, *others = seen[0].outputs
             for circumstance in others:
                 got = [one.outputs[circumstance] for one in seen]
@@ -75,6 +83,8 @@ class PurityCheck(Check):
                         (standard, expected),
                         (circumstance, actual),
                     )
+            if verdict := _of_forms(direction, space, seen, first.tolerance):
+                return verdict
         return coherent()
 
     def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
@@ -87,20 +97,55 @@ class PurityCheck(Check):
         return found
 
 
-def _observe(
-    bench: Bench, space: Space, side: str, apply: Callable[[Sequence[Any]], tuple[Any, ...]]
-) -> Direction:
+def _of_forms(
+    direction: str, space: Space, seen: Sequence[Direction], tolerance: Tolerance
+) -> Verdict | None:
+    standard = next(iter(seen[0].outputs))
+    for form in seen[0].forms:
+        difference = first_difference(
+            space,
+            [one.forms[form] for one in seen],
+            [one.outputs[standard] for one in seen],
+            tolerance,
+        )
+        if difference is not None:
+            where, actual, expected = difference
+            return incoherent(
+                f"{direction} {form} gives something else than in fresh memory",
+                ("element", where),
+                ("fresh memory", expected),
+                (form, actual),
+            )
+        for rank, one in enumerate(seen):
+            if form in one.elsewhere:
+                return incoherent(
+                    f"{direction} {form} returns something else than that memory", ("rank", str(rank))
+                )
+    return None
+
+
+def _observe(bench: Bench, direction: str, space: Space, apply: Callable[..., tuple[Any, ...]]) -> Direction:
     bound = bench.integers()
-    orders = [bench.setting.primal_order if side == "primal" else bench.setting.dual_order]
-    if orders[0] != ORDERS[0]:
-        orders.append(ORDERS[0])
+    primal, dual = ("primal", bench.setting.primal_order), ("dual", bench.setting.dual_order)
+    side, asked = primal if direction == "forward" else dual
     outputs: dict[str, Local] = {}
     changed = False
-    for order in orders:
+    for order in dict.fromkeys((asked, ORDERS[0])):
         for fill in FILLS:
             placed: tuple[Placed, ...] = bench.placed(space, side, 0, bound, order=order)
             with filled(fill):
                 result = apply([entry.view for entry in placed])
             outputs[f"{order} argument, fresh memory {fill:g}"] = bench.numpy(result)
             changed |= not all(entry.unchanged for entry in placed)
-    return Direction(changed, outputs)
+    forms = other_forms(bench.operator, direction, [entry.view for entry in placed], result)
+    changed |= not all(entry.unchanged for entry in placed)
+    argument = [entry.view for entry in bench.placed(space, side, 0, bound, order=ORDERS[0])]
+    with filled(FILLS[1]):
+        plain = apply(argument, bench.fresh())
+    return Direction(
+        changed,
+        outputs,
+        {form.name: bench.numpy(form.result) for form in forms},
+        tuple(form.name for form in forms if not form.is_returned),
+        bench.numpy(plain),
+    )

@@ -13,6 +13,7 @@ from adjointlab import arrays
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
+from adjointlab.checks.finite import not_finite
 from adjointlab.checks.settled import Element, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.operator import LinearOperator
@@ -55,6 +56,13 @@ class ReentrancyCheck(Check):
             for call in range(_CALLS):
                 seen: list[dict[str, Local]] = [getattr(one, direction)[call] for one in observations]
                 want = [one["fresh"] for one in seen]
+                # Of a fresh instance, and before the NaN that comes from here: its own, and not what it has kept.
+                if (
+                    call < _CALLS - 1
+                    and (verdict := not_finite(direction, space, want))
+                    and not_finite(direction, space, [one["on return"] for one in seen])
+                ):
+                    return verdict
                 for circumstance in seen[0]:
                     got = [one[circumstance] for one in seen]
                     if difference := first_difference(space, got, want, first.tolerance):

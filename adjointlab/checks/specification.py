@@ -10,6 +10,7 @@ import numpy as np
 from adjointlab.checks.bench import Bench, Setting
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import EXACT, Local, first_difference
+from adjointlab.checks.finite import not_finite
 from adjointlab.checks.settled import Element, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.program import Program, buffers
@@ -52,6 +53,8 @@ class SpecificationCheck(Check):
         assert first.specification is not None
         for (direction, source, target), program in zip(spaces.sides(), first.specification, strict=True):
             actual: list[Local] = [getattr(seen, direction) for seen in observations]
+            if verdict := not_finite(direction, target, actual):
+                return verdict
             side = "primal" if direction == "forward" else "dual"
             expected = _executed(
                 program, source, target, Draw(first.setting.seed, 0, side, first.bound), actual

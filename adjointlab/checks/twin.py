@@ -1,4 +1,4 @@
-"""A layer and its sequential twin on the same values: outputs, gradients, and buffers afterwards.
+"""A layer and its sequential twin on the same values: outputs, gradients, and what is left afterwards.
 
 Every rank runs the layer on what it holds; rank 0 runs the twin on the whole tensors and cuts its results as the ranks
 should hold them.
@@ -7,7 +7,7 @@ should hold them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,30 +15,38 @@ import numpy as np
 from adjointlab import arrays
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.compare import Local, Tolerance, first_difference
+from adjointlab.checks.passes import Names, Pass, run, values
+from adjointlab.checks.placement import Placed, place, placed_as_it_is
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.checks.windows import assembled, held
-from adjointlab.layer import Layer
+from adjointlab.dtypes import DTYPES
+from adjointlab.layer import Layer, undeclared
 from adjointlab.operator import NotInSpace
 from adjointlab.space import Space
 from adjointlab.values import Draw, local_values
 
 __all__ = [
+    "LARGEST",
     "Compared",
     "Seen",
-    "as_tuple",
     "check_outputs",
-    "compare_with_twin",
-    "drawn_parameters",
+    "check_parameters",
+    "check_whole_outputs",
+    "cut_up",
     "draws",
     "first_wrong",
     "local_inputs",
-    "run_twin",
-    "set_values",
+    "local_tensors",
+    "make_twin",
     "twin_passes",
+    "whole_inputs",
+    "whole_tensors",
 ]
 
-_LARGEST = 4
+LARGEST = 4
 """Integers up to this keep sums of products of some thousand terms exact in single precision."""
+
+_PASSES = 2
 
 
 @dataclass(frozen=True)
@@ -51,189 +59,257 @@ class Compared:
     what: str
     space: Space
     actual: Local
+    tolerance: Tolerance
     expected: tuple[Local, ...] | None = None
     frozen: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Seen:
-    """All results of one rank."""
+    """All results of one pass on one rank; what of its arguments and former outputs the layer has changed, in words."""
 
     compared: tuple[Compared, ...]
-    rounding: float
-    reach: float
+    changed: tuple[tuple[str, str], ...] = ()
+    accumulated: bool = False
 
 
-@dataclass
-class Values:
-    """The whole tensors that a twin is fed with, by position in their spaces."""
+@dataclass(frozen=True)
+class _Course:
+    """How a case's passes go, drawn from its seed.
 
-    inputs: list[Any]
-    parameters: dict[str, Any]
-    cotangents: list[Any] = field(default_factory=list)
+    `together`: all of them go forward before the first goes backward, as an instance does that stands in a graph twice; they
+    share the parameters. Else each has its own, as after a step of an optimiser. `accumulated`: gradients are added to what is
+    there.
+    """
+
+    backward: bool
+    asked: str  # of what gradients are asked for: "all", "some", "others on each rank"
+    together: bool
+    accumulated: bool
+
+    @classmethod
+    def of(cls, seed: int, *, backward: bool) -> _Course:
+        asked = ("all", "some", "others on each rank")[seed % 3]
+        return cls(backward, asked, backward and seed // 3 % 2 == 0, backward and seed // 6 % 2 == 1)
+
+    def fills_parameters(self, number: int) -> bool:
+        """Whether the pass has parameters of its own."""
+        return number == 0 or not self.together
+
+    def asks_for(self, bench: Bench) -> frozenset[str]:
+        """The tensors of which this rank asks a gradient."""
+        layer = bench.layer
+        names = [tensor.name for tensor in (*layer.domain.tensors, *layer.parameters.tensors)]
+        if self.asked == "all":
+            return frozenset(names)
+        random = np.random.default_rng((bench.setting.seed, bench.rank if self.asked != "some" else 0))
+        return frozenset(
+            name for name, wanted in zip(names, random.random(len(names)) < 0.6, strict=True) if wanted
+        )
 
 
 def draws(bench: Bench, number: int) -> dict[str, Draw]:
-    """The keys of inputs, parameters and cotangents of a pass: small integers."""
+    """The keys of the values of a pass: small integers."""
     seed = bench.setting.seed
     return {
-        "inputs": Draw(seed, 3 * number, "primal", _LARGEST),
-        "parameters": Draw(seed, 3 * number + 1, "primal", _LARGEST),
-        "cotangents": Draw(seed, 3 * number + 2, "dual", _LARGEST),
+        "inputs": Draw(seed, 3 * number, "primal", LARGEST),
+        "parameters": Draw(seed, 3 * number + 1, "primal", LARGEST),
+        "cotangents": Draw(seed, 3 * number + 2, "dual", LARGEST),
+        "accumulated": Draw(seed, 3 * number, "dual", LARGEST),
     }
 
 
-def compare_with_twin(bench: Bench, number: int = 0, *, backward: bool = True) -> Seen:
-    """Collective: run the layer (and its backward pass) and, on rank 0, the twin."""
+def twin_passes(bench: Bench, *, backward: bool) -> tuple[Seen, ...]:
+    """Collective: passes with different data, which show what a layer keeps from the first and should not.
+
+    Inputs and cotangents lie in memory as the setting says, and must be left as they are; so must outputs.
+    """
     import torch
 
-    layer: Layer = bench.layer
-    keys = draws(bench, number)
-    set_values(layer, drawn_parameters(bench, keys["parameters"]))
-    asked = _asked(bench, layer)
-    inputs = local_inputs(bench, layer, keys["inputs"], asked)
-    for name in _names(layer.parameters):
-        layer.module.get_parameter(name).requires_grad_(name in asked).grad = None
-    outputs = as_tuple(layer.module(*inputs))
-    check_outputs(layer, outputs, bench.rank)
-    results = [Compared("outputs", layer.codomain, _numpy(outputs))]
-    if backward:
-        cotangents = [
-            arrays.from_numpy(
-                local_values(layer.codomain.dual, position, bench.rank, keys["cotangents"]),
-                tensor.dtype,
-                "torch",
-            )
-            for position, tensor in enumerate(layer.codomain.tensors)
-        ]
-        # Every rank runs backward, whatever requires a gradient here: the messages of the others depend on it.
-        reached = [(y, g) for y, g in zip(outputs, cotangents, strict=True) if y.requires_grad]
-        if reached:
-            torch.autograd.backward([y for y, _ in reached], [g for _, g in reached])
-        results.append(_gradients("input gradient", layer.domain, inputs, asked))
-        parameters = [layer.module.get_parameter(name) for name in _names(layer.parameters)]
-        results.append(_gradients("parameter gradient", layer.parameters, parameters, asked))
-    results.append(
-        Compared(
-            "buffers",
-            layer.buffers,
-            _numpy([layer.module.get_buffer(name) for name in _names(layer.buffers)]),
-        )
-    )
-    if bench.rank:
-        return Seen(tuple(results), layer.rounding, layer.reach)
-    return Seen(_expected(bench, layer, results, number), layer.rounding, layer.reach)
-
-
-def run_twin(bench: Bench, keys: Mapping[str, Draw], twin: Any = None) -> tuple[Any, Values]:
-    """The twin (default: a new one), with the drawn parameters, and the whole tensors to feed it with."""
-    layer: Layer = bench.layer
-    assert bench.reference is not None
-    twin = bench.reference() if twin is None else twin
-    values = Values(
-        inputs=list(
-            layer.prepare(
-                *(
-                    arrays.from_numpy(
-                        assembled(layer.domain, position, keys["inputs"]), tensor.dtype, "torch"
-                    )
-                    for position, tensor in enumerate(layer.domain.tensors)
-                )
-            )
-        ),
-        parameters={
-            tensor.name: arrays.from_numpy(
-                assembled(layer.parameters, position, keys["parameters"]), tensor.dtype, "torch"
-            )
-            for position, tensor in enumerate(layer.parameters.tensors)
-        },
-        cotangents=[
-            arrays.from_numpy(
-                assembled(layer.codomain.dual, position, keys["cotangents"]), tensor.dtype, "torch"
-            )
-            for position, tensor in enumerate(layer.codomain.tensors)
-        ],
-    )
-    _fill(twin, values.parameters)
-    return twin, values
-
-
-def _expected(bench: Bench, layer: Layer, results: Sequence[Compared], number: int) -> tuple[Compared, ...]:
-    import torch
-
-    twin = None
-    for earlier in range(number if layer.buffers.tensors else 0):  # the buffers are what earlier passes left
-        twin, before = run_twin(bench, draws(bench, earlier), twin)
-        with torch.no_grad():
-            twin(*before.inputs)
-    twin, values = run_twin(bench, draws(bench, number), twin)
-    inputs = [x.requires_grad_() if x.is_floating_point() else x for x in values.inputs]
-    outputs = as_tuple(twin(*inputs))
-    reached = [(y, g) for y, g in zip(outputs, values.cotangents, strict=True) if y.requires_grad]
-    if len(results) > 2 and reached:
-        torch.autograd.backward([y for y, _ in reached], [g.reshape(y.shape) for y, g in reached])
-    whole = {
-        "outputs": outputs,
-        "input gradient": [_grad(x) for x in inputs],
-        "parameter gradient": [_grad(twin.get_parameter(name)) for name in _names(layer.parameters)],
-        "buffers": [twin.get_buffer(name) for name in _names(layer.buffers)],
-    }
-    size = bench.comm.Get_size()
+    course = _Course.of(bench.setting.seed, backward=backward)
+    with torch.set_grad_enabled(backward):
+        seen = _layer_passes(bench, course)
+        if bench.rank:
+            return seen
+        expected = _twin_passes(bench, course)
     return tuple(
-        Compared(
-            entry.what,
-            entry.space,
-            entry.actual,
-            tuple(
-                tuple(
-                    held(tensor, array, rank)
-                    for tensor, array in zip(entry.space.tensors, _numpy(whole[entry.what]), strict=True)
-                )
-                for rank in range(size)
-            ),
-            entry.frozen,
-        )
-        for entry in results
+        replace(one, compared=cut_up(one.compared, whole, bench.comm.Get_size()))
+        for one, whole in zip(seen, expected, strict=True)
     )
 
 
-def drawn_parameters(bench: Bench, key: Draw) -> dict[str, np.ndarray[Any, Any]]:
-    """This rank's part of random parameters."""
-    layer: Layer = bench.layer
-    return {
-        tensor.name: local_values(layer.parameters, position, bench.rank, key)
-        for position, tensor in enumerate(layer.parameters.tensors)
-    }
+def _layer_passes(bench: Bench, course: _Course) -> tuple[Seen, ...]:
+    layer, rank = bench.layer, bench.rank
+    names, asked = _names(layer), course.asks_for(bench)
+    check_parameters(layer)
+    owned = [layer.module.get_parameter(name) for name in names.parameters]
+    for name, parameter in zip(names.parameters, owned, strict=True):
+        parameter.requires_grad_(name in asked and parameter.is_floating_point())
+    passes, memory = [], []
+    for number in range(_PASSES):
+        keys = draws(bench, number)
+        inputs = [_placed(x, bench.setting.primal_order) for x in local_inputs(bench, layer, keys["inputs"])]
+        cotangents = [
+            _placed(y, bench.setting.dual_order)
+            for y in local_tensors(layer.codomain.dual, keys["cotangents"], rank)
+        ]
+        leaves = [
+            _leaf(placed.view, tensor.name in asked)
+            for tensor, placed in zip(layer.domain.tensors, inputs, strict=True)
+        ]
+        each = Pass(leaves, [placed.view for placed in cotangents], copied=layer.overwrites_inputs)
+        if course.fills_parameters(number):
+            values = local_tensors(layer.parameters, keys["parameters"], rank)
+            each.parameters = dict(zip(names.parameters, values, strict=True))
+        if course.accumulated:
+            there = [
+                *local_tensors(layer.domain.dual, keys["accumulated"], rank),
+                *local_tensors(layer.parameters.dual, keys["accumulated"], rank),
+            ]
+            each.accumulated = [
+                value
+                if leaf.numel()
+                else leaf.detach().clone()  # what holds nothing may do so in another shape
+                for leaf, value in zip([*leaves, *owned], there, strict=True)
+            ]
+        passes.append(each)
+        memory.append((inputs, cotangents))
+    run(
+        layer.module,
+        names,
+        passes,
+        backward=course.backward,
+        together=course.together,
+        check=lambda outputs: check_outputs(layer, outputs, rank),
+    )
+    return tuple(
+        Seen(
+            tuple(_compared(layer, what, local, asked, course) for what, local in each.results.items()),
+            _changes(layer, each, *there),
+            course.accumulated,
+        )
+        for each, there in zip(passes, memory, strict=True)
+    )
 
 
-def set_values(layer: Layer, values: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Give the layer's parameters their values. Raises :class:`NotInSpace` for one of another shape than declared."""
-    rank = layer.comm.Get_rank()
-    import torch
+def _twin_passes(bench: Bench, course: _Course) -> tuple[Mapping[str, Local], ...]:
+    layer, twin = bench.layer, make_twin(bench)
+    names = _names(layer)
+    for name in names.parameters:
+        parameter = twin.get_parameter(name)
+        parameter.requires_grad_(parameter.is_floating_point())
+    passes = []
+    for number in range(_PASSES):
+        keys = draws(bench, number)
+        inputs = [_leaf(x, True) for x in whole_inputs(layer, keys["inputs"])]
+        cotangents = whole_tensors(layer.codomain.dual, keys["cotangents"])
+        each = Pass(inputs, cotangents, copied=layer.overwrites_inputs)
+        if course.fills_parameters(number):
+            values = whole_tensors(layer.parameters, keys["parameters"])
+            each.parameters = dict(zip(names.parameters, values, strict=True))
+        passes.append(each)
+    run(
+        twin,
+        names,
+        passes,
+        backward=course.backward,
+        together=course.together,
+        check=lambda outputs: check_whole_outputs(layer, outputs),
+    )
+    return tuple(each.results for each in passes)
 
+
+def _compared(layer: Layer, what: str, local: Local, asked: frozenset[str], course: _Course) -> Compared:
+    space = {
+        "outputs": layer.codomain,
+        "buffers": layer.buffers,
+        "parameters": layer.parameters,
+        "input gradient": layer.domain.dual,
+        "parameter gradient": layer.parameters.dual,
+    }[what]
+    if not what.endswith("gradient"):
+        return Compared(what, space, local, Tolerance(layer.rounding, layer.reach))
+    # A sum with what was there is rounded by its own size.
+    reach = max(layer.reach, 2 * LARGEST) if course.accumulated else layer.reach
+    frozen = frozenset(
+        tensor.name for tensor in space.tensors if tensor.name not in asked or tensor.element.kind != "real"
+    )
+    return Compared(what, space, local, Tolerance(layer.rounding, reach), frozen=frozen)
+
+
+def _changes(
+    layer: Layer, each: Pass, inputs: Sequence[Placed], cotangents: Sequence[Placed]
+) -> tuple[tuple[str, str], ...]:
+    """What the layer has written into and should not have: what that is, and which tensor."""
+    outputs = zip(each.results["outputs"], values(each.outputs), strict=True)
+    return (
+        *(
+            ("an input", tensor.name)
+            for tensor, entry in zip(layer.domain.tensors, inputs, strict=True)
+            if not entry.unchanged
+        ),
+        *(
+            ("a cotangent", tensor.name)
+            for tensor, entry in zip(layer.codomain.tensors, cotangents, strict=True)
+            if not entry.unchanged
+        ),
+        *(
+            ("what it has returned before", tensor.name)
+            for tensor, (before, now) in zip(layer.codomain.tensors, outputs, strict=True)
+            if before.tobytes() != now.tobytes()
+        ),
+    )
+
+
+def make_twin(bench: Bench) -> Any:
+    """The sequential twin, new. Raises `ValueError` for one whose parameters or buffers are not the layer's."""
+    layer = bench.layer
+    assert bench.reference is not None
+    twin = bench.reference()
+    if faults := undeclared(twin, layer.parameters, layer.buffers):
+        raise ValueError(f"the sequential twin and the layer are not called alike: the twin {faults[0]}")
     for tensor in layer.parameters.tensors:
-        parameter = layer.module.get_parameter(tensor.name)
-        given = arrays.from_numpy(values[tensor.name], tensor.dtype, "torch")
-        if tensor.layout.partition.is_active(rank) and tuple(parameter.shape) != tuple(given.shape):
-            raise NotInSpace(
-                f"the parameter {tensor.name} has shape {tuple(parameter.shape)} on rank {rank}, but the layout "
-                f"{tensor.layout} gives it {tuple(given.shape)}"
+        shape = tuple(twin.get_parameter(tensor.name).shape)
+        if shape != tensor.layout.shape:
+            raise ValueError(
+                f"the sequential twin's parameter {tensor.name} has shape {shape}, but the layer's is laid out as "
+                f"{tensor.layout.shape}"
             )
-        if parameter.numel():
-            with torch.no_grad():
-                parameter.copy_(given)
+    return twin
 
 
-def local_inputs(bench: Bench, layer: Layer, key: Draw, asked: frozenset[str]) -> list[Any]:
-    """This rank's inputs, as leaves of the graph where a gradient is asked for."""
-    drawn = [
-        arrays.from_numpy(local_values(layer.domain, position, bench.rank, key), tensor.dtype, "torch")
-        for position, tensor in enumerate(layer.domain.tensors)
-    ]
+def whole_inputs(layer: Layer, key: Draw) -> list[Any]:
+    """The whole inputs, which :func:`local_inputs` has the parts of."""
+    return list(layer.prepare(*whole_tensors(layer.domain, key)))
+
+
+def whole_tensors(space: Space, key: Draw) -> list[Any]:
+    """The drawn tensors of a space, whole."""
     return [
-        x.requires_grad_(tensor.name in asked) if x.is_floating_point() else x
-        for tensor, x in zip(layer.domain.tensors, layer.prepare(*drawn), strict=True)
+        arrays.from_numpy(assembled(space, position, key), tensor.dtype, "torch")
+        for position, tensor in enumerate(space.tensors)
     ]
+
+
+def local_inputs(bench: Bench, layer: Layer, key: Draw) -> list[Any]:
+    """This rank's inputs."""
+    return list(layer.prepare(*local_tensors(layer.domain, key, bench.rank)))
+
+
+def local_tensors(space: Space, key: Draw, rank: int) -> list[Any]:
+    """What `rank` holds of the drawn tensors of a space."""
+    return [
+        arrays.from_numpy(local_values(space, position, rank, key), tensor.dtype, "torch")
+        for position, tensor in enumerate(space.tensors)
+    ]
+
+
+def check_parameters(layer: Layer) -> None:
+    """Raise :class:`NotInSpace` for a parameter of another shape than declared."""
+    rank = layer.comm.Get_rank()
+    for tensor in layer.parameters.tensors:
+        shape = tuple(layer.module.get_parameter(tensor.name).shape)
+        _check_shape(f"the parameter {tensor.name} has", tensor, shape, rank)
 
 
 def check_outputs(layer: Layer, outputs: Sequence[Any], rank: int) -> None:
@@ -243,101 +319,92 @@ def check_outputs(layer: Layer, outputs: Sequence[Any], rank: int) -> None:
             f"the layer returned {len(outputs)} tensors, but the codomain has {len(layer.codomain.tensors)}"
         )
     for tensor, output in zip(layer.codomain.tensors, outputs, strict=True):
-        shape, wanted = tuple(output.shape), tensor.layout.local_shape(rank)
-        if tensor.layout.partition.is_active(rank) and shape != wanted:
+        _check_shape("the layer returned", tensor, tuple(output.shape), rank)
+
+
+def check_whole_outputs(layer: Layer, outputs: Sequence[Any]) -> None:
+    """Raise `ValueError` for outputs of a twin that the codomain does not hold."""
+    shapes = [tuple(output.shape) for output in outputs]
+    wanted = [tensor.layout.shape for tensor in layer.codomain.tensors]
+    if shapes != wanted:
+        raise ValueError(f"the sequential twin returned shapes {shapes}, but the codomain has {wanted}")
+
+
+def _check_shape(what: str, tensor: Any, shape: tuple[int, ...], rank: int) -> None:
+    wanted = tensor.layout.local_shape(rank)
+    if not tensor.layout.partition.is_active(rank):
+        if 0 not in shape:
             raise NotInSpace(
-                f"the layer returned shape {shape} on rank {rank}, but the layout {tensor.layout} gives it {wanted}"
+                f"{what} shape {shape} on rank {rank}, which is inactive in {tensor.layout.partition} and holds a "
+                "zero-volume tensor"
             )
-        if not tensor.layout.partition.is_active(rank) and output.numel():
-            raise NotInSpace(
-                f"the layer returned shape {shape} on rank {rank}, which is inactive in {tensor.layout.partition} and "
-                "holds a zero-volume tensor"
-            )
+    elif shape != wanted:
+        raise NotInSpace(
+            f"{what} shape {shape} on rank {rank}, but the layout {tensor.layout} gives it {wanted}"
+        )
 
 
-def as_tuple(value: Any) -> tuple[Any, ...]:
-    """One tensor or several, as several."""
-    return tuple(value) if isinstance(value, tuple | list) else (value,)
-
-
-def _asked(bench: Bench, layer: Layer) -> frozenset[str]:
-    """Of which tensors this rank asks a gradient: of all, or of some, or of others on each rank."""
-    names = [tensor.name for tensor in (*layer.domain.tensors, *layer.parameters.tensors)]
-    seed = bench.setting.seed
-    kind = seed % 3
-    if kind == 0:
-        return frozenset(names)
-    random = np.random.default_rng((seed, bench.rank if kind == 2 else 0))
-    return frozenset(
-        name for name, wanted in zip(names, random.random(len(names)) < 0.6, strict=True) if wanted
+def _names(layer: Layer) -> Names:
+    return Names(
+        tuple(tensor.name for tensor in layer.parameters.tensors),
+        tuple(tensor.name for tensor in layer.buffers.tensors),
     )
 
 
-def _gradients(what: str, space: Space, tensors: Sequence[Any], asked: frozenset[str]) -> Compared:
-    gradients = tuple(
-        np.array(arrays.to_numpy(tensor.grad)) if tensor.grad is not None else np.zeros(tuple(tensor.shape))
-        for tensor in tensors
-    )
-    frozen = frozenset(
-        tensor.name
-        for tensor, leaf in zip(space.tensors, tensors, strict=True)
-        if tensor.name not in asked or not leaf.is_floating_point()
-    )
-    return Compared(what, space.dual, gradients, frozen=frozen)
+def _placed(tensor: Any, order: str) -> Placed:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in DTYPES:  # of a layer's own preparation, such as truth values
+        return placed_as_it_is(tensor)
+    return place(np.array(arrays.to_numpy(tensor)), dtype, "torch", order)
 
 
-def _fill(twin: Any, parameters: Mapping[str, Any]) -> None:
-    import torch
+def _leaf(tensor: Any, asked: bool) -> Any:
+    """A leaf of the graph in the tensor's memory."""
+    leaf = tensor.detach()
+    return leaf.requires_grad_(asked) if leaf.is_floating_point() else leaf
 
-    with torch.no_grad():
-        for name, value in parameters.items():
-            parameter = twin.get_parameter(name)
-            if tuple(parameter.shape) != tuple(value.shape):
-                raise ValueError(
-                    f"the sequential twin's parameter {name} has shape {tuple(parameter.shape)}, but the layer's is laid "
-                    f"out as {tuple(value.shape)}"
+
+def cut_up(entries: Sequence[Compared], whole: Mapping[str, Local], size: int) -> tuple[Compared, ...]:
+    """`entries`, with what every one of `size` ranks should hold of the `whole` results."""
+    return tuple(
+        replace(
+            entry,
+            expected=tuple(
+                tuple(
+                    held(tensor, array, rank)
+                    for tensor, array in zip(entry.space.tensors, whole[entry.what], strict=True)
                 )
-            parameter.copy_(value)
-
-
-def _grad(leaf: Any) -> Any:
-    import torch
-
-    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-
-
-def _names(space: Space) -> list[str]:
-    return [tensor.name for tensor in space.tensors]
-
-
-def _numpy(tensors: Sequence[Any]) -> Local:
-    return tuple(np.array(arrays.to_numpy(tensor.detach())) for tensor in tensors)
-
-
-def twin_passes(bench: Bench, *, backward: bool) -> tuple[Seen, ...]:
-    """Collective: two passes with different data, which show what a layer keeps from the first and should not."""
-    import torch
-
-    with torch.set_grad_enabled(backward):
-        return tuple(compare_with_twin(bench, number, backward=backward) for number in range(2))
+                for rank in range(size)
+            ),
+        )
+        for entry in entries
+    )
 
 
 def first_wrong(observations: Sequence[tuple[Seen, ...]]) -> Verdict:
-    """The verdict: where the layer first differs from its twin."""
+    """The verdict: where the layer first differs from its twin, or what it has written into."""
+    for rank, passes in enumerate(observations):
+        for what, tensor in (change for seen in passes for change in seen.changed):
+            lines = [("tensor", f"{tensor} (rank {rank})")]
+            if what == "an input":
+                lines.append(("if so asked", "declare overwrites_inputs = True"))
+            return incoherent(f"the layer writes into {what}", *lines)
     for number, ranks in enumerate(zip(*observations, strict=True)):
         if difference := _difference(ranks):
             what, where, got, want = difference
             lines = [(what, where), ("distributed", got), ("sequential", want)]
             if number:
                 lines.append(("pass", "the second one, with other data; the first was right"))
-            return incoherent(f"the layer's {what} is not the sequential one", *lines, kind=what)
+            if what.endswith("gradient") and ranks[0].accumulated:
+                lines.append(("accumulated", ".grad held other gradients before, which are taken off here"))
+            verb = "are not the sequential ones" if what.endswith("s") else "is not the sequential one"
+            return incoherent(f"the layer's {what} {verb}", *lines, kind=what)
     return coherent()
 
 
 def _difference(ranks: Sequence[Seen]) -> tuple[str, str, str, str] | None:
     """In what, where, the value and the expected one."""
-    first = ranks[0]
-    for index, entry in enumerate(first.compared):
+    for index, entry in enumerate(ranks[0].compared):
         assert entry.expected is not None
         actual = _without_frozen(entry.space, [seen.compared[index] for seen in ranks], entry.expected)
         for position, tensor in enumerate(entry.space.tensors):
@@ -346,7 +413,7 @@ def _difference(ranks: Sequence[Seen]) -> tuple[str, str, str, str] | None:
                 Space(tensor),
                 [(local[position],) for local in actual],
                 [(local[position],) for local in entry.expected],
-                Tolerance(first.rounding, first.reach),
+                entry.tolerance,
             )
             if difference is not None:
                 return entry.what, *difference

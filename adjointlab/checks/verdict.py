@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-__all__ = ["Status", "Verdict", "coherent", "incoherent"]
+__all__ = ["Entry", "Status", "Verdict", "coherent", "incoherent"]
 
 
 class Status(Enum):
@@ -18,11 +18,21 @@ class Status(Enum):
 
 
 @dataclass(frozen=True)
+class Entry:
+    """The matrix entry that is wrong: of e_i of the domain and f_j of the codomain's dual, and what it should be."""
+
+    column: int  # i
+    row: int  # j
+    weight: complex | None = None  # by the specification, where that was compared
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The answer: a headline, labelled lines that explain it, and the figures behind it.
 
     `kind` tells failures apart that a shrinking search must not confuse. `figures` are reported for coherent cases
-    too: the miss probability of an exact test, the error of the floating one (seed paper, eq. 26).
+    too: the miss probability of an exact test, the error of the floating one (seed paper, eq. 26). `entry` is the
+    matrix entry that the lines name, if any.
     """
 
     status: Status
@@ -30,6 +40,7 @@ class Verdict:
     kind: str = ""
     lines: tuple[tuple[str, str], ...] = ()
     figures: dict[str, float | str] = field(default_factory=dict)
+    entry: Entry | None = field(default=None, compare=False)  # for the script alone
 
     @property
     def is_coherent(self) -> bool:
@@ -52,6 +63,7 @@ def incoherent(
     *lines: tuple[str, str],
     kind: str = "",
     figures: Mapping[str, float | str] | None = None,
+    entry: Entry | None = None,
 ) -> Verdict:
     """Something is wrong, and this is how it shows."""
-    return Verdict(Status.INCOHERENT, headline, kind or headline, lines, dict(figures or {}))
+    return Verdict(Status.INCOHERENT, headline, kind or headline, lines, dict(figures or {}), entry)

@@ -13,7 +13,16 @@ from adjointlab.space import Space
 
 __all__ = ["Differentiable", "FunctionPair", "make_layer", "make_twin"]
 
-_LABS = ("domain", "codomain", "parameter_space", "buffer_space", "rounding", "reach", "training")
+_LABS = (
+    "domain",
+    "codomain",
+    "parameter_space",
+    "buffer_space",
+    "rounding",
+    "reach",
+    "overwrites_inputs",
+    "training",
+)
 """What a layer's case may hold beside the layer's arguments."""
 
 
@@ -104,6 +113,7 @@ def make_layer(build: Callable[..., Any], prepare: Prepare, comm: Any, **paramet
         float(declared("rounding", 0.0)),
         prepare,
         float(declared("reach", 0.0)),
+        bool(declared("overwrites_inputs", False)),
     )
 
 

@@ -386,7 +386,7 @@ def _confirmed(run: Runner, failure: _Failing) -> Verdict:
     witness = run_case(run, replace(failure.case, check=WITNESS))
     if witness is None or witness[0].status is not Status.INCOHERENT:
         return verdict
-    return replace(verdict, lines=witness[0].lines)
+    return replace(verdict, lines=witness[0].lines, entry=witness[0].entry)
 
 
 def _unjudged(headline: str, error: Exception) -> Verdict:

@@ -11,6 +11,7 @@ from adjointlab.checks.adjoint import AdjointCheck
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Inapplicable, Spaces
 from adjointlab.checks.declared import DeclaredCheck
+from adjointlab.checks.double_backward import DoubleBackwardCheck
 from adjointlab.checks.gradients import GradcheckCheck, GradientsCheck
 from adjointlab.checks.jacobian import JacobianCheck
 from adjointlab.checks.linearity import LinearityCheck
@@ -54,6 +55,7 @@ CHECKS: Mapping[str, Check] = {
         ReentrancyCheck(),
         GradientsCheck(),
         JacobianCheck(),
+        DoubleBackwardCheck(),
     )
 }
 
@@ -91,8 +93,8 @@ class Seen:
 def checks_of(subject: Subject) -> tuple[str, ...]:
     """The checks that have something to compare `subject` with."""
     if subject.is_layer:
-        return _OF_LAYERS
-    needless = {GradientsCheck.name, JacobianCheck.name}
+        return (*_OF_LAYERS, *((DoubleBackwardCheck.name,) if subject.twice_differentiable else ()))
+    needless = {GradientsCheck.name, JacobianCheck.name, DoubleBackwardCheck.name}
     if not subject.has_specification:
         needless.add(SpecificationCheck.name)
     if subject.reference is None:

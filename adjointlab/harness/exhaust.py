@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.sharedctypes import Synchronized
@@ -48,23 +48,53 @@ class _Share:
 def bound_of(subject: Subject, given: Mapping[str, int] | None = None) -> Bound:
     """The bound of `subject`: the defaults of its enumeration, with those `given` that it knows in their place.
 
-    Raises :class:`SubjectError` for a subject that lists no cases.
+    Raises :class:`SubjectError` for a subject that lists no cases: none at all, none within the bound, or none because its
+    enumeration fails.
     """
     if subject.every is None:
         raise SubjectError(
             f"{subject.name}: lists no cases; give @subject(..., every=function), where function(ranks=3, side=2) with "
             "any bounds as keyword arguments yields pairs of a number of ranks and a dictionary of arguments"
         )
-    bound = {name: entry.default for name, entry in inspect.signature(subject.every).parameters.items()}
-    return {name: (given or {}).get(name, default) for name, default in bound.items()}
+    defaults = {name: entry.default for name, entry in inspect.signature(subject.every).parameters.items()}
+    for name, default in defaults.items():
+        if not isinstance(default, int):
+            raise SubjectError(
+                f"{subject.name}: the bound {name} of every= has no whole number as its default; give one, as {name}=3"
+            )
+    bound = {name: (given or {}).get(name, default) for name, default in defaults.items()}
+    try:
+        first = next(every_case(subject, bound), None)
+    except SubjectError:
+        raise
+    except Exception as error:
+        raise SubjectError(f"{subject.name}: every= fails, {type(error).__name__}: {error}") from error
+    if first is None:
+        told = ", ".join(f"{name} {value}" for name, value in bound.items())
+        raise SubjectError(f"{subject.name}: there is no case within the bound {told}; give a larger one")
+    return bound
 
 
 def every_case(subject: Subject, bound: Bound) -> Iterator[Case]:
     """All cases within `bound`, in the order of the subject's enumeration."""
     assert subject.every is not None
-    for number, (ranks, parameters) in enumerate(subject.every(**bound)):
+    for number, entry in enumerate(subject.every(**bound)):
+        if not _is_case(entry):
+            raise SubjectError(
+                f"{subject.name}: every= yields {entry!r}, not a pair of a number of ranks and a dictionary of arguments"
+            )
+        ranks, parameters = entry
         # The seed makes the random vector, and the schedule another legal interleaving, of each case.
         yield Case(subject.name, PROOF, ranks, parameters, Setting(seed=number), schedule=number % 2**16)
+
+
+def _is_case(entry: object) -> bool:
+    return (
+        isinstance(entry, Sequence)
+        and len(entry) == 2
+        and isinstance(entry[0], int)
+        and isinstance(entry[1], Mapping)
+    )
 
 
 def exhaust(
@@ -77,18 +107,22 @@ def exhaust(
     """Prove every case of `subject` within `bound` on `jobs` processes (default: one for each core).
 
     `reference` is what names the subject on a command line: the processes find it by that. `tick` is called with the
-    number of cases done and of all cases. The report's `tried` is the number of cases proved, or of those before the
-    first that fails; its figure "entries" is the number of matrix entries.
+    number of cases done and of all cases. The report's `tried` is the number of cases proved, or that of the first that
+    fails among all; its figure "entries" is the number of matrix entries.
     """
     started = time.monotonic()
-    total = sum(1 for _ in every_case(subject, bound))
-    count = max(1, min(jobs or len(os.sched_getaffinity(0)), total))
-    shares = _side_by_side(reference, bound, count, lambda done: tick(done, total))
+    try:
+        total = sum(1 for _ in every_case(subject, bound))
+    except Exception:
+        shares, total = [_Share(0, 0, error=traceback.format_exc().rstrip())], 0
+    else:
+        count = max(1, min(jobs or _cores(), total))
+        shares = _side_by_side(reference, bound, count, lambda done: tick(done, total))
     proved, entries = sum(share.proved for share in shares), sum(share.entries for share in shares)
     verdict, case, spaces, tried = Verdict(Status.COHERENT), None, None, proved
     if problems := [share.error for share in shares if share.error]:
         verdict = Verdict(
-            Status.UNJUDGED, "a process of the exhaustive run failed", "process", (("because", problems[0]),)
+            Status.UNJUDGED, "the exhaustive run failed", "process", (("because", problems[0]),)
         )
     elif failures := [share.failure for share in shares if share.failure is not None]:
         number, case, verdict, spaces = min(failures, key=lambda failure: failure[0])
@@ -108,6 +142,11 @@ def exhaust(
         0 if case is None else case.ranks,
         {"entries": entries},
     )
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _side_by_side(reference: str, bound: Bound, count: int, tick: Callable[[int], None]) -> list[_Share]:

@@ -235,7 +235,8 @@ def _done(data: Mapping[str, Any]) -> Done:
 def _report_as_data(report: Report) -> dict[str, Any]:
     data = {entry.name: getattr(report, entry.name) for entry in dataclasses.fields(report)}
     return data | {
-        "verdict": dataclasses.asdict(report.verdict) | {"status": report.status.value},
+        # Without the entry, which the script of its failure needed, and that is written.
+        "verdict": dataclasses.asdict(report.verdict) | {"status": report.status.value, "entry": None},
         "case": report.case and report.case.data(),
         "spaces": report.spaces and [to_data(report.spaces.domain), to_data(report.spaces.codomain)],
     }

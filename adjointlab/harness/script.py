@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from adjointlab import arrays
 from adjointlab.harness.case import Case
 from adjointlab.harness.data import to_data
 from adjointlab.harness.engine import Report
 from adjointlab.harness.subject import Subject
 from adjointlab.layout import Layout
+from adjointlab.operator import basis_vector
 from adjointlab.partition import Partition
 from adjointlab.space import LocalType, Space, Tensor
 from adjointlab.values import Draw, local_values
@@ -27,7 +31,7 @@ _TEMPLATE = '''"""{headline}
 {lines}
 
 Run with: mpiexec -n {ranks} python {name}
-It prints both inner products of one pair of vectors and exits with 1 while they differ.{limit}
+It prints both inner products of {pair} and exits with 1 while they {differ}.{limit}
 """
 
 from mpi4py import MPI
@@ -69,8 +73,15 @@ if rank == 0:
     print("<x, F*y> =", right)
 # What the products are measured against: they may cancel.
 scale = pairing([np.abs(a) for a in Fx], [np.abs(b) for b in y], counted_y)
-raise SystemExit(0 if abs(left - right) <= {tolerance!r} * scale else 1)
+same = abs(left - right) <= {tolerance!r} * scale
+{expected}raise SystemExit(0 if same else 1)
 '''
+
+_EXPECTED = """expected = {weight!r}
+if rank == 0:
+    print("expected  =", expected)
+same = same and left == expected
+"""
 
 _BARE = '''"""{headline}
 
@@ -111,8 +122,8 @@ print("rank", rank, "has come back", flush=True)
 def script(case: Case, report: Report, subject: Subject, name: str) -> str:
     """The text of the script for `case`; `name` is the file name of the reproducer beside it.
 
-    For a failure of another check than the dot test the script shows the same case through the dot test's eyes, and
-    says so.
+    Where the verdict names a matrix entry, the vectors are its two basis vectors, so that the script shows that entry. Else
+    they are drawn; for a failure of another check than the dot test the script says that they need not show it.
     """
     spaces = report.spaces
     lines = [f"{label}: {text}" for label, text in report.verdict.lines if label != "traceback"]
@@ -122,27 +133,28 @@ def script(case: Case, report: Report, subject: Subject, name: str) -> str:
     library = case.setting.library
     parameters = dict(case.parameters)
     imports = _imports(subject, parameters, library)
-    bound = 8
+    entry, domain, dual = report.verdict.entry, spaces.domain, spaces.codomain.dual
+    weight = None if entry is None else entry.weight
+    tolerance = 4 * 2.0 ** -min(tensor.element.precision for tensor in domain.tensors)
     return _TEMPLATE.format(
         headline=f"{report.subject}: {report.verdict.headline}",
         lines="\n".join(lines) or "(no details)",
         ranks=case.ranks,
         name=Path(name).with_suffix(".py").name,
+        pair="one pair of vectors" if entry is None else "two basis vectors, one entry of the matrix,",
+        differ="differ" if weight is None else "differ, from each other or from what the specification says",
+        limit=""
+        if entry is not None or case.check in ("adjoint", "matrix")
+        else _LIMIT.format(check=case.check),
         imports="\n".join(imports),
         setup=_setup(subject, attribute, parameters),
-        x=_values(spaces.domain, case, "primal", bound),
-        y=_values(spaces.codomain.dual, case, "dual", bound),
-        counted_x=[
-            [rank for rank in range(case.ranks) if tensor.is_counted(rank)]
-            for tensor in spaces.domain.tensors
-        ],
-        counted_y=[
-            [rank for rank in range(case.ranks) if tensor.is_counted(rank)]
-            for tensor in spaces.codomain.tensors
-        ],
+        x=_values(domain, case, "primal", None if entry is None else entry.column),
+        y=_values(dual, case, "dual", None if entry is None else entry.row),
+        counted_x=_counted(domain, case.ranks),
+        counted_y=_counted(spaces.codomain, case.ranks),
         convert="torch.from_numpy(array)" if library == "torch" else "array",
-        tolerance=4 * 2.0 ** -min(tensor.element.precision for tensor in spaces.domain.tensors),
-        limit="" if case.check in ("adjoint", "matrix") else _LIMIT.format(check=case.check),
+        expected="" if weight is None else _EXPECTED.format(weight=weight if weight.imag else weight.real),
+        tolerance=tolerance,
     )
 
 
@@ -195,17 +207,28 @@ def _names(value: Any) -> set[str]:
     return found.union(*(_names(getattr(value, field)) for field in fields))
 
 
-def _values(space: Space, case: Case, side: str, bound: int) -> str:
+def _values(space: Space, case: Case, side: str, index: int | None) -> str:
+    """What each rank holds of the basis vector `index` of the space, or of a random element if that is `None`."""
     ranks = []
     for rank in range(case.ranks):
-        draw = Draw(case.setting.seed, 0, side, bound)
         held = [
-            f"np.array({local_values(space, position, rank, draw).tolist()!r}, "
-            f"dtype={_numpy_dtype(tensor)!r}).reshape({tensor.layout.local_shape(rank)!r})"
-            for position, tensor in enumerate(space.tensors)
+            f"np.array({values.tolist()!r}, dtype={_numpy_dtype(tensor)!r}).reshape({tensor.layout.local_shape(rank)!r})"
+            for tensor, values in zip(space.tensors, _local(space, case, side, index, rank), strict=True)
         ]
         ranks.append("[" + ", ".join(held) + "]")
     return "[\n    " + ",\n    ".join(ranks) + ",\n]"
+
+
+def _local(space: Space, case: Case, side: str, index: int | None, rank: int) -> list[np.ndarray[Any, Any]]:
+    if index is None:
+        draw = Draw(case.setting.seed, 0, side, bound=8)
+        return [local_values(space, position, rank, draw) for position in range(len(space.tensors))]
+    everywhere = all(arrays.supports("numpy", tensor.dtype) for tensor in space.tensors)
+    return [*map(arrays.to_numpy, basis_vector(space, index, rank, "numpy" if everywhere else "torch"))]
+
+
+def _counted(space: Space, ranks: int) -> list[list[int]]:
+    return [[rank for rank in range(ranks) if tensor.is_counted(rank)] for tensor in space.tensors]
 
 
 def _numpy_dtype(tensor: Tensor) -> str:

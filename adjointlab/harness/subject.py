@@ -15,7 +15,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from adjointlab import arrays as array_libraries
 from adjointlab.checks.placement import ORDERS
 from adjointlab.harness.adapters import Differentiable, FunctionPair, make_layer, make_twin
-from adjointlab.layer import Prepare, elementwise
+from adjointlab.layer import Layer, Prepare, elementwise, undeclared
 from adjointlab.operator import LinearOperator
 from adjointlab.space import Space
 
@@ -47,6 +47,7 @@ class Subject:
     ranks: tuple[int, ...] = (1, 2, 3, 4, 8)
     every: Callable[..., Iterable[tuple[int, Mapping[str, Any]]]] | None = None
     is_layer: bool = False
+    twice_differentiable: bool = False
 
     @property
     def location(self) -> str:
@@ -69,7 +70,11 @@ class Subject:
         return dict(result)
 
     def make(self, comm: Any, parameters: Mapping[str, Any]) -> LinearOperator:
-        """The operator of a case, on this rank."""
+        """The operator or layer of a case, on this rank.
+
+        Raises :class:`SubjectError` for one that lacks something; for a layer with parameters or buffers that it does not
+        declare, on whichever rank, the same on all.
+        """
         operator = self.build(comm, **parameters)
         for attribute in ("domain", "codomain"):
             if not isinstance(getattr(operator, attribute, None), Space):
@@ -81,6 +86,8 @@ class Subject:
             raise SubjectError(
                 f"{self.name}: the operator has no `comm`; set self.comm = comm when it is made"
             )
+        if isinstance(operator, Layer):
+            _check_declared(self.name, operator)
         return operator
 
     def libraries(self) -> tuple[str, ...]:
@@ -97,6 +104,18 @@ class Subject:
         return given is not None and given is not LinearOperator.specification
 
 
+def _check_declared(name: str, layer: Layer) -> None:
+    found = layer.comm.allgather(undeclared(layer.module, layer.parameters, layer.buffers))
+    for rank, faults in enumerate(found):
+        if faults:
+            raise SubjectError(
+                f"{name}: on rank {rank}, the module {'; it '.join(faults)}. Declare all of them, as named_parameters() and "
+                "named_buffers() call them: parameter_space = adjointlab.Space(adjointlab.Tensor(layout, name=...), ...), "
+                "and buffer_space likewise, of the module or in the strategy's dictionary. A rank that holds nothing of a "
+                "tensor has one of zero volume; a buffer that is constant is registered with persistent=False"
+            )
+
+
 @st.composite
 def _parameters(draw: DrawFn, subject: Subject, ranks: int) -> dict[str, Any]:
     return subject.drawn(draw, ranks)
@@ -111,6 +130,7 @@ def subject(
     layer: Callable[..., Any] | None = None,
     sequential: Callable[..., Any] | None = None,
     prepare: Prepare = elementwise,
+    twice_differentiable: bool = False,
     reference: Callable[..., Any] | None = None,
     arrays: Sequence[str] | None = None,
     orders: Sequence[str] = ORDERS,
@@ -129,11 +149,18 @@ def subject(
     - `autograd`: a `torch.autograd.Function`, applied to ``(*x, comm, *arguments.values())``, or any differentiable
       function of torch tensors, called as ``function(comm, *x, **arguments)``; with the spaces as above;
     - `layer` and `sequential`: what makes a `torch.nn.Module` on each rank, called as ``layer(comm, **arguments)``, and
-      its sequential twin, called as ``sequential(**arguments)``. The module has the spaces of its inputs and outputs as
-      `domain` and `codomain`, and those of its parameters and buffers as `parameter_space` and `buffer_space` (tensors
-      named as both modules name them), or the dictionary has them under these names. `rounding`, of the module or of the
-      dictionary, says how far results may differ, relative to the largest (default 0: exact on small integers), and
-      ``training`` puts both into a mode. ``prepare(*inputs)`` makes legal inputs of drawn ones, element by element.
+      its sequential twin, called as ``sequential(**arguments)``. ``prepare(*inputs)`` makes legal inputs of drawn ones,
+      element by element. With `twice_differentiable`, second derivatives are checked too.
+
+    Of a layer the lab has to know more, as attributes of the module or entries of the dictionary, which are not passed on:
+
+    - `domain` and `codomain`, the spaces of its inputs and outputs; `parameter_space` and `buffer_space`, those of its
+      parameters and buffers, named as both modules name them: of all of them, but for buffers that are not persistent;
+    - `rounding`, how far results may differ from the twin's, relative to the largest value of each tensor (default 0: exact on
+      small integers), and `reach`, the least that this value counts for, where terms cancel (default 0);
+    - `overwrites_inputs`, that it may write into its inputs (default `False`);
+    - ``training``, of the dictionary alone: the mode that both modules are put into. Draw it for a layer that does something
+      else in training than in evaluation; the lab cannot know.
 
     `reference` is the sequential twin: it takes the global tensors and ``**arguments``. `arrays` are the libraries
     to draw inputs from, `orders` the memory orders of inputs and cotangents, `ranks` the numbers of ranks.
@@ -170,6 +197,7 @@ def subject(
             ranks=tuple(ranks),
             every=every,
             is_layer=kind == "layer",
+            twice_differentiable=twice_differentiable,
         )
 
     if kind == "strategy":

@@ -35,7 +35,7 @@ _OBJECT_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
     "scatter": _ROOT_SECOND,
     "reduce": ("sendobj", "op", "root"),
 }
-_SHOWN: Final = frozenset({"dest", "source", "tag", "sendtag", "recvtag", "root"})
+_SHOWN: Final = frozenset({"comm", "dest", "group", "source", "tag", "sendtag", "recvtag", "root"})
 
 
 class Call(NamedTuple):
@@ -56,6 +56,8 @@ class Call(NamedTuple):
             name = self.name.lower()
             parameters = _PARAMETERS.get(name) or _PARAMETERS.get(name.removeprefix("i"), ())
         given = {**dict(zip(parameters, self.arguments, strict=False)), **(self.keywords or {})}
+        if self.comm.label:
+            given["comm"] = self.comm.label
         shown = ", ".join(f"{key}={_constant(key, value)}" for key, value in given.items() if key in _SHOWN)
         return f"{self.name}({shown})"
 

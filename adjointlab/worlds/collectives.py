@@ -32,6 +32,8 @@ class Disagreement(Exception):
 class Entry:
     """What one rank brings to a collective, where it wants the result, and what it thinks the others bring."""
 
+    group = None
+
     __slots__ = (
         "_buffer",
         "_poisoned",

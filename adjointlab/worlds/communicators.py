@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from adjointlab import MPI
+from adjointlab.worlds.collectives import Disagreement
 from adjointlab.worlds.constants import is_undefined
 from adjointlab.worlds.groups import Grid, Group
 from adjointlab.worlds.object_collectives import ObjectEntry
@@ -61,11 +62,26 @@ def Split_type(comm: Any, split_type: int, key: int = 0, info: Any = None) -> Ob
 
 
 def Create(comm: Any, group: Group) -> ObjectEntry:
+    """Ranks may give groups of their own, as long as the members of each give the same."""
     if not comm.Get_group().includes(group):
         raise MPI.Exception(
             f"Invalid group {group}: not all its members are in the communicator", MPI.ERR_GROUP
         )
-    return duplicate(comm, group.members, kind="Create")
+
+    def compute(entries: Sequence[ObjectEntry]) -> None:
+        here = comm.Get_group().members
+        for rank, entry in enumerate(entries):
+            for member in entry.parcel:
+                if entries[peer := here.index(member)].parcel != entry.parcel:
+                    raise Disagreement(rank, peer, f"rank {member}, a member of the group, gives another one")
+        groups = dict.fromkeys(entry.parcel for entry in entries if entry.parcel)
+        made = {members: comm.new_context(members) for members in groups}
+        for entry in entries:
+            entry.handed = made.get(entry.parcel)
+
+    entry = ObjectEntry("Create", compute, group.members, result=comm.view)
+    entry.group = list(group.members)
+    return entry
 
 
 def Create_cart(

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Diagnosis"]
 
+LIVELOCK = 0.5
+"""Seconds for which each rank must have asked in vain: a loop with an end of its own is seldom longer."""
+
 
 class Diagnosis:
     """The judge of one run (see :class:`adjointlab.worlds.scheduler.Judge`)."""
@@ -31,9 +34,11 @@ class Diagnosis:
             self._run.findings.append(Finding(kind, "\n".join([*lines, *self._deadlock(blocked)])))
             self._condemn(blocked, Blocked)
 
-    def nobody_gets_on(self, stuck: list[Strand]) -> None:
+    def nobody_gets_on(self, stuck: list[Strand], seconds: float) -> None:
         """All ranks that are left ask again and again, or wait."""
         if not self._called_out_for_a_failure(stuck):
+            if seconds < LIVELOCK:
+                return
             lines = ["these ranks ask again and again, and nothing moves any more"]
             lines += [self._sitting(strand) for strand in stuck]
             self._run.findings.append(Finding("livelock", "\n".join(lines)))

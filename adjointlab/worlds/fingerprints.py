@@ -52,7 +52,8 @@ class Fingerprint(NamedTuple):
             self.op,
             None if self.elements is None else f"{self.elements} of {self.dtype}",
         ]
-        return f"{self.name}({', '.join(filter(None, shown))})"
+        # The makers of communicators are noted with their arguments.
+        return self.name if self.name.endswith(")") else f"{self.name}({', '.join(filter(None, shown))})"
 
     def told(self, rank: int) -> str:
         """The call as one of `rank`."""

@@ -7,10 +7,11 @@ on the way in. Freeing is put off until the run is known to have left the commun
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from mpi4py import MPI
@@ -24,6 +25,7 @@ from adjointlab.worlds.fingerprints import Note, noter, shorthand
 from adjointlab.worlds.guard import Guard
 from adjointlab.worlds.guarded_objects import OBJECT_FORMS
 from adjointlab.worlds.guarded_request import GuardedRequest, ObjectReceive, fill
+from adjointlab.worlds.surface import ONLY_SIMULATED, missing
 
 __all__ = ["Family", "GuardedCartcomm", "GuardedComm", "native"]
 
@@ -114,6 +116,7 @@ class GuardedComm:
     def begin(self) -> None:
         """A run begins on this communicator."""
         self.key = (self.ranks, self.family.serial(self.ranks))
+        self.label = ""  # what reports call it, where it is not the run's own
         self.trail: list[Note] = []  # the collectives called
         self.guard.trails[self.key] = self.trail
         self.posted: list[ObjectReceive] = []
@@ -129,12 +132,12 @@ class GuardedComm:
     def __getattr__(self, name: str) -> Any:
         build = _BUILDERS.get(name)
         if build is None:
-            listed = ", ".join(
-                sorted(n for n in dir(type(self)) if not n.startswith("_") and n not in _INTERNAL)
-            )
-            raise AttributeError(
-                f"the guarded communicator has no {name!r}: a call that it does not know could block for ever. "
-                f"It has {', '.join(sorted(_BUILDERS))}, {listed}"
+            there = {*dir(type(self)), *_BUILDERS, "rank", "size"} - _INTERNAL
+            raise missing(
+                "guarded",
+                name,
+                [each for each in there if not each.startswith("_")],
+                "that of the simulated world" if name in ONLY_SIMULATED else "",
             )
         method = build(self, name)
         self.__dict__[name] = method
@@ -157,9 +160,12 @@ class GuardedComm:
         return self.size
 
     def Get_name(self) -> str:
-        return "guarded"
+        return self.label
 
-    name = property(Get_name)
+    def Set_name(self, name: str) -> None:
+        self.label = name
+
+    name = property(Get_name, Set_name)
 
     def Get_group(self) -> MPI.Group:
         """mpi4py's group (its operations are local)."""
@@ -173,6 +179,16 @@ class GuardedComm:
 
     def Is_intra(self) -> bool:
         return True
+
+    is_inter = property(Is_inter)
+    is_intra = property(Is_intra)
+
+    def Abort(self, errorcode: int = 0) -> NoReturn:
+        """End the job. (The case is on disk, and `adjointlab run` goes on with it.)"""
+        rank = self.guard.control.rank
+        os.write(2, f"adjointlab: rank {rank} called Abort({errorcode}) at {caller()}\n".encode())
+        MPI.COMM_WORLD.Abort(errorcode)
+        raise SystemExit(errorcode)
 
     def Get_topology(self) -> int:
         return int(self.inner.Get_topology())
@@ -246,7 +262,18 @@ class GuardedComm:
 
     def Create(self, group: MPI.Group) -> Any:
         """A communicator of the ranks in `group`; all ranks of this one call it."""
-        return self._derive("Create", _members(group, self), lambda _: self.inner.Create(group))
+        ranks = _members(group, self)
+        call = Call(self, "Create", (), {"group": list(ranks)})
+
+        def create(given: Sequence[tuple[int, ...]]) -> Any:
+            if any(given[self.ranks.index(member)] != mine for mine in given for member in mine):
+                # Now it is one that the others' do not match.
+                name, *rest = self.trail.pop()
+                self.trail.append((f"{name}(group={list(ranks)})", *rest))
+                self.guard.leave(call)
+            return self.inner.Create(group)
+
+        return self._derive("Create", ranks, create, call, alike=False)
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
         """A communicator of the ranks in `group`; only they call it."""
@@ -343,6 +370,7 @@ class GuardedComm:
         kind = GuardedCartcomm if isinstance(inner, MPI.Cartcomm) else GuardedComm
         comm = kind(inner, ranks, self.family)
         comm.made = caller()
+        comm.label = f"ranks {' '.join(map(str, ranks))}" + (f" #{comm.key[1]}" if comm.key[1] else "")
         self.family.derived.append(comm)
         return comm
 

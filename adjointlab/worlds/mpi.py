@@ -194,6 +194,7 @@ class MPIWorld:
             parcel = pickle.dumps(result, pickle.HIGHEST_PROTOCOL) if self.ranks > 1 else b""
             done = _Done(self._clean, parcel, None)
         except BaseException as exception:
+            self._interrupts.hold()  # also where one has come just before
             self._interrupts.pending = False
             self._tell_all(_Done(self._clean, b"", pack_exception(exception)))
             self._settle(self._clean)
@@ -331,6 +332,7 @@ class MPIWorld:
         except Revoked:
             outcome = Returned(None)  # replaced by the guard's account
         except BaseException as exception:
+            interrupts.hold()  # also where one has come just before
             outcome = raised(exception)
             if isinstance(exception, KeyboardInterrupt | Overdue):
                 # It may have come between the start of a request and its entry in the books.

@@ -19,7 +19,7 @@ __all__ = ["OBJECT_COLLECTIVES", "ObjectEntry"]
 class ObjectEntry:
     """What one rank brings to a collective of objects, and how it makes its result of what it is handed."""
 
-    __slots__ = ("compute", "handed", "kind", "parcel", "result", "root", "signature")
+    __slots__ = ("compute", "group", "handed", "kind", "parcel", "result", "root", "signature")
 
     def __init__(
         self,
@@ -28,6 +28,7 @@ class ObjectEntry:
         parcel: Any = None,
         *,
         root: int | None = None,
+        op: Any = None,
         result: Callable[[Any], Any] = unpack,
     ) -> None:
         self.kind = kind
@@ -36,7 +37,8 @@ class ObjectEntry:
         self.root = 0 if root is None else root
         self.result = result
         self.handed: Any = None  # by the rank that arrives last
-        self.signature: tuple[Any, ...] = (root, None, None, None)
+        self.group: list[int] | None = None  # of the communicator to be made, where it is given
+        self.signature: tuple[Any, ...] = (root, None if op is None else _told(op), None, None)
 
     def watch(self) -> None:
         """Pickling has read the object."""
@@ -54,6 +56,12 @@ class ObjectEntry:
     def finish(self) -> Any:
         """The call's result."""
         return self.result(self.handed)
+
+
+def _told(op: Any) -> str:
+    """The operation as far as ranks can be expected to agree on it: each has its own function."""
+    known = as_op(op)
+    return known.value if isinstance(known, MPI.Op) else "an operation of user code"
 
 
 def _unpack_all(parcels: Sequence[bytes]) -> list[Any]:
@@ -141,19 +149,19 @@ def alltoall(comm: Any, sendobj: Any) -> ObjectEntry:
 def reduce(comm: Any, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> ObjectEntry:
     root = comm.root(root)
     result: Callable[[Any], Any] = _fold(op) if root == comm.rank else _nothing
-    return ObjectEntry("reduce", _all_to_all_ranks, pack(sendobj), root=root, result=result)
+    return ObjectEntry("reduce", _all_to_all_ranks, pack(sendobj), root=root, op=op, result=result)
 
 
 def allreduce(comm: Any, sendobj: Any, op: Any = MPI.SUM) -> ObjectEntry:
-    return ObjectEntry("allreduce", _all_to_all_ranks, pack(sendobj), result=_fold(op))
+    return ObjectEntry("allreduce", _all_to_all_ranks, pack(sendobj), op=op, result=_fold(op))
 
 
 def scan(comm: Any, sendobj: Any, op: Any = MPI.SUM) -> ObjectEntry:
-    return ObjectEntry("scan", _earlier(1), pack(sendobj), result=_fold(op))
+    return ObjectEntry("scan", _earlier(1), pack(sendobj), op=op, result=_fold(op))
 
 
 def exscan(comm: Any, sendobj: Any, op: Any = MPI.SUM) -> ObjectEntry:
-    return ObjectEntry("exscan", _earlier(0), pack(sendobj), result=_fold(op))
+    return ObjectEntry("exscan", _earlier(0), pack(sendobj), op=op, result=_fold(op))
 
 
 OBJECT_COLLECTIVES: dict[str, Callable[..., ObjectEntry]] = {

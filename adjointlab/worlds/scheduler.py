@@ -12,6 +12,7 @@ import _thread
 import ctypes
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any, Protocol
 
 from adjointlab.worlds.callsite import Call
@@ -73,6 +74,7 @@ class Strand:
         "outcome",
         "rank",
         "seen",
+        "since",
         "waiting",
         "worker",
     )
@@ -86,16 +88,19 @@ class Strand:
         self.missing = 0  # how many of `waiting` must still happen
         self.waiting: Sequence[Pending] = ()
         self.call: Call | None = None  # where it waits or polls
-        self.seen = 0  # the state of things at its last poll
+        self.seen = -1  # the state of things at its last poll
         self.fruitless = 0  # how often it has polled in this state of things
+        self.since = 0.0  # when it did so first
 
 
 class Judge(Protocol):
-    """Who decides what it means that nothing moves any more; each must doom ranks."""
+    """Who decides what it means that nothing moves any more."""
 
-    def nobody_can_run(self, blocked: list[Strand]) -> None: ...
+    def nobody_can_run(self, blocked: list[Strand]) -> None:
+        """Dooms ranks."""
 
-    def nobody_gets_on(self, stuck: list[Strand]) -> None: ...
+    def nobody_gets_on(self, stuck: list[Strand], seconds: float) -> None:
+        """Dooms ranks, if that has lasted for long enough."""
 
 
 class Scheduler:
@@ -113,6 +118,9 @@ class Scheduler:
         self.strands = [Strand(rank) for rank in range(size)]
         self.current = self.strands[0]
         self.heard: list[Heard] = []
+        self._idle = (
+            -1
+        )  # the state of things in which all have polled in vain so often that turns do not matter
         self.progress = 0  # counts everything that could help a waiting or polling rank
         self._pool = pool
         self._streams = streams
@@ -168,7 +176,11 @@ class Scheduler:
                 f"rank {self.current.rank} uses the communicator of rank {strand.rank}: the simulated ranks are threads "
                 "and share module-level state; keep the communicator in the operator"
             )
-        if not self._orderly and self._strategy.gives_way(strand, self._ready):
+        if (
+            not self._orderly
+            and self._idle != self.progress
+            and self._strategy.gives_way(strand, self._ready)
+        ):
             self.give_way(strand)
 
     def wait(self, strand: Strand, pending: Sequence[Pending], call: Call, need: int | None = None) -> None:
@@ -210,6 +222,7 @@ class Scheduler:
         if strand.seen != self.progress:
             strand.seen = self.progress
             strand.fruitless = 0
+            strand.since = perf_counter()
         strand.fruitless += 1
         strand.call = call
         self._strategy.polled(strand)
@@ -218,7 +231,10 @@ class Scheduler:
         if strand.fruitless % FRUITLESS_POLLS == 0:
             moving = [each for each in self.strands if each.outcome is None and not each.blocked]
             if all(each.seen == self.progress and each.fruitless >= FRUITLESS_POLLS // 2 for each in moving):
-                self._judge.nobody_gets_on([each for each in self.strands if each.outcome is None])
+                self._idle = self.progress
+                # Each has had its share of the time only.
+                seconds = (perf_counter() - max(each.since for each in moving)) / len(moving)
+                self._judge.nobody_gets_on([each for each in self.strands if each.outcome is None], seconds)
         self.give_way(strand)
 
     def give_way(self, strand: Strand) -> None:
@@ -252,6 +268,10 @@ class Scheduler:
             self.deliver_delayed()
         if not ready:
             self._judge.nobody_can_run([strand for strand in self.strands if strand.blocked])
+        if self._idle == self.progress:
+            return (
+                ready.popleft()
+            )  # no decision, so that the record of a schedule does not grow with the seconds
         return self._strategy.next(ready)
 
     def _hand_over(self, strand: Strand) -> None:

@@ -17,10 +17,11 @@ from adjointlab.worlds.groups import Grid, Group
 from adjointlab.worlds.matching import Message, Null, ProbeWait, Receive, Send
 from adjointlab.worlds.object_collectives import OBJECT_COLLECTIVES
 from adjointlab.worlds.parcels import pack
-from adjointlab.worlds.scheduler import Pending, Strand
+from adjointlab.worlds.scheduler import Pending, Strand, Unwound
 from adjointlab.worlds.simulated_request import SimulatedRequest
 from adjointlab.worlds.simulation import Simulation
-from adjointlab.worlds.world import Heard
+from adjointlab.worlds.surface import ONLY_MPI, missing
+from adjointlab.worlds.world import Dead, Finding, Heard
 
 __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
 
@@ -29,8 +30,7 @@ OBJECT: Any = object()
 """Stands for the buffer of a receive of an object."""
 
 
-class Aborted(BaseException):
-    """`Abort` was called. Not an `Exception`: an abort is not handled."""
+_INTERNAL = frozenset({"grid", "new_context", "root", "unfreed", "view"})
 
 
 class Communicator:
@@ -89,7 +89,17 @@ class Communicator:
         return list(self._run.unfreed.get(self._strand.rank, ()))
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
-        raise Aborted(f"Abort({errorcode})")
+        """End the run of all ranks."""
+        call = self._call("Abort", ("errorcode", errorcode))
+        self._scheduler.enter(self._strand)
+        rank = self._strand.rank
+        # The kind is what the end of a job of MPI is told as.
+        text = f"rank {rank} called Abort({errorcode}) at {call.where}"
+        self._run.findings.append(Finding(f"a rank called MPI_Abort({errorcode})", text))
+        for strand in self._scheduler.strands:
+            ended = f"called Abort({errorcode})" if strand.rank == rank else "ended with the job"
+            self._scheduler.condemn(strand, Dead(ended))
+        raise Unwound
 
     # Messages of arrays
 
@@ -357,7 +367,8 @@ class Communicator:
     def _take_part(self, name: str, entry: Any, blocking: bool) -> Any:
         """Call a collective: its result, or a request."""
         root, op = entry.signature[:2]
-        arguments = [(key, value) for key, value in (("root", root), ("op", op)) if value is not None]
+        named = (("root", root), ("op", op), ("group", entry.group))
+        arguments = [(key, value) for key, value in named if value is not None]
         call = self._call(name, *arguments)
         self._begin()
         if not blocking:
@@ -413,8 +424,8 @@ class Communicator:
     __hash__ = None  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> NoReturn:
-        there = ", ".join(sorted(each for each in dir(type(self)) if not each.startswith("_")))
-        raise AttributeError(f"the simulated communicator has no {name!r}; it has {there}")
+        there = [each for each in dir(type(self)) if not each.startswith("_") and each not in _INTERNAL]
+        raise missing("simulated", name, there, "that of the MPI world" if name in ONLY_MPI else "")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} rank {self.rank} of {self.size} {self._name}".rstrip() + ">"

@@ -24,6 +24,7 @@ class SimulatedRequest(MPI.Request):
         self._pending: Pending | None = pending
         self._denied = False  # a test that may legally fail
         run.open_requests[id(pending)] = pending
+        run.interposition.look()
 
     def __bool__(self) -> bool:
         return self._pending is not None

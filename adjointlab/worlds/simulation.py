@@ -9,6 +9,7 @@ from adjointlab.worlds.constants import fill_status, note_cancelled
 from adjointlab.worlds.context import Context
 from adjointlab.worlds.diagnosis import Diagnosis
 from adjointlab.worlds.groups import Grid
+from adjointlab.worlds.interposition import Interposition
 from adjointlab.worlds.matching import Receive
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.scheduler import Pending, Scheduler, Strand
@@ -51,6 +52,7 @@ class Simulation:
         self.unfreed: dict[int, dict[Context, None]] = {}  # by rank, in the order of their making
         self.everyone = self.new_context(tuple(range(size)))
         self._meeting_places: dict[Any, Context] = {}
+        self.interposition = Interposition()
 
     def new_context(self, members: tuple[int, ...], grid: Grid | None = None) -> Context:
         """A new communicator of `members`, ranks of the run."""
@@ -67,7 +69,8 @@ class Simulation:
 
     def run(self) -> Run:
         """Run it to its end."""
-        outcomes = self.scheduler.run()
+        with self.interposition:
+            outcomes = self.scheduler.run()
         if not self.findings and all(isinstance(outcome, Returned) for outcome in outcomes):
             self._look_around()
         decisions = "" if self._recorder is None else self._recorder.decisions

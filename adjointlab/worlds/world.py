@@ -121,7 +121,7 @@ class Finding:
     """What the world itself found wrong with a run.
 
     `kind` is one of "deadlock", "livelock", "mismatched collective", "mismatched message", "message left over",
-    "request left open", "communicator left open", "buffer misused".
+    "request left open", "communicator left open", "buffer misused", or "a rank called MPI_Abort(code)".
     """
 
     kind: str

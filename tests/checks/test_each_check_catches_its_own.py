@@ -112,6 +112,100 @@ class WritesIntoArgument(Rotate):
         return out
 
 
+class HasAllForms(Rotate):
+    """Right in fresh memory, into `out` and in place."""
+
+    def forward(self, x: Any, out: Any = None) -> Any:
+        return self.into(out, self.shift(x, 1))
+
+    def adjoint(self, y: Any, out: Any = None) -> Any:
+        return self.into(out, self.shift(y, -1))
+
+    def forward_(self, x: Any) -> Any:
+        return self.into(x, self.forward(x))
+
+    def adjoint_(self, y: Any) -> Any:
+        return self.into(y, self.adjoint(y))
+
+    def into(self, out: Any, result: Any) -> Any:
+        if out is None:
+            return result
+        out[...] = result
+        return out
+
+
+class LeavesOldMemory(HasAllForms):
+    """Caught by `purity` alone: the last element of `out` stays what it was."""
+
+    def forward(self, x: Any, out: Any = None) -> Any:
+        result = self.shift(x, 1)
+        if out is None:
+            return result
+        out[:-1] = result[:-1]
+        return out
+
+
+class IgnoresOut(HasAllForms):
+    """Caught by `purity` alone: the result is elsewhere."""
+
+    def adjoint(self, y: Any, out: Any = None) -> Any:
+        return self.shift(y, -1)
+
+
+class ReturnsACopyOfOut(HasAllForms):
+    """Caught by `purity` alone: who keeps what is returned keeps other memory."""
+
+    def forward(self, x: Any, out: Any = None) -> Any:
+        return np.array(super().forward(x, out))
+
+
+class DoesNothingInPlace(HasAllForms):
+    """Caught by `purity` alone: nobody else calls the form in place."""
+
+    def adjoint_(self, y: Any) -> Any:
+        return y
+
+
+class OnTwoRanks(al.LinearOperator):
+    """Two workers exchange their tensors; the others hold nothing, and can do nothing with an `out`."""
+
+    gain = fan_in = 1
+
+    def __init__(self, comm: Any, side: int) -> None:
+        self.comm = comm
+        self.domain = self.codomain = al.Space(
+            al.Layout((2 * side,), al.Partition((min(2, comm.Get_size()),)))
+        )
+
+    def forward(self, x: Any, out: Any = None) -> Any:
+        rank, workers = self.comm.Get_rank(), self.domain.tensors[0].layout.partition.size
+        if rank >= workers:
+            assert out is None
+            return np.zeros(x.shape, x.dtype)
+        result = np.empty(x.shape, x.dtype) if out is None else out
+        other = workers - 1 - rank
+        self.comm.Sendrecv(np.ascontiguousarray(x), other, 0, result, other, 0)
+        return result
+
+    def adjoint(self, y: Any, out: Any = None) -> Any:
+        return self.forward(y, out)
+
+
+class HasAnOutOfItsOwn(Rotate):
+    """Right, with an `out`, `forward_` and `adjoint_` that mean something else."""
+
+    def forward(self, x: Any, out: str = "log") -> Any:
+        assert out == "log"
+        return super().forward(x)
+
+    def adjoint(self, y: Any, out: Any = None) -> Any:
+        assert out is None
+        return super().adjoint(y)
+
+    def forward_(self) -> None:
+        raise AssertionError
+
+
 class ReturnsItsBuffer(Rotate):
     """Caught by `reentrancy` alone: the second call overwrites what the first returned."""
 
@@ -183,6 +277,10 @@ PLANTED: list[tuple[str, Subject]] = [
     ("specification", al.subject(SkipsCorner)(sides)),
     ("linearity", al.subject(OneAtZero)(sides)),
     ("purity", al.subject(WritesIntoArgument)(sides)),
+    ("purity", al.subject(LeavesOldMemory)(sides)),
+    ("purity", al.subject(IgnoresOut)(sides)),
+    ("purity", al.subject(ReturnsACopyOfOut)(sides)),
+    ("purity", al.subject(DoesNothingInPlace)(sides)),
     ("reentrancy", al.subject(ReturnsItsBuffer)(sides)),
     ("sequential", al.subject(ReversesEverything, reference=rolled)(sides)),
     ("declared", al.subject(UnequalCopies)(sides)),
@@ -199,7 +297,9 @@ def reports(world: SimulatedWorld, subject: Subject) -> dict[str, Report]:
     return {check: investigate(world, subject, check, BUDGET) for check in checks_of(subject)}
 
 
-@pytest.mark.parametrize(("check", "subject"), PLANTED, ids=[check for check, _ in PLANTED])
+@pytest.mark.parametrize(
+    ("check", "subject"), PLANTED, ids=[f"{check}-{subject.name}" for check, subject in PLANTED]
+)
 def test_the_bug_is_caught_by_its_check_and_by_no_other(
     world: SimulatedWorld, check: str, subject: Subject
 ) -> None:
@@ -211,6 +311,14 @@ def test_the_right_operator_passes_every_check(world: SimulatedWorld) -> None:
     right = al.subject(Rotate, reference=rolled)(sides)
     verdicts = reports(world, right)
     assert set(verdicts) == {check for check, _ in PLANTED}
+    assert {report.status for report in verdicts.values()} == {Status.COHERENT}
+
+
+@pytest.mark.parametrize("kind", [HasAllForms, OnTwoRanks, HasAnOutOfItsOwn])
+def test_a_right_operator_is_not_reported_for_its_forms_or_for_what_looks_like_one(
+    world: SimulatedWorld, kind: type[al.LinearOperator]
+) -> None:
+    verdicts = reports(world, al.subject(kind)(sides))
     assert {report.status for report in verdicts.values()} == {Status.COHERENT}
 
 

@@ -400,7 +400,7 @@ FAULTS = (
     Fault("segmentation fault", reads_nowhere, _process(SEGMENTATION), (SEGMENTATION,), is_fatal=True),
     Fault("SIGKILL", is_killed, _process(KILLED), (KILLED,), is_fatal=True),
     Fault("os._exit(0)", leaves, _process(EXITED), (EXITED,), is_fatal=True),
-    Fault("MPI_Abort", aborts, ("raised Aborted",), (ABORTED,), is_fatal=True),
+    Fault("MPI_Abort", aborts, (ABORTED,), (ABORTED,), is_fatal=True),
     Fault("message left over", leaves_a_message, ("message left over",), ("message left over",)),
     Fault("request leaked", leaves_a_request, ("request left open",), ("request left open",)),
     Fault("communicator for each call", makes_communicators, OPEN, OPEN, ranks=1),

@@ -59,6 +59,29 @@ class LosesTheThird(Shift):
         return result
 
 
+class AddsIntoOut(Shift):
+    """Takes `out` for zero, in one direction."""
+
+    def forward(self, x: Any, out: Any = None) -> Any:
+        y = super().forward(x)
+        return y if out is None else np.add(out, y, out=out)
+
+    def adjoint(self, y: Any, out: Any = None) -> Any:
+        x = super().adjoint(y)
+        return x if out is None else np.add(0, x, out=out)
+
+
+class DoesNothingInPlace(Shift):
+    """The forms in place do nothing, in one direction."""
+
+    def forward_(self, x: Any) -> Any:
+        x[...] = self.forward(x)
+        return x
+
+    def adjoint_(self, y: Any) -> Any:
+        return y
+
+
 class RightInBatchesAlone(Shift):
     def shifted(self, x: Any, step: int) -> Any:
         result = super().shifted(x, step)
@@ -77,6 +100,17 @@ def broken_list(*, ranks: int = 3) -> Iterator[tuple[int, dict[str, Any]]]:
         raise RuntimeError("the list ends here")
 
 
+def short_list(*, ranks: int = 2) -> Iterator[tuple[int, dict[str, Any]]]:
+    yield from equal_blocks(ranks=ranks)
+    raise RuntimeError("the list ends here")
+
+
+def stopped_list(*, ranks: int = 2) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The user has enough of it in the middle of the list."""
+    yield from equal_blocks(ranks=ranks)
+    raise KeyboardInterrupt
+
+
 def drawn(draw: Any, ranks: int) -> dict[str, Any]:
     return {"layout": al.Layout((ranks,), al.Partition((ranks,)))}
 
@@ -85,5 +119,12 @@ right = al.subject(Shift, every=equal_blocks)(drawn)
 loses_in_both = al.subject(LosesTheThirdInBoth, every=equal_blocks)(drawn)
 loses = al.subject(LosesTheThird, every=equal_blocks)(drawn)
 right_in_batches = al.subject(RightInBatchesAlone, every=equal_blocks)(drawn)
+adds_into_out = al.subject(AddsIntoOut, every=equal_blocks)(drawn)
+does_nothing_in_place = al.subject(DoesNothingInPlace, every=equal_blocks)(drawn)
 breaks = al.subject(Shift, every=broken_list)(drawn)
 lists_nothing = al.subject(Shift)(drawn)
+breaks_late = al.subject(Shift, every=short_list)(drawn)
+without_default = al.subject(Shift, every=lambda ranks: equal_blocks(ranks=ranks))(drawn)
+no_pairs = al.subject(Shift, every=lambda ranks=2: [{"layout": ranks}])(drawn)
+breaks_at_once = al.subject(Shift, every=lambda ranks=2: [][ranks])(drawn)
+interrupted = al.subject(Shift, every=stopped_list)(drawn)

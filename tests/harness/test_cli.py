@@ -149,23 +149,34 @@ def test_no_mpi_is_imported_without_mpiexec(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_ctrl_c_ends_with_130_and_leaves_no_half_written_file(tmp_path: Path) -> None:
-    command = ["check", f"{SAMPLES}:right", "--cases", "1000000", "--json", "verdicts.json"]
+def test_ctrl_c_ends_with_130_tells_what_is_known_and_leaves_no_half_written_file(tmp_path: Path) -> None:
+    # The wrong one takes no time, the right one takes for ever.
+    subjects = [f"{SAMPLES}:wrong", f"{SAMPLES}:right"]
+    command = ["check", *subjects, "--check", "adjoint", "--cases", "1000000", "--json", "verdicts.json"]
     with subprocess.Popen(
         [sys.executable, "-m", "adjointlab.cli", *command],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         # A shell may have told its children to ignore the signal.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
-        time.sleep(3)
+        time.sleep(4)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        printed, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
-    assert [path.name for path in tmp_path.iterdir() if path.name != ".hypothesis"] == []
+    assert printed.count("WrongShift: adjoint is not the transpose of forward") == 1
+    assert re.search(r"WrongShift +adjoint +incoherent", printed)
+    assert "1 of 2 are done." in printed
+    verdicts = json.loads((tmp_path / "verdicts.json").read_text())
+    assert (verdicts["complete"], verdicts["exit_code"]) == (False, 130)
+    assert [entry["verdict"] for entry in verdicts["reports"]] == ["incoherent"]
+    left = {path.name for path in tmp_path.iterdir()} - {".hypothesis"}
+    assert left == {".adjointlab", "verdicts.json"}
+    assert not (tmp_path / ".adjointlab" / "running.json").exists()
 
 
 @needs_mpi

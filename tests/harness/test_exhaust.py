@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from adjointlab.harness.engine import run_case
 from adjointlab.harness.examine import body
 from adjointlab.harness.exhaust import bound_of, every_case, exhaust
 from adjointlab.harness.find import Found
-from adjointlab.harness.reproducer import read
+from adjointlab.harness.reproducer import read, write
 from adjointlab.harness.subject import Subject, SubjectError
 from adjointlab.primitives.subjects import all_sum_reduces
 from adjointlab.worlds.simulated import SimulatedWorld
@@ -44,14 +47,23 @@ def test_every_case_within_the_bound_is_proved() -> None:
         ("loses_in_both", "forward is not what its specification says"),
         ("loses", "adjoint is not what its specification says"),
         ("right_in_batches", "forward gives a random vector another image than its matrix does"),
+        ("adds_into_out", "forward into `out` gives a random vector another image than its matrix does"),
     ],
 )
 def test_the_first_case_that_is_wrong_is_found_whatever_process_has_it(name: str, headline: str) -> None:
     report = proved(name)
     assert report.verdict.headline == headline
-    width = 1 if name == "right_in_batches" else 3
+    width = 3 if name.startswith("loses") else 1
     assert (report.case.ranks, report.case.parameters["layout"].shape) == (1, (width,))
     assert report.tried == width + 1
+
+
+def test_a_form_in_place_that_does_nothing_is_found() -> None:
+    report = proved("does_nothing_in_place")
+    assert (
+        report.verdict.headline == "adjoint in place gives a random vector another image than its matrix does"
+    )
+    assert report.case.ranks == 2  # on one nothing is to be done
 
 
 def test_a_wrong_adjoint_is_found_without_a_specification_too() -> None:
@@ -118,8 +130,25 @@ def test_a_failure_is_stored_and_fails_again_when_it_is_replayed(tmp_path: Path)
     assert entry.written.script.exists()
 
 
-def test_a_process_that_fails_is_no_proof() -> None:
-    report = proved("breaks")
+@pytest.mark.parametrize("name", ["loses", "loses_in_both"])
+def test_the_script_of_a_failure_shows_the_entry_that_is_wrong(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    written = write(proved(name), getattr(listed, name), tmp_path)
+    result = subprocess.run(
+        [sys.executable, str(written.script)], capture_output=True, text=True, timeout=120, check=False
+    )
+    right = "1.0" if name == "loses" else "0.0"
+    assert result.stdout.splitlines() == [
+        f"<Fx, y>  = {right}",
+        "<x, F*y> = 0.0",
+        "expected  = 1.0",
+    ], result.stderr
+    assert result.returncode == 1
+
+
+@pytest.mark.parametrize("name", ["breaks", "breaks_late"])
+def test_a_list_that_fails_is_no_proof(name: str) -> None:
+    report = proved(name)
     assert report.status is Status.UNJUDGED
     assert "the list ends here" in dict(report.verdict.lines)["because"]
 
@@ -127,6 +156,27 @@ def test_a_process_that_fails_is_no_proof() -> None:
 def test_a_subject_that_lists_no_cases_is_told_how_to() -> None:
     with pytest.raises(SubjectError, match=r"lists no cases; give @subject\(\.\.\., every=function\)"):
         bound_of(listed.lists_nothing)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        ("right", {"ranks": 0}, r"no case within the bound ranks 0, side 3"),
+        ("without_default", {}, r"the bound ranks of every= has no whole number as its default"),
+        ("no_pairs", {}, r"every= yields \{'layout': 2\}, not a pair"),
+        ("breaks_at_once", {}, r"every= fails, IndexError: list index out of range"),
+    ],
+)
+def test_a_list_that_cannot_be_used_is_refused(name: str, given: dict[str, int], told: str) -> None:
+    with pytest.raises(SubjectError, match=told):
+        bound_of(getattr(listed, name), given)
+
+
+def test_a_system_that_does_not_tell_which_cores_may_be_used_has_them_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert exhaust(listed.right, f"{LISTED}:right", bound_of(listed.right)).status is Status.COHERENT
 
 
 def test_a_bound_changes_what_is_listed() -> None:
@@ -160,11 +210,21 @@ def test_the_command_stores_what_is_wrong(tmp_path: Path) -> None:
     assert len(list((tmp_path / ".adjointlab").glob("*.json"))) == 1
 
 
+def test_the_command_says_what_it_has_proved_when_it_is_interrupted(tmp_path: Path) -> None:
+    result = run("adjointlab.cli", "exhaust", f"{LISTED}:right", f"{LISTED}:interrupted", cwd=tmp_path)
+    assert result.returncode == 130
+    assert "12 cases of 1 subject proved" in result.stdout
+    assert "1 of 2 subjects are done" in result.stdout
+    assert "interrupted" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (("AllSumReduce", "--bound", "corners=2"), "--bound: corners is not one of order, ranks, side"),
         (("AllSumReduce", "--bound", "ranks"), "--bound: 'ranks' is not NAME=N"),
+        (("AllSumReduce", "--bound", "ranks=²"), "--bound: 'ranks=²' is not NAME=N"),
+        (("AllSumReduce", "--bound", "order=0"), "no case within the bound ranks 4, order 0, side 2"),
         ((f"{LISTED}:lists_nothing",), "lists no cases"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -17,7 +18,7 @@ from adjointlab.harness.subject import Subject
 from adjointlab.worlds.simulated import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
 from tests.harness import hanging
-from tests.harness.running import needs_mpi, run
+from tests.harness.running import SAMPLES, needs_mpi, run
 
 # One process starts the others.
 pytestmark = pytest.mark.mpi_skip
@@ -58,6 +59,21 @@ def test_a_simulated_rank_that_no_exception_reaches_ends_the_process_and_not_the
     ended = check("stubborn", tmp_path, "--watchdog", "0.5")
 
     _ended_by_the_watchdog(ended, tmp_path, "Stubborn", "simulated")
+
+
+def test_verdicts_that_were_reached_outlive_the_process_that_the_watchdog_ends(tmp_path: Path):
+    ended = run(
+        "adjointlab.cli",
+        *("check", f"{SAMPLES}:wrong", f"{HANGING}:stubborn", "--check", "adjoint", "--watchdog", "0.5"),
+        *("--json", "verdicts.json"),
+        cwd=tmp_path,
+    )
+
+    assert ended.returncode == 3, ended.stderr
+    assert "WrongShift: adjoint is not the transpose of forward" in ended.stdout
+    verdicts = json.loads((tmp_path / "verdicts.json").read_text())
+    assert (verdicts["complete"], verdicts["exit_code"]) == (False, 3)
+    assert [entry["subject"] for entry in verdicts["reports"]] == ["WrongShift"]
 
 
 @needs_mpi

@@ -138,6 +138,33 @@ def test_the_state_goes_from_and_to_the_sequential_module(adjointlab_world: Worl
     everywhere(adjointlab_world, ranks, body)
 
 
+@pytest.mark.parametrize("frozen", ["weight", "bias"])
+def test_what_is_frozen_stays_frozen_both_ways(adjointlab_world: World, frozen: str) -> None:
+    ranks = min(adjointlab_world.ranks, 3)
+
+    def body(comm: Any) -> None:
+        twin = nn.BatchNorm1d(4)
+        twin.get_parameter(frozen).requires_grad_(False)
+        layer = BatchNorm1d.from_sequential(twin, comm, along(ranks, 1, 2), (2, 4))
+        for module in (layer, layer.to_sequential()):
+            assert {name for name, p in module.named_parameters() if not p.requires_grad} == {frozen}
+
+    everywhere(adjointlab_world, ranks, body)
+
+
+@pytest.mark.parametrize(
+    "other", [nn.InstanceNorm2d(3, affine=True), nn.BatchNorm1d(3), nn.GroupNorm(1, 3)], ids=repr
+)
+def test_another_normalisation_is_refused(adjointlab_world: World, other: Any) -> None:
+    ranks = min(adjointlab_world.ranks, 2)
+    message = same_error(
+        adjointlab_world,
+        ranks,
+        lambda comm: BatchNorm2d.from_sequential(other, comm, along(ranks, 0, 4), (2, 3, 4, 4)),
+    )
+    assert message == f"module: {type(other).__name__}, but BatchNorm2d is made from torch.nn.BatchNorm2d"
+
+
 def test_without_parameters_and_statistics_there_is_no_state(adjointlab_world: World) -> None:
     ranks = min(adjointlab_world.ranks, 2)
 

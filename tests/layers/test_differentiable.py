@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from adjointlab import Layout, Partition
 from adjointlab.checks.jacobian import JacobianCheck
+from adjointlab.layers import differentiable as bridge
 from adjointlab.layers.differentiable import apply, carried, differentiable
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
@@ -90,6 +91,85 @@ def test_a_gradient_can_be_differentiated_again(adjointlab_world: World) -> None
     assert done.completed, done.outcomes
     # Of 2 * 9 x⁴: 72 x³ and 216 x².
     assert done.values[1] == ([72.0, 576.0, 1944.0], [216.0, 864.0, 1944.0])
+
+
+def cubed(comm: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """z = A (B x)³ on every rank, of which rank 0, which holds as much as the others, takes no part: z is x³ of rank 1."""
+    spread, total = operators(comm)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = apply(spread, x)
+        # On rank 0 zeros that depend on y, but linearly: in a graph of torch's their second derivative ends here.
+        result: torch.Tensor = apply(total, y**3 if comm.Get_rank() == 1 else 0 * y)
+        return result
+
+    return function
+
+
+def second_derivatives(context: RankContext, _: Any) -> Any:
+    x = x_of(context.rank).requires_grad_()
+    z = cubed(context.comm)(x)
+    (first,) = torch.autograd.grad(z.sum() / RANKS, [x], create_graph=True)
+    first.sum().backward()
+    return None if x.grad is None else x.grad.tolist()
+
+
+def test_a_second_pass_goes_where_the_function_of_one_rank_is_linear(adjointlab_world: World) -> None:
+    done = run(adjointlab_world, second_derivatives)
+    assert done.completed, done.outcomes
+    assert done.values[1] == [6.0, 12.0, 18.0]
+
+
+def test_without_the_way_back_to_the_application_that_rank_is_missed(
+    adjointlab_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if adjointlab_world.name != "simulated":
+        pytest.skip("a hang on real ranks costs its patience")
+    applied = bridge._applied
+    monkeypatch.setattr(bridge, "_applied", lambda operator, x, anchor=None: applied(operator, x))
+    done = run(adjointlab_world, second_derivatives)
+    assert any("rank 0 (which has ended)" in finding.text for finding in done.findings), done
+
+
+def test_forward_mode_goes_through_a_backward_pass_where_the_function_of_one_rank_is_linear(
+    adjointlab_world: World,
+) -> None:
+    def body(context: RankContext, _: Any) -> Any:
+        leaf = x_of(context.rank).requires_grad_()
+        x = forward_ad.make_dual(leaf, torch.ones_like(leaf))  # type: ignore[no-untyped-call]
+        z = cubed(context.comm)(x)
+        (first,) = torch.autograd.grad(z.sum() / RANKS, [x])
+        return forward_ad.unpack_dual(first).tangent.tolist()  # type: ignore[no-untyped-call]
+
+    with JacobianCheck().surroundings():
+        done = run(adjointlab_world, body)
+    assert done.completed, done.outcomes
+    assert done.values[1] == [6.0, 12.0, 18.0]
+
+
+def test_a_checkpoint_is_computed_again_where_the_function_saves_nothing(adjointlab_world: World) -> None:
+    def body(context: RankContext, _: Any) -> Any:
+        x = x_of(context.rank).requires_grad_()
+        z = checkpoint(cubed(context.comm), x, use_reentrant=False)  # type: ignore[no-untyped-call]
+        (z.sum() / RANKS).backward()
+        assert x.grad is not None
+        return x.grad.tolist()
+
+    done = run(adjointlab_world, body)
+    assert done.completed, done.outcomes
+    assert done.values[1] == [3.0, 12.0, 27.0]
+
+
+def test_a_graph_that_is_gone_is_torchs_error_on_every_rank(adjointlab_world: World) -> None:
+    def body(context: RankContext, _: Any) -> None:
+        x = x_of(context.rank).requires_grad_()
+        z = cubed(context.comm)(x)
+        z.sum().backward()
+        with pytest.raises(RuntimeError, match="through the graph a second time"):
+            z.sum().backward()
+
+    done = run(adjointlab_world, body)
+    assert done.completed, done.outcomes
 
 
 def test_a_rank_takes_part_in_backward_though_nothing_there_requires_a_gradient(

@@ -1,4 +1,4 @@
-"""Flattening across the cut, and the glue around it: repartition as a layer, and functions applied point by point."""
+"""Flattening across the cut, and a network that it glues together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from adjointlab.layers.linear import Linear
 from adjointlab.layers.losses import CrossEntropyLoss
 from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.pooling import MaxPool2d
-from adjointlab.layers.repartition import Repartition
 from adjointlab.layout import Layout
 from adjointlab.partition import Partition
 from adjointlab.worlds.world import World
@@ -34,14 +33,9 @@ def numbered(*shape: int) -> torch.Tensor:
     return torch.arange(math.prod(shape), dtype=DOUBLE).reshape(shape)
 
 
-@pytest.mark.parametrize(
-    "subject",
-    [subjects.flattens, subjects.repartition_layers, subjects.pointwise_layers],
-    ids=lambda s: s.name,
-)
-def test_the_glue_is_coherent_with_its_sequential_twin(adjointlab_world: World, subject: Any) -> None:
-    for check in checks_of(subject):
-        report = investigate(adjointlab_world, subject, check, Budget(25, seed=3))
+def test_flatten_is_coherent_with_its_sequential_twin(adjointlab_world: World) -> None:
+    for check in checks_of(subjects.flattens):
+        report = investigate(adjointlab_world, subjects.flattens, check, Budget(25, seed=3))
         assert report.status is Status.COHERENT, report.verdict
 
 
@@ -170,30 +164,8 @@ def test_dimensions_that_are_not_there_have_torchs_words(adjointlab_world: World
     assert error(target=target).startswith("target: a layout of a tensor of shape (2, 11)")
 
 
-def test_a_tensor_may_go_to_ranks_that_held_nothing_of_it(adjointlab_world: World) -> None:
-    ranks = min(adjointlab_world.ranks, 4)
+def test_another_module_is_no_flatten(adjointlab_world: World) -> None:
+    def body(comm: Any) -> Flatten:
+        return Flatten.from_sequential(nn.Unflatten(1, (2, 2)), comm, Partition((1, 1)), (2, 4))  # type: ignore[arg-type]
 
-    def body(comm: Any) -> None:
-        first = Layout((5, 2), Partition((1, 1), [0]))
-        second = Layout.cut((5, 2), Partition((ranks, 1), range(ranks - 1, -1, -1)), [None, None])
-        assert_beside(comm, Repartition(comm, first, second, dtype=DOUBLE), nn.Identity(), numbered(5, 2))
-        assert_beside(comm, Repartition(comm, second, first, dtype=DOUBLE), nn.Identity(), numbered(5, 2))
-
-    everywhere(adjointlab_world, ranks, body)
-
-
-def test_what_is_not_elementwise_is_refused_where_the_layer_is_made(adjointlab_world: World) -> None:
-    ranks = min(adjointlab_world.ranks, 2)
-    layout = Layout((4, 3), Partition((ranks, 1)))
-
-    def error(function: Any) -> str:
-        return same_error(adjointlab_world, ranks, lambda comm: Pointwise(comm, layout, function))
-
-    for function in (nn.Softmax(0), nn.Softmax(1), nn.LayerNorm(4, elementwise_affine=False), torch.Tensor.t):
-        assert "elementwise" in error(function)
-    assert "elementwise" in error(lambda x: x.cumsum(0))
-    assert "elementwise" in error(nn.GLU())
-    assert error(nn.PReLU()).startswith(
-        "function: PReLU has weight, which would be as many as there are workers"
-    )
-    assert error(nn.BatchNorm1d(4, affine=False)).startswith("function: BatchNorm1d has running_mean")
+    assert same_error(adjointlab_world, 1, body).startswith("module: Unflatten, but Flatten is made from")

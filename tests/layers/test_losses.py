@@ -231,6 +231,37 @@ def test_weights_go_from_and_to_the_sequential_module(adjointlab_world: World) -
     everywhere(adjointlab_world, ranks, body)
 
 
+def test_the_sequential_loss_has_the_weights_that_the_layer_has_now(adjointlab_world: World) -> None:
+    ranks = min(adjointlab_world.ranks, 3)
+
+    def body(comm: Any) -> None:
+        layer = CrossEntropyLoss(comm, along(ranks, 1, 2), (4, 5), torch.ones(5, dtype=DOUBLE))
+        layer.load_sequential_state_dict({"weight": torch.arange(5.0)})
+        loaded = layer.sequential().weight
+        assert loaded is not None
+        assert loaded.equal(torch.arange(5.0, dtype=DOUBLE))
+        layer.load_state_dict({"weight": torch.arange(5.0) + 1})
+        again = layer.sequential()
+        assert again.weight is not None
+        assert again.weight.equal(torch.arange(5.0, dtype=DOUBLE) + 1)
+        assert_loss(comm, layer, again, (drawn(4, 5), classes_of(5, 4)))
+
+    everywhere(adjointlab_world, ranks, body)
+
+
+def test_a_loss_is_made_from_its_own_sequential_class_and_keeps_its_mode(adjointlab_world: World) -> None:
+    def made(comm: Any, kind: Any, module: nn.Module) -> Any:
+        return kind.from_sequential(module, comm, Partition((1, 1)), (2, 3))
+
+    for kind, other in ((CrossEntropyLoss, nn.NLLLoss()), (MSELoss, nn.L1Loss())):
+        message = same_error(adjointlab_world, 1, lambda comm, k=kind, o=other: made(comm, k, o))  # type: ignore[misc]
+        assert message == (
+            f"module: {type(other).__name__}, but {kind.__name__} is made from torch.nn.{kind.__name__}"
+        )
+    kept = everywhere(adjointlab_world, 1, lambda comm: made(comm, MSELoss, nn.MSELoss().eval()).training)
+    assert kept == (False,)
+
+
 def test_the_shared_sum_moves_nothing_back_and_is_an_adjoint(adjointlab_world: World) -> None:
     ranks = min(adjointlab_world.ranks, 4)
 

@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from adjointlab.checks.jacobian import JacobianCheck
 from adjointlab.checks.verdict import Status
 from adjointlab.harness.engine import Budget, investigate
 from adjointlab.harness.examine import checks_of
@@ -21,6 +23,7 @@ from adjointlab.primitives.halo_geometry import halo_geometry
 from adjointlab.worlds.world import World
 
 from .beside import assert_beside, everywhere, same_error
+from .derivatives import assert_checkpoint_beside, assert_second_beside, assert_tangent_beside
 
 DOUBLE = torch.float64
 
@@ -104,6 +107,39 @@ def test_workers_without_output_are_legal(adjointlab_world: World) -> None:
     for dim in range(4):
         beside(adjointlab_world, "MaxPool2d", (1, 1, 3, 3), dim, kernel_size=3)
         beside(adjointlab_world, "AvgPool2d", (1, 1, 3, 3), dim, kernel_size=3)
+
+
+POOLS: list[tuple[Any, Any, Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]]]] = [
+    (MaxPool1d, nn.MaxPool1d(3), lambda n: ((1, 1, n), (2, 2, 3))),
+    (MaxPool2d, nn.MaxPool2d(2, 1, dilation=2), lambda n: ((1, 1, n, 1), (1, 2, n + 1, 4))),
+    (MaxPool3d, nn.MaxPool3d(2), lambda n: ((n, 1, 1, 1), (n - 1, 4, 4, 4))),
+    (AvgPool1d, nn.AvgPool1d(3), lambda n: ((1, 1, n), (2, 2, 3))),
+    (AvgPool2d, nn.AvgPool2d(3), lambda n: ((1, n - 1, 1, 1), (1, n - 1, 4, 4))),
+    (AvgPool3d, nn.AvgPool3d(2, 3), lambda n: ((1, n, 1, 1), (2, 5, 4, 4))),
+]
+"""Of the number of workers, partition and shape such that the last one has no outputs, or no part in it."""
+
+
+@pytest.mark.parametrize(("layer", "twin", "made"), POOLS, ids=[layer.__name__ for layer, _, _ in POOLS])
+def test_a_worker_without_output_takes_part_in_every_derivative(
+    adjointlab_world: World, layer: Any, twin: Any, made: Any
+) -> None:
+    ranks = min(adjointlab_world.ranks, 3)
+    if ranks < 2:
+        pytest.skip("needs 2 ranks")
+    partition, shape = made(ranks)
+    x = ints(*shape)
+
+    def body(comm: Any) -> None:
+        mine = layer.from_sequential(twin, comm, Partition(partition), shape, DOUBLE)
+        for power in (1, 2):
+            assert_second_beside(comm, mine, twin, x, power=power, wanted=["x"])
+        assert_checkpoint_beside(comm, mine, twin, x)
+        assert_tangent_beside(comm, mine, twin, x)
+
+    # A dual level is a state of the process: simulated ranks share one.
+    with JacobianCheck().surroundings():
+        everywhere(adjointlab_world, ranks, body)
 
 
 def test_max_pooling_never_takes_its_padding(adjointlab_world: World) -> None:
@@ -279,6 +315,23 @@ def mine_of(layer: Any, twin: Any) -> Any:
     return spelled
 
 
+@pytest.mark.parametrize("kind", ["MaxPool2d", "AvgPool2d"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kernel_size": np.int64(2)},
+        {"kernel_size": (2,), "stride": [1], "padding": (np.int32(1),)},
+        {"kernel_size": 2, "stride": ()},
+        {"kernel_size": torch.Size([2, 3]), "stride": []},
+    ],
+    ids=str,
+)
+def test_sizes_are_given_as_torch_takes_them(
+    adjointlab_world: World, kind: str, given: dict[str, Any]
+) -> None:
+    beside(adjointlab_world, kind, (1, 2, 6, 7), **given)
+
+
 BAD: list[tuple[Callable[..., Any], tuple[int, ...], dict[str, Any], str]] = [
     (MaxPool1d, (1, 1, 5), {"kernel_size": 0}, "kernel size should be greater than zero"),
     (AvgPool2d, (1, 1, 5, 5), {"kernel_size": 2, "stride": (1, 0)}, "stride should be greater than zero"),
@@ -297,6 +350,7 @@ BAD: list[tuple[Callable[..., Any], tuple[int, ...], dict[str, Any], str]] = [
         "Given input size: (1x5x5). Calculated output size: (1x0x0). Output size is too small",
     ),
     (MaxPool2d, (1, 1, 5, 5), {"kernel_size": (2, 2, 2)}, "a tuple of two ints"),
+    (AvgPool1d, (1, 1, 5), {"kernel_size": 2, "stride": (1, 1)}, "stride must either be a single int"),
     (AvgPool2d, (1, 1, 5, 5), {"kernel_size": 2, "divisor_override": 0}, "divisor must be not zero"),
     (
         AvgPool3d,

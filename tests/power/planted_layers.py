@@ -14,7 +14,7 @@ from adjointlab.harness.subject import Subject
 from adjointlab.layers import subjects
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormalisation
 from adjointlab.layers.convolution import Conv1d, Convolution
-from adjointlab.layers.differentiable import _anchor, _Apply, apply
+from adjointlab.layers.differentiable import _anchor, _applied, _Apply, apply
 from adjointlab.layers.distributed import DistributedModule, connected, face
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.pooling import (
@@ -154,11 +154,11 @@ class StridePhaseFromTheLocalStart(OtherWindows):
 class GroupsFromTheWrongChannels(Convolution):
     """Every worker along P_co takes the first channels for those of its groups."""
 
-    def _convolved(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def _convolved(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self.groups > 1 and self.partition.shape[1] > 1 and self.partition.is_active(self.rank):
             first, _ = self.local_groups[self.partition.index(self.rank)[1]]
             x = x.roll(first * (self.arguments["in_channels"] // self.groups), 1)
-        return super()._convolved(x, weight)
+        return super()._convolved(x, weight, bias)
 
 
 class IdleWorkerLeavesTheGraph(Convolution):
@@ -180,11 +180,14 @@ class OwnLinear(Linear):
         result: torch.Tensor = apply(operator, x)
         return result
 
+    def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, weight)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.differentiable(self.spread_x, x)
         weight = self.differentiable(self.spread_weight, self.weight)
         if self.partition.is_active(self.rank):
-            y = torch.nn.functional.linear(x, weight)
+            y = self.product(x, weight)
         else:
             y = connected(x, weight)
         if self.spread_bias is not None and self.bias is not None:
@@ -205,9 +208,9 @@ class _TangentsNotMoved(_Apply):
     @staticmethod
     def jvp(ctx: Any, anchor: Any, operator: Any, *x: torch.Tensor) -> Any:
         layout, rank = ctx.operator.codomain.tensors[0].layout, ctx.operator.comm.Get_rank()
-        return (
-            x[0].clone() if layout.partition.is_active(rank) else x[0].new_zeros(layout.local_shape(rank)),
-        )
+        own = x[0].clone() if layout.partition.is_active(rank) else x[0].new_zeros(layout.local_shape(rank))
+        _, *rest = _Apply.jvp(ctx, anchor, operator, *x)
+        return own, *rest
 
 
 class TangentsNotSummed(OwnLinear):
@@ -227,6 +230,142 @@ class CotangentSharedOut(Linear):
         super().__init__(*arguments, **named)
         workers, right = self.partition.shape[-1], self.sum_y
         self.sum_y = Altered(right, adjoint=lambda y: right.adjoint(y) / workers)  # type: ignore[assignment]
+
+
+class _Product(torch.autograd.Function):
+    """x Wᵀ, as a function of one's own."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.layer = layer
+        ctx.save_for_backward(x, weight)
+        return torch.nn.functional.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        x, weight = ctx.layer.saved(*ctx.saved_tensors)
+        leading = list(range(x.dim() - 1))
+        return None, g @ weight, torch.tensordot(g, x, (leading, leading))
+
+
+class OwnProduct(OwnLinear):
+    """A linear layer whose local product is differentiated by hand."""
+
+    forward_mode = False
+
+    def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return _Product.apply(self, x, weight)  # type: ignore[no-any-return, no-untyped-call]
+
+    def saved(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, weight
+
+
+class InputSavedOnTheModule(OwnProduct):
+    """The backward pass takes the input of the last forward pass for its own."""
+
+    def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        self.last = x.detach()
+        return super().product(x, weight)
+
+    def saved(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.last, weight
+
+
+class GradientsWithoutAGraph(OwnProduct):
+    """The gradients are right, but cut off from what they depend on."""
+
+    def saved(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.detach(), weight.detach()
+
+
+class OutputBufferReused(Linear):
+    """Every call returns the same memory."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        if not hasattr(self, "memory"):
+            self.memory = torch.empty_like(y)
+        return Returned.apply(y, self.memory)  # type: ignore[no-any-return, no-untyped-call]
+
+    forward_mode = False
+
+
+class Returned(torch.autograd.Function):
+    """y, in memory that is given."""
+
+    @staticmethod
+    def forward(ctx: Any, y: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        return memory.copy_(y).view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        return g, None
+
+
+class OwnCotangent(Linear):
+    """A linear layer that does something with the cotangent first; a rank without any leaves it as it is."""
+
+    forward_mode = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        return _Taken.apply(y, self.taken) if y.numel() else y  # type: ignore[no-any-return, no-untyped-call]
+
+    def taken(self, g: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class _Taken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: torch.Tensor, taken: Any) -> torch.Tensor:
+        ctx.taken = taken
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        return ctx.taken(g), None
+
+
+class CotangentTakenForContiguous(OwnCotangent):
+    """Reads the cotangent's memory from the first element on."""
+
+    def taken(self, g: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(g, g.shape, torch.empty(g.shape).stride())
+
+
+class CotangentZeroed(OwnCotangent):
+    """Clears the cotangent's memory for the next time, though another branch of the graph may share it."""
+
+    def taken(self, g: torch.Tensor) -> torch.Tensor:
+        mine = g.clone()
+        g.detach().zero_()
+        return mine
+
+
+class AccumulatedGradientLost(Linear):
+    """A hook that clears the gradient before the new one arrives, so that there is nothing to add it to."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.weight.register_hook(self.clear)
+
+    def clear(self, g: torch.Tensor) -> None:
+        self.weight.grad = None
+
+
+class InputOverwritten(Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        x.detach().mul_(2)
+        return y
+
+
+class BiasNotDeclared(Linear):
+    """The space of the parameters names the weight alone, so that nobody would look at the bias."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.parameter_space = al.Space(self.parameter_space.tensors[0])
 
 
 # Batch normalisation.
@@ -350,11 +489,35 @@ class MeanOfLocalMeans(MeanSquaredError):
         return ((x - target) ** 2).sum() / max(1, x.numel()) / self.partition.size
 
 
+class _WithoutAWayBack(_Apply):
+    """Nothing leads from the application of the adjoint back to that of the operator."""
+
+    @staticmethod
+    def backward(ctx: Any, *y: torch.Tensor) -> Any:
+        return None, None, *_applied(ctx.operator.H, y[:-1])
+
+
+class QuotientOnTheRootAlone(MeanSquaredError):
+    """Divides two sums where they arrive, and nowhere else: a second derivative leads the root alone back to them."""
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        y = ((x - target) ** 2).sum()
+        if not self.partition.is_active(self.rank):
+            y = connected(x.new_zeros(self.sum_y.domain.tensors[0].layout.local_shape(self.rank)), x, target)
+        total, number = (
+            self.summed(each) for each in (y, torch.full_like(y, x.numel(), requires_grad=False))
+        )
+        return total / number if total.numel() else connected(total, number)
+
+    def summed(self, y: torch.Tensor) -> torch.Tensor:
+        return _WithoutAWayBack.apply(_anchor((y,)), self.sum_y, y)[0]  # type: ignore[no-any-return, no-untyped-call]
+
+
 def _mean_squared_error(**_: Any) -> torch.nn.Module:
     return torch.nn.MSELoss()
 
 
-@al.subject(layer=MeanSquaredError, sequential=_mean_squared_error)
+@al.subject(layer=MeanSquaredError, sequential=_mean_squared_error, twice_differentiable=True)
 def errors(draw: Any, ranks: int) -> dict[str, Any]:
     """Tensors with elements, cut unevenly, so that workers hold none."""
     shape = [draw(st.integers(1, 6)) for _ in range(draw(st.integers(1, 2)))]
@@ -367,6 +530,7 @@ def errors(draw: Any, ranks: int) -> dict[str, Any]:
 @al.subject(
     layer=subjects.convolutions.build.args[0],  # type: ignore[attr-defined]
     sequential=subjects.convolutions.reference.args[0],  # type: ignore[union-attr]
+    twice_differentiable=True,
     name="Conv1d",
 )
 def lines(draw: Any, ranks: int) -> dict[str, Any]:
@@ -429,7 +593,9 @@ def with_layer(kind: type[DistributedModule]) -> Subject:
             made.load_sequential(sequential(**arguments))  # the running statistics
         return made
 
-    return al.subject(layer=layer, sequential=sequential, prepare=prepare, name=kind.__name__)(right.draws)
+    return al.subject(
+        layer=layer, sequential=sequential, prepare=prepare, twice_differentiable=True, name=kind.__name__
+    )(right.draws)
 
 
 def planted(bug: str, kind: type[DistributedModule], check: str, least_ranks: int = 2) -> Planted:
@@ -463,6 +629,15 @@ PLANTED = (
     planted("maximum pads with zero", MaximumOfZeros, "sequential", 1),
     planted("indices in the local tensor", IndicesInTheLocalTensor, "sequential"),
     planted("mean of local means under uneven cuts", MeanOfLocalMeans, "sequential"),
+    planted("input saved on the module", InputSavedOnTheModule, "gradients", 1),
+    planted("output buffer reused", OutputBufferReused, "sequential", 1),
+    planted("cotangent taken for contiguous", CotangentTakenForContiguous, "gradients", 1),
+    planted("cotangent zeroed", CotangentZeroed, "gradients", 1),
+    planted("accumulated gradient lost", AccumulatedGradientLost, "gradients", 1),
+    planted("input overwritten", InputOverwritten, "sequential", 1),
+    planted("parameter not declared", BiasNotDeclared, "gradients", 1),
+    planted("gradients without a graph", GradientsWithoutAGraph, "double_backward", 1),
+    planted("quotient on the root alone", QuotientOnTheRootAlone, "double_backward"),
 )
 
-RIGHT = (*(right for _, _, right in FAMILIES), with_layer(OwnLinear))
+RIGHT = (*(right for _, _, right in FAMILIES), with_layer(OwnLinear), with_layer(OwnProduct))

@@ -272,8 +272,8 @@ HALVED = Layout([4, 6], Partition([2]), axes=[0, None])
         (lambda comm: ReduceScatter(comm, COPIED, 0, 1), "along: 1 is no dimension of the partition"),
         (lambda comm: ReduceScatter(comm, HALVED, 0, 0), "dim: dimension 0 .* must hold it whole, 0:4"),
         (lambda comm: ReduceScatter(comm, HALVED, 1, 0), "along: the workers .* hold different windows"),
-        (lambda comm: Discard(comm, COPIED, 1, 0, cut=(0, 6)), "cuts: .* dimension 1, .* along 2 workers"),
-        (lambda comm: Discard(comm, COPIED, 1, 0, cut=(0, 7, 6)), "cuts: .* dimension 1 decrease"),
+        (lambda comm: Discard(comm, COPIED, 1, 0, cut=(0, 6)), "^cut: .* dimension 1, .* along 2 workers"),
+        (lambda comm: Discard(comm, COPIED, 1, 0, cut=(0, 7, 6)), "^cut: .* dimension 1 decrease"),
         (
             lambda comm: ReduceScatter(comm, COPIED, 1, 0, summands="invariant"),  # type: ignore[arg-type]
             "summands: 'invariant' is not one of varying, partial",

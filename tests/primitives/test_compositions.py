@@ -179,3 +179,19 @@ def test_the_adjoint_of_a_product_is_the_product_of_the_adjoints_reversed(data: 
     np.testing.assert_array_equal(adjoint, composed)
     np.testing.assert_array_equal(forward, specified)
     assert "Factors, in the order in which they apply" in text
+
+
+def test_a_sum_takes_whatever_of_no_volume_its_summands_return_on_inactive_ranks(spmd: Any) -> None:
+    """Broadcast keeps the batch on the worker that it leaves, (3, 0), and Repartition does not, (0, 0)."""
+    source = Layout((3, 4), Partition((1, 1), [0]))
+
+    def body(comm: Any) -> Any:
+        broadcast = Broadcast(comm, source, Partition((2, 1), [1, 2]))
+        target = broadcast.codomain.tensors[0].layout
+        repartition = Repartition(comm, source, target)
+        idle = HaloExchange(comm, source, source)  # which returns what it is handed
+        x = np.ones((3, 4)) if comm.Get_rank() == 0 else np.zeros((2, 0))
+        total, twice = (broadcast + repartition).forward(x), (repartition.H @ repartition + idle).forward(x)
+        return total.size, total.sum(), twice.sum()
+
+    assert spmd(3, body) == ((0, 0, 36), (12, 24, 0), (12, 24, 0))

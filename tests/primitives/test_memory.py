@@ -69,3 +69,48 @@ def test_clearing_leaves_no_nan(spmd: Any) -> None:
     nan = np.full(3, np.nan)
     b = spmd(1, lambda comm: Clear(comm, LAYOUT).forward(np.ones(3), nan)[1])[0]
     np.testing.assert_array_equal(b, np.zeros(3))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_buffers_come_in_one_batch_and_in_their_number(in_place: bool, spmd: Any) -> None:
+    one, three = np.arange(3.0), np.ones((3, 3))
+
+    def body(comm: Any) -> None:
+        add = Add(comm, LAYOUT)
+        for a, b in ((one, three), (three, one)):
+            a, b = a.copy(), b.copy()
+            with pytest.raises(ValueError, match=r"^b: shape .* but a has .* one batch, or none does"):
+                add.forward(a, b, out=(a, b) if in_place else None)
+        with pytest.raises(ValueError, match=r"^arguments: 1 on rank 0, but the operator takes 2: a, b"):
+            add.forward(one)
+
+    spmd(1, body)
+
+
+def test_memory_given_for_results_is_one_array_for_each_in_the_batch_of_the_arguments(spmd: Any) -> None:
+    a = np.arange(3.0)
+
+    def body(comm: Any) -> None:
+        copy = Copy(comm, LAYOUT)
+        for out in (np.zeros(3), [np.zeros(3)], [np.zeros(3)] * 3):
+            with pytest.raises(ValueError, match=r"^out: .* one for each result: a, b"):
+                copy.forward(a, out=out)
+        with pytest.raises(ValueError, match=r"^out, for b: shape \(3, 3\) on rank 0, .* in no batch"):
+            copy.forward(a, out=[np.zeros(3), np.zeros((3, 3))])
+
+    spmd(1, body)
+
+
+def test_results_are_not_written_over_one_another_nor_over_arguments_of_other_names(spmd: Any) -> None:
+    def body(comm: Any) -> None:
+        a, b, c = np.arange(3.0), np.ones(3), np.zeros(3)
+        for operation, out in (
+            (Add(comm, LAYOUT), (b, a)),
+            (Add(comm, LAYOUT), (c, c)),
+            (Move(comm, LAYOUT, in_place=True), (b, a)),
+            (Move(comm, LAYOUT, in_place=True), (a, a)),
+        ):
+            with pytest.raises(ValueError, match=r"^out, for [ab]: shares memory"):
+                operation.forward(a, b, out=out)
+
+    spmd(1, body)

@@ -44,5 +44,17 @@ def test_several_sources_an_unknown_form_and_a_missing_rank_are_refused(spmd: An
         spmd(2, lambda comm: SendReceive(comm, Layout([3], Partition([2])), 0))
     with pytest.raises(ValueError, match="form: 'swap' is neither"):
         spmd(3, lambda comm: SendReceive(comm, LAYOUT, 0, form="swap"))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"destination: .* uses ranks \[3\]"):
+    with pytest.raises(ValueError, match=r"^destination: 3 is no rank"):
         spmd(3, lambda comm: SendReceive(comm, LAYOUT, 3))
+
+
+def test_the_two_cotangents_of_a_copy_come_in_one_batch(spmd: Any) -> None:
+    def body(comm: Any) -> None:
+        adjoint = SendReceive(comm, Layout([3], Partition([1])), 0).adjoint
+        for x, y in ((np.ones(3), np.ones((3, 3))), (np.ones((3, 3)), np.ones(3))):
+            with pytest.raises(ValueError, match=r"^y: shape .* but x has .* one batch, or none does"):
+                adjoint(x, y)
+        with pytest.raises(ValueError, match=r"^arguments: 1 on rank 0, but the operator takes 2: x, y"):
+            adjoint(np.ones(3))
+
+    spmd(1, body)

@@ -653,6 +653,22 @@ def groups(comm, mpi):
 
 
 @program
+def create_of_disjoint_groups(comm, mpi):
+    """The first two ranks, the others, and at last a group that rank 0 alone is in, and knows."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    group = comm.Get_group()
+    mine = [0, 1] if rank < 2 else list(range(2, size))[::-1]
+    made = comm.Create(group.Incl(mine))
+    seen = [census(made, mpi), made.allgather(rank)]
+    made.Free()
+    alone = comm.Create(group.Incl([0] if rank == 0 else []))
+    seen.append(census(alone, mpi))
+    if alone != mpi.COMM_NULL:
+        alone.Free()
+    return seen
+
+
+@program
 def create_and_create_group(comm, mpi):
     rank, size = comm.Get_rank(), comm.Get_size()
     whole = comm.Get_group()

@@ -88,13 +88,14 @@ def test_a_program_has_the_same_results_in_all_worlds(name, raw, guarded):
 
 @launched
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_with_the_constants_of_mpi4py_does_the_same_on_simulated_ranks(name, raw):
+def test_a_program_with_the_constants_of_mpi4py_does_the_same_in_all_worlds(name, raw, guarded):
     def program(comm):
         return plain(PROGRAMS[name](comm, MPI4PY))
 
-    if name in TAKES_ITS_OWN:
-        pytest.skip("mpi4py's Request completes mpi4py's requests only")
-    assert simulated(program, raw.size, SCHEDULES[1]) == raw.allgather(program(raw))
+    real = raw.allgather(program(raw))
+    assert simulated(program, raw.size, SCHEDULES[1]) == real
+    if name not in SIMULATED_ONLY:
+        assert with_guard(guarded, lambda comm, _: program(comm)) == real
 
 
 @launched
@@ -211,11 +212,3 @@ def test_a_world_that_differs_is_noticed(monkeypatch):
     right = simulated(program, 3, Schedule())
     monkeypatch.setattr(Communicator, "Iprobe", lambda *_: False)
     assert simulated(program, 3, Schedule()) != right
-
-
-# Those whose requests mpi4py's own functions cannot complete outside MPI.
-TAKES_ITS_OWN = {
-    name
-    for name, program in PROGRAMS.items()
-    if "Request" in program.__code__.co_names or "pending" in program.__code__.co_names
-}

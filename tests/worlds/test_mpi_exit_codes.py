@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -66,10 +69,9 @@ sys.exit(int(sys.argv[2]))
 """
 
 
-def launch(tmp_path, *arguments):
-    (tmp_path / "program.py").write_text(PROGRAM)
+def environment():
     root = str(Path(__file__).parents[2])
-    environment = {
+    return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -77,8 +79,14 @@ def launch(tmp_path, *arguments):
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         "OMPI_MCA_mpi_yield_when_idle": "1",
     }
+
+
+def launch(tmp_path, *arguments):
+    (tmp_path / "program.py").write_text(PROGRAM)
     command = [MPIEXEC, "-n", "3", sys.executable, "program.py", *arguments]
-    return subprocess.run(command, cwd=tmp_path, env=environment, timeout=60, capture_output=True, text=True)
+    return subprocess.run(
+        command, cwd=tmp_path, env=environment(), timeout=60, capture_output=True, text=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,3 +108,53 @@ def test_an_interrupt_of_one_rank_ends_the_job(tmp_path):
 
     assert ended.returncode != 0
     assert ended.stderr.count("KeyboardInterrupt\n") >= 1
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.1, 0.5, 1.0])
+def test_ctrl_c_at_any_moment_ends_all_ranks_and_tells_what_is_known(tmp_path, moment):
+    """Cases are short, so that it comes now in one, now between two checks."""
+    command = ["-m", "adjointlab.cli", "check", "--cases", "1", "--json", "verdicts.json"]
+    job = subprocess.Popen(
+        [MPIEXEC, "-n", "3", sys.executable, *command],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        # A shell may have told its children to ignore the signal.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        _wait_until((tmp_path / ".adjointlab" / "running.json").exists)
+        time.sleep(moment)
+        os.killpg(job.pid, signal.SIGINT)
+        printed, _ = job.communicate(timeout=20)
+        _wait_until(lambda: not _is_alive(job.pid))
+    finally:
+        if _is_alive(job.pid):
+            os.killpg(job.pid, signal.SIGKILL)
+    assert job.returncode != 0
+    if os.environ.get("ADJOINTLAB_CI_MPI") != "openmpi":  # whose mpiexec ends the ranks itself
+        assert job.returncode == 130, printed
+        assert "are done." in printed
+        assert not (tmp_path / ".adjointlab").exists()
+        if "\n0 of " not in printed:
+            verdicts = json.loads((tmp_path / "verdicts.json").read_text())
+            assert (verdicts["complete"], verdicts["exit_code"]) == (False, 130)
+
+
+def _is_alive(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _wait_until(happened):
+    end = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.005)

@@ -48,6 +48,10 @@ MISMATCHES = {
         lambda comm: comm.bcast("word", root=0),
     ),
     "the operations differ: SUM and MAX": (reduced, lambda comm: reduced(comm, MPI.MAX)),
+    "different collectives, of makers": (
+        lambda comm: comm.Create(comm.group),
+        lambda comm: comm.Create(comm.group.Incl([1])),
+    ),
     "the datatypes differ: float64 and int64": (reduced, lambda comm: reduced(comm, dtype="int64")),
     "the numbers of elements differ: 3 and 2": (reduced, lambda comm: reduced(comm, count=2)),
 }
@@ -94,3 +98,28 @@ def test_collectives_that_match_are_let_pass(world):
         return comm.bcast(comm.allreduce(rank)), comm.Split(rank % 2).allgather(rank)
 
     assert world.run(body).completed
+
+
+def test_the_communicators_of_crossed_collectives_are_told(world):
+    def body(context, _):
+        one, other = context.comm, context.comm.Dup()
+        third = context.comm.Dup()
+        for comm in {0: (one, other), 1: (third, other)}.get(context.rank, (other, third)):
+            comm.Barrier()
+
+    run = world.run(body)
+    told = "\n".join(finding.text for finding in run.findings)
+    everyone = " ".join(map(str, range(world.ranks)))
+    assert re.search(r"rank 0 in Barrier\(\) at", told), told
+    assert re.search(rf"rank 1 in Barrier\(comm=ranks {everyone} #2\) at", told), told
+
+
+def test_a_group_given_by_some_members_only_is_told_with_both_groups(world):
+    def body(context, _):
+        comm = context.comm
+        comm.Create(comm.group.Incl([0, 1] if context.rank == 0 else [1]))
+
+    run = world.run(body)
+    assert [finding.kind for finding in run.findings] == ["mismatched collective"], run
+    assert "rank 0 calls Create(group=[0, 1]) at" in run.findings[0].text
+    assert "rank 1 calls Create(group=[1]) at" in run.findings[0].text

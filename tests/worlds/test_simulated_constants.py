@@ -73,8 +73,71 @@ def test_requests_of_any_kind_complete_by_our_waitall():
     def body(context, _):
         comm = context.comm
         requests = [comm.Irecv(np.zeros(1), 1 - comm.rank), comm.Isend(np.ones(1), 1 - comm.rank)]
-        with pytest.raises(TypeError):
-            theirs.Request.Waitall(requests)  # a C type check: nothing that Python could do
         return MPI.Request.Waitall([*requests, Duck()])
 
     assert WORLD.run(body, ranks=2).values == (True, True)
+
+
+RECEIVING = {
+    "Waitall": lambda request: theirs.Request.Waitall(request),
+    "Waitany": lambda request: theirs.Request.Waitany(request) == 0,
+    "Waitsome": lambda request: theirs.Request.Waitsome(request) == [0],
+    "Testall": lambda request: again(lambda: theirs.Request.Testall(request)),
+    "Testany": lambda request: again(lambda: theirs.Request.Testany(request)[1]),
+    "Testsome": lambda request: again(lambda: theirs.Request.Testsome(request)),
+    "waitall": lambda request: theirs.Request.waitall(request),
+    "testall": lambda request: again(lambda: theirs.Request.testall(request)[0]),
+    "waitany": lambda request: theirs.Request.waitany(request)[0] == 0,
+}
+
+
+def again(test):
+    while not (found := test()):
+        pass
+    return found
+
+
+@pytest.mark.parametrize("name", RECEIVING)
+@pytest.mark.parametrize("seed", range(3))
+def test_mpi4pys_own_functions_complete_simulated_requests(name, seed):
+    def body(context, _):
+        comm, received = context.comm, np.zeros(1)
+        request = comm.Irecv(received, 1 - comm.rank)
+        assert isinstance(request, theirs.Request)
+        sending = comm.Isend(np.full(1, comm.rank + 1.0), 1 - comm.rank)
+        assert RECEIVING[name]([request])
+        theirs.Request.Waitall([sending, theirs.REQUEST_NULL])
+        return received[0]
+
+    run = WORLD.run(body, ranks=2, seed=seed)
+    assert run.completed, run
+    assert run.values == (2.0, 1.0)
+
+
+def test_mpi4pys_own_requests_go_through_untouched_and_its_class_is_put_back():
+    before = theirs.Request
+
+    def body(context, _):
+        if context.rank == 0:
+            comm, received = theirs.COMM_SELF, np.zeros(1)
+            requests = [comm.Irecv(received, 0), comm.Isend(np.ones(1), 0)]
+            assert isinstance(requests[0], theirs.Request)
+            theirs.Request.Waitall(requests)
+            assert theirs.Request.Waitany(requests) == theirs.UNDEFINED
+            assert received[0] == 1
+        raise RuntimeError("the end")
+
+    run = WORLD.run(body, ranks=2)
+    assert {outcome.message for outcome in run.outcomes} == {"the end"}
+    assert theirs.Request is before
+
+
+def test_a_function_of_mpi4py_that_simulated_ranks_do_not_know_says_what_to_use():
+    def body(context, _):
+        comm = context.comm
+        requests = [comm.isend(1, 1 - comm.rank), comm.irecv(source=1 - comm.rank)]
+        with pytest.raises(NotImplementedError, match=r"use adjointlab\.MPI\.Request"):
+            theirs.Request.testsome(requests)
+        return MPI.Request.waitall(requests)
+
+    assert WORLD.run(body, ranks=2).values == ([None, 1], [None, 1])

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -136,6 +137,37 @@ def test_asking_some_hundred_times_is_no_livelock():
     assert run(body).completed
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_loops_of_asking_that_end_by_themselves_are_no_livelock(seed):
+    def until_later(comm):
+        request = comm.Irecv(np.empty(1), 1 - comm.rank)
+        end = time.monotonic() + 0.02
+        while not request.Test() and time.monotonic() < end:
+            pass
+        comm.Send(np.ones(1), 1 - comm.rank)
+        request.Wait()
+
+    def often(comm):
+        return sum(comm.Iprobe() for _ in range(3000))
+
+    assert run(until_later, seed=seed).completed
+    assert run(often, seed=seed).completed
+
+
+def test_a_livelock_takes_little_time_to_find_and_none_once_a_rank_has_failed():
+    def body(comm):
+        if comm.rank == 0 and comm.size == 2:
+            raise RuntimeError("gone")
+        while not comm.Iprobe():
+            pass
+
+    started = time.monotonic()
+    assert isinstance(run(body, ranks=2).outcomes[1], PeerFailed)
+    assert time.monotonic() - started < 0.4
+    only("livelock", run(body, ranks=3))
+    assert time.monotonic() - started < 3
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_an_exception_calls_the_waiting_out_and_lets_the_others_end(seed):
     def body(comm):
@@ -189,6 +221,18 @@ MISMATCHES = {
         lambda c: c.Gatherv(np.ones(2), [np.ones(3), [2, 1]]),
         lambda c: c.Gatherv(np.ones(2), None),
     ),
+    "1, the operation is SUM on one and MAX on the other": (
+        lambda c: c.allreduce(1),
+        lambda c: c.allreduce(1, op=MPI.MAX),
+    ),
+    "1, the operation is MIN on one and an operation of user code on the other": (
+        lambda c: c.reduce(1, MPI.MIN),
+        lambda c: c.reduce(1, max),
+    ),
+    "rank 1, a member of the group, gives another one": (
+        lambda c: c.Create(c.group),
+        lambda c: c.Create(c.group.Incl([1])),
+    ),
     "in collective 2, they call different collectives": (
         lambda c: (c.Barrier(), c.allreduce(1), c.Barrier()),
         lambda c: (c.Barrier(), c.Barrier(), c.allreduce(1)),
@@ -207,6 +251,15 @@ def test_collectives_that_do_not_match_are_told_with_both_calls(why, seed):
     assert re.search(rf"rank 0 calls \w+\(.*\) at .*{HERE}:\d+", text)
     assert re.search(rf"rank 1 calls \w+\(.*\) at .*{HERE}:\d+", text)
     assert all(isinstance(outcome, Blocked) for outcome in result.outcomes)
+
+
+def test_operations_of_user_code_are_taken_to_agree_and_makers_are_shown_with_their_groups():
+    assert run(lambda comm: comm.allreduce(comm.rank, lambda a, b: max(a, b))).values == (1, 1)
+    made = only(
+        "mismatched collective", run(lambda comm: comm.Create(comm.group.Incl([[0, 1], [1]][comm.rank])))
+    )
+    assert "rank 0 calls Create(group=[0, 1]) at" in made
+    assert "rank 1 calls Create(group=[1]) at" in made
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -365,17 +418,39 @@ def test_a_communicator_used_after_its_run_is_refused():
         kept.Barrier()
 
 
-def test_abort_is_no_exception_to_handle():
+@pytest.mark.parametrize("seed", range(3))
+def test_abort_ends_the_run_of_all_ranks_and_is_told_as_the_end_of_a_job_is(seed):
+    lines = {}
+
     def body(comm):
-        if comm.rank == 0:
+        if comm.rank == 1:
             try:
-                comm.Abort(3)
-            except Exception:
+                lines["here"] = line()
+                comm.Abort(5)
+            except BaseException:
                 return "handled"
         comm.Barrier()
         return None
 
-    aborted, other = run(body).outcomes
-    assert isinstance(aborted, Raised)
-    assert "Abort(3)" in aborted.message
-    assert isinstance(other, PeerFailed)
+    result = run(body, 3, seed)
+    text = only("a rank called MPI_Abort(5)", result)
+    assert re.fullmatch(rf"rank 1 called Abort\(5\) at .*{HERE}:{lines['here']}", text)
+    assert str(result.outcomes[1]) == "dead: called Abort(5)"
+    assert str(result.outcomes[0]) == "dead: ended with the job"
+
+
+def test_a_method_that_is_not_there_is_told_with_those_that_are_and_who_has_it():
+    def body(comm):
+        told = []
+        for name in ("Alltoallw", "Nonsense"):
+            with pytest.raises(AttributeError) as caught:
+                getattr(comm, name)
+            told.append(str(caught.value))
+        return told
+
+    ((other, nobody),) = run(body, 1).values
+    assert "has no 'Alltoallw', but that of the MPI world has. It has Abort, Allgather, " in other
+    assert "has no 'Nonsense'. It has Abort, " in nobody
+    names = nobody.partition("It has ")[2].split(", ")
+    assert len(set(names)) == len(names)
+    assert not {"new_context", "view", "root", "unfreed"} & set(names)

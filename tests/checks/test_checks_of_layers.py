@@ -1,0 +1,259 @@
+"""What the checks of layers ask of a module: what it must declare, what it may do, and what it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import adjointlab as al
+from adjointlab.checks.verdict import Verdict
+from adjointlab.harness.engine import Budget, investigate
+from adjointlab.harness.examine import checks_of
+from adjointlab.harness.subject import Subject
+from adjointlab.worlds.simulated import SimulatedWorld
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+
+class Scaled(nn.Module):
+    """y = w x, element by element: as the sequential module, and, each worker with its own part, as the layer."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(side, dtype=torch.float64))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return self.weight * x
+
+
+def scaled(
+    change: Callable[[Any, int], None] = lambda module, rank: None,
+    kind: type[Scaled] = Scaled,
+    twin: Callable[[], Any] = lambda: Scaled(6),
+    **declared: Any,
+) -> Subject:
+    """A subject of `kind`, where `change` has done something to the module of each rank; `declared` goes to the lab."""
+
+    def layer(comm: Any, layout: al.Layout) -> Any:
+        rank = comm.Get_rank()
+        module = kind(layout.local_shape(rank)[0])
+        change(module, rank)
+        return module
+
+    given = {name: declared.pop(name) for name in ("twice_differentiable", "prepare") if name in declared}
+
+    @al.subject(layer=layer, sequential=lambda layout: twin(), ranks=(2, 3), name="Scaled", **given)
+    def draws(draw: Any, ranks: int) -> dict[str, Any]:
+        everyone = al.Partition((ranks,))
+        layout = al.Layout.cut((6,), everyone, [draw(al.strategies.cuts(6, ranks))])
+        calls = al.Tensor(al.Layout((), everyone, [], ()), types=("invariant",), name="calls")
+        return {
+            "layout": layout,
+            "domain": al.Space(layout),
+            "codomain": al.Space(layout, name="y"),
+            "parameter_space": al.Space(al.Tensor(layout, name="weight")),
+            "buffer_space": al.Space(calls),
+            **declared,
+        }
+
+    return draws
+
+
+def verdict(subject: Subject, check: str, cases: int = 30) -> Verdict:
+    world = SimulatedWorld(ranks=3)
+    return investigate(world, subject, check, Budget(cases=cases, seed=1)).verdict
+
+
+def assert_coherent(subject: Subject) -> None:
+    verdicts = {check: verdict(subject, check) for check in checks_of(subject)}
+    assert {check: str(each) for check, each in verdicts.items() if not each.is_coherent} == {}
+
+
+# What is declared.
+
+
+def test_a_layer_that_declares_what_it_has_is_coherent() -> None:
+    assert_coherent(scaled(twice_differentiable=True))
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [("parameter_space", "the parameter weight"), ("buffer_space", "the buffer calls")],
+)
+def test_a_tensor_that_no_space_names_is_refused_by_every_check(space: str, said: str) -> None:
+    subject = scaled(**{space: al.Space()})
+    for check in checks_of(subject):
+        headline = verdict(subject, check).headline
+        assert f"has {said}, which {space} does not name" in headline
+        assert f"{space} = adjointlab.Space(" in headline or "and buffer_space likewise" in headline
+
+
+def test_a_parameter_that_one_rank_alone_has_is_refused_on_all_of_them() -> None:
+    def change(module: Any, rank: int) -> None:
+        if rank == 1:
+            module.extra = nn.Parameter(torch.zeros(1))
+
+    subject, everyone = scaled(change), SimulatedWorld(ranks=2)
+    layout = al.Layout((6,), al.Partition((2,)))
+    parameters = {
+        "layout": layout,
+        "domain": al.Space(layout),
+        "codomain": al.Space(layout),
+        "parameter_space": al.Space(al.Tensor(layout, name="weight")),
+        "buffer_space": al.Space(al.Tensor(al.Layout((), al.Partition((2,)), [], ()), name="calls")),
+    }
+    run = everyone.run(lambda context, _: subject.make(context.comm, parameters), None, 2)
+    messages = {outcome.message for outcome in run.outcomes}
+    assert len(messages) == 1
+    assert "on rank 1, the module has the parameter extra" in messages.pop()
+
+
+def test_a_parameter_that_one_rank_lacks_is_refused() -> None:
+    def change(module: Any, rank: int) -> None:
+        if rank == 1:
+            del module.weight
+            module.weight = 1.0
+
+    headline = verdict(scaled(change), "sequential").headline
+    assert "on rank 1, the module has no parameter weight, which parameter_space names" in headline
+    assert "A rank that holds nothing of a tensor has one of zero volume" in headline
+
+
+def test_a_buffer_that_is_not_persistent_needs_no_declaration() -> None:
+    assert_coherent(
+        scaled(lambda module, rank: module.register_buffer("rank", torch.tensor(rank), persistent=False))
+    )
+
+
+def test_of_a_parameter_with_two_names_one_is_declared() -> None:
+    def change(module: Any, rank: int) -> None:
+        module.also = module.weight
+
+    assert_coherent(scaled(change))
+
+
+def test_a_twin_with_a_parameter_that_the_layer_has_not_is_refused() -> None:
+    def twin() -> Any:
+        module = Scaled(6)
+        module.shift = nn.Parameter(torch.zeros(6))
+        return module
+
+    for check in ("sequential", "gradients"):
+        headline = verdict(scaled(twin=twin), check).headline
+        assert "the twin has the parameter shift, which parameter_space does not name" in headline
+
+
+def test_a_twin_without_a_buffer_of_the_layer_is_refused() -> None:
+    def twin() -> Any:
+        module = Scaled(6)
+        del module.calls
+        module.calls = 0
+        return module
+
+    headline = verdict(scaled(twin=twin), "sequential").headline
+    assert "the twin has no buffer calls, which buffer_space names" in headline
+
+
+# What a layer may do.
+
+
+class Kept(Scaled):
+    """Zero where the input is false."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(torch.where(x, torch.ones(x.shape, dtype=torch.float64), 0))
+
+
+def test_a_layer_may_have_inputs_that_are_no_numbers() -> None:
+    assert_coherent(scaled(kind=Kept, twin=lambda: Kept(6), prepare=lambda x: (x > 0,)))
+
+
+class InPlace(Scaled):
+    """Works in the memory of its input."""
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return x.mul_(self.weight.detach()) if not torch.is_grad_enabled() else x.mul_(self.weight)
+
+
+def test_a_layer_that_overwrites_its_input_is_found() -> None:
+    found = verdict(scaled(kind=InPlace), "sequential")
+    assert found.headline == "the layer writes into an input"
+    assert ("if so asked", "declare overwrites_inputs = True") in found.lines
+
+
+def test_a_layer_that_says_that_it_overwrites_its_input_is_coherent() -> None:
+    assert_coherent(scaled(kind=InPlace, overwrites_inputs=True, twice_differentiable=True))
+
+
+def test_so_is_one_whose_twin_does_too() -> None:
+    assert_coherent(scaled(kind=InPlace, twin=lambda: InPlace(6), overwrites_inputs=True))
+
+
+class Halved(Scaled):
+    """Changes its weight in every pass, as an embedding with `max_norm` does."""
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        with torch.no_grad():
+            self.weight.clamp_(-2, 2)
+        # A copy: the second pass may change the parameter before the first goes backward.
+        return self.weight.clone() * x
+
+
+def test_a_layer_may_change_its_parameters_as_the_twin_does() -> None:
+    assert_coherent(scaled(kind=Halved, twin=lambda: Halved(6)))
+
+
+def test_but_not_otherwise() -> None:
+    class Changed(Scaled):
+        def forward(self, x: Any) -> Any:
+            y = super().forward(x)
+            with torch.no_grad():
+                self.weight += 1
+            return y.detach() if not torch.is_grad_enabled() else y
+
+    found = verdict(scaled(kind=Changed), "sequential")
+    assert found.headline == "the layer's parameters are not the sequential ones"
+
+
+class Square(torch.autograd.Function):
+    """x², whose second derivative nobody has thought of."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return 2 * x * g
+
+
+class Squared(Scaled):
+    forward_mode = False
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(Square.apply(x))
+
+
+class SquaredTwin(Scaled):
+    def forward(self, x: Any) -> Any:
+        return super().forward(x * x)
+
+
+def test_second_derivatives_are_asked_only_of_a_layer_that_says_that_it_has_them() -> None:
+    assert checks_of(scaled()) == ("sequential", "gradients", "jacobian")
+    assert_coherent(scaled(kind=Squared, twin=lambda: SquaredTwin(6)))
+    said = scaled(kind=Squared, twin=lambda: SquaredTwin(6), twice_differentiable=True)
+    assert checks_of(said)[-1] == "double_backward"
+    assert "once_differentiable" in verdict(said, "double_backward").headline

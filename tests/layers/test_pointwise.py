@@ -1,0 +1,101 @@
+"""Functions applied point by point, wherever the points lie, and what is no such function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from adjointlab.checks.verdict import Status
+from adjointlab.harness.engine import Budget, investigate
+from adjointlab.harness.examine import checks_of
+from adjointlab.layers import subjects
+from adjointlab.layers.pointwise import Pointwise
+from adjointlab.layout import Layout
+from adjointlab.partition import Partition
+from adjointlab.worlds.world import World
+
+from .beside import assert_beside, everywhere, same_error
+
+DOUBLE = torch.float64
+
+
+def error(world: World, function: Any) -> str:
+    ranks = min(world.ranks, 2)
+    layout = Layout((4, 3), Partition((ranks, 1)))
+    return same_error(world, ranks, lambda comm: Pointwise(comm, layout, function))
+
+
+def test_pointwise_layers_are_coherent_with_their_sequential_twins(adjointlab_world: World) -> None:
+    for check in checks_of(subjects.pointwise_layers):
+        report = investigate(adjointlab_world, subjects.pointwise_layers, check, Budget(25, seed=3))
+        assert report.status is Status.COHERENT, report.verdict
+
+
+def test_the_function_need_not_take_tensors_without_elements(adjointlab_world: World) -> None:
+    ranks = min(adjointlab_world.ranks, 4)
+
+    def relu(x: torch.Tensor) -> torch.Tensor:
+        return x.clamp(min=0) if x.max() > 0 else 0 * x
+
+    def body(comm: Any) -> None:
+        layer = Pointwise(comm, Layout((1, 3), Partition((ranks, 1))), relu, dtype=DOUBLE)
+        assert_beside(comm, layer, nn.ReLU(), torch.tensor([[-1.0, 2.0, 3.0]], dtype=DOUBLE))
+
+    everywhere(adjointlab_world, ranks, body)
+
+
+def test_what_is_not_elementwise_is_refused_where_the_layer_is_made(adjointlab_world: World) -> None:
+    for function in (nn.Softmax(0), nn.Softmax(1), nn.LayerNorm(4, elementwise_affine=False), torch.Tensor.t):
+        assert "elementwise" in error(adjointlab_world, function)
+    assert "elementwise" in error(adjointlab_world, lambda x: x.cumsum(0))
+    assert "elementwise" in error(adjointlab_world, nn.GLU())
+
+
+def test_what_has_parameters_or_buffers_is_refused(adjointlab_world: World) -> None:
+    assert error(adjointlab_world, nn.PReLU()).startswith(
+        "function: PReLU has weight, which would be as many as there are workers"
+    )
+    assert error(adjointlab_world, nn.BatchNorm1d(4, affine=False)).startswith(
+        "function: BatchNorm1d has running_mean"
+    )
+
+
+@pytest.mark.parametrize("kind", [nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout])
+def test_dropout_of_whole_channels_is_refused_alone_and_inside_of_another_module(
+    adjointlab_world: World, kind: Any
+) -> None:
+    for function in (kind(), nn.Sequential(nn.ReLU(), kind())):
+        assert error(adjointlab_world, function).startswith(
+            f"function: {kind.__name__} draws one number for a whole channel"
+        )
+
+
+@pytest.mark.parametrize("kind", [nn.Dropout, nn.AlphaDropout])
+def test_every_worker_draws_a_mask_from_its_own_generator(adjointlab_world: World, kind: Any) -> None:
+    ranks = min(adjointlab_world.ranks, 3)
+
+    def body(comm: Any) -> tuple[bool, Any]:
+        layer = Pointwise(comm, Layout((ranks, 64), Partition((ranks, 1))), kind(), dtype=DOUBLE)
+        x = torch.ones(1, 64, dtype=DOUBLE)
+        torch.manual_seed(7 + comm.Get_rank())
+        y = layer(x)
+        torch.manual_seed(7 + comm.Get_rank())
+        return torch.equal(y, kind()(x)), tuple(y.reshape(-1).tolist())
+
+    values = everywhere(adjointlab_world, ranks, body)
+    assert all(as_torch for as_torch, _ in values)
+    assert len({mask for _, mask in values}) == ranks
+
+
+def test_the_sequential_module_is_a_copy(adjointlab_world: World) -> None:
+    def body(comm: Any) -> None:
+        layer = Pointwise(comm, Layout((2,), Partition((1,))), nn.Dropout(0.25))
+        twin = layer.sequential()
+        assert isinstance(twin, nn.Dropout)
+        assert twin.eval() is not layer.function
+        assert layer.function.training  # type: ignore[attr-defined]
+
+    everywhere(adjointlab_world, 1, body)
