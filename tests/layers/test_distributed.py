@@ -85,7 +85,8 @@ def test_a_wrong_input_on_one_rank_is_the_same_error_on_every_rank(
         layer(wrong(x) if comm.Get_rank() == rank else x)
 
     raised = same_error(adjointlab_world, ranks_of(adjointlab_world), body)
-    assert raised.startswith(message.format(**seen[0]))
+    # A process beyond the ranks of the run has seen nothing, and hears of the error.
+    assert not seen or raised.startswith(message.format(**seen[0]))
 
 
 @each_layer
