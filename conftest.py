@@ -10,7 +10,10 @@ collect_ignore = ["layers", "primitives"]
 _SIMULATED_ONLY = (
     "tests/core",
     "tests/checks",
-    "tests/harness",
+    "tests/engine",
+    "tests/store",
+    "tests/cli",
+    "tests/pytest",
     "tests/primitives",
     "tests/supervisor",
     "tests/power/faults",

@@ -10,17 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from adjointlab import MPI, strategies
-    from adjointlab.harness.dot_test import check_adjoint
-    from adjointlab.harness.pytest_class import coherence_tests
-    from adjointlab.harness.subject import subject
-    from adjointlab.layout import Layout
-    from adjointlab.operator import LinearOperator
-    from adjointlab.partition import Partition
-    from adjointlab.program import Program, Region
-    from adjointlab.space import LocalType, Space, Tensor
-    from adjointlab.worlds.mpi import MPIWorld
-    from adjointlab.worlds.simulated import SimulatedWorld
+    from adjointlab import MPI
+    from adjointlab.core import strategies
+    from adjointlab.core.layout import Layout
+    from adjointlab.core.operator import LinearOperator
+    from adjointlab.core.partition import Partition
+    from adjointlab.core.program import Program, Region
+    from adjointlab.core.space import LocalType, Space, Tensor
+    from adjointlab.engine.dot_test import check_adjoint
+    from adjointlab.engine.subject import subject
+    from adjointlab.pytest.coherence_tests import coherence_tests
+    from adjointlab.worlds.mpi.world import MPIWorld
+    from adjointlab.worlds.simulated.world import SimulatedWorld
 
 __all__ = [
     "MPI",
@@ -41,27 +42,29 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Layout": "adjointlab.layout",
-    "LinearOperator": "adjointlab.operator",
-    "LocalType": "adjointlab.space",
-    "MPIWorld": "adjointlab.worlds.mpi",
-    "Partition": "adjointlab.partition",
-    "Program": "adjointlab.program",
-    "Region": "adjointlab.program",
-    "SimulatedWorld": "adjointlab.worlds.simulated",
-    "Space": "adjointlab.space",
-    "Tensor": "adjointlab.space",
-    "check_adjoint": "adjointlab.harness.dot_test",
-    "coherence_tests": "adjointlab.harness.pytest_class",
-    "subject": "adjointlab.harness.subject",
+    "Layout": "adjointlab.core.layout",
+    "LinearOperator": "adjointlab.core.operator",
+    "LocalType": "adjointlab.core.space",
+    "MPIWorld": "adjointlab.worlds.mpi.world",
+    "Partition": "adjointlab.core.partition",
+    "Program": "adjointlab.core.program",
+    "Region": "adjointlab.core.program",
+    "SimulatedWorld": "adjointlab.worlds.simulated.world",
+    "Space": "adjointlab.core.space",
+    "Tensor": "adjointlab.core.space",
+    "check_adjoint": "adjointlab.engine.dot_test",
+    "coherence_tests": "adjointlab.pytest.coherence_tests",
+    "subject": "adjointlab.engine.subject",
 }
+
+_SUBMODULES = {"MPI": "adjointlab.MPI", "strategies": "adjointlab.core.strategies"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)
-    if name in __all__:
-        return import_module(f"adjointlab.{name}")
+    if name in _SUBMODULES:
+        return import_module(_SUBMODULES[name])
     raise AttributeError(f"module 'adjointlab' has no attribute {name!r}")
 
 

@@ -34,11 +34,11 @@ from rich.table import Table
 
 from adjointlab.checks.bench import Setting
 from adjointlab.checks.verdict import Status
-from adjointlab.harness.attempt import Attempt
-from adjointlab.harness.case import Case
-from adjointlab.harness.engine import Report
-from adjointlab.layout import Layout
-from adjointlab.space import Space
+from adjointlab.core.layout import Layout
+from adjointlab.core.space import Space
+from adjointlab.engine.case import Case
+from adjointlab.engine.search import Report
+from adjointlab.engine.session import Attempt
 
 __all__ = [
     "as_data",

@@ -22,9 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from adjointlab.harness.engine import Budget, Report, investigate  # noqa: E402
-from adjointlab.harness.examine import checks_of  # noqa: E402
-from adjointlab.harness.subject import Subject  # noqa: E402
+from adjointlab.engine.run_case import checks_of  # noqa: E402
+from adjointlab.engine.search import Budget, Report, investigate  # noqa: E402
+from adjointlab.engine.subject import Subject  # noqa: E402
 from adjointlab.worlds.launch import open_world  # noqa: E402
 from adjointlab.worlds.world import World  # noqa: E402
 from tests.power.faults.table import FAULTS  # noqa: E402

@@ -18,14 +18,14 @@ from hypothesis import HealthCheck, Phase, Verbosity, given
 from timing import interleaved, print_table, seconds_per_rank
 
 import adjointlab as al
-from adjointlab import strategies
 from adjointlab.checks.bench import Setting
-from adjointlab.harness.case import Case
-from adjointlab.harness.cases import cases
-from adjointlab.harness.engine import Budget, investigate, run_case
-from adjointlab.harness.examine import body, checks_of
+from adjointlab.core import strategies
+from adjointlab.engine.case import Case
+from adjointlab.engine.drawing import cases
+from adjointlab.engine.run_case import body, checks_of
+from adjointlab.engine.search import Budget, investigate, run_case
 from adjointlab.primitives.broadcast import Broadcast
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext
 
 COUNT = 300

@@ -27,14 +27,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from hypothesis import strategies as st
 
-from adjointlab import strategies
-from adjointlab.executor import ProgramOperator
-from adjointlab.harness.engine import Budget, Report, investigate
-from adjointlab.harness.subject import Subject, subject
-from adjointlab.layout import Layout, balanced_cut
-from adjointlab.partition import Partition
-from adjointlab.program import Add, Allocate, Clear, Deallocate, Generator, Program, Region, buffers
-from adjointlab.space import Space
+from adjointlab.core import strategies
+from adjointlab.core.executor import ProgramOperator
+from adjointlab.core.layout import Layout, balanced_cut
+from adjointlab.core.partition import Partition
+from adjointlab.core.program import Add, Allocate, Clear, Deallocate, Generator, Program, Region, buffers
+from adjointlab.core.space import Space
+from adjointlab.engine.search import Budget, Report, investigate
+from adjointlab.engine.subject import Subject, subject
 from adjointlab.worlds.launch import open_world
 from adjointlab.worlds.world import World
 

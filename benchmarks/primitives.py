@@ -20,11 +20,11 @@ from mpi4py import MPI
 from timing import interleaved, print_table
 
 from adjointlab import Layout, Partition
-from adjointlab.operator import LinearOperator
+from adjointlab.core.operator import LinearOperator
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.sum_reduce import SumReduce
-from adjointlab.worlds.mpi import MPIWorld
+from adjointlab.worlds.mpi.world import MPIWorld
 from adjointlab.worlds.world import RankContext
 
 SIZES = [1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24]

@@ -23,10 +23,10 @@ from harness import adjoint_case
 from timing import print_table, seconds_per_rank
 
 from adjointlab import Layout, Partition
-from adjointlab.operator import LinearOperator
+from adjointlab.core.operator import LinearOperator
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Body, RankContext
 
 RANKS = (16, 64, 256, 1024)

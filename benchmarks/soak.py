@@ -34,10 +34,10 @@ from adjointlab.checks.adjoint import AdjointCheck
 from adjointlab.checks.bench import Bench, Setting
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Verdict
-from adjointlab.harness.engine import Budget, investigate
-from adjointlab.harness.examine import checks_of
-from adjointlab.harness.subject import Subject
-from adjointlab.primitives import subjects as built_in
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.subject import Subject
+from adjointlab.primitives.subjects import operators as built_in
 from adjointlab.worlds.launch import open_world
 from adjointlab.worlds.world import RankContext, Runner, World
 

@@ -26,13 +26,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import nn
 
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried
 from adjointlab.layers.distributed import DistributedModule, dtype_name, face
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
-from adjointlab.space import Space
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "BatchNormalisation"]
 

@@ -22,16 +22,16 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from adjointlab.core.layout import Layout, Window, balanced_cut
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried
 from adjointlab.layers.distributed import DistributedModule, connected, dtype_name, face, of_nothing
 from adjointlab.layers.sizes import Sides, each, times
-from adjointlab.layout import Layout, Window, balanced_cut
-from adjointlab.partition import Partition
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_geometry import HaloGeometry
 from adjointlab.primitives.sum_reduce import SumReduce
-from adjointlab.space import Space
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "Convolution", "Padded"]
 

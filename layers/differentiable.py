@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
-from adjointlab.arguments import check_argument
-from adjointlab.operator import LinearOperator, apply_forward
+from adjointlab.core.arguments import check_argument
+from adjointlab.core.operator import LinearOperator, apply_forward
 
 __all__ = ["apply", "carried", "differentiable"]
 
@@ -35,7 +35,7 @@ def apply(operator: LinearOperator, *x: torch.Tensor) -> Any:
     """F x as a differentiable function of this rank's local tensors: collective, and so is its backward pass.
 
     Returns a tensor, or a tuple where the codomain has several. Raises what the operator raises, and
-    :class:`adjointlab.operator.NotInSpace` for results that are not in the codomain.
+    :class:`adjointlab.core.operator.NotInSpace` for results that are not in the codomain.
     """
     result = _applied(operator, x)
     return result if len(operator.codomain.tensors) > 1 else result[0]

@@ -9,13 +9,13 @@ from typing import Any, NoReturn, Self
 import torch
 from torch import nn
 
-from adjointlab.arguments import check_argument
+from adjointlab.core.arguments import check_argument
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.agreement import raise_together
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
 from adjointlab.primitives.broadcast_rules import check_ranks
 from adjointlab.primitives.repartition import Repartition
-from adjointlab.space import Space, Tensor
 
 __all__ = ["DistributedModule", "connected", "dtype_name", "face", "local_window", "of_nothing"]
 

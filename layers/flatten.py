@@ -20,12 +20,12 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import apply
 from adjointlab.layers.distributed import DistributedModule, dtype_name
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
 from adjointlab.primitives.repartition import Repartition
-from adjointlab.space import Space
 
 __all__ = ["Flatten"]
 

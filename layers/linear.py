@@ -19,13 +19,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried
 from adjointlab.layers.distributed import DistributedModule, connected, dtype_name, face
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.sum_reduce import SumReduce
-from adjointlab.space import Space
 
 __all__ = ["Linear"]
 

@@ -34,18 +34,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from adjointlab import MPI, arrays
+from adjointlab import MPI
+from adjointlab.core import arrays
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import LinearOperator
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.layers.differentiable import apply
 from adjointlab.layers.distributed import DistributedModule, connected, dtype_name, face
-from adjointlab.layout import Layout
-from adjointlab.operator import LinearOperator
-from adjointlab.partition import Partition
 from adjointlab.primitives import groups
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.broadcast_rules import check_ranks
 from adjointlab.primitives.sum_reduce import SumReduce
-from adjointlab.space import LocalType, Space, Tensor
 from adjointlab.worlds.constants import to_mpi4py
 
 __all__ = ["CrossEntropyLoss", "Loss", "MSELoss", "SharedSum"]

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from adjointlab.core.layout import Layout
+from adjointlab.core.space import Space
 from adjointlab.layers.distributed import DistributedModule, connected, dtype_name
-from adjointlab.layout import Layout
-from adjointlab.space import Space
 
 __all__ = ["Pointwise"]
 

@@ -21,14 +21,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from adjointlab.core.layout import Layout, Window
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import carried
 from adjointlab.layers.distributed import DistributedModule, dtype_name, of_nothing
 from adjointlab.layers.sizes import Sides, each, times
-from adjointlab.layout import Layout, Window
-from adjointlab.partition import Partition
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_geometry import HaloGeometry
-from adjointlab.space import Space, Tensor
 
 __all__ = [
     "AveragePooling",

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from adjointlab.core.layout import Layout
+from adjointlab.core.space import LocalType
 from adjointlab.layers.differentiable import apply
 from adjointlab.layers.distributed import DistributedModule, dtype_name
-from adjointlab.layout import Layout
 from adjointlab.primitives import repartition
-from adjointlab.space import LocalType
 
 __all__ = ["Repartition"]
 

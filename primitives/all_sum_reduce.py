@@ -12,18 +12,18 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from adjointlab import arrays
-from adjointlab.arguments import check_argument
-from adjointlab.layout import Layout
-from adjointlab.operator import LinearOperator
-from adjointlab.partition import integers
+from adjointlab.core import arrays
+from adjointlab.core.arguments import check_argument
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import LinearOperator
+from adjointlab.core.partition import integers
+from adjointlab.core.program import Buffer, Generator, Program, buffers
+from adjointlab.core.space import Space, Tensor
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast import broadcast_steps
 from adjointlab.primitives.collectives import result_array, sum_into
 from adjointlab.primitives.sum_reduce import sum_reduce_steps
 from adjointlab.primitives.validation import check_layout
-from adjointlab.program import Buffer, Generator, Program, buffers
-from adjointlab.space import Space, Tensor
 
 __all__ = ["AllSumReduce"]
 

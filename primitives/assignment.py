@@ -21,9 +21,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from adjointlab.layout import Layout, balanced_cut
-from adjointlab.partition import Partition, integers
-from adjointlab.space import LocalType
+from adjointlab.core.layout import Layout, balanced_cut
+from adjointlab.core.partition import Partition, integers
+from adjointlab.core.space import LocalType
 
 __all__ = ["Assignment", "assignment", "layout_of", "local_types", "nested_cut", "subscript"]
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
-from adjointlab.shared import shared_property
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.shared import shared_property
 
 # The functions here are memoised: simulated ranks ask the same of the same data, and what P ranks would each do in P
 # steps is done once.

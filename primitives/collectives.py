@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab import arrays
-from adjointlab.arguments import check_argument, check_out
+from adjointlab.core import arrays
+from adjointlab.core.arguments import check_argument, check_out
+from adjointlab.core.space import Tensor
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast_rules import BroadcastPattern, Group
-from adjointlab.space import Tensor
 
 __all__ = ["OneToMany", "result_array", "sum_into"]
 
@@ -124,8 +124,8 @@ class OneToMany:
 def result_array(tensor: Tensor, argument: Any, out: Any, rank: int, batch: tuple[int, ...] = ()) -> Any:
     """Where the local tensor of `tensor` goes: fresh memory in the library of `argument`, or `out`.
 
-    `batch` is what :func:`adjointlab.arguments.check_argument` said of the argument. Raises `ValueError` for an `out`
-    that :func:`adjointlab.arguments.check_out` refuses, or that is not in row-major order.
+    `batch` is what :func:`adjointlab.core.arguments.check_argument` said of the argument. Raises `ValueError` for an `out`
+    that :func:`adjointlab.core.arguments.check_out` refuses, or that is not in row-major order.
     """
     if out is None:
         return arrays.empty((*tensor.layout.local_shape(rank), *batch), tensor.dtype, argument)

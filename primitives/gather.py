@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from adjointlab.layout import Layout
+from adjointlab.core.layout import Layout
+from adjointlab.core.space import LocalType
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.validation import check_layout, worker
-from adjointlab.space import LocalType
 
 __all__ = ["Gather"]
 

@@ -18,18 +18,18 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any
 
-from adjointlab import arrays
-from adjointlab.arguments import check_argument
-from adjointlab.layout import Layout, Window
-from adjointlab.operator import LinearOperator
-from adjointlab.partition import integers
+from adjointlab.core import arrays
+from adjointlab.core.arguments import check_argument
+from adjointlab.core.layout import Layout, Window
+from adjointlab.core.operator import LinearOperator
+from adjointlab.core.partition import integers
+from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
+from adjointlab.core.space import Space
 from adjointlab.primitives.collectives import result_array
 from adjointlab.primitives.halo_geometry import halo_geometry
 from adjointlab.primitives.halo_phases import HaloPhases
 from adjointlab.primitives.halo_plan import halo_plan
 from adjointlab.primitives.validation import called, check_layout
-from adjointlab.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
-from adjointlab.space import Space
 
 __all__ = ["HaloExchange", "images"]
 

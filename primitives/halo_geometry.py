@@ -26,8 +26,8 @@ from numbers import Integral
 from operator import index
 from typing import NamedTuple
 
-from adjointlab.layout import Layout, Window
-from adjointlab.partition import integers
+from adjointlab.core.layout import Layout, Window
+from adjointlab.core.partition import integers
 from adjointlab.primitives.validation import called
 
 __all__ = ["HaloGeometry", "Piece", "halo_geometry"]

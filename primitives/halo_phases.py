@@ -12,7 +12,8 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from adjointlab import MPI, arrays
+from adjointlab import MPI
+from adjointlab.core import arrays
 from adjointlab.primitives.halo_plan import HaloPlan, Link
 from adjointlab.primitives.overlaps import Place
 

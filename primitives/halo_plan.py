@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from adjointlab.layout import Window
+from adjointlab.core.layout import Window
 from adjointlab.primitives.halo_geometry import HaloGeometry
 from adjointlab.primitives.overlaps import Box, Place, place, within
 

@@ -18,13 +18,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from adjointlab import arrays, program
-from adjointlab.arguments import check_arguments, check_out
-from adjointlab.layout import Layout
-from adjointlab.operator import LinearOperator
+from adjointlab.core import arrays, program
+from adjointlab.core.arguments import check_arguments, check_out
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import LinearOperator
+from adjointlab.core.program import Buffer, Generator, Program
+from adjointlab.core.space import Space, Tensor
 from adjointlab.primitives.validation import check_layout
-from adjointlab.program import Buffer, Generator, Program
-from adjointlab.space import Space, Tensor
 
 __all__ = ["Add", "Allocate", "Clear", "Copy", "Deallocate", "MemoryOperator", "Move"]
 

@@ -24,10 +24,10 @@ from functools import cached_property, lru_cache
 from itertools import accumulate, product
 from types import EllipsisType
 
-from adjointlab.layout import Layout, Window
-from adjointlab.partition import Index
-from adjointlab.shared import shared_property
-from adjointlab.space import LocalType, Tensor
+from adjointlab.core.layout import Layout, Window
+from adjointlab.core.partition import Index
+from adjointlab.core.shared import shared_property
+from adjointlab.core.space import LocalType, Tensor
 
 __all__ = [
     "Assembly",

@@ -16,10 +16,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from adjointlab import arrays
-from adjointlab.arguments import check_argument
-from adjointlab.operator import LinearOperator
-from adjointlab.partition import Partition, integers
+from adjointlab.core import arrays
+from adjointlab.core.arguments import check_argument
+from adjointlab.core.operator import LinearOperator
+from adjointlab.core.partition import Partition, integers
+from adjointlab.core.program import Program
+from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.assignment import Assignment, assignment, layout_of, local_types, subscript
 from adjointlab.primitives.broadcast_rules import check_ranks
@@ -28,8 +30,6 @@ from adjointlab.primitives.redistribution_plan import Step, cheapest
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.segmented_collectives import InSegment
 from adjointlab.primitives.segments import Segment, kind_of
-from adjointlab.program import Program
-from adjointlab.space import LocalType, Space, Tensor
 
 __all__ = ["Redistribute"]
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from adjointlab.layout import Layout
-from adjointlab.operator import LinearOperator
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import LinearOperator
+from adjointlab.core.program import Program, buffers
+from adjointlab.core.space import LocalType, Space
 from adjointlab.primitives.segmented_collectives import InSegment
 from adjointlab.primitives.segments import (
     gain,
@@ -24,8 +26,6 @@ from adjointlab.primitives.segments import (
     tensors,
 )
 from adjointlab.primitives.validation import check_layout
-from adjointlab.program import Program, buffers
-from adjointlab.space import LocalType, Space
 
 __all__ = ["ReduceScatter"]
 

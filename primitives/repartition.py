@@ -26,15 +26,16 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from adjointlab import MPI, arrays
-from adjointlab.arguments import check_argument
-from adjointlab.layout import Layout
-from adjointlab.operator import LinearOperator
+from adjointlab import MPI
+from adjointlab.core import arrays
+from adjointlab.core.arguments import check_argument
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import LinearOperator
+from adjointlab.core.program import Add, Allocate, Deallocate, Generator, Program, buffers
+from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.primitives.collectives import result_array
 from adjointlab.primitives.overlaps import Overlaps, Place, Side, assemble, gaps, overlaps, place, within
 from adjointlab.primitives.validation import called, check_layout
-from adjointlab.program import Add, Allocate, Deallocate, Generator, Program, buffers
-from adjointlab.space import LocalType, Space, Tensor
 
 __all__ = ["Repartition"]
 

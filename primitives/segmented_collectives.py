@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab import arrays
-from adjointlab.arguments import check_argument
+from adjointlab.core import arrays
+from adjointlab.core.arguments import check_argument
+from adjointlab.core.space import Tensor
 from adjointlab.primitives import groups
 from adjointlab.primitives.collectives import result_array, sum_into
 from adjointlab.primitives.segments import Segment
-from adjointlab.space import Tensor
 
 __all__ = ["InSegment"]
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from adjointlab.layout import Layout, Window
-from adjointlab.partition import integers
+from adjointlab.core.layout import Layout, Window
+from adjointlab.core.partition import integers
+from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Region
+from adjointlab.core.space import LocalType, Tensor
 from adjointlab.primitives.validation import an_integer, called
-from adjointlab.program import Add, Allocate, Buffer, Deallocate, Generator, Region
-from adjointlab.space import LocalType, Tensor
 
 __all__ = [
     "Segment",

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from adjointlab import arrays
-from adjointlab.arguments import check_argument, check_arguments
-from adjointlab.layout import Layout
-from adjointlab.operator import LinearOperator
+from adjointlab.core import arrays
+from adjointlab.core.arguments import check_argument, check_arguments
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import LinearOperator
+from adjointlab.core.program import Program, buffers, copy_to_new, move_to_new
+from adjointlab.core.space import Space, Tensor
 from adjointlab.primitives.validation import check_layout, worker
-from adjointlab.program import Program, buffers, copy_to_new, move_to_new
-from adjointlab.space import Space, Tensor
 
 __all__ = ["SendReceive"]
 

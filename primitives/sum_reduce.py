@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from adjointlab.layout import Layout
-from adjointlab.operator import LinearOperator
-from adjointlab.partition import Partition
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import LinearOperator
+from adjointlab.core.partition import Partition
+from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
+from adjointlab.core.space import Space
 from adjointlab.primitives.broadcast_rules import broadcast_pattern, check_ranks, summed_layout
 from adjointlab.primitives.collectives import OneToMany
 from adjointlab.primitives.validation import check_layout
-from adjointlab.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
-from adjointlab.space import Space
 
 __all__ = ["SumReduce", "sum_reduce_steps"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import index
 
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
 from adjointlab.primitives.broadcast_rules import check_ranks
 
 __all__ = ["an_integer", "called", "check_layout", "worker"]

@@ -12,10 +12,10 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status
-from adjointlab.harness.engine import Budget, investigate
-from adjointlab.harness.examine import checks_of
-from adjointlab.harness.find import find_subject
-from adjointlab.harness.subject import Subject
+from adjointlab.engine.discovery import find_subject
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.subject import Subject
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import World
 

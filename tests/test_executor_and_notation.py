@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adjointlab.executor import ProgramOperator, execute
-from adjointlab.layout import Layout
-from adjointlab.notation import composition, explain
-from adjointlab.partition import Partition
+from adjointlab.core.executor import ProgramOperator, execute
+from adjointlab.core.layout import Layout
+from adjointlab.core.notation import composition, explain
+from adjointlab.core.partition import Partition
+from adjointlab.core.program import Add, Allocate, Buffer, Clear, Deallocate, Program, move
+from adjointlab.core.space import Space
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.sum_reduce import SumReduce
-from adjointlab.program import Add, Allocate, Buffer, Clear, Deallocate, Program, move
-from adjointlab.space import Space
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.simulated.world import SimulatedWorld
 
 X = Space(Layout([4], Partition([2])))
 a, b = Buffer(0, "x", (2,)), Buffer(1, "x", (2,))

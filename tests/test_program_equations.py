@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adjointlab.program import (
+from adjointlab.core.program import (
     Add,
     Allocate,
     Buffer,

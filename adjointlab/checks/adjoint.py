@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adjointlab import arrays
 from adjointlab.checks.bench import Bench, Gain
 from adjointlab.checks.check import Check, Inapplicable, Spaces
 from adjointlab.checks.finite import place_not_finite, returned_not_finite
-from adjointlab.checks.settled import Product, Settled
+from adjointlab.checks.schedule_invariant import Product, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
-from adjointlab.pairing import ZERO, Exact, pair_local
-from adjointlab.space import Space
+from adjointlab.core import arrays
+from adjointlab.core.pairing import ZERO, Exact, pair_local
+from adjointlab.core.space import Space
 
 __all__ = ["AdjointCheck", "Products", "miss_probability"]
 

@@ -8,14 +8,14 @@ from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from adjointlab import arrays
 from adjointlab.checks.check import Inapplicable
 from adjointlab.checks.compare import EXACT, Tolerance
 from adjointlab.checks.placement import ORDERS, Placed, place
-from adjointlab.layer import Layer
-from adjointlab.operator import LinearOperator, apply_adjoint, apply_forward
-from adjointlab.space import Space
-from adjointlab.values import Draw, local_values
+from adjointlab.core import arrays
+from adjointlab.core.layer import Layer
+from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forward
+from adjointlab.core.space import Space
+from adjointlab.core.values import Draw, local_values
 
 __all__ = ["Bench", "Gain", "Setting"]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from adjointlab.checks.verdict import Verdict
-from adjointlab.space import Space
+from adjointlab.core.space import Space
 
 if TYPE_CHECKING:
     from adjointlab.checks.bench import Bench
-    from adjointlab.checks.settled import Settled
+    from adjointlab.checks.schedule_invariant import Settled
 
 __all__ = ["Check", "Inapplicable", "Spaces"]
 

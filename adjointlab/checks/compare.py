@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab.space import Space, Tensor
+from adjointlab.core.space import Space, Tensor
 
 __all__ = ["EXACT", "Local", "Tolerance", "first_difference", "first_unequal_copy", "summed"]
 

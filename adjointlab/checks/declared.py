@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adjointlab import arrays
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, first_unequal_copy
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
-from adjointlab.space import Space
+from adjointlab.core import arrays
+from adjointlab.core.space import Space
 
 __all__ = ["DeclaredCheck", "unequal_copies"]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from adjointlab.checks.compare import Local, place
 from adjointlab.checks.verdict import Verdict, incoherent
-from adjointlab.space import Space
+from adjointlab.core.space import Space
 
 __all__ = ["not_finite", "place_not_finite", "returned_not_finite"]
 

@@ -1,6 +1,6 @@
 """The other forms that an operator may have: into memory that is given as `out`, and in place.
 
-:class:`adjointlab.operator.LinearOperator` says what they are. Their result is looked for where a caller would look: in
+:class:`adjointlab.core.operator.LinearOperator` says what they are. Their result is looked for where a caller would look: in
 the memory.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab import arrays
-from adjointlab.operator import LinearOperator
+from adjointlab.core import arrays
+from adjointlab.core.operator import LinearOperator
 
 __all__ = ["Form", "other_forms"]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab import arrays
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
 from adjointlab.checks.finite import not_finite
-from adjointlab.checks.settled import Element, Settled
+from adjointlab.checks.schedule_invariant import Element, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.core import arrays
 
 __all__ = ["LinearityCheck"]
 

@@ -16,10 +16,10 @@ from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import place
 from adjointlab.checks.finite import returned_not_finite
-from adjointlab.checks.settled import Entries, Settled
+from adjointlab.checks.schedule_invariant import Entries, Settled
 from adjointlab.checks.verdict import Entry, Verdict, coherent, incoherent
-from adjointlab.operator import contributions
-from adjointlab.space import Space
+from adjointlab.core.operator import contributions
+from adjointlab.core.space import Space
 
 __all__ = ["MatrixCheck", "Observation", "Witness", "locate"]
 

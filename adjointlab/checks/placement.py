@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab import arrays
+from adjointlab.core import arrays
 
 __all__ = ["ORDERS", "Placed", "place", "placed_as_it_is"]
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab import arrays
 from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local
@@ -21,9 +20,10 @@ from adjointlab.checks.declared import unequal_copies
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.matrix import Witness, locate
 from adjointlab.checks.verdict import Entry, Verdict, coherent, incoherent
-from adjointlab.operator import basis_batch, contributions, coordinates
-from adjointlab.program import Program, buffers
-from adjointlab.space import Space
+from adjointlab.core import arrays
+from adjointlab.core.operator import basis_batch, contributions, coordinates
+from adjointlab.core.program import Program, buffers
+from adjointlab.core.space import Space
 
 __all__ = ["ProofCheck"]
 

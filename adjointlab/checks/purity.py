@@ -14,9 +14,9 @@ from adjointlab.checks.finite import not_finite
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
 from adjointlab.checks.placement import ORDERS, Placed
-from adjointlab.checks.settled import Element, Settled
+from adjointlab.checks.schedule_invariant import Element, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
-from adjointlab.space import Space
+from adjointlab.core.space import Space
 
 __all__ = ["PurityCheck"]
 

@@ -11,11 +11,11 @@ from adjointlab.checks.bench import Bench, Setting
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import EXACT, Local, first_difference
 from adjointlab.checks.finite import not_finite
-from adjointlab.checks.settled import Element, Settled
+from adjointlab.checks.schedule_invariant import Element, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
-from adjointlab.program import Program, buffers
-from adjointlab.space import Space
-from adjointlab.values import Draw, local_values
+from adjointlab.core.program import Program, buffers
+from adjointlab.core.space import Space
+from adjointlab.core.values import Draw, local_values
 
 __all__ = ["SpecificationCheck"]
 

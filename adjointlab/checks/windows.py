@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from adjointlab.checks.check import Inapplicable
-from adjointlab.layout import Layout
-from adjointlab.space import Space, Tensor
-from adjointlab.values import Draw, local_values
+from adjointlab.core.layout import Layout
+from adjointlab.core.space import Space, Tensor
+from adjointlab.core.values import Draw, local_values
 
 __all__ = ["assembled", "held"]
 

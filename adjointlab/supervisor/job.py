@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from adjointlab.harness.enrolment import STACKS
-from adjointlab.harness.running import NAME
+from adjointlab.store.running_case import NAME
+from adjointlab.supervisor.exit_hooks import STACKS
 from adjointlab.supervisor.launcher import Launcher
 from adjointlab.supervisor.output import Output
 from adjointlab.supervisor.processes import descendants, die_with_parent, end_all

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from adjointlab.checks.verdict import Status, Verdict
-from adjointlab.harness import running
-from adjointlab.harness.ledger import Death, Ledger, key_of, work_of
-from adjointlab.harness.reproducer import write_case
+from adjointlab.store import running_case as running
+from adjointlab.store.job_log import Death, Ledger, key_of, work_of
+from adjointlab.store.reproducer import write_case
+from adjointlab.supervisor.exit_report import Obituary, obituary
 from adjointlab.supervisor.job import Ended, Job, Signals
 from adjointlab.supervisor.launcher import Launcher
-from adjointlab.supervisor.obituary import Obituary, obituary
 from adjointlab.supervisor.output import Output
 from adjointlab.supervisor.processes import adopt_orphans
-from adjointlab.supervisor.tests import Tests
+from adjointlab.supervisor.pytest_results import Tests
 
 __all__ = ["Plan", "supervise"]
 

@@ -38,9 +38,9 @@ def open_world(
     Collective for the MPI world, whose size the launcher decides, and which `strict` is about.
     """
     if kind == "mpi" or (kind == "auto" and is_launched()):
-        from adjointlab.worlds.mpi import MPIWorld
+        from adjointlab.worlds.mpi.world import MPIWorld
 
         return MPIWorld(strict=strict, watchdog=watchdog)
-    from adjointlab.worlds.simulated import SimulatedWorld
+    from adjointlab.worlds.simulated.world import SimulatedWorld
 
     return SimulatedWorld(ranks, watchdog)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
-from adjointlab.worlds.places import is_lab, is_ours, user_frame
+from adjointlab.worlds.call_sites import is_lab, is_ours, user_frame
 
 __all__ = ["EXIT_CODE", "Hound", "LastWords", "Overdue", "Watchdog", "place_of_thread", "too_late"]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from adjointlab.worlds.places import is_lab
-from adjointlab.worlds.schedules.schedule import Schedule
+from adjointlab.worlds.call_sites import is_lab
+from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import Watchdog
 
 __all__ = [
@@ -40,7 +40,7 @@ class RankContext:
 
     rank: int
     size: int
-    comm: Any  # mpi4py's names; see adjointlab.worlds.simulated_comm and .guarded_comm
+    comm: Any  # mpi4py's names; see adjointlab.worlds.simulated.communicator and .guarded_comm
 
 
 @dataclass(frozen=True)

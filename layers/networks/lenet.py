@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space
 from adjointlab.layers.convolution import Conv2d
 from adjointlab.layers.distributed import DistributedModule
 from adjointlab.layers.flatten import Flatten
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.pooling import AvgPool2d
-from adjointlab.partition import Partition
-from adjointlab.space import Space
 
 __all__ = ["LeNet5", "sequential_lenet5"]
 

@@ -6,7 +6,7 @@ import adjointlab as al
 
 pytest.importorskip("torch")
 
-from adjointlab.layers import subjects
+from adjointlab.layers.subjects import modules as subjects
 
 TestLinear = al.coherence_tests(subjects.linears)
 TestConvolution = al.coherence_tests(subjects.convolutions)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import adjointlab as al
-from tests.harness.samples import RingShift, equal_blocks
+from tests.samples import RingShift, equal_blocks
 
 
 class Meeting(RingShift):

@@ -9,10 +9,10 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.verdict import Verdict
-from adjointlab.harness.engine import Budget, investigate
-from adjointlab.harness.examine import checks_of
-from adjointlab.harness.subject import Subject
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.subject import Subject
+from adjointlab.worlds.simulated.world import SimulatedWorld
 
 pytest.importorskip("torch")
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status
-from adjointlab.harness.engine import Budget, Report, investigate
-from adjointlab.harness.examine import checks_of
-from adjointlab.harness.subject import Subject
-from adjointlab.program import Buffer, Program, buffers, copy_to_new
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.core.program import Buffer, Program, buffers, copy_to_new
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, Report, investigate
+from adjointlab.engine.subject import Subject
+from adjointlab.worlds.simulated.world import SimulatedWorld
 
 BUDGET = Budget(cases=40, ranks=4, seed=7)
 
@@ -50,7 +50,7 @@ class Rotate(al.LinearOperator):
         steps: list[Any] = []
         for rank in ranks:
             steps += copy_to_new(inputs[rank].whole, outputs[(rank + 1) % len(ranks)])
-        from adjointlab.program import Deallocate
+        from adjointlab.core.program import Deallocate
 
         return Program(
             inputs, [*steps, *(Deallocate(Buffer(b.rank, b.name, b.shape, b.dtype)) for b in inputs)]

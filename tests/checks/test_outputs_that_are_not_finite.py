@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from adjointlab.checks.verdict import Status
-from adjointlab.harness.engine import Budget, Report, investigate
-from adjointlab.harness.subject import Subject
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.engine.search import Budget, Report, investigate
+from adjointlab.engine.subject import Subject
+from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.checks import not_finite
-from tests.harness.running import needs_mpi, run
+from tests.running import needs_mpi, run
 
 # One process starts the others.
 pytestmark = pytest.mark.mpi_skip
@@ -44,9 +44,7 @@ def test_every_check_names_it_while_the_other_ranks_wait_for_the_spoilt_one(
 @pytest.mark.parametrize(("subject", "headline"), CASES)
 def test_it_is_named_under_mpi_too(tmp_path: Path, subject: str, headline: str):
     options = ("--check", "adjoint", "--cases", "20", "--seed", "1")
-    ended = run(
-        "adjointlab.cli", "check", f"{not_finite.__file__}:{subject}", *options, cwd=tmp_path, ranks=2
-    )
+    ended = run("adjointlab", "check", f"{not_finite.__file__}:{subject}", *options, cwd=tmp_path, ranks=2)
 
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert f": {headline} " in ended.stdout

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab import arrays
-from adjointlab.dtypes import DTYPES
+from adjointlab.core import arrays
+from adjointlab.core.dtypes import DTYPES
 
 small = settings(max_examples=60, deadline=None)
 KINDS = [(lib, name) for lib in ("numpy", "torch") for name in DTYPES if arrays.supports(lib, name)]
@@ -272,7 +272,7 @@ def test_numpy_users_never_import_torch() -> None:
 
     code = """
 import sys, numpy as np
-from adjointlab import arrays
+from adjointlab.core import arrays
 a = arrays.zeros((2,), "float64", "numpy")
 arrays.add_into(a, arrays.copy(a)); arrays.message(a); arrays.to_sum(a); arrays.conjugate(a)
 assert "torch" not in sys.modules

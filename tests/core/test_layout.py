@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab.layout import Layout, Window, balanced_cut
-from adjointlab.partition import Index, Partition
+from adjointlab.core.layout import Layout, Window, balanced_cut
+from adjointlab.core.partition import Index, Partition
 
 small = settings(max_examples=60, deadline=None)
 

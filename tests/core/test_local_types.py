@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adjointlab.layout import Layout
-from adjointlab.operator import LinearOperator, basis_vector
-from adjointlab.pairing import ZERO, Exact, pair_local
-from adjointlab.partition import Partition
-from adjointlab.space import LocalType, Space
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import LinearOperator, basis_vector
+from adjointlab.core.pairing import ZERO, Exact, pair_local
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import LocalType, Space
 
 N = 3
 """Elements of the global tensor: cut in two unevenly, in four with an empty local tensor."""

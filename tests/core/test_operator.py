@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab.layout import Layout
-from adjointlab.operator import LinearOperator, NotInSpace, apply_adjoint, apply_forward
-from adjointlab.partition import Partition
-from adjointlab.program import Program, buffers, move_to_new
-from adjointlab.space import Space, Tensor
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import LinearOperator, NotInSpace, apply_adjoint, apply_forward
+from adjointlab.core.partition import Partition
+from adjointlab.core.program import Program, buffers, move_to_new
+from adjointlab.core.space import Space, Tensor
 
 small = settings(max_examples=30, deadline=None)
 Matrix = np.ndarray[Any, Any]

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab import pairing
-from adjointlab.layout import Layout
-from adjointlab.pairing import Exact, NotFinite, dot, pair_local
-from adjointlab.partition import Partition
-from adjointlab.space import Space
+from adjointlab.core import pairing
+from adjointlab.core.layout import Layout
+from adjointlab.core.pairing import Exact, NotFinite, dot, pair_local
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space
 
 small = settings(max_examples=60, deadline=None)
 REAL = ("float64", "float32", "float16")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab.partition import Partition
+from adjointlab.core.partition import Partition
 
 small = settings(max_examples=60, deadline=None)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
-from adjointlab.program import (
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.program import (
     Add,
     Allocate,
     Buffer,
@@ -25,7 +25,7 @@ from adjointlab.program import (
     move,
     move_to_new,
 )
-from adjointlab.space import Space, Tensor
+from adjointlab.core.space import Space, Tensor
 
 small = settings(max_examples=80, deadline=None)
 

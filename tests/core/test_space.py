@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab.dtypes import DTYPES, dtype
-from adjointlab.layout import Layout
-from adjointlab.operator import basis_vector, coordinates
-from adjointlab.pairing import ZERO, Exact, pair_local
-from adjointlab.partition import Partition
-from adjointlab.space import LocalType, Space, Tensor
+from adjointlab.core.dtypes import DTYPES, dtype
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import basis_vector, coordinates
+from adjointlab.core.pairing import ZERO, Exact, pair_local
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import LocalType, Space, Tensor
 
 small = settings(max_examples=50, deadline=None)
 TYPES = [entry.value for entry in LocalType]

@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab.dtypes import DTYPES
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
-from adjointlab.space import Space, Tensor
-from adjointlab.values import Draw, global_values, local_values
+from adjointlab.core.dtypes import DTYPES
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space, Tensor
+from adjointlab.core.values import Draw, global_values, local_values
 
 small = settings(max_examples=50, deadline=None)
 FLOATING = sorted(name for name, entry in DTYPES.items() if not entry.is_integer)

@@ -51,7 +51,7 @@ def run(fault: Fault, python: str, world: str) -> Cell:
         ranks = [] if world == SIMULATED else ["-n", str(RANKS)]
         options = fault.options if world == SIMULATED else ()
         reference = f"{Path(__file__).with_name('operators.py')}:{fault.subject.draws.__name__}"
-        command = [python, "-m", "adjointlab.cli", "run", *ranks, "--", "adjointlab", "check", reference]
+        command = [python, "-m", "adjointlab", "run", *ranks, "--", "adjointlab", "check", reference]
         command += ["--check", fault.check, "--watchdog", WATCHDOG, "--json", "verdict.json", *options]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         started = time.monotonic()

@@ -17,8 +17,8 @@ import numpy as np
 
 import adjointlab as al
 from adjointlab import MPI
-from adjointlab.harness.interleavings import DEPENDS
-from adjointlab.harness.subject import Subject
+from adjointlab.engine.interleavings import DEPENDS
+from adjointlab.engine.subject import Subject
 from adjointlab.worlds.launch import is_launched
 
 NEVER = 10_000.0

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from adjointlab.harness.engine import Budget, investigate
+from adjointlab.engine.search import Budget, investigate
 from adjointlab.worlds.launch import is_launched
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
 from adjointlab.worlds.world import World
 from tests.faults.operators import FAULTS, Fault, waits_for_uneven_cuts
@@ -22,7 +22,7 @@ SURVIVED = [fault for fault in FAULTS if not fault.is_fatal]
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     if is_launched():
-        from adjointlab.worlds.mpi import MPIWorld
+        from adjointlab.worlds.mpi.world import MPIWorld
 
         yield MPIWorld(patience=0.5, watchdog=Watchdog(1.5))
     else:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from adjointlab.core.layout import Layout
 from adjointlab.layers.distributed import local_window
-from adjointlab.layout import Layout
 from adjointlab.worlds.world import Raised, World
 
 __all__ = ["assert_beside", "everywhere", "same_error", "whole_cotangent"]

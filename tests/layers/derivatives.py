@@ -9,8 +9,8 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
+from adjointlab.core.layout import Layout
 from adjointlab.layers.distributed import local_window
-from adjointlab.layout import Layout
 
 from .beside import whole_cotangent
 

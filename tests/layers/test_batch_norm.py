@@ -9,14 +9,14 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-from adjointlab.checks.jacobian import JacobianCheck
+from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.checks.verdict import Status
-from adjointlab.harness.engine import Budget, investigate
-from adjointlab.harness.examine import checks_of
-from adjointlab.layers import subjects
+from adjointlab.core.partition import Partition
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from adjointlab.layers.distributed import local_window
-from adjointlab.partition import Partition
+from adjointlab.layers.subjects import modules as subjects
 from adjointlab.worlds.world import World
 
 from .beside import assert_beside, everywhere, same_error

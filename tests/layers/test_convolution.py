@@ -10,14 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from adjointlab.checks.jacobian import JacobianCheck
+from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.checks.verdict import Status
-from adjointlab.harness.engine import Budget, investigate
-from adjointlab.harness.examine import checks_of
-from adjointlab.layers import convolution, subjects
+from adjointlab.core.partition import Partition
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.layers import convolution
 from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d
 from adjointlab.layers.distributed import connected
-from adjointlab.partition import Partition
+from adjointlab.layers.subjects import modules as subjects
 from adjointlab.worlds.world import World
 
 from .beside import assert_beside, everywhere, same_error

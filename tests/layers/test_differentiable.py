@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from adjointlab import Layout, Partition
-from adjointlab.checks.jacobian import JacobianCheck
+from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.layers import differentiable as bridge
 from adjointlab.layers.differentiable import apply, carried, differentiable
 from adjointlab.primitives.all_sum_reduce import AllSumReduce

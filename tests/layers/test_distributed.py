@@ -13,13 +13,13 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
-from adjointlab.checks.jacobian import JacobianCheck
+from adjointlab.checks.layers.jacobian import JacobianCheck
+from adjointlab.core.partition import Partition
 from adjointlab.layers.batch_norm import BatchNorm2d
 from adjointlab.layers.convolution import Conv1d, Conv2d
 from adjointlab.layers.distributed import DistributedModule, local_window
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.pooling import AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d
-from adjointlab.partition import Partition
 from adjointlab.worlds.world import Raised, World
 
 from .beside import assert_beside, everywhere, same_error

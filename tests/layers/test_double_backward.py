@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d
 from adjointlab.layers.convolution import Conv1d, Conv2d
 from adjointlab.layers.distributed import DistributedModule, local_window
@@ -22,8 +24,6 @@ from adjointlab.layers.losses import CrossEntropyLoss, MSELoss
 from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.pooling import AvgPool1d, MaxPool1d, MaxPool2d
 from adjointlab.layers.repartition import Repartition
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
 from adjointlab.worlds.world import World
 
 from .beside import everywhere

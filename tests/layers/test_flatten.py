@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from adjointlab.checks.verdict import Status
-from adjointlab.harness.engine import Budget, investigate
-from adjointlab.harness.examine import checks_of
-from adjointlab.layers import subjects
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.convolution import Conv2d
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.flatten import Flatten
@@ -20,8 +21,7 @@ from adjointlab.layers.linear import Linear
 from adjointlab.layers.losses import CrossEntropyLoss
 from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.pooling import MaxPool2d
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
+from adjointlab.layers.subjects import modules as subjects
 from adjointlab.worlds.world import World
 
 from .beside import assert_beside, everywhere, same_error

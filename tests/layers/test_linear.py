@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from adjointlab.checks.jacobian import JacobianCheck
+from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.checks.verdict import Status
-from adjointlab.harness.engine import Budget, investigate
-from adjointlab.harness.examine import checks_of
-from adjointlab.layers import subjects
+from adjointlab.core.partition import Partition
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.linear import Linear
-from adjointlab.partition import Partition
+from adjointlab.layers.subjects import modules as subjects
 from adjointlab.worlds.world import World
 
 from .beside import assert_beside, everywhere, same_error

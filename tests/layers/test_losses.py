@@ -11,13 +11,13 @@ from torch import nn
 from torch.nn import functional
 
 from adjointlab.checks.verdict import Status
-from adjointlab.harness.engine import Budget, investigate
-from adjointlab.harness.examine import checks_of
-from adjointlab.layers import subjects
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.losses import CrossEntropyLoss, MSELoss, SharedSum
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
+from adjointlab.layers.subjects import modules as subjects
 from adjointlab.worlds.world import World
 
 from .beside import everywhere, same_error

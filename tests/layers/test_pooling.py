@@ -11,14 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from adjointlab.checks.jacobian import JacobianCheck
+from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.checks.verdict import Status
-from adjointlab.harness.engine import Budget, investigate
-from adjointlab.harness.examine import checks_of
-from adjointlab.layers import pooling, subjects
+from adjointlab.core.partition import Partition
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.layers import pooling
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.pooling import AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d
-from adjointlab.partition import Partition
+from adjointlab.layers.subjects import modules as subjects
 from adjointlab.primitives.halo_geometry import halo_geometry
 from adjointlab.worlds.world import World
 

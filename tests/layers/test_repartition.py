@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from adjointlab.checks.verdict import Status
-from adjointlab.harness.engine import Budget, investigate
-from adjointlab.harness.examine import checks_of
-from adjointlab.layers import subjects
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.repartition import Repartition
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
+from adjointlab.layers.subjects import modules as subjects
 from adjointlab.worlds.world import World
 
 from .beside import assert_beside, everywhere, same_error

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d
 from adjointlab.layers.distributed import DistributedModule
 from adjointlab.layers.flatten import Flatten
 from adjointlab.layers.losses import CrossEntropyLoss, MSELoss
 from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.repartition import Repartition
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
 from adjointlab.worlds.world import World
 
 from .beside import everywhere

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab import MPI
-from adjointlab.layout import Window
+from adjointlab.core.layout import Window
 
 from .operators import DTYPES, Operator, shapes
 

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import adjointlab as al
-from adjointlab.harness.subject import Subject
+from adjointlab.engine.subject import Subject
 
 from .faults.memory import Trim, even_rows, trims
 from .faults.ranks import plain

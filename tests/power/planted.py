@@ -9,7 +9,7 @@ import numpy as np
 
 import adjointlab as al
 from adjointlab import MPI
-from adjointlab.harness.subject import Subject
+from adjointlab.engine.subject import Subject
 
 from .operators import (
     CopyToAll,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import adjointlab as al
-from adjointlab.harness.subject import Subject
-from adjointlab.layout import Window
+from adjointlab.core.layout import Window
+from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import RankContext, Returned, World
 
 from .halo_operators import (

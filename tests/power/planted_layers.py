@@ -10,8 +10,8 @@ import torch
 from hypothesis import strategies as st
 
 import adjointlab as al
-from adjointlab.harness.subject import Subject
-from adjointlab.layers import subjects
+from adjointlab.core.layout import Window
+from adjointlab.engine.subject import Subject
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormalisation
 from adjointlab.layers.convolution import Conv1d, Convolution
 from adjointlab.layers.differentiable import _anchor, _applied, _Apply, apply
@@ -27,7 +27,7 @@ from adjointlab.layers.pooling import (
     MaxPool3d,
     MaxPooling,
 )
-from adjointlab.layout import Window
+from adjointlab.layers.subjects import modules as subjects
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.sum_reduce import SumReduce

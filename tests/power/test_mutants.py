@@ -10,10 +10,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
-from adjointlab.program import Buffer, Program, copy_to_new, move_to_new
-from adjointlab.space import Space
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.program import Buffer, Program, copy_to_new, move_to_new
+from adjointlab.core.space import Space
 from adjointlab.worlds.world import World
 
 

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from adjointlab.checks.verdict import Status
-from adjointlab.harness.engine import Budget, investigate
-from adjointlab.harness.examine import checks_of
-from adjointlab.harness.subject import Subject
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World
 
 from .planted import PLANTED, RIGHT, Planted

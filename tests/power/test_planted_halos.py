@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from adjointlab.harness.engine import Budget, investigate
-from adjointlab.harness.examine import checks_of
-from adjointlab.harness.subject import Subject
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World
 
 from .planted import Planted

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from adjointlab import arrays
 from adjointlab.checks.compare import first_difference
 from adjointlab.checks.placement import place
-from adjointlab.operator import LinearOperator, apply_adjoint, apply_forward
-from adjointlab.pairing import ZERO, pair_local
-from adjointlab.program import Program
-from adjointlab.space import LocalType, Space
-from adjointlab.values import Draw, local_values
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.core import arrays
+from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forward
+from adjointlab.core.pairing import ZERO, pair_local
+from adjointlab.core.program import Program
+from adjointlab.core.space import LocalType, Space
+from adjointlab.core.values import Draw, local_values
+from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Raised
 
 settings.register_profile(

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adjointlab import arrays
 from adjointlab.checks.placement import ORDERS
-from adjointlab.layout import Layout
-from adjointlab.operator import basis_vector
-from adjointlab.partition import Partition
+from adjointlab.core import arrays
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import basis_vector
+from adjointlab.core.partition import Partition
 from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.discard import Discard

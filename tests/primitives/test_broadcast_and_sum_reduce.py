@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adjointlab import arrays
-from adjointlab.layout import Layout
-from adjointlab.operator import basis_vector
-from adjointlab.partition import Partition
+from adjointlab.core import arrays
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import basis_vector
+from adjointlab.core.partition import Partition
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.sum_reduce import SumReduce

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from adjointlab import strategies
-from adjointlab.partition import Partition
+from adjointlab.core import strategies
+from adjointlab.core.partition import Partition
 from adjointlab.primitives.broadcast_rules import BroadcastPattern, Group, broadcast_pattern
 
 

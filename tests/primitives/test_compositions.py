@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import adjointlab as al
-from adjointlab import strategies
 from adjointlab.checks.proof import program_matrix
 from adjointlab.checks.verdict import Status
-from adjointlab.harness.engine import Budget, investigate
-from adjointlab.harness.examine import checks_of
-from adjointlab.layout import Layout
-from adjointlab.notation import explain
-from adjointlab.operator import LinearOperator, Product
-from adjointlab.partition import Partition
+from adjointlab.core import strategies
+from adjointlab.core.layout import Layout
+from adjointlab.core.notation import explain
+from adjointlab.core.operator import LinearOperator, Product
+from adjointlab.core.partition import Partition
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
 from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
@@ -27,7 +27,7 @@ from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.reduce_scatter import ReduceScatter
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.sum_reduce import SumReduce
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext
 
 Step = dict[str, Any]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adjointlab import arrays
 from adjointlab.checks.placement import ORDERS
-from adjointlab.harness.subject import Subject
-from adjointlab.primitives import subjects
+from adjointlab.core import arrays
+from adjointlab.engine.subject import Subject
+from adjointlab.primitives.subjects import operators as subjects
 
 SUBJECTS = {name: getattr(subjects, name) for name in subjects.__all__}
 RANKS = (1, 2, 3, 4)

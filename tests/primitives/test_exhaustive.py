@@ -9,20 +9,23 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status
-from adjointlab.harness.engine import Budget, investigate, run_case
-from adjointlab.harness.examine import body
-from adjointlab.harness.exhaust import Bound, bound_of, every_case, exhaust
-from adjointlab.harness.find import Found, find
-from adjointlab.harness.subject import Subject
-from adjointlab.partition import Partition
-from adjointlab.primitives import exhaustive, subjects
+from adjointlab.core.partition import Partition
+from adjointlab.engine.discovery import Found, find
+from adjointlab.engine.exhaust import Bound, bound_of, every_case, exhaust
+from adjointlab.engine.run_case import body
+from adjointlab.engine.search import Budget, investigate, run_case
+from adjointlab.engine.subject import Subject
 from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_exchange_in_place import HaloExchangeInPlace
 from adjointlab.primitives.repartition import Repartition
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.primitives.subjects import exhaustive
+from adjointlab.primitives.subjects import operators as subjects
+from adjointlab.worlds.simulated.world import SimulatedWorld
 
-PRIMITIVES = [found for found in find(["adjointlab.primitives.subjects"]) if found.subject.every is not None]
+PRIMITIVES = [
+    found for found in find(["adjointlab.primitives.subjects.operators"]) if found.subject.every is not None
+]
 
 REDUCED = {"ranks": 2, "order": 2, "side": 2, "kernel": 2, "stride": 1, "dilation": 1}
 HALOS = {"side": 1, "free": 1, "side2": 1, "side3": 1, "ring2": 1}
@@ -47,7 +50,7 @@ def test_a_reduced_bound_is_proved(found: Found) -> None:
 
 
 def test_every_primitive_lists_its_cases() -> None:
-    every = {found.subject.name for found in find(["adjointlab.primitives.subjects"])}
+    every = {found.subject.name for found in find(["adjointlab.primitives.subjects.operators"])}
     assert {found.subject.name for found in PRIMITIVES} == every
 
 

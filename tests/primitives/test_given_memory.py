@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
 from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast import Broadcast
 

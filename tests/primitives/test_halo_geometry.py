@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
 from adjointlab.primitives.halo_geometry import HaloGeometry
 
 # Length, workers, kernel arguments; the output length; each worker's widths, and its padding.

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adjointlab import arrays
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
+from adjointlab.core import arrays
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
 from adjointlab.primitives.memory import Add, Allocate, Clear, Copy, Deallocate, Move
 
 LAYOUT = Layout([3], Partition([1]))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_exchange_in_place import HaloExchangeInPlace
 from adjointlab.primitives.repartition import Repartition

@@ -10,11 +10,11 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
-from adjointlab.primitives import subjects
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Tensor
 from adjointlab.primitives.overlaps import Box, Overlap, Overlaps, Side, assemble, gaps, overlaps, within
-from adjointlab.space import Tensor
+from adjointlab.primitives.subjects import operators as subjects
 
 RANKS = 8
 

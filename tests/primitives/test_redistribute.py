@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adjointlab import arrays
-from adjointlab.layout import balanced_cut
-from adjointlab.notation import explain
-from adjointlab.operator import basis_vector
-from adjointlab.partition import Partition
+from adjointlab.core import arrays
+from adjointlab.core.layout import balanced_cut
+from adjointlab.core.notation import explain
+from adjointlab.core.operator import basis_vector
+from adjointlab.core.partition import Partition
 from adjointlab.primitives.assignment import Assignment, layout_of, nested_cut
 from adjointlab.primitives.redistribute import Redistribute
 from adjointlab.primitives.redistribution_plan import Cost, cheapest

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adjointlab import arrays
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
+from adjointlab.core import arrays
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space
+from adjointlab.core.values import Draw, local_values
 from adjointlab.primitives.gather import Gather
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.scatter import Scatter
-from adjointlab.space import Space
-from adjointlab.values import Draw, local_values
 
 TYPES = ("varying", "replicated", "partial", "invariant")
 ROWS, COLUMNS = Layout([8, 4], Partition([4, 1])), Layout([8, 4], Partition([1, 4]))

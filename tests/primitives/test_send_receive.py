@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adjointlab.layout import Layout
-from adjointlab.partition import Partition
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
 from adjointlab.primitives.send_receive import SendReceive
 
 LAYOUT = Layout([3], Partition([1], [2]))

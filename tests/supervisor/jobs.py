@@ -38,7 +38,7 @@ def begun(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_MARKS)}
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])])
     return subprocess.Popen(
-        [sys.executable, "-m", "adjointlab.cli", "run", *map(str, arguments)],
+        [sys.executable, "-m", "adjointlab", "run", *map(str, arguments)],
         cwd=cwd,
         env=kept | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"},
         stdout=subprocess.PIPE,

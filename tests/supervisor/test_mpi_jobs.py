@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.harness.running import needs_mpi
+from tests.running import needs_mpi
 from tests.supervisor.jobs import ADJOINT, FAULTS, kinds, left_in, stored, supervised
 
 

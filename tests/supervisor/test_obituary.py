@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adjointlab.supervisor.obituary import obituary, stack_of
+from adjointlab.supervisor.exit_report import obituary, stack_of
 
 MPICH_ABORT = (
     "Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 1\n"

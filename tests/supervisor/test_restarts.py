@@ -8,7 +8,7 @@ from tests.supervisor.jobs import ADJOINT, supervised
 
 
 def test_a_job_that_does_not_die_ends_as_it_would_alone(tmp_path: Path) -> None:
-    samples = Path(__file__).parents[1] / "harness" / "samples.py"
+    samples = Path(__file__).parents[1] / "samples.py"
     for subject, code in (("right", 0), ("wrong", 1), ("nothing", 2)):
         ended = supervised("--", "adjointlab", "check", f"{samples}:{subject}", *ADJOINT, cwd=tmp_path)
         assert ended.returncode == code, ended.stderr

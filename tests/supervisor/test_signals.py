@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from adjointlab.supervisor.processes import descendants
-from tests.harness.running import needs_mpi
+from tests.running import needs_mpi
 from tests.supervisor.jobs import ADJOINT, begun, left_in
 
 WAITING = """

@@ -14,15 +14,15 @@ import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds.launch import is_launched
-from adjointlab.worlds.schedules.schedule import Schedule, schedules_from
-from adjointlab.worlds.simulated import SimulatedWorld
-from adjointlab.worlds.simulated_comm import CartesianCommunicator, Communicator
+from adjointlab.worlds.schedule import Schedule, schedules_from
+from adjointlab.worlds.simulated.communicator import CartesianCommunicator, Communicator
+from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.worlds.conforming import ERRORS, PROGRAMS, SIMULATED_ONLY, UNCHECKED, plain
 
 if is_launched():
     from mpi4py import MPI as MPI4PY
 
-    from adjointlab.worlds.mpi import MPIWorld
+    from adjointlab.worlds.mpi.world import MPIWorld
 
 launched = pytest.mark.skipif(not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3")
 SIMULATED = SimulatedWorld(4)

@@ -19,7 +19,7 @@ LIMIT = 160
 
 @pytest.fixture
 def world():
-    from adjointlab.worlds.mpi import MPIWorld
+    from adjointlab.worlds.mpi.world import MPIWorld
 
     world = MPIWorld(patience=5.0, communicators=LIMIT)
     if world.ranks < 2:

@@ -31,7 +31,7 @@ pytestmark = [
 PROGRAM = """
 import sys
 import numpy as np
-from adjointlab.worlds.mpi import MPIWorld
+from adjointlab.worlds.mpi.world import MPIWorld
 
 world = MPIWorld(patience=0.3)
 
@@ -113,7 +113,7 @@ def test_an_interrupt_of_one_rank_ends_the_job(tmp_path):
 @pytest.mark.parametrize("moment", [0.0, 0.1, 0.5, 1.0])
 def test_ctrl_c_at_any_moment_ends_all_ranks_and_tells_what_is_known(tmp_path, moment):
     """Cases are short, so that it comes now in one, now between two checks."""
-    command = ["-m", "adjointlab.cli", "check", "--cases", "1", "--json", "verdicts.json"]
+    command = ["-m", "adjointlab", "check", "--cases", "1", "--json", "verdicts.json"]
     job = subprocess.Popen(
         [MPIEXEC, "-n", "3", sys.executable, *command],
         cwd=tmp_path,

@@ -23,7 +23,7 @@ PATIENCE = 0.4  # of the world in which ranks are meant to block
 
 
 def _open(patience):
-    from adjointlab.worlds.mpi import MPIWorld
+    from adjointlab.worlds.mpi.world import MPIWorld
 
     world = MPIWorld(patience=patience)
     if world.ranks < 3:

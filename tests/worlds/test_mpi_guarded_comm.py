@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 if is_launched():
     from mpi4py import MPI as MPI4PY
 
-    from adjointlab.worlds.mpi import MPIWorld
+    from adjointlab.worlds.mpi.world import MPIWorld
 
 
 @pytest.fixture(scope="module")
@@ -289,9 +289,9 @@ def test_a_name_that_is_not_there_says_what_is(world):
 def test_what_only_one_world_has_is_as_the_messages_say(world):
     from mpi4py import MPI as theirs
 
-    from adjointlab.worlds.guarded_comm import _BUILDERS, GuardedCartcomm
-    from adjointlab.worlds.simulated_comm import CartesianCommunicator
-    from adjointlab.worlds.surface import ONLY_MPI, ONLY_SIMULATED
+    from adjointlab.worlds.mpi.communicator import _BUILDERS, GuardedCartcomm
+    from adjointlab.worlds.simulated.communicator import CartesianCommunicator
+    from adjointlab.worlds.unsupported import ONLY_MPI, ONLY_SIMULATED
 
     of_mpi = set(dir(theirs.Cartcomm))
     simulated = set(dir(CartesianCommunicator)) & of_mpi

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module", params=[False, True], ids=["at the end", "strict"])
 def world(request):
-    from adjointlab.worlds.mpi import MPIWorld
+    from adjointlab.worlds.mpi.world import MPIWorld
 
     world = MPIWorld(patience=0.4, strict=request.param)
     if world.ranks < 2:

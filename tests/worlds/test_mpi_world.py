@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def world():
-    from adjointlab.worlds.mpi import MPIWorld
+    from adjointlab.worlds.mpi.world import MPIWorld
 
     world = MPIWorld(patience=0.5)
     yield world

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adjointlab import MPI
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.simulated.world import SimulatedWorld
 
 WORLD = SimulatedWorld(4)
 SIZES = (1, 2, 3, 4)

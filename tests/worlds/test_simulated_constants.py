@@ -5,7 +5,7 @@ import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds import constants
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.simulated.world import SimulatedWorld
 
 theirs = pytest.importorskip("mpi4py.MPI")
 

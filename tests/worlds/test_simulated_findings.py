@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from adjointlab import MPI
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Blocked, PeerFailed, Raised, Returned
 
 WORLD = SimulatedWorld(4)

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.simulated.world import SimulatedWorld
 
 WORLD = SimulatedWorld(4)
 
@@ -251,8 +251,8 @@ def test_an_interrupt_calls_all_ranks_out_and_reaches_the_caller():
 def test_a_rank_that_never_comes_back_does_not_keep_the_interpreter():
     script = """
 import os, signal
-from adjointlab.worlds import scheduler
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.simulated import scheduler
+from adjointlab.worlds.simulated.world import SimulatedWorld
 scheduler.GRACE = 0.2
 
 def body(context, _):
@@ -295,7 +295,7 @@ def test_mpi_is_not_needed():
 import sys
 sys.modules["mpi4py"] = None
 import numpy as np
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.simulated.world import SimulatedWorld
 assert SimulatedWorld(3).run(lambda context, _: context.comm.allreduce(1)).values == (3, 3, 3)
 assert "torch" not in sys.modules
 """

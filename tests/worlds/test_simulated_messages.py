@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from adjointlab import MPI
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.simulated.world import SimulatedWorld
 
 WORLD = SimulatedWorld(4)
 SEEDS = range(6)

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adjointlab.layout import Layout
-from adjointlab.operator import LinearOperator
-from adjointlab.partition import Partition
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import LinearOperator
+from adjointlab.core.partition import Partition
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.sum_reduce import SumReduce
-from adjointlab.worlds.simulated import SimulatedWorld
+from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext
 
 FEW, MANY = 16, 256

@@ -14,18 +14,18 @@ import pytest
 import adjointlab as al
 from adjointlab import MPI
 from adjointlab.checks.verdict import Status
-from adjointlab.harness import attempt as front
-from adjointlab.harness.engine import Budget, investigate
-from adjointlab.harness.find import found_as
-from adjointlab.harness.interleavings import DEPENDS
-from adjointlab.harness.reproducer import read
-from adjointlab.worlds.schedules.pct import PriorityWalk
-from adjointlab.worlds.schedules.record import Recorder, decoded
-from adjointlab.worlds.schedules.replay import Replay
-from adjointlab.worlds.schedules.round_robin import RoundRobin
-from adjointlab.worlds.schedules.schedule import Schedule, schedules_from
-from adjointlab.worlds.simulated import SimulatedWorld
-from tests.harness import running
+from adjointlab.engine import session as front
+from adjointlab.engine.discovery import found_as
+from adjointlab.engine.interleavings import DEPENDS
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.store.reproducer import read
+from adjointlab.worlds.schedule import Schedule, schedules_from
+from adjointlab.worlds.simulated.schedules.pct import PriorityWalk
+from adjointlab.worlds.simulated.schedules.record import Recorder, decoded
+from adjointlab.worlds.simulated.schedules.replay import Replay
+from adjointlab.worlds.simulated.schedules.round_robin import RoundRobin
+from adjointlab.worlds.simulated.world import SimulatedWorld
+from tests import running
 
 WORLD = SimulatedWorld(4)
 SEVERAL = schedules_from(7, 15)
@@ -565,12 +565,12 @@ def test_what_the_world_finds_fails_the_case_though_its_numbers_are_right(operat
 def test_the_command_line_takes_schedules_and_replays_what_they_found(tmp_path):
     given = f"{__file__}:weighs_by_arrival"
     arguments = ("check", given, "--check", "matrix", "--cases", "40", "--seed", "2", "--ranks", "4")
-    assert running.run("adjointlab.cli", *arguments, cwd=tmp_path).returncode == 0
-    found = running.run("adjointlab.cli", *arguments, "--schedules", "6", cwd=tmp_path)
+    assert running.run("adjointlab", *arguments, cwd=tmp_path).returncode == 0
+    found = running.run("adjointlab", *arguments, "--schedules", "6", cwd=tmp_path)
     assert found.returncode == 1
     assert f"WeighsByArrival: {DEPENDS}" in found.stdout
     (file,) = tmp_path.glob(".adjointlab/*.json")
-    again = running.run("adjointlab.cli", "replay", file, "--subject", given, cwd=tmp_path)
+    again = running.run("adjointlab", "replay", file, "--subject", given, cwd=tmp_path)
     assert again.returncode == 1
     because = next(line for line in found.stdout.splitlines() if "because" in line)
     assert because.split() == next(line for line in again.stdout.splitlines() if "because" in line).split()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adjointlab.harness.subject import Subject
+from adjointlab.engine.subject import Subject
 
 
 @dataclass(frozen=True)

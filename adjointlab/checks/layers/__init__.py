@@ -1,0 +1,1 @@
+"""Checks that need a sequential twin, or that differentiate a module."""

@@ -1,0 +1,317 @@
+"""Layouts: which window of a global tensor each worker holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from operator import index as integer
+
+from adjointlab.core.partition import Index, Partition, integers
+from adjointlab.core.shared import shared_property
+
+__all__ = ["Layout", "Window", "balanced_cut"]
+
+Window = tuple[int, int]
+"""A half-open interval [start, stop) of global indices along one dimension."""
+
+
+def balanced_cut(length: int, parts: int) -> tuple[int, ...]:
+    """The boundaries 0 = c_0 <= ... <= c_parts = length; the remainder goes to the first parts, one each."""
+    if length < 0 or parts < 1:
+        raise ValueError(
+            f"length: {length} elements cannot be cut into {parts} parts; at least 0 into at least 1 can"
+        )
+    side, rest = divmod(length, parts)
+    return tuple(part * side + min(part, rest) for part in range(parts + 1))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """For each worker and each dimension of a global tensor, the window of global indices that it holds.
+
+    Dimension k of the tensor is laid along dimension ``axes[k]`` of the partition (default: k, so the orders
+    must be equal), or along none (``None``: every worker holds the one window). ``windows[k]`` has one window
+    for each index along that partition dimension. Partition dimensions that no tensor dimension uses hold
+    copies.
+
+    The usual layout is a *cut* (:meth:`cut`): the windows of each dimension are disjoint and cover it. In
+    general they may be empty, overlap (copies, halos), reach beyond the tensor (padding) and leave gaps
+    (trimmed input).
+
+    Raises `ValueError` for a partition of another order than the tensor, a negative side, a window that stops
+    before it starts, or a number of windows that does not match the partition; `TypeError` for what is not an
+    integer.
+    """
+
+    shape: tuple[int, ...]
+    partition: Partition
+    windows: tuple[tuple[Window, ...], ...]
+    axes: tuple[int | None, ...]
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        partition: Partition,
+        windows: Sequence[Sequence[Window]] | None = None,
+        axes: Sequence[int | None] | None = None,
+    ) -> None:
+        sides = integers("shape", shape)
+        if any(side < 0 for side in sides):
+            raise ValueError(f"shape: a side of a tensor is at least 0, not {sides}")
+        if not isinstance(partition, Partition):
+            raise TypeError(f"partition: {partition!r} is no Partition")
+        along = tuple(range(len(sides))) if axes is None else _axes(axes)
+        _check_axes(sides, partition, along, given=axes is not None)
+        parts = tuple(1 if axis is None else partition.shape[axis] for axis in along)
+        if windows is None:
+            pieces = tuple(_balanced(side, count) for side, count in zip(sides, parts, strict=True))
+        else:
+            pieces = _windows(windows)
+        if len(pieces) != len(sides):
+            raise ValueError(
+                f"windows: a tensor of order {len(sides)} needs {len(sides)} lists, not {len(pieces)}"
+            )
+        for dim, (dim_windows, count) in enumerate(zip(pieces, parts, strict=True)):
+            if len(dim_windows) != count:
+                raise ValueError(
+                    f"windows: dimension {dim} lies along {count} workers but has {len(dim_windows)} windows "
+                    f"{dim_windows}"
+                )
+            if windows is not None and (wrong := [w for w in dim_windows if w[1] < w[0]]):
+                raise ValueError(f"windows: in dimension {dim} the window {wrong[0]} stops before it starts")
+        object.__setattr__(self, "shape", sides)
+        object.__setattr__(self, "partition", partition)
+        object.__setattr__(self, "windows", pieces)
+        object.__setattr__(self, "axes", along)
+
+    @cached_property
+    def _hash(self) -> int:
+        # Without the axes: the hash of None differs between processes, and a layout may travel.
+        return hash((self.shape, self.partition, self.windows))
+
+    def __hash__(self) -> int:
+        return self._hash  # it is asked for often, and takes a step for each window
+
+    @classmethod
+    def cut(
+        cls,
+        shape: Sequence[int],
+        partition: Partition,
+        cuts: Sequence[Sequence[int] | None],
+        axes: Sequence[int | None] | None = None,
+    ) -> Layout:
+        """Disjoint windows that cover the tensor, from the boundaries in each dimension.
+
+        ``cuts[k]`` is (0, c_1, ..., n_k), never decreasing; equal neighbours make an empty local tensor;
+        `None` takes the balanced cut. Raises `ValueError` for boundaries that decrease or do not cover the
+        dimension.
+        """
+        sides = integers("shape", shape)
+        if len(cuts) != len(sides):
+            raise ValueError(f"cuts: a tensor of order {len(sides)} needs {len(sides)} cuts, not {len(cuts)}")
+        balanced = cls(sides, partition, axes=axes)
+        windows: list[tuple[Window, ...]] = []
+        for dim, (side, given) in enumerate(zip(sides, cuts, strict=True)):
+            if given is None:
+                windows.append(balanced.windows[dim])
+                continue
+            ends = integers("cuts", given)
+            if not ends or ends[0] != 0 or ends[-1] != side:
+                raise ValueError(f"cuts: {ends} do not cover dimension {dim}; they must run from 0 to {side}")
+            if len(ends) != len(balanced.windows[dim]) + 1:
+                raise ValueError(
+                    f"cuts: {ends} make {len(ends) - 1} parts of dimension {dim}, which lies along "
+                    f"{len(balanced.windows[dim])} workers"
+                )
+            if any(right < left for left, right in pairwise(ends)):
+                raise ValueError(f"cuts: {ends} in dimension {dim} decrease; boundaries never do")
+            windows.append(tuple(pairwise(ends)))
+        return cls(sides, partition, windows, axes)
+
+    @property
+    def order(self) -> int:
+        """The number of dimensions of the tensor."""
+        return len(self.shape)
+
+    def ends(self, dim: int) -> tuple[int, ...] | None:
+        """The boundaries of dimension `dim`, 0 = c_0 <= ... <= c_parts, if its windows cut it in their order."""
+        windows = self.windows[dim]
+        return (0, *(stop for _, stop in windows)) if _covers(windows, self.shape[dim]) else None
+
+    def window(self, rank: int) -> tuple[Window, ...] | None:
+        """The window of `rank` in every dimension, or `None` for an inactive rank."""
+        if not self.partition.is_active(rank):
+            return None
+        index = self.partition.index(rank)
+        return tuple(
+            dim[0] if axis is None else dim[index[axis]]
+            for dim, axis in zip(self.windows, self.axes, strict=True)
+        )
+
+    def local_shape(self, rank: int) -> tuple[int, ...]:
+        """The shape of the local tensor of *any* rank.
+
+        An inactive rank holds a zero-volume tensor: shape (0, ..., 0), or (0,) for a tensor of order 0.
+        """
+        shape = self._local_shapes.get(rank)
+        if shape is None:
+            window = self.window(rank)
+            shape = (0,) * max(1, self.order) if window is None else tuple(b - a for a, b in window)
+            self._local_shapes[rank] = shape
+        return shape
+
+    @cached_property
+    def _local_shapes(self) -> dict[int, tuple[int, ...]]:
+        """By rank, those that were asked for: every call of every operator asks for its own."""
+        return {}
+
+    @shared_property
+    def _holds_anything(self) -> bool:
+        """Whether some local tensor has an element: in a grid, whether each dimension has a window that has."""
+        return all(any(stop > start for start, stop in dim) for dim in self.windows)
+
+    def local_size(self, rank: int) -> int:
+        """The number of elements that `rank` holds."""
+        return math.prod(self.local_shape(rank))
+
+    def to_global(self, rank: int, local: Sequence[int]) -> Index:
+        """The global index of a local element; it lies outside the tensor in padding."""
+        window = self.window(rank)
+        shape = self.local_shape(rank)
+        if (
+            window is None
+            or len(local) != len(shape)
+            or any(not 0 <= i < n for i, n in zip(local, shape, strict=True))
+        ):
+            raise ValueError(
+                f"local: {tuple(local)} is not in the local tensor of rank {rank}, of shape {shape}"
+            )
+        return tuple(i + start for i, (start, _) in zip(local, window, strict=True))
+
+    def holders(self, index: Sequence[int]) -> Iterator[tuple[int, Index]]:
+        """Every (rank, local index) that holds the global element `index`, in the partition's order.
+
+        An element may lie outside the tensor, in padding. Raises `ValueError` for an index of another order.
+        """
+        if len(index) != self.order:
+            raise ValueError(f"index: {tuple(index)} does not have the {self.order} dimensions of the tensor")
+        for rank in self.partition.ranks:
+            window = self.window(rank)
+            assert window is not None
+            if all(start <= i < stop for i, (start, stop) in zip(index, window, strict=True)):
+                yield rank, tuple(i - start for i, (start, _) in zip(index, window, strict=True))
+
+    @shared_property
+    def overlapping(self) -> tuple[bool, ...]:
+        """For each partition dimension, whether some element is held at two or more indices along it.
+
+        Elements in padding count; where all local tensors are empty, none is held at all.
+        """
+        return tuple(
+            self._holds_anything
+            and side > 1
+            and all(
+                _overlap(self.windows[dim]) for dim, axis in enumerate(self.axes) if axis == partition_dim
+            )
+            for partition_dim, side in enumerate(self.partition.shape)
+        )
+
+    @shared_property
+    def copied(self) -> tuple[bool, ...]:
+        """For each partition dimension, whether all indices along it hold the same windows."""
+        return tuple(
+            all(
+                len(set(self.windows[dim])) == 1
+                for dim, axis in enumerate(self.axes)
+                if axis == partition_dim
+            )
+            for partition_dim in range(self.partition.order)
+        )
+
+    @shared_property
+    def is_cut(self) -> bool:
+        """Whether every element of the tensor is held exactly once, and nothing else is held.
+
+        The windows may lie in any order along the partition, and empty ones anywhere.
+        """
+        if 0 in self.shape:
+            return not self._holds_anything
+        return not any(self.overlapping) and all(
+            _covers(sorted(window for window in dim if window[0] < window[1]), side)
+            for dim, side in zip(self.windows, self.shape, strict=True)
+        )
+
+    @shared_property
+    def hull(self) -> tuple[Window, ...]:
+        """In each dimension the smallest window that holds the tensor and every worker's window."""
+        return tuple(
+            (min(0, *(start for start, _ in dim)), max(side, *(stop for _, stop in dim)))
+            for dim, side in zip(self.windows, self.shape, strict=True)
+        )
+
+    def __str__(self) -> str:
+        held = []
+        for dim, (side, axis) in enumerate(zip(self.shape, self.axes, strict=True)):
+            windows = self.windows[dim]
+            if axis is None:
+                held.append("whole" if windows[0] == (0, side) else f"{windows[0][0]}:{windows[0][1]}")
+            elif _covers(windows, side):
+                held.append("|".join(map(str, (0, *(stop for _, stop in windows)))))
+            elif len(set(windows)) == 1 and windows[0] == (0, side):
+                held.append("copied")
+            else:
+                held.append(" ".join(f"{start}:{stop}" for start, stop in windows))
+        text = ", ".join(held)
+        kind = "cut at " if "|" in text else "windows " if ":" in text else ""
+        return f"[{', '.join(map(str, self.shape))}] {kind}{text}".rstrip()
+
+
+@lru_cache(maxsize=64)
+def _balanced(length: int, parts: int) -> tuple[Window, ...]:
+    """The windows of the balanced cut: one tuple for all who ask, so that comparing two of them takes no time."""
+    return tuple(pairwise(balanced_cut(length, parts)))
+
+
+def _axes(axes: Sequence[int | None]) -> tuple[int | None, ...]:
+    integers("axes", [axis for axis in axes if axis is not None])
+    return tuple(axes)
+
+
+def _windows(windows: Sequence[Sequence[Window]]) -> tuple[tuple[Window, ...], ...]:
+    try:
+        return tuple(tuple((integer(start), integer(stop)) for start, stop in dim) for dim in windows)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"windows: {windows!r} is not a list of (start, stop) for each dimension; boundaries are for Layout.cut"
+        ) from None
+
+
+def _check_axes(
+    shape: tuple[int, ...], partition: Partition, axes: tuple[int | None, ...], given: bool
+) -> None:
+    if not given and len(shape) != partition.order:
+        raise ValueError(
+            f"partition: of order {partition.order} ({partition}), but the tensor {list(shape)} has order "
+            f"{len(shape)}; promote the partition or say with `axes` which dimension lies along which"
+        )
+    if len(axes) != len(shape):
+        raise ValueError(f"axes: a tensor of order {len(shape)} needs {len(shape)} entries, not {axes}")
+    used = [axis for axis in axes if axis is not None]
+    if len(set(used)) != len(used) or any(not 0 <= axis < partition.order for axis in used):
+        raise ValueError(
+            f"axes: {axes} are not distinct dimensions of a partition of order {partition.order}"
+        )
+
+
+def _overlap(windows: Sequence[Window]) -> bool:
+    held = sorted(window for window in windows if window[1] > window[0])
+    return any(right[0] < left[1] for left, right in pairwise(held))
+
+
+def _covers(windows: Sequence[Window], side: int) -> bool:
+    """Whether the windows, in order, run from 0 to `side` without gap or overlap."""
+    ends = [0, *(stop for _, stop in windows)]
+    return ends[-1] == side and all(start == end for (start, _), end in zip(windows, ends, strict=False))

@@ -1,0 +1,147 @@
+"""The pairing of a space with its dual, accumulated exactly.
+
+Floating-point numbers are dyadic rationals, so a sum of products has an exact value. Nothing here rounds:
+products of significands are summed as integers, exponent by exponent, and the result is a `Fraction`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from adjointlab.core import arrays
+from adjointlab.core.space import Space
+
+__all__ = ["ZERO", "Exact", "NotFinite", "dot", "pair_local"]
+
+# Below this many elements Python's integers are quicker than NumPy's limbs.
+_SMALL = 64
+
+
+class NotFinite(ArithmeticError):
+    """A NaN or an infinity stands where a finite number should."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """An exact complex number."""
+
+    real: Fraction
+    imag: Fraction = Fraction(0)
+
+    def __add__(self, other: Exact) -> Exact:
+        return Exact(self.real + other.real, self.imag + other.imag)
+
+    def __sub__(self, other: Exact) -> Exact:
+        return Exact(self.real - other.real, self.imag - other.imag)
+
+    def __abs__(self) -> float:
+        return math.hypot(_float(self.real), _float(self.imag))
+
+    def __str__(self) -> str:
+        parts = [_decimal(self.real)] + ([_decimal(self.imag) + "i"] if self.imag else [])
+        return " + ".join(parts)
+
+
+ZERO = Exact(Fraction(0))
+
+
+def pair_local(space: Space, x: Sequence[Any], g: Sequence[Any], rank: int) -> Exact:
+    """What `rank` contributes to <x, g>, for x in `space` and g in its dual, conjugating g.
+
+    Summed over all ranks this is the pairing: the Euclidean one over all memory, except that of invariant
+    copies the first alone counts. Raises :class:`NotFinite` if a NaN or infinity is among the values.
+    """
+    total = ZERO
+    for tensor, a, b in zip(space.tensors, x, g, strict=True):
+        if tensor.is_counted(rank):
+            total = total + dot(arrays.to_numpy(a), arrays.to_numpy(b))
+    return total
+
+
+def dot(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Exact:
+    """sum_i a_i conj(b_i), exactly. Raises :class:`NotFinite`, and `ValueError` where the shapes differ."""
+    if a.shape != b.shape:
+        raise ValueError(f"b: has shape {b.shape}, but a has shape {a.shape}")
+    a, b = a.ravel(), b.ravel()
+    real = _dot(a.real, b.real)
+    if not (np.iscomplexobj(a) or np.iscomplexobj(b)):
+        return Exact(real)
+    return Exact(real + _dot(a.imag, b.imag), _dot(a.imag, b.real) - _dot(a.real, b.imag))
+
+
+def _dot(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Fraction:
+    if a.size == 0:
+        return Fraction(0)
+    if (
+        a.size <= _SMALL or a.dtype.kind in "iu" or b.dtype.kind in "iu"
+    ):  # integers of 64 bits do not fit the limbs
+        (scale_a, whole_a), (scale_b, whole_b) = _whole(a.tolist()), _whole(b.tolist())
+        return Fraction(sum(map(int.__mul__, whole_a, whole_b)), scale_a * scale_b)
+    blocks = range(0, a.size, _BLOCK)
+    return sum((_dot_in_limbs(a[i : i + _BLOCK], b[i : i + _BLOCK]) for i in blocks), Fraction(0))
+
+
+def _whole(values: list[float] | list[int]) -> tuple[int, list[int]]:
+    """The values as integers over one common denominator."""
+    try:
+        ratios = [value.as_integer_ratio() for value in values]
+    except (OverflowError, ValueError):
+        raise NotFinite("a NaN or an infinity is among the values") from None
+    scale = max(denominator for _, denominator in ratios)  # all are powers of two
+    return scale, [numerator * (scale // denominator) for numerator, denominator in ratios]
+
+
+_LIMB = 18
+_LIMBS = 3  # 3 * 18 = 54 bits hold the magnitude of a 53-bit significand
+_BLOCK = 1 << 20
+
+
+def _dot_in_limbs(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Fraction:
+    """Significands split into limbs: a product has at most 36 bits, so a block of them adds up in 64 bits."""
+    significand_a, exponent_a = _significands(a)
+    significand_b, exponent_b = _significands(b)
+    exponents = exponent_a + exponent_b
+    order = np.argsort(exponents, kind="stable")
+    sorted_exponents = exponents[order]
+    starts = np.flatnonzero(np.diff(sorted_exponents, prepend=sorted_exponents[0] - 1))
+    limbs_a, limbs_b = _split(significand_a[order]), _split(significand_b[order])
+    lowest = int(sorted_exponents[0])
+    total = 0
+    for i, limb_a in enumerate(limbs_a):
+        for j, limb_b in enumerate(limbs_b):
+            sums = np.add.reduceat(limb_a * limb_b, starts)
+            for start, partial in zip(starts.tolist(), sums.tolist(), strict=True):
+                total += partial << (_LIMB * (i + j) + int(sorted_exponents[start]) - lowest)
+    return total * Fraction(2) ** lowest
+
+
+def _significands(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Integers m and exponents e with values = m * 2**e, |m| < 2**53."""
+    if not np.all(np.isfinite(values)):
+        raise NotFinite("a NaN or an infinity is among the values")
+    fraction, exponent = np.frexp(values.astype(np.float64))
+    return (fraction * 2.0**53).astype(np.int64), exponent.astype(np.int64) - 53
+
+
+def _split(significands: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    """Signed limbs, least significant first."""
+    sign, magnitude = np.sign(significands), np.abs(significands)
+    mask = (1 << _LIMB) - 1
+    return [sign * ((magnitude >> (_LIMB * i)) & mask) for i in range(_LIMBS)]
+
+
+def _decimal(value: Fraction) -> str:
+    return str(value.numerator) if value.denominator == 1 else repr(_float(value))
+
+
+def _float(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

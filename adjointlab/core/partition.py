@@ -1,0 +1,174 @@
+"""Partitions: Cartesian grids over an ordered subset of ranks (seed paper, section 3.1, eq. 21)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+from operator import index as integer
+
+from adjointlab.core.shared import shared_property
+
+__all__ = ["Index", "Partition"]
+
+Index = tuple[int, ...]
+
+
+def integers(name: str, values: object) -> tuple[int, ...]:
+    """`values` as a tuple of integers; `TypeError` naming the argument where they are something else."""
+    try:
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise TypeError
+        return tuple(map(integer, values))
+    except TypeError:
+        raise TypeError(f"{name}: {values!r} is not a sequence of integers") from None
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A Cartesian grid of workers, P = P_0 x ... x P_{d-1}.
+
+    `ranks` lists the workers in row-major order of the grid (default: 0, 1, 2, ...). They may be any distinct
+    ranks in any order; a rank that is not listed is *inactive*. A partition is pure data, the same on every
+    rank.
+
+    Raises `ValueError` for a side below 1, a negative or repeated rank, or a grid that does not match its
+    ranks; `TypeError` for what is not an integer.
+    """
+
+    shape: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+    def __init__(self, shape: Sequence[int], ranks: Iterable[int] | None = None) -> None:
+        sides = integers("shape", shape)
+        if any(side < 1 for side in sides):
+            raise ValueError(f"shape: every side of a partition is at least 1, not {sides}")
+        size = math.prod(sides)
+        workers = _natural(size) if ranks is None else _distinct(ranks, sides, size)
+        object.__setattr__(self, "shape", sides)
+        object.__setattr__(self, "ranks", workers)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.shape, self.ranks))
+
+    def __hash__(self) -> int:
+        return self._hash  # it is asked for often, and takes a step for each rank
+
+    @property
+    def order(self) -> int:
+        """The number of dimensions of the grid."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of workers."""
+        return len(self.ranks)
+
+    @shared_property
+    def _index_of(self) -> dict[int, Index]:
+        grid = product(*(range(side) for side in self.shape))
+        return dict(zip(self.ranks, grid, strict=True))
+
+    def is_active(self, rank: int) -> bool:
+        """Whether `rank` has a place in the grid."""
+        return rank in self._index_of
+
+    def index(self, rank: int) -> Index:
+        """The grid index of an active rank; `ValueError` for an inactive one."""
+        try:
+            return self._index_of[rank]
+        except KeyError:
+            raise ValueError(f"rank: {rank} is inactive in the partition over {self.ranks}") from None
+
+    def rank(self, index: Sequence[int]) -> int:
+        """The rank at a grid index; `ValueError` where the index is outside the grid."""
+        if len(index) != self.order or any(not 0 <= i < n for i, n in zip(index, self.shape, strict=True)):
+            raise ValueError(f"index: {tuple(index)} is not in the {_times(self.shape)} partition")
+        position = 0
+        for i, side in zip(index, self.shape, strict=True):
+            position = position * side + i
+        return self.ranks[position]
+
+    def promote(self, order: int) -> Partition:
+        """The same workers under leading sides of 1, up to `order` dimensions (seed paper, section 3.1)."""
+        if order < self.order:
+            raise ValueError(
+                f"order: a partition of order {self.order} is not promoted to {order}, which is less"
+            )
+        return Partition((1,) * (order - self.order) + self.shape, self.ranks)
+
+    def transpose(self) -> Partition:
+        """The grid with its dimensions reversed; the worker at index (i, ..., k) moves to (k, ..., i)."""
+        shape = self.shape[::-1]
+        return Partition(shape, (self.rank(index[::-1]) for index in product(*(range(n) for n in shape))))
+
+    def subpartitions(self, dims: Iterable[int]) -> tuple[Partition, ...]:
+        """The sub-grids along `dims`, one for each index of the other dimensions, in row-major order.
+
+        Together they hold every worker once: they are the groups of a collective that is segmented along
+        `dims`.
+        """
+        along = tuple(dims)
+        if len(set(along)) != len(along) or any(not 0 <= dim < self.order for dim in along):
+            raise ValueError(
+                f"dims: {along} are not distinct dimensions of a partition of order {self.order}"
+            )
+        return _subpartitions(self, along)
+
+    def subpartition(self, dims: Iterable[int], rank: int) -> Partition:
+        """The one of :meth:`subpartitions` that an active rank is in; `ValueError` for an inactive one."""
+        along = tuple(dims)
+        groups = self.subpartitions(along)
+        number = 0
+        for dim, i in enumerate(self.index(rank)):
+            if dim not in along:
+                number = number * self.shape[dim] + i
+        return groups[number]
+
+    def __str__(self) -> str:
+        natural = self.ranks == _natural(self.size)
+        return _times(self.shape) + ("" if natural else f" over ranks {', '.join(map(str, self.ranks))}")
+
+
+def _distinct(ranks: Iterable[int], shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """The workers of a grid, if there can be such."""
+    workers = integers("ranks", ranks)
+    if len(workers) != size:
+        raise ValueError(
+            f"ranks: a {_times(shape)} partition needs {size} ranks, not the {len(workers)} of {workers}"
+        )
+    if len(set(workers)) != size:
+        repeated = sorted({rank for rank in workers if workers.count(rank) > 1})
+        raise ValueError(f"ranks: {repeated} stand more than once in {workers}; a worker has one place")
+    if min(workers) < 0:
+        raise ValueError(f"ranks: a rank is at least 0, not {min(workers)}")
+    return workers
+
+
+@lru_cache(maxsize=64)
+def _natural(size: int) -> tuple[int, ...]:
+    """Ranks in their own order: one tuple for all who ask, so that comparing two of them takes no time."""
+    return tuple(range(size))
+
+
+@lru_cache(maxsize=64)
+def _subpartitions(partition: Partition, along: tuple[int, ...]) -> tuple[Partition, ...]:
+    order = range(partition.order)
+    fixed = [dim for dim in order if dim not in along]
+    inner = tuple(partition.shape[dim] for dim in along)
+    groups = []
+    for outside in product(*(range(partition.shape[dim]) for dim in fixed)):
+        place = dict(zip(fixed, outside, strict=True))
+        members = []
+        for inside in product(*(range(side) for side in inner)):
+            place.update(zip(along, inside, strict=True))
+            members.append(partition.rank([place[dim] for dim in order]))
+        groups.append(Partition(inner, members))
+    return tuple(groups)
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "()"

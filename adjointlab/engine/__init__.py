@@ -1,0 +1,1 @@
+"""The engine: subjects, cases, and the search that draws, runs and shrinks them."""

@@ -1,0 +1,254 @@
+"""Finding subjects: among the installed ones, in a module, or in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from adjointlab.core.operator import LinearOperator
+from adjointlab.engine.subject import Subject
+
+__all__ = ["GROUP", "Found", "NotFound", "find", "find_subject", "found_as", "installed"]
+
+GROUP = "adjointlab.subjects"
+"""The entry-point group whose modules hold subjects."""
+
+_FORMS = "give package.module:name, path/to/file.py:name, a module or file alone for all its subjects, or an installed name"
+
+
+class NotFound(ValueError):
+    """A reference leads to no subject; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A subject, and what names it on a command line."""
+
+    subject: Subject
+    reference: str
+    is_installed: bool  # found without being named
+
+
+def find(references: Sequence[str]) -> list[Found]:
+    """The subjects that `references` name, each once; all installed ones where there are none.
+
+    Raises :class:`NotFound`.
+    """
+    if not references:
+        found = installed()
+        if not found:
+            raise NotFound(
+                f"no subjects are installed (no entry points in the group {GROUP}); name one: adjointlab check "
+                "package.module:name, or path/to/file.py:name"
+            )
+        return found
+    return _distinct(entry for reference in references for entry in _find(reference))
+
+
+def find_subject(reference: str) -> Subject:
+    """The one subject that `reference` names. Raises :class:`NotFound`, also where it names several."""
+    found = find([reference])
+    if len(found) != 1:
+        raise NotFound(
+            f"{reference} names {len(found)} subjects: {', '.join(entry.reference for entry in found)}"
+        )
+    return found[0].subject
+
+
+def installed() -> list[Found]:
+    """The subjects that installed packages declare by entry points. Raises :class:`NotFound` for a broken one."""
+    found = []
+    for entry in sorted(_entries(), key=lambda entry: (entry.value, entry.name)):
+        try:
+            target = entry.load()
+        except Exception as error:
+            owner = entry.dist.name if entry.dist is not None else "?"
+            raise NotFound(
+                f"the entry point {entry.name} = {entry.value} of {owner} cannot be loaded: {_brief(error)}"
+            ) from error
+        if isinstance(target, Subject):
+            found.append(Found(target, entry.value, True))
+        elif isinstance(target, ModuleType):
+            found += [Found(value, f"{target.__name__}:{name}", True) for name, value in _subjects(target)]
+        else:
+            raise NotFound(
+                f"the entry point {entry.name} = {entry.value} is a {type(target).__name__}, not a module with subjects "
+                "or a subject"
+            )
+    return _distinct(found)
+
+
+def found_as(subject: Subject) -> Found:
+    """How `subject`, which somebody already has, is named on a command line."""
+    module, name = subject.draws.__module__, subject.draws.__name__
+    if module in {entry.module for entry in _entries()}:
+        return Found(subject, f"{module}:{name}", True)
+    file = inspect.getsourcefile(subject.draws)
+    return Found(subject, f"{_short(file) if file else module}:{name}", False)
+
+
+def _entries() -> Iterable[EntryPoint]:
+    return entry_points(group=GROUP)
+
+
+def _find(reference: str) -> list[Found]:
+    place, colon, name = reference.rpartition(":")
+    # A drive letter's colon is none of ours, nor is one that no name follows.
+    if not colon or not name.replace(".", "_").isidentifier():
+        place, name = reference, ""
+    if place.endswith(".py") or os.sep in place:
+        module = _load_file(Path(place), reference)
+        where = place
+    else:
+        named = (
+            [] if name or "." in place else [entry for entry in installed() if entry.subject.name == place]
+        )
+        if named:
+            return named
+        module = _load_module(place, reference)
+        where = module.__name__
+    is_installed = module.__name__ in {entry.module for entry in _entries()}
+    if name:
+        return [
+            Found(subject, f"{where}:{attribute}", is_installed)
+            for attribute, subject in _attribute(module, name, where)
+        ]
+    subjects = _subjects(module)
+    if not subjects:
+        raise NotFound(f"{where} has no subjects; {_how_to_declare('MyOperator')}")
+    return [Found(subject, f"{where}:{attribute}", is_installed) for attribute, subject in subjects]
+
+
+def _attribute(module: ModuleType, name: str, where: str) -> list[tuple[str, Subject]]:
+    value: Any = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            present = ", ".join(attribute for attribute, _ in _subjects(module))
+            raise NotFound(f"{where} has no {name}; its subjects are: {present or 'none'}")
+        value = getattr(value, part)
+    if isinstance(value, Subject):
+        return [(name, value)]
+    if inspect.isclass(value) and (issubclass(value, LinearOperator) or hasattr(value, "adjoint")):
+        # The operator's own module first: that is where its author put the subject.
+        declared = [
+            (attribute, subject) for attribute, subject in _subjects(module) if subject.target is value
+        ]
+        if declared:
+            return declared
+        others = [entry for entry in installed() if entry.subject.target is value]
+        if others:
+            return [(entry.subject.draws.__name__, entry.subject) for entry in others]
+        raise NotFound(
+            f"{where}:{name} is an operator, and nothing says how to draw its cases; {_how_to_declare(name)}"
+        )
+    kind = (
+        "class"
+        if inspect.isclass(value)
+        else "function"
+        if inspect.isfunction(value)
+        else type(value).__name__
+    )
+    raise NotFound(f"{where}:{name} is a {kind}, not a subject; {_how_to_declare('MyOperator')}")
+
+
+def _how_to_declare(operator: str) -> str:
+    return (
+        "declare one beside it:\n\n"
+        f"    @adjointlab.subject({operator})\n"
+        "    def cases(draw, ranks):\n"
+        "        return dict(layout=draw(adjointlab.core.strategies.layouts(ranks)))  # the arguments of one case\n"
+    )
+
+
+def _subjects(module: ModuleType) -> list[tuple[str, Subject]]:
+    return [(name, value) for name, value in vars(module).items() if isinstance(value, Subject)]
+
+
+def _load_module(name: str, reference: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise NotFound(f"{reference} is not the name of a subject; {_FORMS}")
+    _search(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise NotFound(f"there is no module or installed subject {name}; {_FORMS}") from None
+        raise NotFound(f"{name} cannot be imported: {_brief(error)}") from error
+    except Exception as error:
+        raise NotFound(f"{name} cannot be imported: {_brief(error)}") from error
+
+
+def _load_file(path: Path, reference: str) -> ModuleType:
+    if path.suffix != ".py" or not path.is_file():
+        raise NotFound(f"{reference}: there is no Python file {path}; {_FORMS}")
+    file = path.resolve()
+    root, name = file.parent, file.stem
+    while (root / "__init__.py").is_file():
+        root, name = root.parent, f"{root.name}.{name}"
+    _search(root)
+    known = sys.modules.get(name)
+    if known is not None and _is_from(known, file):
+        return known
+    if known is not None or not name.replace(".", "_").isidentifier():
+        # The same on all ranks, as Python's own hash is not.
+        name = f"_adjointlab_file_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    try:
+        if "." in name:
+            # Part of a package, whose other parts it may import.
+            module = importlib.import_module(name)
+            if _is_from(module, file):
+                return module
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        # Exceptions and classes of the file travel between processes by the name of their module.
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    except Exception as error:
+        raise NotFound(f"{path} cannot be imported: {_brief(error)}") from error
+    return module
+
+
+def _is_from(module: ModuleType, file: Path) -> bool:
+    origin = getattr(module, "__file__", None)
+    return origin is not None and Path(origin).resolve() == file
+
+
+def _search(folder: Path) -> None:
+    """As ``python file.py`` and ``python -m`` do: what lies beside a script can be imported."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _brief(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}"
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
+    ]
+    outside = [frame for frame in frames if frame.filename != __file__]
+    return f"{text} ({_short(outside[-1].filename)}:{outside[-1].lineno})" if outside else text
+
+
+def _short(file: str) -> str:
+    path = Path(file).resolve()
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _distinct(found: Iterable[Found]) -> list[Found]:
+    return list({id(entry.subject): entry for entry in found}.values())

@@ -1,0 +1,122 @@
+"""A case under several schedules: each run is judged, and all must come to the same result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from adjointlab.checks.check import Spaces
+from adjointlab.checks.schedule_invariant import Settled
+from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.engine.case import Case
+from adjointlab.engine.run_case import Seen, check_named, judge, spaces_of
+from adjointlab.worlds.schedule import Schedule
+from adjointlab.worlds.world import Heard, Run, Runner
+
+__all__ = ["DEPENDS", "judge_all", "narrowed"]
+
+DEPENDS = "the result depends on the schedule"
+
+
+def judge_all(case: Case, runs: Sequence[Run]) -> Verdict:
+    """The verdict of the runs of `case`, one for each of its schedules.
+
+    A run that does not come back, or that the world finds fault with, is that failure. Results that are right in some
+    runs only, or that differ where they are exact, depend on the schedule: the lines tell of two that differ.
+    """
+    verdicts = [judge(case, run) for run in runs]
+    unjudged = [index for index, verdict in enumerate(verdicts) if verdict.status is Status.UNJUDGED]
+    if unjudged:
+        told = verdicts[unjudged[0]]
+        if len(unjudged) == len(runs):
+            return told
+        well = next(index for index, verdict in enumerate(verdicts) if index not in unjudged)
+        note = (
+            f"{len(unjudged)} of {len(runs)} fail so, such as {case.schedules[unjudged[0]]}; "
+            f"not so {case.schedules[well]}"
+        )
+        return replace(told, lines=(("schedules", note), *told.lines))
+    right = [index for index, verdict in enumerate(verdicts) if verdict.is_coherent]
+    if not right:
+        return verdicts[0]
+    if len(right) < len(runs):
+        one = right[0]
+        other = next(index for index in range(len(runs)) if index not in right)
+        wrong = verdicts[other]
+        shown = [(f"under {case.schedules[other]}", wrong.headline), *wrong.lines]
+        return _dependent(case, runs, one, other, (f"under {case.schedules[one]}", "coherent"), *shown)
+    settled = [_settled(case, run) for run in runs]
+    for other in range(1, len(runs)):
+        if difference := _difference(settled[0], settled[other]):
+            where, first, second = difference
+            return _dependent(
+                case,
+                runs,
+                0,
+                other,
+                ("of", where),
+                (f"under {case.schedules[0]}", first),
+                (f"under {case.schedules[other]}", second),
+            )
+    return verdicts[0]
+
+
+def narrowed(run: Runner, case: Case, fails_so: Callable[[Case], bool]) -> Case:
+    """`case` with as few of its schedules as still fail so, and the record of what each decides."""
+    return next(
+        (
+            replace(case, schedules=tuple(_recorded(run, case, schedule) for schedule in few.schedules))
+            for few in _fewer(case)
+            if fails_so(few)
+        ),
+        case,
+    )
+
+
+def _fewer(case: Case) -> Iterator[Case]:
+    """One schedule; two."""
+    for schedule in case.schedules:
+        yield replace(case, schedules=(schedule,))
+    for index, one in enumerate(case.schedules):
+        for other in case.schedules[index + 1 :]:
+            yield replace(case, schedules=(one, other))
+
+
+def _recorded(run: Runner, case: Case, schedule: Schedule) -> Schedule:
+    result = run(case, case.ranks, seed=case.schedule, schedule=schedule)
+    return replace(schedule, decisions=result.decisions)
+
+
+def _settled(case: Case, run: Run) -> Mapping[str, Settled]:
+    seen: Sequence[Seen] = run.values
+    spaces: Spaces | None = spaces_of(run)
+    if spaces is None:
+        return {}
+    return check_named(case.check).settled(spaces, [each.observation for each in seen])
+
+
+def _difference(one: Mapping[str, Settled], other: Mapping[str, Settled]) -> tuple[str, str, str] | None:
+    """What differs first, and its two values."""
+    for name, first in one.items():
+        second = other.get(name)
+        if second is not None and (difference := first.difference(second)):
+            where, mine, yours = difference
+            return f"{name}{', ' if where else ''}{where}", mine, yours
+    return None
+
+
+def _dependent(case: Case, runs: Sequence[Run], one: int, other: int, *lines: tuple[str, str]) -> Verdict:
+    because = _first_choice(runs[one].heard, runs[other].heard)
+    return Verdict(Status.INCOHERENT, DEPENDS, DEPENDS, (*lines, *(("because", text) for text in because)))
+
+
+def _first_choice(one: Sequence[Heard], other: Sequence[Heard]) -> list[str]:
+    """The first call of a rank that was answered by one message in one run and by another in the other."""
+    for rank in sorted({heard.rank for heard in (*one, *other)}):
+        mine, yours = ([heard for heard in each if heard.rank == rank] for each in (one, other))
+        for number, (first, second) in enumerate(zip(mine, yours, strict=False), 1):
+            if str(first) != str(second):
+                return [
+                    f"{first}\nand {second.what} under the other schedule (its call number {number} that may)"
+                ]
+    return []

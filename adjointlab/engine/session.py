@@ -1,0 +1,265 @@
+"""One check of one subject from beginning to end, as the front ends run it: draw or replay, judge, store."""
+
+from __future__ import annotations
+
+import secrets
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.engine.case import Case
+from adjointlab.engine.discovery import Found
+from adjointlab.engine.interleavings import DEPENDS
+from adjointlab.engine.run_case import WITNESS, body, check_named
+from adjointlab.engine.search import Budget, Memory, Report, investigate, nothing_known, run_case
+from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.store.job_log import Done, supervised, work_of
+from adjointlab.store.reproducer import Written, stored, write, write_case
+from adjointlab.store.running_case import NAME, Progress, Recorder, Running, ending, recording
+from adjointlab.store.watchdog_report import last_words
+from adjointlab.worlds.schedule import Schedule
+from adjointlab.worlds.world import Exhausted, Run, Runner, World
+
+__all__ = ["Attempt", "attempt", "kept", "replay", "replay_corpus"]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of one check of one subject, and where its failure is stored."""
+
+    found: Found
+    report: Report
+    written: Written | None = None
+    unwritten: str = ""  # why a failure could not be stored
+    replayed: Path | None = None  # the stored case, where no fresh ones were drawn
+    known: str = ""  # where a list says that this fails, and why
+
+    @property
+    def status(self) -> Status:
+        return self.report.status
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether it fails as a list says that it does."""
+        return bool(self.known) and self.status is not Status.COHERENT
+
+    @property
+    def is_mended(self) -> bool:
+        """Whether it does not fail any more as a list says that it does."""
+        return bool(self.known) and self.status is Status.COHERENT
+
+
+def attempt(
+    world: World,
+    found: Found,
+    check: str,
+    budget: Budget,
+    folder: Path,
+    tick: Callable[[int], None] = lambda tried: None,
+) -> Attempt:
+    """Collective: investigate, and store the failure if there is one. The same on every rank.
+
+    A job that is started again knows from its ledger what ended those before it.
+
+    Raises :class:`SubjectError` for a subject that is incomplete.
+    """
+    ledger, work = supervised(), work_of(found.subject.location, check)
+    seed = budget.seed
+    if seed is None:
+        seed = world.share(secrets.randbits(32) if ledger is None else ledger.seed_of(work))
+    budget = replace(budget, seed=seed)
+    if ledger is not None:
+        # The leader looks, for it alone writes there.
+        done: Done | None = world.share(ledger.outcome(work) if world.is_leader else None)
+        if done is not None:
+            return Attempt(found, done.report, done.written, done.unwritten)
+        if (death := ledger.death_without_case(work)) is not None:
+            return Attempt(
+                found, Report(found.subject.name, check, world.name, death.verdict(), 0, seed, 0.0)
+            )
+        budget = replace(budget, shrinking=ledger.shrinking(work))
+    try:
+        with _at_work(world, found, check, seed, folder) as (recorder, memory):
+            record = None if recorder is None else recorder.record
+            report = investigate(world, found.subject, check, budget, tick, record, memory)
+    except (SubjectError, Exhausted):
+        raise
+    except Exception as error:
+        # On all ranks alike: the leader's exception travels.
+        report = _unfinished(world, found.subject, check, seed, error)
+    written, unwritten = _store(world, report, found, folder)
+    if ledger is not None and world.is_leader:
+        ledger.finish(Done(work, report, written, unwritten))
+    return Attempt(found, report, written, unwritten)
+
+
+def replay(world: World, subject: Subject, case: Case) -> Report:
+    """Collective: run one case again and judge it."""
+
+    def conduct(run: Runner) -> Report:
+        return _again(world, run, subject, case)
+
+    with check_named(case.check).surroundings():
+        return world.lead(body(subject), conduct)
+
+
+def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Attempt | None:
+    """Collective: replay the cases that `folder` holds of the subject and check; the first that still fails.
+
+    Cases on more ranks than the world has are passed over, and those that were found under this very supervision: they
+    are still being made smaller.
+    """
+    ledger = supervised()
+    if ledger is not None and ledger.death_without_case(work_of(found.subject.location, check)) is not None:
+        return None
+
+    def conduct(run: Runner) -> tuple[Path, Report] | None:
+        for path, case in stored(folder, found.subject, check):
+            if case.ranks > world.ranks or (ledger is not None and ledger.is_younger(path)):
+                continue
+            report = _again(world, _watched(run, recorder, memory), found.subject, case)
+            if report.status is not Status.COHERENT:
+                return path, report
+        return None
+
+    with _at_work(world, found, check, 0, folder) as (recorder, memory), check_named(check).surroundings():
+        failing = world.lead(body(found.subject), conduct)
+    if failing is None:
+        return None
+    path, report = failing
+    return Attempt(found, report, Written(path, path.with_suffix(".py")), replayed=path)
+
+
+@contextmanager
+def _at_work(
+    world: World, found: Found, check: str, seed: int, folder: Path
+) -> Iterator[tuple[Recorder | None, Memory]]:
+    """The record of what is running, on the leader; and what is known of cases that must not be run again."""
+    ledger, location = supervised(), found.subject.location
+    progress = Progress(found.reference, location, check, world.name, world.ranks, seed)
+    try:
+        if world.share(world.is_spent):
+            raise Exhausted(
+                "too many communicators were left behind in cases that failed: start the job again"
+            )
+        with _on_record(world, found, progress, folder) as record_and_memory:
+            yield record_and_memory
+    except Exhausted:
+        # On all ranks alike. Whoever starts the job again finds this.
+        if world.is_leader:
+            place = folder if ledger is None else ledger.folder
+            ending(place / NAME, Running(progress, 0, "drawing", None, "communicators"))
+        raise
+
+
+@contextmanager
+def _on_record(
+    world: World, found: Found, progress: Progress, folder: Path
+) -> Iterator[tuple[Recorder | None, Memory]]:
+    ledger, location, check = supervised(), found.subject.location, progress.check
+    if ledger is None:
+        with (
+            recording(folder, progress, is_leader=world.is_leader) as recorder,
+            _mourned(world, found, progress, folder, folder / NAME if recorder is None else recorder.path),
+        ):
+            if recorder is not None and recorder.leftover is not None:
+                _keep(recorder.leftover, folder, world)
+            yield recorder, nothing_known
+        return
+    work = work_of(location, check)
+    with (
+        ledger.at(work, folder, is_leader=world.is_leader),
+        recording(ledger.folder, progress, is_leader=world.is_leader) as recorder,
+        # The supervisor makes it smaller first, and then puts it where it belongs.
+        _mourned(world, found, progress, ledger.folder / "late", ledger.folder / NAME),
+    ):
+        yield recorder, ledger.memory(work)
+
+
+def _keep(left: Running, folder: Path, world: World) -> None:
+    """Store the case at which an earlier job died, before its record is written over."""
+    if left.case is None or left.ended:
+        return
+    headline = "the job ended while this case ran"
+    verdict = Verdict(Status.UNJUDGED, headline, headline)
+    try:
+        path = write_case(left.case, left.progress.location, left.progress.world, verdict, folder)
+    except (OSError, TypeError):
+        return
+    world.watchdog.say(
+        f"adjointlab: an earlier job ended while it ran a case of {left.case.subject}: {path}\n"
+    )
+
+
+@contextmanager
+def _mourned(world: World, found: Found, progress: Progress, folder: Path, record: Path) -> Iterator[None]:
+    """What the watchdog of this process does should it have to end the job."""
+    world.watchdog.last_words = last_words(found, progress, folder, record)
+    try:
+        yield
+    finally:
+        world.watchdog.last_words = None
+
+
+def _watched(run: Runner, recorder: Recorder | None, memory: Memory) -> Runner:
+    """`run`, which is told on disk what it is about to replay, unless that is known."""
+
+    def watched(payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
+        if (known := memory(payload)) is not None:
+            return known
+        if recorder is not None:
+            recorder.record(payload, 0, "replaying")
+        return run(payload, ranks, seed=seed, schedule=schedule)
+
+    return watched
+
+
+def kept(found: Found, report: Report, folder: Path) -> Attempt:
+    """What came of a run that had no other ranks, its failure stored in `folder`."""
+    written, problem = None, ""
+    if report.case is not None:
+        try:
+            written = write(report, found.subject, folder)
+        except Exception as error:  # the verdict stands without its file
+            problem = f"{type(error).__name__}: {error}"
+    return Attempt(found, report, written, problem)
+
+
+def _again(world: World, run: Runner, subject: Subject, case: Case) -> Report:
+    outcome = run_case(run, case)
+    if outcome is None:
+        verdict, spaces = Verdict(Status.COHERENT, "the check has nothing to say about this case"), None
+    else:
+        verdict, spaces = outcome
+    if (
+        verdict.status is Status.INCOHERENT
+        and case.check in ("adjoint", "matrix")
+        and verdict.kind != DEPENDS
+    ):
+        witness = run_case(run, replace(case, check=WITNESS))
+        if witness is not None and witness[0].status is Status.INCOHERENT:
+            verdict = replace(verdict, lines=witness[0].lines)
+    seed = case.setting.seed
+    return Report(
+        subject.name, case.check, world.name, verdict, 1, seed, 0.0, case, spaces, case.ranks, verdict.figures
+    )
+
+
+def _unfinished(world: World, subject: Subject, check: str, seed: int, error: Exception) -> Report:
+    kind = type(error).__name__
+    text = "".join(traceback.format_exception(error)).rstrip()
+    verdict = Verdict(
+        Status.UNJUDGED, f"drawing its cases raised {kind}: {error}", f"raised {kind}", (("traceback", text),)
+    )
+    return Report(subject.name, check, world.name, verdict, 0, seed, 0.0)
+
+
+def _store(world: World, report: Report, found: Found, folder: Path) -> tuple[Written | None, str]:
+    # No rank may learn alone that there is no file.
+    stored = kept(found, report, folder) if world.is_leader else None
+    result: tuple[Written | None, str] = world.share(stored and (stored.written, stored.unwritten))
+    return result

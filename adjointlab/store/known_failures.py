@@ -1,0 +1,105 @@
+"""A file of known failures, with which an adopter runs the whole suite from the first day.
+
+One failure a line, and why it is known; ``#`` begins a comment::
+
+    # until issue 17 is closed
+    RingShift adjoint                                     # subject and check, as adjointlab list names them
+    tests/test_layers.py::TestLinear::test_gradients      # or the node id of any test
+
+A listed failure does not fail the run. One that has been mended does, so that the list stays true.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from adjointlab.engine.run_case import check_named
+
+__all__ = ["BadList", "Known", "KnownFailures", "read"]
+
+
+class BadList(ValueError):
+    """A file is no list of known failures; the message says where, and what a line may be."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A line: where it stands, and why."""
+
+    place: str  # "file:line"
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.reason or 'no reason given'} ({self.place})"
+
+
+@dataclass(frozen=True)
+class KnownFailures:
+    """What a file lists: checks of subjects, and tests."""
+
+    checks: dict[tuple[str, str], Known]
+    tests: dict[str, Known]
+
+    def of_check(self, subject: str, check: str) -> Known | None:
+        """The line of a check of a subject."""
+        return self.checks.get((subject, check))
+
+    def of_test(self, nodeid: str) -> Known | None:
+        """The line of a test; that of a test without its parameters stands for all of them."""
+        return self.tests.get(nodeid) or self.tests.get(nodeid.partition("[")[0])
+
+    def unused(
+        self, pairs: Collection[tuple[str, str]], nodeids: Collection[str] | None = None
+    ) -> list[Known]:
+        """The lines that are about none of what is run: checks, and tests where there are any."""
+        found = [known for pair, known in self.checks.items() if pair not in pairs]
+        if nodeids is not None:
+            present = {*nodeids, *(nodeid.partition("[")[0] for nodeid in nodeids)}
+            found += [known for nodeid, known in self.tests.items() if nodeid not in present]
+        return found
+
+
+def read(path: Path) -> KnownFailures:
+    """The list in a file. Raises :class:`BadList`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise BadList(f"{path}: {why}") from None
+    checks: dict[tuple[str, str], Known] = {}
+    tests: dict[str, Known] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        place = f"{path}:{number}"
+        # A node id may hold a # of its own, in a parameter; a comment has a blank before it.
+        content, _, comment = re.sub(r"(^|\s)#", "\0", line, count=1).partition("\0")
+        content, known = content.strip(), Known(place, comment.strip())
+        if not content:
+            continue
+        before: Known | None
+        if "::" in content:
+            before = tests.get(content)
+            tests[content] = known
+        else:
+            pair = _pair(content, place)
+            before = checks.get(pair)
+            checks[pair] = known
+        if before is not None:
+            raise BadList(f"{place}: {content} stands at {before.place} already")
+    return KnownFailures(checks, tests)
+
+
+def _pair(content: str, place: str) -> tuple[str, str]:
+    words = content.split()
+    if len(words) != 2:
+        raise BadList(
+            f"{place}: {content!r} is no failure; a line is a subject and a check (RingShift adjoint) or a test's node id "
+            "(tests/test_rings.py::test_shift), and perhaps a # with a comment"
+        )
+    try:
+        check_named(words[1])
+    except ValueError as error:
+        raise BadList(f"{place}: {error}") from None
+    return words[0], words[1]

@@ -1,0 +1,1 @@
+"""The MPI world: ranks are processes, and every wait of their communicator can be revoked."""

@@ -1,0 +1,137 @@
+"""Groups of ranks, and the Cartesian grids that communicators can carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from math import prod
+from typing import Any
+
+from adjointlab import MPI
+from adjointlab.core.shared import shared_property
+
+__all__ = ["Grid", "Group"]
+
+
+class Group:
+    """An ordered set of ranks of the run, seen from one of them; mpi4py's names."""
+
+    def __init__(self, members: Iterable[int], here: int) -> None:
+        self.members = tuple(members)
+        self._here = here
+
+    def Get_size(self) -> int:
+        return len(self.members)
+
+    def Get_rank(self) -> int:
+        return self._places.get(self._here, MPI.UNDEFINED)
+
+    size = property(Get_size)
+    rank = property(Get_rank)
+
+    def Incl(self, ranks: Sequence[int]) -> Group:
+        return Group(self._members_at(ranks), self._here)
+
+    def Excl(self, ranks: Sequence[int]) -> Group:
+        out = set(self._members_at(ranks))
+        return Group([member for member in self.members if member not in out], self._here)
+
+    def Union(self, other: Group) -> Group:
+        return Group(dict.fromkeys(self.members + other.members), self._here)
+
+    def Intersection(self, other: Group) -> Group:
+        return Group([member for member in self.members if member in other._places], self._here)
+
+    Intersect = Intersection
+
+    def Difference(self, other: Group) -> Group:
+        return Group([member for member in self.members if member not in other._places], self._here)
+
+    def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
+        """For each of `ranks` of this group, its rank in `group` (default: in this one), or `UNDEFINED`."""
+        listed = self.members if ranks is None else self._members_at(ranks)
+        places = self._places if group is None else group._places
+        return [places.get(member, MPI.UNDEFINED) for member in listed]
+
+    def Free(self) -> None:
+        """Nothing to release."""
+
+    def includes(self, other: Group) -> bool:
+        """Whether all members of the other group are members of this one."""
+        return self._places.keys() >= set(other.members)
+
+    @shared_property
+    def _places(self) -> dict[int, int]:
+        """The rank here of each member."""
+        return {member: rank for rank, member in enumerate(self.members)}
+
+    def _members_at(self, ranks: Sequence[int]) -> list[int]:
+        for rank in (min(ranks), max(ranks)) if len(ranks) else ():
+            if not 0 <= rank < len(self.members):
+                raise MPI.Exception(f"Invalid rank {rank} in a group of {len(self.members)}", MPI.ERR_RANK)
+        return list(map(self.members.__getitem__, ranks))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Group) and self.members == other.members
+
+    def __hash__(self) -> int:
+        return hash(self.members)
+
+    def __repr__(self) -> str:
+        return f"Group({list(self.members)})"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A Cartesian topology: ranks in row-major order."""
+
+    dims: tuple[int, ...]
+    periods: tuple[bool, ...]
+
+    @property
+    def size(self) -> int:
+        """How many ranks it has."""
+        return prod(self.dims)
+
+    def coordinates(self, rank: int) -> list[int]:
+        """Where `rank` stands."""
+        if not 0 <= rank < self.size:
+            raise MPI.Exception(f"Invalid rank {rank} in a grid of {self.size}", MPI.ERR_RANK)
+        found = []
+        for extent in reversed(self.dims):
+            rank, at = divmod(rank, extent)
+            found.append(at)
+        return found[::-1]
+
+    def rank(self, coordinates: Sequence[int]) -> int:
+        """Who stands there, going round in periodic dimensions."""
+        rank = 0
+        for dim, (at, extent, period) in enumerate(zip(coordinates, self.dims, self.periods, strict=True)):
+            if not period and not 0 <= at < extent:
+                raise MPI.Exception(
+                    f"coordinate {at} of dimension {dim} must be between 0 and {extent - 1}", MPI.ERR_ARG
+                )
+            rank = rank * extent + at % extent
+        return rank
+
+    def shift(self, rank: int, direction: int, displacement: int) -> tuple[int, int]:
+        """Whom `rank` receives from and sends to for a shift along `direction`; `PROC_NULL` beyond an edge."""
+        if not 0 <= direction < len(self.dims):
+            raise MPI.Exception(
+                f"Invalid direction {direction} in a grid of {len(self.dims)} dimensions", MPI.ERR_ARG
+            )
+        here = self.coordinates(rank)
+
+        def neighbour(step: int) -> int:
+            there = list(here)
+            there[direction] += step
+            if not self.periods[direction] and not 0 <= there[direction] < self.dims[direction]:
+                return MPI.PROC_NULL
+            return self.rank(there)
+
+        return neighbour(-displacement), neighbour(displacement)
+
+    def keep(self, remain: Sequence[Any]) -> Grid:
+        """The grid of the dimensions that remain."""
+        return Grid(tuple(compress(self.dims, remain)), tuple(compress(self.periods, remain)))

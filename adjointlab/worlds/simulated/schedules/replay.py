@@ -1,0 +1,71 @@
+"""The decisions of an earlier run, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from adjointlab.worlds.simulated.schedules.record import CHOICE, LIBERTY, NEXT, WAY, decoded
+from adjointlab.worlds.simulated.schedules.strategy import Ready, Strategy, Turn
+
+__all__ = ["Replay"]
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Turn)
+
+
+class Replay(Strategy):
+    """Decides as recorded, as long as the run asks what it asked then; from there on as `otherwise` does.
+
+    A run of code that has been changed asks other questions, and must come to an end all the same.
+    """
+
+    orderly = False
+
+    def __init__(self, decisions: str, otherwise: Strategy) -> None:
+        self._recorded = decoded(decisions)
+        self._otherwise = otherwise
+        self._place = 0
+        self.left_at: int | None = None  # the number of decisions followed, once the run has left the record
+
+    def next(self, ready: Ready[R]) -> R:
+        if len(ready) == 1:
+            return ready.popleft()
+        rank = self._decision(NEXT)
+        for turn in ready if rank is not None else ():
+            if turn.rank == rank:
+                ready.remove(turn)
+                return turn
+        self._leave()
+        return self._otherwise.next(ready)
+
+    def gives_way(self, current: R, ready: Ready[R]) -> bool:
+        decision = self._decision(WAY)
+        return self._otherwise.gives_way(current, ready) if decision is None else bool(decision)
+
+    def polled(self, current: Turn) -> None:
+        self._otherwise.polled(current)
+
+    def taken(self) -> bool:
+        decision = self._decision(LIBERTY)
+        return self._otherwise.taken() if decision is None else bool(decision)
+
+    def choose(self, options: Sequence[T]) -> T:
+        decision = self._decision(CHOICE)
+        if decision is not None and decision < len(options):
+            return options[decision]
+        self._leave()
+        return self._otherwise.choose(options)
+
+    def _decision(self, kind: int) -> int | None:
+        if self.left_at is None and self._place < len(self._recorded):
+            its_kind, decision = self._recorded[self._place]
+            if its_kind == kind:
+                self._place += 1
+                return decision
+        self._leave()
+        return None
+
+    def _leave(self) -> None:
+        if self.left_at is None:
+            self.left_at = self._place

@@ -1,0 +1,34 @@
+"""Ranks in turn, everything at once: what most MPI libraries do most of the time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from adjointlab.worlds.simulated.schedules.strategy import Ready, Strategy, Turn
+
+__all__ = ["RoundRobin"]
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Turn)
+
+
+class RoundRobin(Strategy):
+    """Whoever has waited longest; no liberty is taken."""
+
+    orderly = True
+
+    def next(self, ready: Ready[R]) -> R:
+        return ready.popleft()
+
+    def gives_way(self, current: R, ready: Ready[R]) -> bool:
+        return False
+
+    def polled(self, current: Turn) -> None:
+        """Its turn comes again after the others'."""
+
+    def taken(self) -> bool:
+        return False
+
+    def choose(self, options: Sequence[T]) -> T:
+        return options[0]

@@ -1,0 +1,108 @@
+"""The simulated world: any number of ranks in one process, one at a time, without MPI.
+
+A run is determined by its body, payload, number of ranks, seed and schedule. Nothing is ever hung: a run in which no rank can
+go on is ended and says why. What threads share and processes do not, module-level state, is the limit of the
+simulation; a communicator that reaches another rank that way is refused.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from adjointlab.worlds.randomness import GlobalStreams
+from adjointlab.worlds.schedule import Schedule
+from adjointlab.worlds.simulated.communicator import Communicator
+from adjointlab.worlds.simulated.scheduler import Strand, Unwound
+from adjointlab.worlds.simulated.simulation import Simulation
+from adjointlab.worlds.simulated.threads import WorkerPool
+from adjointlab.worlds.simulated.watchdog import Patrol
+from adjointlab.worlds.watchdog import Watchdog
+from adjointlab.worlds.world import Body, Dead, Outcome, Raised, RankContext, Returned, Run, Runner
+
+__all__ = ["SimulatedWorld"]
+
+R = TypeVar("R")
+
+
+class SimulatedWorld:
+    """Up to `ranks` simulated ranks; a run may ask for more, at the price of more threads."""
+
+    name = "simulated"
+    is_leader = True
+    is_spent = False
+
+    def __init__(self, ranks: int = 8, watchdog: Watchdog | None = None) -> None:
+        self.ranks = ranks
+        self.watchdog = watchdog or Watchdog()
+        self._pool = WorkerPool()
+        self._streams = GlobalStreams()
+
+    def run(
+        self,
+        body: Body,
+        payload: Any = None,
+        ranks: int | None = None,
+        *,
+        seed: int = 0,
+        schedule: Schedule | None = None,
+    ) -> Run:
+        """Run ``body(context, payload)`` once on `ranks` ranks (default: all).
+
+        Seed 0 takes the ranks in turn and delivers at once; any other seed is another order, and takes other liberties
+        that the standard leaves to an implementation. With a `schedule` the seed is only that of the ranks' random
+        streams, and the run keeps a record of its decisions.
+        """
+        size = self.ranks if ranks is None else ranks
+        if size < 1:
+            raise ValueError(f"ranks must be at least 1, not {size}")
+        caller = contextvars.copy_context()
+
+        def task(simulation: Simulation, strand: Strand) -> Outcome:
+            return caller.copy().run(_live, simulation, strand, body, payload)
+
+        simulation = Simulation(size, seed, schedule, self._pool, self._streams, task)
+        simulation.scheduler.meanwhile = Patrol(self.watchdog, simulation.scheduler, payload).look
+        return simulation.run()
+
+    def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
+        """``conduct(run)``: there is nobody else to lead."""
+
+        def run(payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
+            return self.run(body, payload, ranks, seed=seed, schedule=schedule)
+
+        return conduct(run)
+
+    def share(self, value: Any) -> Any:
+        """`value`: there is nobody else to share it with."""
+        return value
+
+    def close(self) -> None:
+        """End the idle threads."""
+        self._pool.close()
+
+
+def _live(simulation: Simulation, strand: Strand, body: Body, payload: Any) -> Outcome:
+    """One rank's life."""
+    if (doom := strand.doom) is not None:
+        return doom
+    torch = sys.modules.get("torch")
+    if hasattr(torch, "set_grad_enabled"):
+        torch.set_grad_enabled(True)  # type: ignore[union-attr] # thread-local, and the thread is not new
+    comm = Communicator(simulation, strand, simulation.everyone, strand.rank)
+    try:
+        return Returned(body(RankContext(strand.rank, comm.size, comm), payload))
+    except Unwound:
+        return strand.doom or Dead("called out")
+    except BaseException as exception:
+        if strand.doom is not None:
+            return strand.doom
+        return Raised(
+            type(exception).__name__,
+            str(exception),
+            "".join(traceback.format_exception(exception)),
+            exception,
+        )

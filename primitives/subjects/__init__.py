@@ -1,0 +1,1 @@
+"""How the lab draws cases of the primitives."""

@@ -1,0 +1,199 @@
+"""The command line: what it prints, where, and with which code it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from adjointlab.cli.main import main
+from tests.running import ROOT, SAMPLES, needs_mpi, run
+
+# One process starts the others.
+pytestmark = pytest.mark.mpi_skip
+
+
+def cli(*arguments: str | Path, cwd: Path, ranks: int = 0) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
+    return run("adjointlab", *arguments, cwd=cwd, ranks=ranks)
+
+
+@dataclass(frozen=True)
+class Ended:
+    returncode: object
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ended]:
+    """In this process, which is faster."""
+    monkeypatch.chdir(tmp_path)
+
+    def ended(*arguments: str) -> Ended:
+        with pytest.raises(SystemExit) as end:
+            main(list(arguments))
+        return Ended(end.value.code, *capsys.readouterr())
+
+    return ended
+
+
+def test_a_right_operator_is_coherent(here: Callable[..., Ended], tmp_path: Path) -> None:
+    result = here("check", f"{SAMPLES}:right", "--cases", "5", "--ranks", "3", "--check", "adjoint")
+    assert result.returncode == 0, result.stderr
+    assert "RingShift" in result.stdout
+    assert "1 coherent: 5 cases" in result.stdout
+    assert not (tmp_path / ".adjointlab").exists()
+
+
+def test_a_wrong_adjoint_is_found_stored_replayed_and_mended(tmp_path: Path) -> None:
+    operators = tmp_path / "operators.py"
+    operators.write_text(SAMPLES.read_text())
+    reference = "operators.py:wrong"
+    found = cli("check", reference, "--check", "adjoint", "--json", "verdicts.json", "--quiet", cwd=tmp_path)
+    assert found.returncode == 1, found.stderr
+    assert "WrongShift: adjoint is not the transpose of forward" in found.stdout
+    assert re.search("found after .* (shrunk to|on) 2 ranks", found.stdout)
+    assert "adjoint  gives that entry weight 0" in found.stdout
+
+    verdicts = json.loads((tmp_path / "verdicts.json").read_text())
+    assert verdicts["exit_code"] == 1
+    (entry,) = verdicts["reports"]
+    assert entry["replay"] in found.stdout
+    assert entry["replay"] == f"adjointlab replay {entry['reproducer']} --subject {reference}"
+
+    command = entry["replay"].split()[1:]
+    again = cli(*command, cwd=tmp_path)
+    assert again.returncode == 1
+    assert "replayed on 2 ranks" in again.stdout
+
+    operators.write_text(SAMPLES.read_text().replace("result[-1:] = 0", "pass"))
+    mended = cli(*command, cwd=tmp_path)
+    assert mended.returncode == 0, mended.stderr
+    assert "coherent" in mended.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "headline"),
+    [("raising", "raised RuntimeError"), ("hanging", "deadlock"), ("undrawable", "raised ZeroDivisionError")],
+)
+def test_what_cannot_be_judged_ends_with_3(here: Callable[..., Ended], name: str, headline: str) -> None:
+    result = here("check", f"{SAMPLES}:{name}", "--check", "adjoint", "--cases", "20", "--json", "-")
+    assert result.returncode == 3, result.stderr
+    (entry,) = json.loads(result.stdout)["reports"]
+    assert entry["verdict"] == "could not be judged"
+    assert headline in entry["headline"]
+    if entry["reproducer"]:
+        replayed = here("replay", entry["reproducer"], "--subject", f"{SAMPLES}:{name}")
+        assert replayed.returncode == 3
+
+
+def test_usage_errors_end_with_2_and_say_what_to_do(here: Callable[..., Ended], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"schema": 1}')
+    for arguments, message in (
+        (("check", "nowhere.py:x"), "no Python file nowhere.py"),
+        (("check", f"{SAMPLES}:right", "--check", "nonsense"), "'nonsense' is not one of adjoint"),
+        (
+            ("check", f"{SAMPLES}:right", "--check", "sequential"),
+            "none of the subjects has the check sequential",
+        ),
+        (("check", "--nonsense"), "--nonsense"),
+        (("check", f"{SAMPLES}:incomplete"), "not a dictionary of arguments"),
+        (("replay", "nowhere.json"), "No such file"),
+        (("replay", str(bad)), "bad.json"),
+    ):
+        result = here(*arguments)
+        assert (result.returncode, result.stdout) == (2, ""), arguments
+        assert message in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_list_and_explain_tell_of_a_subject(here: Callable[..., Ended]) -> None:
+    listed = here("list", f"{SAMPLES}:right")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "RingShift" in listed.stdout
+    assert "purity" in listed.stdout
+    explained = here("explain", f"{SAMPLES}:right")
+    assert explained.returncode == 0, explained.stderr
+    assert "RingShift" in explained.stdout
+    assert "over 2" in explained.stdout
+
+
+def test_no_mpi_is_imported_without_mpiexec(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom adjointlab.cli.main import main\n"
+        f"try: main(['check', {str(SAMPLES)!r} + ':right', '--cases', '2', '--check', 'adjoint', '--quiet'])\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "assert 'mpi4py' not in sys.modules"
+    )
+    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_ctrl_c_ends_with_130_tells_what_is_known_and_leaves_no_half_written_file(tmp_path: Path) -> None:
+    # The wrong one takes no time, the right one takes for ever.
+    subjects = [f"{SAMPLES}:wrong", f"{SAMPLES}:right"]
+    command = ["check", *subjects, "--check", "adjoint", "--cases", "1000000", "--json", "verdicts.json"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "adjointlab", *command],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell may have told its children to ignore the signal.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        time.sleep(4)
+        process.send_signal(signal.SIGINT)
+        printed, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert printed.count("WrongShift: adjoint is not the transpose of forward") == 1
+    assert re.search(r"WrongShift +adjoint +incoherent", printed)
+    assert "1 of 2 are done." in printed
+    verdicts = json.loads((tmp_path / "verdicts.json").read_text())
+    assert (verdicts["complete"], verdicts["exit_code"]) == (False, 130)
+    assert [entry["verdict"] for entry in verdicts["reports"]] == ["incoherent"]
+    left = {path.name for path in tmp_path.iterdir()} - {".hypothesis"}
+    assert left == {".adjointlab", "verdicts.json"}
+    assert not (tmp_path / ".adjointlab" / "running.json").exists()
+
+
+@needs_mpi
+def test_under_mpiexec_rank_0_alone_prints_and_all_ranks_end_alike(tmp_path: Path) -> None:
+    result = cli("check", f"{SAMPLES}:wrong", "--check", "adjoint", "--cases", "20", cwd=tmp_path, ranks=2)
+    assert result.returncode == 1, result.stderr
+    assert result.stdout.count("WrongShift: adjoint is not the transpose of forward") == 1
+    assert result.stdout.count("2 ranks under MPI") == 1
+    assert "replay   mpiexec -n 2 adjointlab replay" in result.stdout
+
+
+@needs_mpi
+def test_a_module_that_fails_on_one_rank_is_a_usage_error_on_all(tmp_path: Path) -> None:
+    (tmp_path / "uneven.py").write_text(
+        "from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1: raise ImportError('not here')\n"
+        + SAMPLES.read_text().replace("from __future__ import annotations", "")
+    )
+    result = cli("check", "uneven.py:right", cwd=tmp_path, ranks=2)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert result.stderr.count("on rank 1: uneven.py cannot be imported: ImportError: not here") == 1

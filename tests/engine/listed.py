@@ -1,0 +1,130 @@
+"""Operators that list all their cases: a right one, and wrong ones that only a proof tells from it."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import adjointlab as al
+from adjointlab.core.program import Program, buffers, move_to_new
+
+
+class Shift(al.LinearOperator):
+    """Moves every worker's block one worker to the right, and says so in a program."""
+
+    gain = fan_in = 1
+    batched = True
+
+    def __init__(self, comm: Any, layout: al.Layout) -> None:
+        self.comm, self.domain = comm, al.Space(layout)
+        self.codomain = al.Space(layout, name="y")
+        self.size = layout.partition.size
+
+    def specification(self) -> Program:
+        x, y = buffers(self.domain), buffers(self.codomain)
+        pairs = [(x[rank], y[(rank + 1) % self.size]) for rank in range(self.size)]
+        return Program(x, [step for pair in pairs for step in move_to_new(*pair)])
+
+    def forward(self, x: Any) -> Any:
+        return self.shifted(x, 1)
+
+    def adjoint(self, y: Any) -> Any:
+        return self.shifted(y, -1)
+
+    def shifted(self, x: Any, step: int) -> Any:
+        rank = self.comm.Get_rank()
+        result = np.empty(x.shape, x.dtype)
+        self.comm.Sendrecv(
+            np.ascontiguousarray(x), (rank + step) % self.size, 0, result, (rank - step) % self.size, 0
+        )
+        return result
+
+
+class LosesTheThirdInBoth(Shift):
+    """A fault that forward and adjoint share: no dot test sees it."""
+
+    def shifted(self, x: Any, step: int) -> Any:
+        result = super().shifted(x, step)
+        result[2:3] = 0
+        return result
+
+
+class LosesTheThird(Shift):
+    def adjoint(self, y: Any) -> Any:
+        result = super().adjoint(y)
+        result[2:3] = 0
+        return result
+
+
+class AddsIntoOut(Shift):
+    """Takes `out` for zero, in one direction."""
+
+    def forward(self, x: Any, out: Any = None) -> Any:
+        y = super().forward(x)
+        return y if out is None else np.add(out, y, out=out)
+
+    def adjoint(self, y: Any, out: Any = None) -> Any:
+        x = super().adjoint(y)
+        return x if out is None else np.add(0, x, out=out)
+
+
+class DoesNothingInPlace(Shift):
+    """The forms in place do nothing, in one direction."""
+
+    def forward_(self, x: Any) -> Any:
+        x[...] = self.forward(x)
+        return x
+
+    def adjoint_(self, y: Any) -> Any:
+        return y
+
+
+class RightInBatchesAlone(Shift):
+    def shifted(self, x: Any, step: int) -> Any:
+        result = super().shifted(x, step)
+        return result if x.ndim > 1 else 2 * result
+
+
+def equal_blocks(*, ranks: int = 3, side: int = 3) -> Iterator[tuple[int, dict[str, Any]]]:
+    for size in range(1, ranks + 1):
+        for width in range(side + 1):
+            yield size, {"layout": al.Layout((size * width,), al.Partition((size,)))}
+
+
+def broken_list(*, ranks: int = 3) -> Iterator[tuple[int, dict[str, Any]]]:
+    yield from equal_blocks(ranks=ranks)
+    if multiprocessing.parent_process() is not None:
+        raise RuntimeError("the list ends here")
+
+
+def short_list(*, ranks: int = 2) -> Iterator[tuple[int, dict[str, Any]]]:
+    yield from equal_blocks(ranks=ranks)
+    raise RuntimeError("the list ends here")
+
+
+def stopped_list(*, ranks: int = 2) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The user has enough of it in the middle of the list."""
+    yield from equal_blocks(ranks=ranks)
+    raise KeyboardInterrupt
+
+
+def drawn(draw: Any, ranks: int) -> dict[str, Any]:
+    return {"layout": al.Layout((ranks,), al.Partition((ranks,)))}
+
+
+right = al.subject(Shift, every=equal_blocks)(drawn)
+loses_in_both = al.subject(LosesTheThirdInBoth, every=equal_blocks)(drawn)
+loses = al.subject(LosesTheThird, every=equal_blocks)(drawn)
+right_in_batches = al.subject(RightInBatchesAlone, every=equal_blocks)(drawn)
+adds_into_out = al.subject(AddsIntoOut, every=equal_blocks)(drawn)
+does_nothing_in_place = al.subject(DoesNothingInPlace, every=equal_blocks)(drawn)
+breaks = al.subject(Shift, every=broken_list)(drawn)
+lists_nothing = al.subject(Shift)(drawn)
+breaks_late = al.subject(Shift, every=short_list)(drawn)
+without_default = al.subject(Shift, every=lambda ranks: equal_blocks(ranks=ranks))(drawn)
+no_pairs = al.subject(Shift, every=lambda ranks=2: [{"layout": ranks}])(drawn)
+breaks_at_once = al.subject(Shift, every=lambda ranks=2: [][ranks])(drawn)
+interrupted = al.subject(Shift, every=stopped_list)(drawn)

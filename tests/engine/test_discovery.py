@@ -1,0 +1,133 @@
+"""Subjects are found where the user says, and what is wrong is said clearly."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from adjointlab.engine.discovery import NotFound, find, find_subject, found_as, installed
+
+SAMPLES = Path(__file__).parents[1] / "samples.py"
+
+PACKAGE = """
+import adjointlab as al
+
+class Copy(al.LinearOperator):
+    def __init__(self, comm, layout):
+        self.comm, self.domain, self.codomain = comm, al.Space(layout), al.Space(layout)
+    def forward(self, x): return x.copy()
+    def adjoint(self, y): return y.copy()
+
+class Orphan(Copy):
+    pass
+
+@al.subject(Copy)
+def copies(draw, ranks):
+    return dict(layout=draw(al.strategies.layouts(ranks)))
+
+def helper(): pass
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An installed package that declares subjects."""
+    name = f"lab_plugin_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(PACKAGE)
+    information = tmp_path / f"{name}-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[adjointlab.subjects]\nit = {name}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_an_installed_subject_is_found_without_being_named(plugin: str) -> None:
+    entry = next(entry for entry in installed() if entry.reference == f"{plugin}:copies")
+    assert entry.subject.name == "Copy"
+    assert entry.is_installed
+    assert find([]) == installed()
+
+
+def test_an_installed_subject_is_found_by_its_name_its_module_its_operator_and_itself(plugin: str) -> None:
+    subject = find_subject(f"{plugin}:copies")
+    for reference in ("Copy", plugin, f"{plugin}:Copy"):
+        assert subject in [entry.subject for entry in find([reference])], reference
+    assert found_as(subject) == find([f"{plugin}:copies"])[0]
+
+
+def test_a_broken_entry_point_is_named(plugin: str, tmp_path: Path) -> None:
+    (tmp_path / f"{plugin}.py").write_text("raise OSError('the disk is away')")
+    with pytest.raises(NotFound, match=rf"it = {plugin} of {plugin} .*the disk is away"):
+        installed()
+
+
+def test_a_file_holds_subjects_one_or_all() -> None:
+    assert find_subject(f"{SAMPLES}:right").name == "RingShift"
+    assert {entry.subject.name for entry in find([str(SAMPLES)])} >= {"RingShift", "WrongShift", "Hanging"}
+
+
+def test_a_subject_named_twice_is_found_once() -> None:
+    assert len(find([f"{SAMPLES}:right", str(SAMPLES), f"{SAMPLES}:right"])) == len(find([str(SAMPLES)]))
+
+
+def test_a_reference_found_is_a_reference_that_finds() -> None:
+    entry = found_as(find_subject(f"{SAMPLES}:wrong"))
+    assert not entry.is_installed
+    assert find_subject(entry.reference) is entry.subject
+
+
+def test_a_file_in_a_package_may_import_its_siblings(tmp_path: Path) -> None:
+    package = tmp_path / f"lab_package_{tmp_path.name.replace('-', '_')}"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "operators.py").write_text(PACKAGE)
+    (package / "subjects.py").write_text("from .operators import copies\n")
+    assert find_subject(f"{package / 'subjects.py'}:copies").name == "Copy"
+
+
+def test_two_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    names = []
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        file = tmp_path / folder / "same_name.py"
+        file.write_text(PACKAGE.replace("class Copy", f"class {folder}").replace("(Copy)", f"({folder})"))
+        names.append(find_subject(f"{file}:copies").name)
+    assert names == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("no_such_module_at_all:x", "no module or installed subject no_such_module_at_all"),
+        ("NoSuchSubject", "package.module:name"),
+        ("no/such/file.py:x", "no Python file"),
+        ("not a name", "not the name of a subject"),
+        (f"{SAMPLES}:absent", "has no absent; its subjects are: right, wrong"),
+        (f"{SAMPLES}:not_a_subject", "is a int, not a subject; declare one"),
+        (f"{SAMPLES}:equal_blocks", "is a function, not a subject; declare one"),
+        ("adjointlab.core.partition:Partition", "is a class, not a subject; declare one"),
+        ("adjointlab.core.partition", "has no subjects; declare one"),
+    ],
+)
+def test_what_is_no_subject_is_refused_with_what_to_do(reference: str, message: str) -> None:
+    with pytest.raises(NotFound) as refused:
+        find([reference])
+    assert message in str(refused.value)
+
+
+def test_an_operator_without_a_subject_is_told_how_to_get_one(tmp_path: Path) -> None:
+    file = tmp_path / "orphanage.py"
+    file.write_text(PACKAGE)
+    with pytest.raises(NotFound, match=r"@adjointlab.subject\(Orphan\)"):
+        find([f"{file}:Orphan"])
+
+
+def test_a_module_that_fails_to_import_says_why_and_where(tmp_path: Path) -> None:
+    file = tmp_path / "breaks_on_import.py"
+    file.write_text("import math\nmath.no_such_function\n")
+    with pytest.raises(NotFound, match=r"cannot be imported: AttributeError.*breaks_on_import.py:2"):
+        find([str(file)])
+    assert "breaks_on_import" not in sys.modules

@@ -1,0 +1,234 @@
+"""Exhaustive runs: every case within a bound is proved, and the first that is wrong is found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adjointlab as al
+from adjointlab.checks.verdict import Status
+from adjointlab.engine.discovery import Found
+from adjointlab.engine.exhaust import bound_of, every_case, exhaust
+from adjointlab.engine.run_case import body
+from adjointlab.engine.search import run_case
+from adjointlab.engine.session import kept, replay
+from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.primitives.subjects.operators import all_sum_reduces
+from adjointlab.store.reproducer import read, write
+from adjointlab.worlds.simulated.world import SimulatedWorld
+
+from . import listed
+from tests.running import run
+
+LISTED = str(Path(listed.__file__))
+
+
+def proved(name: str, **bound: int) -> Any:
+    subject: Subject = getattr(listed, name)
+    return exhaust(subject, f"{LISTED}:{name}", bound_of(subject, bound), jobs=2)
+
+
+def test_every_case_within_the_bound_is_proved() -> None:
+    report = proved("right")
+    assert report.status is Status.COHERENT
+    assert report.tried == len(list(every_case(listed.right, bound_of(listed.right)))) == 12
+    assert report.figures["entries"] == sum((size * width) ** 2 for size in (1, 2, 3) for width in range(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "headline"),
+    [
+        ("loses_in_both", "forward is not what its specification says"),
+        ("loses", "adjoint is not what its specification says"),
+        ("right_in_batches", "forward gives a random vector another image than its matrix does"),
+        ("adds_into_out", "forward into `out` gives a random vector another image than its matrix does"),
+    ],
+)
+def test_the_first_case_that_is_wrong_is_found_whatever_process_has_it(name: str, headline: str) -> None:
+    report = proved(name)
+    assert report.verdict.headline == headline
+    width = 3 if name.startswith("loses") else 1
+    assert (report.case.ranks, report.case.parameters["layout"].shape) == (1, (width,))
+    assert report.tried == width + 1
+
+
+def test_a_form_in_place_that_does_nothing_is_found() -> None:
+    report = proved("does_nothing_in_place")
+    assert (
+        report.verdict.headline == "adjoint in place gives a random vector another image than its matrix does"
+    )
+    assert report.case.ranks == 2  # on one nothing is to be done
+
+
+def test_a_wrong_adjoint_is_found_without_a_specification_too() -> None:
+    class Unspecified(listed.LosesTheThird):
+        def specification(self) -> None:  # type: ignore[override]
+            return None
+
+    subject = al.subject(Unspecified, every=listed.equal_blocks)(listed.drawn)
+    world = SimulatedWorld()
+    verdicts = world.lead(
+        body(subject),
+        lambda run: [run_case(run, case) for case in every_case(subject, {"ranks": 1, "side": 3})],
+    )
+    world.close()
+    assert [entry[0].headline for entry in verdicts if entry is not None] == [
+        "",
+        "",
+        "",
+        "adjoint is not the transpose of forward",
+    ]
+
+
+def test_a_wrong_copy_which_no_matrix_sees_is_found() -> None:
+    class Unequal(al.LinearOperator):
+        """A sum over all workers, declared the same on all, of which only the first copy enters a pairing."""
+
+        gain = fan_in = 4
+
+        def __init__(self, comm: Any, layout: al.Layout) -> None:
+            self.comm = comm
+            copies = al.Layout((2,), layout.partition, axes=(None,))
+            self.domain = al.Space(copies, types=("partial",))
+            self.codomain = al.Space(copies, types=("invariant",), name="y")
+
+        def forward(self, x: Any) -> Any:
+            total = np.empty(x.shape, x.dtype)
+            self.comm.Allreduce(np.ascontiguousarray(x), total)
+            return total * (1 + (self.comm.Get_rank() > 0))
+
+        def adjoint(self, y: Any) -> Any:
+            return np.array(y)
+
+    subject = al.subject(Unequal, every=listed.equal_blocks)(listed.drawn)
+    world = SimulatedWorld()
+    verdicts = world.lead(
+        body(subject),
+        lambda run: [run_case(run, case) for case in every_case(subject, {"ranks": 2, "side": 0})],
+    )
+    world.close()
+    assert [entry[0].headline for entry in verdicts if entry is not None] == [
+        "",
+        "forward returns different copies of what is declared equal",
+    ]
+
+
+def test_a_failure_is_stored_and_fails_again_when_it_is_replayed(tmp_path: Path) -> None:
+    report = proved("loses")
+    entry = kept(Found(listed.loses, f"{LISTED}:loses", False), report, tmp_path)
+    assert entry.written is not None
+    world = SimulatedWorld()
+    again = replay(world, listed.loses, read(entry.written.json).case)
+    world.close()
+    assert again.verdict.headline == report.verdict.headline
+    assert entry.written.script.exists()
+
+
+@pytest.mark.parametrize("name", ["loses", "loses_in_both"])
+def test_the_script_of_a_failure_shows_the_entry_that_is_wrong(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    written = write(proved(name), getattr(listed, name), tmp_path)
+    result = subprocess.run(
+        [sys.executable, str(written.script)], capture_output=True, text=True, timeout=120, check=False
+    )
+    right = "1.0" if name == "loses" else "0.0"
+    assert result.stdout.splitlines() == [
+        f"<Fx, y>  = {right}",
+        "<x, F*y> = 0.0",
+        "expected  = 1.0",
+    ], result.stderr
+    assert result.returncode == 1
+
+
+@pytest.mark.parametrize("name", ["breaks", "breaks_late"])
+def test_a_list_that_fails_is_no_proof(name: str) -> None:
+    report = proved(name)
+    assert report.status is Status.UNJUDGED
+    assert "the list ends here" in dict(report.verdict.lines)["because"]
+
+
+def test_a_subject_that_lists_no_cases_is_told_how_to() -> None:
+    with pytest.raises(SubjectError, match=r"lists no cases; give @subject\(\.\.\., every=function\)"):
+        bound_of(listed.lists_nothing)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        ("right", {"ranks": 0}, r"no case within the bound ranks 0, side 3"),
+        ("without_default", {}, r"the bound ranks of every= has no whole number as its default"),
+        ("no_pairs", {}, r"every= yields \{'layout': 2\}, not a pair"),
+        ("breaks_at_once", {}, r"every= fails, IndexError: list index out of range"),
+    ],
+)
+def test_a_list_that_cannot_be_used_is_refused(name: str, given: dict[str, int], told: str) -> None:
+    with pytest.raises(SubjectError, match=told):
+        bound_of(getattr(listed, name), given)
+
+
+def test_a_system_that_does_not_tell_which_cores_may_be_used_has_them_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert exhaust(listed.right, f"{LISTED}:right", bound_of(listed.right)).status is Status.COHERENT
+
+
+def test_a_bound_changes_what_is_listed() -> None:
+    every = {name: len(list(every_case(all_sum_reduces, bound))) for name, bound in BOUNDS.items()}
+    assert every["fewer ranks"] < every["as it is"]
+    assert every["smaller"] < every["as it is"]
+
+
+BOUNDS = {
+    "as it is": bound_of(all_sum_reduces, {"ranks": 3}),
+    "fewer ranks": bound_of(all_sum_reduces, {"ranks": 2, "none of its": 7}),
+    "smaller": bound_of(all_sum_reduces, {"ranks": 3, "side": 1}),
+}
+
+
+def test_the_command_says_what_it_has_proved(tmp_path: Path) -> None:
+    result = run(
+        "adjointlab", "exhaust", "AllSumReduce", "--bound", "ranks=2", "--bound", "side=1", cwd=tmp_path
+    )
+    count = len(list(every_case(all_sum_reduces, bound_of(all_sum_reduces, {"ranks": 2, "side": 1}))))
+    assert result.returncode == 0, result.stderr
+    assert "ranks 2, order 3, side 1" in result.stdout
+    assert f"{count:,} cases of 1 subject proved" in result.stdout
+    assert "given linearity, which was sampled in every case" in result.stdout
+
+
+def test_the_command_stores_what_is_wrong(tmp_path: Path) -> None:
+    result = run("adjointlab", "exhaust", f"{LISTED}:loses", cwd=tmp_path)
+    assert result.returncode == 1
+    assert "adjoint is not what its specification says" in result.stdout
+    assert len(list((tmp_path / ".adjointlab").glob("*.json"))) == 1
+
+
+def test_the_command_says_what_it_has_proved_when_it_is_interrupted(tmp_path: Path) -> None:
+    result = run("adjointlab", "exhaust", f"{LISTED}:right", f"{LISTED}:interrupted", cwd=tmp_path)
+    assert result.returncode == 130
+    assert "12 cases of 1 subject proved" in result.stdout
+    assert "1 of 2 subjects are done" in result.stdout
+    assert "interrupted" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("AllSumReduce", "--bound", "corners=2"), "--bound: corners is not one of order, ranks, side"),
+        (("AllSumReduce", "--bound", "ranks"), "--bound: 'ranks' is not NAME=N"),
+        (("AllSumReduce", "--bound", "ranks=²"), "--bound: 'ranks=²' is not NAME=N"),
+        (("AllSumReduce", "--bound", "order=0"), "no case within the bound ranks 4, order 0, side 2"),
+        ((f"{LISTED}:lists_nothing",), "lists no cases"),
+    ],
+)
+def test_the_command_refuses_what_it_cannot_do(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+    result = run("adjointlab", "exhaust", *arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert told in result.stderr

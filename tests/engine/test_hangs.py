@@ -1,0 +1,103 @@
+"""Ranks that wait for each other under MPI: made smaller in simulation, explained, and left without a trace."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from adjointlab.store import running_case as running
+from tests import hanging
+from tests.running import needs_mpi, run
+
+# One process starts the others.
+pytestmark = pytest.mark.mpi_skip
+
+HANGING = Path(hanging.__file__)
+FOLDER = ".adjointlab"
+
+
+def check(subject: str, cwd: Path, *options: str, ranks: int = 0) -> subprocess.CompletedProcess[str]:
+    words = ["check", f"{HANGING}:{subject}", "--check", "adjoint", "--seed", "1", *options]
+    return run("adjointlab", *words, cwd=cwd, ranks=ranks)
+
+
+@needs_mpi
+def test_a_deadlock_of_uneven_cuts_is_made_smaller_in_simulation_and_confirmed(tmp_path: Path):
+    ended = check("circular", tmp_path, "--watchdog", "4", ranks=4)
+
+    assert ended.returncode == 3, ended.stderr
+    assert "Circular: deadlock        (found after" in ended.stdout
+    assert "shrunk to 3 ranks" in ended.stdout or "on 3 ranks" in ended.stdout
+    for rank, peer in ((0, 1), (1, 2), (2, 0)):
+        told = rf"rank {rank} in recv\(source={peer}, tag=5\) at .*hanging\.py:\d+, waits for rank {peer}"
+        assert re.search(told, ended.stdout)
+    assert "cycle: rank 0 → rank 1 → rank 2 → rank 0" in ended.stdout
+    assert "with simulated ranks, and seen again under MPI" in ended.stdout
+
+
+@needs_mpi
+@pytest.mark.parametrize("options", [(), ("--strict",)], ids=["at the end", "strict"])
+def test_the_labs_own_calls_are_not_told(tmp_path: Path, options: tuple[str, ...]):
+    ended = check("apart", tmp_path, "--watchdog", "4", *options, ranks=2)
+
+    assert ended.returncode == 3, ended.stderr
+    assert "mismatched collective" in ended.stdout
+    assert re.search(r"rank 0 calls allreduce\(SUM\) at .*hanging\.py:\d+", ended.stdout)
+    assert "rank 1 has come back from user code" in ended.stdout
+    assert "allgather" not in ended.stdout
+
+
+@needs_mpi
+def test_ctrl_c_leaves_no_process_and_no_half_written_file(tmp_path: Path):
+    from tests.running import LAUNCHER, _as_root, _flags
+
+    assert LAUNCHER is not None
+    words = [sys.executable, "-m", "adjointlab", "check", f"{HANGING}:sleeping", "--check", "adjoint"]
+    job = subprocess.Popen(
+        [LAUNCHER, *_flags(), "-n", "2", *words],
+        cwd=tmp_path,
+        env={**os.environ, **_as_root(), "PYTHONPATH": str(HANGING.parents[1])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        _wait_until(lambda: getattr(running.read(tmp_path / FOLDER), "case", None) is not None)
+        os.killpg(job.pid, signal.SIGINT)
+        job.communicate(timeout=60)
+        assert job.returncode != 0
+        assert not _processes_in(job.pid)
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+    record = tmp_path / FOLDER / running.NAME
+    assert not record.exists() or running.read(tmp_path / FOLDER) is not None
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".") and path.name != FOLDER]
+
+
+def _wait_until(ready, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.05)
+
+
+def _processes_in(group: int) -> list[str]:
+    """What lives in a process group, but for what only waits to be buried."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = place.read_text().rpartition(")")
+        except OSError:
+            continue
+        state, _, its_group = rest.split()[:3]
+        if int(its_group) == group and state not in "ZX":
+            found.append(name)
+    return found

@@ -1,0 +1,245 @@
+"""The engine finds, shrinks, keeps to its budget, and says what it could not judge."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import adjointlab as al
+from adjointlab.checks.verdict import Status
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.subject import SubjectError
+from adjointlab.worlds.simulated.world import SimulatedWorld
+
+
+class Identity(al.LinearOperator):
+    """Every worker keeps its local tensor."""
+
+    def __init__(self, comm: Any, layout: al.Layout, dtype: str = "float64") -> None:
+        self.comm = comm
+        self.domain = self.codomain = al.Space(layout, dtype=dtype)
+
+    def forward(self, x: Any) -> Any:
+        return np.array(x)
+
+    def adjoint(self, y: Any) -> Any:
+        return np.array(y)
+
+
+class DropsTheLastShard(Identity):
+    """Its adjoint forgets the last worker where the cut is uneven."""
+
+    def adjoint(self, y: Any) -> Any:
+        layout = self.domain.tensors[0].layout
+        sizes = {layout.local_size(rank) for rank in layout.partition.ranks}
+        last = self.comm.Get_rank() == self.comm.Get_size() - 1
+        return np.zeros_like(y) if last and len(sizes) > 1 else np.array(y)
+
+
+class CountsItsCalls(Identity):
+    """Nondeterministic: module state decides."""
+
+    calls: ClassVar[list[int]] = [0]
+
+    def adjoint(self, y: Any) -> Any:
+        self.calls[0] += 1
+        return np.array(y) * (2 if self.calls[0] < 3 else 1)
+
+
+class RaisesOnRankOne(Identity):
+    """One worker raises, the others wait for it."""
+
+    def forward(self, x: Any) -> Any:
+        if self.comm.Get_rank() == 1:
+            raise RuntimeError("the second worker is unwell")
+        self.comm.Barrier()
+        return np.array(x)
+
+
+class WaitsForItself(Identity):
+    """A deadlock by receive order: everybody receives before anybody sends."""
+
+    def forward(self, x: Any) -> Any:
+        size, rank = self.comm.Get_size(), self.comm.Get_rank()
+        if size > 1:
+            token = np.zeros(1)
+            self.comm.Recv(token, source=(rank - 1) % size)
+            self.comm.Send(token, dest=(rank + 1) % size)
+        return np.array(x)
+
+
+class OfAnotherShape(Identity):
+    """Returns what its codomain does not hold."""
+
+    def forward(self, x: Any) -> Any:
+        return np.zeros((*x.shape, 1))
+
+
+def lines(draw: Any, ranks: int) -> dict[str, Any]:
+    return {"layout": draw(al.strategies.layouts(ranks, ndim=1))}
+
+
+@pytest.fixture(scope="module")
+def world() -> SimulatedWorld:
+    return SimulatedWorld(4)
+
+
+def test_a_fault_of_uneven_cuts_shrinks_to_the_smallest_uneven_cut(world: SimulatedWorld) -> None:
+    report = investigate(world, al.subject(DropsTheLastShard)(lines), "adjoint", Budget(200, seed=3))
+    assert report.status is Status.INCOHERENT
+    assert report.case is not None
+    layout = report.case.parameters["layout"]
+    assert report.case.ranks == 2
+    assert layout == al.Layout((3,), al.Partition((2,)))  # balanced, and uneven all the same
+    assert dict(report.verdict.lines) == {
+        "forward": "moves x[2] (rank 1) to x[2] (rank 1) with weight 1",
+        "adjoint": "gives that entry weight 0",
+    }
+
+
+def test_equal_seeds_find_equal_cases_after_equally_many(world: SimulatedWorld) -> None:
+    subject = al.subject(DropsTheLastShard)(lines)
+    first, second = (investigate(world, subject, "adjoint", Budget(100, seed=11)) for _ in range(2))
+    assert (first.case, first.tried) == (second.case, second.tried)
+
+
+def test_without_a_seed_every_run_draws_fresh_cases_and_tells_the_seed(world: SimulatedWorld) -> None:
+    subject = al.subject(Identity)(lines)
+    seeds = {investigate(world, subject, "adjoint", Budget(2)).seed for _ in range(3)}
+    assert len(seeds) == 3
+
+
+def test_the_budget_of_cases_is_kept(world: SimulatedWorld) -> None:
+    ticks: list[int] = []
+    report = investigate(world, al.subject(Identity)(lines), "adjoint", Budget(25, seed=1), ticks.append)
+    assert report.status is Status.COHERENT
+    assert ticks == list(range(1, 26))
+    assert report.tried == 25
+
+
+def test_an_exact_coherent_report_states_a_miss_probability_below_one_in_a_billion(
+    world: SimulatedWorld,
+) -> None:
+    def halves(draw: Any, ranks: int) -> dict[str, Any]:
+        return {**lines(draw, ranks), "dtype": draw(st.sampled_from(["float16", "complex64", "float32"]))}
+
+    report = investigate(world, al.subject(Identity)(halves), "adjoint", Budget(20, seed=1))
+    assert report.status is Status.COHERENT
+    assert 0 < float(report.figures["miss probability"]) < 1e-9
+
+
+def test_an_exception_on_one_rank_is_told_with_what_became_of_the_others(world: SimulatedWorld) -> None:
+    report = investigate(world, al.subject(RaisesOnRankOne)(lines), "adjoint", Budget(50, seed=1))
+    assert report.status is Status.UNJUDGED
+    assert report.verdict.headline == "rank 1 raised RuntimeError: the second worker is unwell"
+    assert report.case is not None
+    assert report.case.ranks == 2
+    assert "Barrier" in dict(report.verdict.lines)["rank 0"]
+
+
+def test_a_deadlock_is_told_as_one_and_shrunk(world: SimulatedWorld) -> None:
+    report = investigate(world, al.subject(WaitsForItself)(lines), "adjoint", Budget(50, seed=1))
+    assert report.status is Status.UNJUDGED
+    assert report.verdict.headline == "deadlock"
+    assert report.case is not None
+    assert report.case.ranks == 2
+
+
+def test_an_output_outside_its_space_is_incoherent(world: SimulatedWorld) -> None:
+    report = investigate(world, al.subject(OfAnotherShape)(lines), "adjoint", Budget(10, seed=1))
+    assert report.status is Status.INCOHERENT
+    assert report.verdict.headline == "an output is not in its declared space"
+
+
+def test_a_result_that_changes_from_run_to_run_is_reported_as_such(world: SimulatedWorld) -> None:
+    CountsItsCalls.calls[0] = 0
+    report = investigate(world, al.subject(CountsItsCalls)(lines), "declared", Budget(30, seed=1))
+    assert report.status is Status.COHERENT  # scaling alone is no matter of declarations
+    CountsItsCalls.calls[0] = 0
+    report = investigate(world, al.subject(CountsItsCalls)(lines), "adjoint", Budget(30, seed=1))
+    assert report.status is Status.UNJUDGED
+    assert "changes from run to run" in report.verdict.headline or "fail and pass" in report.verdict.headline
+
+
+def test_a_strategy_that_rejects_everything_is_reported(world: SimulatedWorld) -> None:
+    from hypothesis import assume
+
+    def never(draw: Any, ranks: int) -> dict[str, Any]:
+        assume(False)
+        return {}
+
+    report = investigate(world, al.subject(Identity)(never), "adjoint", Budget(10))
+    assert report.status is Status.UNJUDGED
+    assert "strategy" in report.verdict.headline
+
+
+def test_an_exception_in_a_strategy_reaches_the_caller(world: SimulatedWorld) -> None:
+    def broken(draw: Any, ranks: int) -> dict[str, Any]:
+        raise ZeroDivisionError("in the strategy")
+
+    with pytest.raises(ZeroDivisionError):
+        investigate(world, al.subject(Identity)(broken), "adjoint", Budget(10))
+
+
+def test_a_keyboard_interrupt_reaches_the_caller(world: SimulatedWorld) -> None:
+    def interrupt(tried: int) -> None:
+        if tried == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        investigate(world, al.subject(Identity)(lines), "adjoint", Budget(10), interrupt)
+    assert investigate(world, al.subject(Identity)(lines), "adjoint", Budget(5)).status is Status.COHERENT
+
+
+@pytest.mark.parametrize("wrong", [{"cases": 0}, {"ranks": 0}])
+def test_an_impossible_budget_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Budget(**wrong)
+
+
+class TestAHalfWrittenSubject:
+    """The error says what is missing."""
+
+    def test_without_an_operator(self) -> None:
+        with pytest.raises(SubjectError, match=r"@subject\(MyOperator\)"):
+            al.subject()(lines)
+
+    def test_decorating_without_parentheses(self) -> None:
+        with pytest.raises(SubjectError, match="what to check"):
+            al.subject(lines)
+
+    def test_with_one_function_of_a_pair(self) -> None:
+        with pytest.raises(SubjectError, match="lacks `adjoint`"):
+            al.subject(forward=np.array)
+
+    def test_with_a_class_without_adjoint(self) -> None:
+        class Half(al.LinearOperator):
+            def forward(self, *x: Any) -> Any:
+                return x
+
+        with pytest.raises(SubjectError, match="does not define adjoint"):
+            al.subject(Half)
+
+    def test_with_a_strategy_of_another_signature(self) -> None:
+        with pytest.raises(SubjectError, match=r"takes \(draw, ranks\)"):
+            al.subject(Identity)(lambda draw: {})
+
+    def test_with_a_strategy_that_returns_no_dictionary(self, world: SimulatedWorld) -> None:
+        with pytest.raises(SubjectError, match="not a dictionary"):
+            investigate(world, al.subject(Identity)(lambda draw, ranks: ranks), "adjoint", Budget(5))
+
+    def test_with_an_operator_without_spaces(self, world: SimulatedWorld) -> None:
+        class Spaceless(Identity):
+            def __init__(self, comm: Any, layout: al.Layout) -> None:
+                self.comm = comm
+
+        report = investigate(world, al.subject(Spaceless)(lines), "adjoint", Budget(5))
+        assert "no `domain`" in report.verdict.headline
+
+    def test_with_functions_but_without_spaces(self, world: SimulatedWorld) -> None:
+        pair = al.subject(forward=lambda comm, x: x, adjoint=lambda comm, y: y)(lambda draw, ranks: {})
+        report = investigate(world, pair, "adjoint", Budget(5))
+        assert "`domain` and `codomain`" in report.verdict.headline

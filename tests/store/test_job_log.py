@@ -1,0 +1,179 @@
+"""What a job knows of those before it, and what it makes of that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from adjointlab.checks.verdict import Status
+from adjointlab.engine.case import Case, StoredCase
+from adjointlab.engine.search import Budget, Report, investigate
+from adjointlab.store.job_log import Death, Done, Ledger, key_of, supervised
+from adjointlab.store.reproducer import Written
+from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import Run, Runner
+from tests.samples import right, wrong
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.settle(seed=5, shrinking=30.0)
+    return ledger
+
+
+def failing_report() -> Report:
+    return investigate(SimulatedWorld(3), wrong, "adjoint", Budget(20, seed=1))
+
+
+def test_what_is_done_comes_back_as_it_was(ledger: Ledger) -> None:
+    done = Done("here:wrong adjoint", failing_report(), Written(Path("a.json"), Path("a.py")), "")
+    assert done.report.case is not None
+    ledger.finish(done)
+    other = Done(
+        "here:right adjoint", investigate(SimulatedWorld(2), right, "adjoint", Budget(5, seed=1)), None, ""
+    )
+    ledger.finish(other)
+
+    assert ledger.outcome("here:wrong adjoint") == done
+    assert ledger.outcome("here:right adjoint") == other
+    assert ledger.outcome("here:else adjoint") is None
+
+
+def test_a_death_comes_back_as_it_was(ledger: Ledger) -> None:
+    death = Death("a rank died", (("why", "so"),), {1: "it died"}, case="abc", work="here:it adjoint", at=7.0)
+    ledger.bury(death)
+
+    assert ledger.deaths == [death]
+
+
+def test_half_a_line_of_somebody_who_died_is_passed_over(ledger: Ledger) -> None:
+    with (ledger.folder / "deaths.jsonl").open("w") as file:
+        file.write('{"kind": "a rank d')
+    ledger.bury(Death("a rank died", work="here:it adjoint"))
+
+    assert [death.kind for death in ledger.deaths] == ["a rank died"]
+
+
+def test_a_case_is_the_same_after_it_was_stored() -> None:
+    case = failing_report().case
+    assert case is not None
+    read = msgspec.json.decode(msgspec.json.encode(case.data()), type=StoredCase).case()
+
+    assert key_of(read) == key_of(case)
+
+
+def test_what_a_supervised_process_starts_is_not_supervised(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = {"ADJOINTLAB_SUPERVISED": str(ledger.folder)}
+    assert supervised({}) is None
+    assert supervised(mine) == ledger
+    assert supervised(mine | {"ADJOINTLAB_ENROLLED": str(os.getpid())}) == ledger
+    assert supervised(mine | {"ADJOINTLAB_ENROLLED": str(os.getppid())}) is None
+
+
+def test_time_for_shrinking_runs_from_the_first_death_on(ledger: Ledger) -> None:
+    assert ledger.shrinking("one") == 30.0
+    now = time.time()
+    ledger.bury(Death("died", work="one", at=now - 20))
+    ledger.bury(Death("died", work="one", at=now))
+
+    assert 5.0 < ledger.shrinking("one") <= 10.0
+    assert ledger.shrinking("other") == 30.0
+
+
+class Deadly:
+    """A world in which cases on two ranks or more end the job; keeps what a supervisor would."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.jobs = 0
+        self.ended_by: list[Case] = []
+
+    class Ended(BaseException):
+        pass
+
+    def job(self, shrinking: float) -> Report | None:
+        self.jobs += 1
+        world = SimulatedWorld(4)
+        memory = self.ledger.memory("work")
+        budget = Budget(20, seed=1, shrinking=shrinking)
+        lead = world.lead
+
+        def deadly(body, conduct):  # type: ignore[no-untyped-def]
+            def watched(run: Runner) -> Report:
+                def watching(payload: Case, ranks: int, **options: object) -> Run:
+                    if ranks > 1:
+                        self.ended_by.append(payload)
+                        self.ledger.bury(Death("died", case=key_of(payload), work="work", at=time.time()))
+                        raise Deadly.Ended
+                    return run(payload, ranks, **options)  # type: ignore[arg-type]
+
+                return conduct(watching)
+
+            return lead(body, watched)
+
+        world.lead = deadly  # type: ignore[method-assign]
+        try:
+            return investigate(world, right, "adjoint", budget, memory=memory)
+        except Deadly.Ended:
+            return None
+
+
+def test_jobs_that_die_go_on_shrinking_where_the_one_before_was(ledger: Ledger) -> None:
+    world = Deadly(ledger)
+    report = None
+    while report is None and world.jobs < 30:
+        report = world.job(shrinking=60.0)
+
+    assert report is not None
+    assert report.status is Status.UNJUDGED
+    assert report.verdict.kind == "died"
+    assert report.case is not None
+    assert report.case.ranks == 2
+    # The last job ran nothing that ends a job; the smallest case has done so twice, all others once.
+    times = [key_of(case) for case in world.ended_by]
+    assert times.count(key_of(report.case)) == 2
+    assert len(times) == len(set(times)) + 1 == world.jobs - 1
+
+
+def test_without_time_the_smallest_known_case_is_the_result(ledger: Ledger) -> None:
+    world = Deadly(ledger)
+    assert world.job(shrinking=60.0) is None
+    assert world.job(shrinking=60.0) is None
+    report = world.job(shrinking=0.0)
+
+    assert report is not None
+    assert report.case is not None
+    smallest = min(world.ended_by, key=lambda case: (case.ranks, len(case.key())))
+    assert key_of(report.case) == key_of(smallest)
+
+
+def test_a_process_that_ends_in_order_says_so_and_one_that_leaves_says_where(tmp_path: Path) -> None:
+    program = "import os, sys\nfrom pathlib import Path\nfrom adjointlab.supervisor.exit_hooks import enrol\nenrol(Path('.'))\n"
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, "ADJOINTLAB_SUPERVISED": str(tmp_path)}
+    for name in ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"):
+        environment.pop(name, None)
+
+    def run(rest: str) -> None:
+        for path in tmp_path.glob("rank-*"):
+            path.unlink()
+        subprocess.run(
+            [sys.executable, "-c", program + rest], cwd=tmp_path, env=environment, check=False, timeout=60
+        )
+
+    run("sys.exit(3)")
+    assert (tmp_path / "rank-0.finished").exists()
+    run("if os.fork() == 0:\n    os._exit(0)\nos.wait()\nos._exit(0)")
+    assert not (tmp_path / "rank-0.finished").exists()
+    assert (tmp_path / "rank-0.words").read_text().startswith("os._exit(0)\n")
+    run("import ctypes; ctypes.string_at(0)")
+    assert "Segmentation fault" in (tmp_path / "rank-0.stacks").read_text()

@@ -1,0 +1,129 @@
+"""A list of known failures: what it lists does not fail the run, what is mended does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from adjointlab.cli.main import main
+from adjointlab.store.known_failures import BadList, read
+from tests.running import SAMPLES, run
+
+LIST = """
+# until the ring is closed
+WrongShift adjoint         # issue 17
+tests/test_it.py::test_one[a b #1]
+tests/test_it.py::TestAll::test_two  # issue 18
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "known.txt"
+    path.write_text(text)
+    return path
+
+
+def test_lines_are_checks_of_subjects_or_tests_with_their_reasons(tmp_path: Path) -> None:
+    path = written(tmp_path, LIST)
+    known = read(path)
+
+    assert str(known.of_check("WrongShift", "adjoint")) == f"issue 17 ({path}:3)"
+    assert known.of_check("WrongShift", "purity") is None
+    assert known.of_check("Other", "adjoint") is None
+    assert known.of_test("tests/test_it.py::TestAll::test_two[x]") is known.of_test(
+        "tests/test_it.py::TestAll::test_two"
+    )
+    assert known.of_test("tests/test_it.py::test_one") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("WrongShift\n", r"known.txt:1: 'WrongShift' is no failure; a line is a subject and a check"),
+        ("\nWrongShift adjiont\n", r"known.txt:2: check: 'adjiont' is not one of adjoint, matrix"),
+        ("a adjoint\na adjoint # again\n", r"known.txt:2: a adjoint stands at .*known.txt:1 already"),
+        ("a b c # d\n", r"known.txt:1: 'a b c' is no failure"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(BadList, match=message):
+        read(written(tmp_path, text))
+
+
+def test_a_list_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadList, match=r"nowhere: No such file"):
+        read(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("subject", "lines", "code", "told"),
+    [
+        ("wrong", "WrongShift adjoint # issue 17", 0, "fails as expected"),
+        ("wrong", "WrongShift purity", 1, "adjoint is not the transpose of forward"),
+        ("right", "RingShift adjoint", 1, "is coherent, although it is listed as a known failure"),
+        ("right", "Absent adjoint", 0, "known.txt:1: nothing of the kind was checked"),
+        ("right", "RingShift adjoin", 2, "'adjoin' is not one of"),
+    ],
+)
+def test_a_known_failure_does_not_fail_the_run_and_a_mended_one_does(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    subject: str,
+    lines: str,
+    code: int,
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, lines)
+    options = ["--check", "adjoint", "--cases", "20", "--ranks", "3", "--json", "verdicts.json"]
+    with pytest.raises(SystemExit) as end:
+        main(["check", f"{SAMPLES}:{subject}", "--xfails", "known.txt", *options])
+    printed = capsys.readouterr()
+
+    assert end.value.code == code
+    assert told in printed.out + printed.err
+    if code != 2:
+        assert json.loads(Path("verdicts.json").read_text())["exit_code"] == code
+
+
+TESTS = """
+import adjointlab as al
+from tests import samples
+
+TestWrong = al.coherence_tests(samples.wrong, checks=["adjoint", "purity"])
+TestRight = al.coherence_tests(samples.right, checks=["purity"])
+
+
+def test_wrong():
+    assert False
+
+
+def test_right():
+    pass
+"""
+
+
+def test_pytest_knows_the_same_list(tmp_path: Path) -> None:
+    (tmp_path / "test_all.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nadjointlab_xfails = known.txt\nadjointlab_cases = 20\n")
+    options = ("pytest", "-q", "-rxX", "-p", "no:cacheprovider")
+
+    written(tmp_path, "WrongShift adjoint # issue 17\ntest_all.py::test_wrong # issue 18\n")
+    known = run(*options, cwd=tmp_path)
+    assert known.returncode == 0, known.stdout
+    assert "3 passed, 2 xfailed" in known.stdout
+    assert "issue 17 (" in known.stdout
+
+    written(tmp_path, "RingShift purity\ntest_all.py::test_right\n")
+    mended = run(*options, cwd=tmp_path)
+    assert mended.returncode == 1
+    assert mended.stdout.count("[XPASS(strict)]") >= 2
+    assert "4 failed" in mended.stdout
+
+    written(tmp_path, "nonsense\n")
+    bad = run(*options, cwd=tmp_path)
+    assert bad.returncode == 4
+    assert "known.txt:1: 'nonsense' is no failure" in bad.stderr + bad.stdout

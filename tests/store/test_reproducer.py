@@ -1,0 +1,117 @@
+"""Reproducers come back as the cases they were, are refused when they are not what they should be, and stand alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import adjointlab as al
+from adjointlab.engine.case_data import from_data, to_data
+from adjointlab.engine.search import Budget, Report, investigate
+from adjointlab.store.reproducer import BadReproducer, read, stored, write
+from adjointlab.worlds.simulated.world import SimulatedWorld
+
+
+class Doubles(al.LinearOperator):
+    """Its adjoint is twice what it should be."""
+
+    def __init__(self, comm: Any, layout: al.Layout) -> None:
+        self.comm = comm
+        self.domain = self.codomain = al.Space(layout)
+
+    def forward(self, x: Any) -> Any:
+        return np.array(x)
+
+    def adjoint(self, y: Any) -> Any:
+        return 2 * y
+
+
+@al.subject(Doubles)
+def doubles(draw: Any, ranks: int) -> dict[str, Any]:
+    return {"layout": draw(al.strategies.layouts(ranks, ndim=1))}
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    found = investigate(SimulatedWorld(3), doubles, "adjoint", Budget(20, seed=1))
+    assert found.case is not None
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_parameters_survive_the_way_to_data_and_back(data: st.DataObject) -> None:
+    layout = data.draw(al.strategies.layouts(4, whole=False))
+    tensor = al.Tensor(layout, "float32", name="w")
+    value = {"layout": layout, "space": al.Space(tensor), "list": (1, 2.5, None, "a", True), "c": 1 + 2j}
+    assert from_data(json.loads(json.dumps(to_data(value)))) == value
+
+
+def test_what_is_no_data_is_refused() -> None:
+    with pytest.raises(TypeError, match="no data for a case"):
+        to_data({"array": np.zeros(2)})
+
+
+def test_a_stored_failure_reads_back_as_its_case(report: Report, tmp_path: Path) -> None:
+    written = write(report, doubles, tmp_path)
+    entry = read(written.json)
+    assert entry.case == report.case
+    assert (entry.subject, entry.check, entry.headline) == ("Doubles", "adjoint", report.verdict.headline)
+    assert stored(tmp_path, doubles, "adjoint") == [(written.json, report.case)]
+    assert stored(tmp_path, doubles, "matrix") == []
+
+
+def test_writing_again_changes_nothing_and_other_files_are_left_alone(report: Report, tmp_path: Path) -> None:
+    first = write(report, doubles, tmp_path)
+    before = first.json.read_bytes()
+    assert write(report, doubles, tmp_path).json == first.json
+    assert first.json.read_bytes() == before
+    first.json.write_text("something that the user keeps here")
+    second = write(report, doubles, tmp_path)
+    assert second.json != first.json
+    assert first.json.read_text() == "something that the user keeps here"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda content: "[]",
+        lambda content: content[:-20],
+        lambda content: content.replace('"schema": 1', '"schema": 99'),
+        lambda content: content.replace('"ranks": 1', '"ranks": "one"'),
+        lambda content: content.replace('"adjoint"', '"__import__"'),
+        lambda content: content.replace('"layout"', '"os.system"'),
+        lambda content: content.replace('"schema"', '"extra": 1, "schema"'),
+        lambda content: "[" * 100_000,
+    ],
+)
+def test_a_bad_file_is_refused_with_a_reason(report: Report, tmp_path: Path, spoil: Any) -> None:
+    path = write(report, doubles, tmp_path).json
+    path.write_text(spoil(path.read_text()))
+    with pytest.raises(BadReproducer):
+        read(path)
+
+
+def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(BadReproducer, match=r"nothing\.json"):
+        read(tmp_path / "nothing.json")
+
+
+def test_the_script_stands_alone_and_shows_the_failure(report: Report, tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    written = write(report, doubles, tmp_path)
+    assert report.case is not None
+    assert report.case.ranks == 1
+    result = subprocess.run(
+        [sys.executable, str(written.script)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert "<Fx, y>" in result.stdout, result.stderr
+    assert result.returncode == 1

@@ -1,0 +1,205 @@
+"""The record of what is running: there before a case runs, whole at any moment, gone after a good end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from adjointlab.engine.case import Case
+from adjointlab.engine.discovery import found_as
+from adjointlab.engine.search import Budget
+from adjointlab.engine.session import attempt
+from adjointlab.store.reproducer import read as read_reproducer
+from adjointlab.store.running_case import (
+    NAME,
+    Progress,
+    Recorder,
+    Running,
+    ending,
+    read,
+    read_file,
+    recording,
+)
+from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import Exhausted
+from tests.running import ROOT
+from tests.samples import raising, right
+
+pytestmark = pytest.mark.mpi_skip
+
+PROGRESS = Progress("samples.py:right", "samples:right", "adjoint", "simulated", 8, 5)
+
+
+def case(name: str = "", ranks: int = 2) -> Case:
+    return Case("RingShift", "adjoint", ranks, {"name": name})
+
+
+def test_what_is_read_is_what_was_recorded_last(tmp_path: Path):
+    recorder = Recorder(tmp_path, PROGRESS)
+    for done, text in enumerate(("short", "long " * 2000, "", "x" * 1023, "middling " * 100)):
+        recorder.record(case(text), done, "shrinking")
+
+        assert read(tmp_path) == Running(PROGRESS, done, "shrinking", case(text))
+        assert json.loads((tmp_path / NAME).read_text())["done"] == done
+    recorder.clear()
+
+    assert read(tmp_path) is None
+
+
+def test_a_good_end_leaves_nothing_behind(tmp_path: Path):
+    folder = tmp_path / "not" / "there"
+    with recording(folder, PROGRESS, is_leader=True) as recorder:
+        assert recorder is not None
+        recorder.record(case(), 0)
+        assert read(folder) is not None
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_folders_that_hold_something_stay(tmp_path: Path):
+    folder = tmp_path / "new"
+    with recording(folder, PROGRESS, is_leader=True):
+        (folder / "reproducer.json").touch()
+
+    assert [path.name for path in folder.iterdir()] == ["reproducer.json"]
+
+
+def test_followers_keep_no_record(tmp_path: Path):
+    with recording(tmp_path, PROGRESS, is_leader=False) as recorder:
+        assert recorder is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_jobs_in_one_folder_do_not_mix(tmp_path: Path):
+    first = Recorder(tmp_path, PROGRESS)
+    first.record(case("first"), 0)
+    second = Recorder(tmp_path, PROGRESS)
+    second.record(case("second"), 0)
+
+    assert first.path != second.path
+    found = [read_file(recorder.path) for recorder in (first, second)]
+    assert [running.case for running in found if running is not None] == [case("first"), case("second")]
+    second.clear()
+    first.clear()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_record_of_a_job_that_died_is_handed_over(tmp_path: Path):
+    ending(tmp_path / NAME, Running(PROGRESS, 7, "drawing", case("fatal"), "watchdog", "no return", "x.json"))
+    recorder = Recorder(tmp_path, PROGRESS)
+
+    assert recorder.leftover is not None
+    assert (recorder.leftover.case, recorder.leftover.ended) == (case("fatal"), "watchdog")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema": 1, "done": 0}', b"\xff\xfe"])
+def test_what_is_no_record_is_none(tmp_path: Path, content: bytes):
+    (tmp_path / NAME).write_bytes(content)
+
+    assert read(tmp_path) is None
+
+
+def test_a_folder_that_cannot_be_written_to_stops_nothing(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with recording(tmp_path / "file" / "folder", PROGRESS, is_leader=True) as recorder:
+        assert recorder is not None
+        recorder.record(case(), 0)
+
+
+def test_parameters_that_are_no_data_stop_nothing(tmp_path: Path):
+    with recording(tmp_path, PROGRESS, is_leader=True) as recorder:
+        assert recorder is not None
+        recorder.record(Case("RingShift", "adjoint", 2, {"made of": object()}), 3)
+        running = read(tmp_path)
+
+        assert running is not None
+        assert (running.case, running.done) == (None, 3)
+
+
+@pytest.mark.parametrize("subject", [right, raising], ids=["right", "raising"])
+def test_an_attempt_keeps_one_while_it_lasts(tmp_path: Path, subject):
+    world, seen = SimulatedWorld(4), []
+    attempt(
+        world,
+        found_as(subject),
+        "adjoint",
+        Budget(5, seed=0),
+        tmp_path,
+        lambda tried: seen.append(read(tmp_path)),
+    )
+    world.close()
+
+    # Each case is on disk when the next one is drawn.
+    assert [running.done for running in seen[1:]] == list(range(len(seen) - 1))
+    assert all(running.case is not None and running.stage == "drawing" for running in seen[1:])
+    assert read(tmp_path) is None
+
+
+class Spent(SimulatedWorld):
+    """A world whose job has to be started again."""
+
+    is_spent = True
+
+
+def test_a_job_that_has_to_be_started_again_says_so(tmp_path: Path):
+    world = Spent(4)
+    with pytest.raises(Exhausted, match="start the job again"):
+        attempt(world, found_as(right), "adjoint", Budget(5, seed=0), tmp_path)
+    world.close()
+
+    running = read(tmp_path)
+    assert running is not None
+    assert (running.ended, running.progress.check) == ("communicators", "adjoint")
+
+
+DYING = """
+import os
+import numpy as np
+import adjointlab as al
+from adjointlab.engine.session import attempt
+from adjointlab.engine.search import Budget
+from adjointlab.engine.discovery import found_as
+from adjointlab.worlds.simulated.world import SimulatedWorld
+from pathlib import Path
+from tests.hanging import Copy, cuts
+
+class Dying(Copy):
+    def fault(self, rank, size):
+        if size > 2:
+            os._exit(9)
+
+attempt(SimulatedWorld(4), found_as(al.subject(Dying)(cuts)), "adjoint", Budget(50, seed=1), Path("failures"))
+"""
+
+
+def test_the_case_that_ends_the_process_is_known(tmp_path: Path):
+    ended = subprocess.run(
+        [sys.executable, "-c", DYING], cwd=tmp_path, env=_environment(), check=False, timeout=60
+    )
+
+    running = read(tmp_path / "failures")
+    assert ended.returncode == 9
+    assert running is not None
+    assert running.case is not None
+    assert (running.case.subject, running.case.ranks > 2) == ("Dying", True)
+
+
+def test_the_next_job_keeps_the_case_that_ended_the_one_before(tmp_path: Path):
+    fatal = Running(PROGRESS, 7, "drawing", case("fatal"))
+    ending(tmp_path / NAME, fatal)
+    world = SimulatedWorld(2)
+    attempt(world, found_as(right), "adjoint", Budget(2, seed=0), tmp_path)
+    world.close()
+
+    (kept,) = tmp_path.glob("*.json")
+    assert read_reproducer(kept).case == fatal.case
+    assert read_reproducer(kept).location == PROGRESS.location
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
