@@ -38,7 +38,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import Report
-from adjointlab.engine.session import Attempt
+from adjointlab.engine.session import CheckResult
 
 __all__ = [
     "as_data",
@@ -69,44 +69,42 @@ def exit_code(statuses: Iterable[Status]) -> int:
     return 1 if Status.INCOHERENT in seen else 3 if Status.UNJUDGED in seen else 0
 
 
-def outcome(attempts: Iterable[Attempt]) -> int:
-    """The exit code of attempts: known failures do not count, unless they are mended, which is a failure of the list."""
-    attempts = list(attempts)
-    if any(entry.is_mended for entry in attempts):
+def outcome(results: Iterable[CheckResult]) -> int:
+    """The exit code of results: known failures do not count, unless they are mended, which is a failure of the list."""
+    results = list(results)
+    if any(entry.unexpectedly_passes for entry in results):
         return 1
-    return exit_code(entry.status for entry in attempts if not entry.is_expected)
+    return exit_code(entry.status for entry in results if not entry.is_expected)
 
 
-def failure_text(attempt: Attempt) -> str:
-    """A failure as people read it; empty for a coherent attempt, one line for a known failure or one that is mended."""
-    report = attempt.report
-    if attempt.is_mended:
+def failure_text(run_check: CheckResult) -> str:
+    """A failure as people read it; empty for a coherent run_check, one line for a known failure or one that is mended."""
+    report = run_check.report
+    if run_check.unexpectedly_passes:
         return (
             f"{report.subject} {report.check}: is coherent, although it is listed as a known failure; remove the line: "
-            f"{attempt.known}"
+            f"{run_check.known}"
         )
     if report.status is Status.COHERENT:
         return ""
-    if attempt.is_expected:
-        return (
-            f"{report.subject} {report.check}: fails as expected, {report.verdict.headline}; {attempt.known}"
-        )
+    if run_check.is_expected:
+        return f"{report.subject} {report.check}: fails as expected, {report.verdict.headline}; {run_check.known}"
     lines = [*_where(report), *_findings(report)]
-    if attempt.written is not None:
-        lines.append(("replay", replay_command(attempt)))
-        if not attempt.found.subject.is_layer or report.spaces is not None:
+    if run_check.written is not None:
+        lines.append(("replay", replay_command(run_check)))
+        if not run_check.found.subject.is_layer or report.spaces is not None:
             needs = (
                 "needs only the operator and mpi4py" if report.spaces is not None else "needs adjointlab too"
             )
-            lines.append(("script", f"{_relative(attempt.written.script)}         ({needs})"))
-    elif attempt.unwritten:
-        lines.append(("replay", f"could not be stored: {attempt.unwritten}"))
+            lines.append(("script", f"{_relative(run_check.written.script)}         ({needs})"))
+    elif run_check.unwritten:
+        lines.append(("replay", f"could not be stored: {run_check.unwritten}"))
     # The partition's line stands alone; aligned with it, all others would stand too far in.
     width = max((len(label) for label, _ in lines if label != "partition"), default=0)
     margin = "\n" + " " * (width + 4)
     return "\n".join(
         [
-            f"{report.subject}: {report.verdict.headline}{_history(attempt)}",
+            f"{report.subject}: {report.verdict.headline}{_history(run_check)}",
             *(
                 f"  partition {text}"
                 if label == "partition"
@@ -117,19 +115,19 @@ def failure_text(attempt: Attempt) -> str:
     )
 
 
-def replay_command(attempt: Attempt) -> str:
+def replay_command(run_check: CheckResult) -> str:
     """The command that runs a stored failure again, with the subject named where nobody would find it otherwise."""
-    assert attempt.written is not None
-    report = attempt.report
-    words = ["adjointlab", "replay", str(_relative(attempt.written.json))]
-    if not attempt.found.is_installed:
-        words += ["--subject", attempt.found.reference]
+    assert run_check.written is not None
+    report = run_check.report
+    words = ["adjointlab", "replay", str(_relative(run_check.written.json))]
+    if not run_check.found.is_installed:
+        words += ["--subject", run_check.found.reference]
     if report.world == "mpi" and report.case is not None:
         words = ["mpiexec", "-n", str(report.case.ranks), *words]
     return shlex.join(words)
 
 
-def verdict_table(attempts: Sequence[Attempt]) -> Table:
+def verdict_table(results: Sequence[CheckResult]) -> Table:
     """Subject by check: the verdict, the cases that it rests on, and how far it reaches."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("Subject", no_wrap=True)
@@ -139,7 +137,7 @@ def verdict_table(attempts: Sequence[Attempt]) -> Table:
     table.add_column("Seed", justify="right", no_wrap=True)
     table.add_column("Reach")
     before = ""
-    for entry in attempts:
+    for entry in results:
         report = entry.report
         table.add_row(
             "" if report.subject == before else escape(report.subject),
@@ -153,10 +151,10 @@ def verdict_table(attempts: Sequence[Attempt]) -> Table:
     return table
 
 
-def _verdict(entry: Attempt) -> str:
+def _verdict(entry: CheckResult) -> str:
     if entry.is_expected:
         return "[dim]expected failure[/]"
-    if entry.is_mended:
+    if entry.unexpectedly_passes:
         return "[bold red]mended[/]"
     return f"[{_COLOURS[entry.status]}]{entry.status.value}[/]"
 
@@ -183,21 +181,21 @@ def reach(report: Report) -> str:
     return "; ".join(notes)
 
 
-def summary(attempts: Sequence[Attempt]) -> str:
+def summary(results: Sequence[CheckResult]) -> str:
     """One line: how many verdicts of which kind, on how many cases."""
     counts = [
-        (status.value, sum(entry.status is status and not entry.known for entry in attempts))
+        (status.value, sum(entry.status is status and not entry.known for entry in results))
         for status in Status
     ]
-    counts.append(("failed as expected", sum(entry.is_expected for entry in attempts)))
-    counts.append(("mended", sum(entry.is_mended for entry in attempts)))
+    counts.append(("failed as expected", sum(entry.is_expected for entry in results)))
+    counts.append(("mended", sum(entry.unexpectedly_passes for entry in results)))
     told = ", ".join(f"{count} {name}" for name, count in counts if count)
-    cases = sum(entry.report.tried for entry in attempts)
-    seconds = sum(entry.report.seconds for entry in attempts)
+    cases = sum(entry.report.tried for entry in results)
+    seconds = sum(entry.report.seconds for entry in results)
     return f"{told or 'nothing checked'}: {cases} cases in {seconds:.1f} s"
 
 
-def proof_table(attempts: Sequence[Attempt], bounds: Sequence[Mapping[str, int]]) -> Table:
+def proof_table(results: Sequence[CheckResult], bounds: Sequence[Mapping[str, int]]) -> Table:
     """Subject by bound: what an exhaustive run has proved."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("Subject", no_wrap=True)
@@ -205,7 +203,7 @@ def proof_table(attempts: Sequence[Attempt], bounds: Sequence[Mapping[str, int]]
     table.add_column("Verdict", no_wrap=True)
     for name in ("Cases", "Matrix entries", "Seconds"):
         table.add_column(name, justify="right", no_wrap=True)
-    for entry, bound in zip(attempts, bounds, strict=True):
+    for entry, bound in zip(results, bounds, strict=True):
         report = entry.report
         proved = report.status is Status.COHERENT
         table.add_row(
@@ -219,25 +217,25 @@ def proof_table(attempts: Sequence[Attempt], bounds: Sequence[Mapping[str, int]]
     return table
 
 
-def proof_summary(attempts: Sequence[Attempt]) -> str:
+def proof_summary(results: Sequence[CheckResult]) -> str:
     """What is proved of how many cases, and what that rests on."""
-    proved = [entry.report for entry in attempts if entry.status is Status.COHERENT]
+    proved = [entry.report for entry in results if entry.status is Status.COHERENT]
     cases = sum(report.tried for report in proved)
-    seconds = sum(entry.report.seconds for entry in attempts)
+    seconds = sum(entry.report.seconds for entry in results)
     text = (
         f"{cases:,} cases of {_count(len(proved), 'subject')} proved in {seconds:.1f} s: forward has the matrix of the "
         "specification (where there is one), adjoint its transpose, given linearity, which was sampled in every case"
     )
     return (
         text
-        if len(proved) == len(attempts)
-        else f"{text}; {_count(len(attempts) - len(proved), 'subject')} failed"
+        if len(proved) == len(results)
+        else f"{text}; {_count(len(results) - len(proved), 'subject')} failed"
     )
 
 
-def blind_spots(attempts: Sequence[Attempt]) -> str:
+def blind_spots(results: Sequence[CheckResult]) -> str:
     """What no check could see: a line for the subjects that nothing is known of but forward and adjoint."""
-    subjects = {entry.found.subject.name: entry.found.subject for entry in attempts}
+    subjects = {entry.found.subject.name: entry.found.subject for entry in results}
     blind = [name for name, one in subjects.items() if not one.has_specification and one.reference is None]
     if not blind:
         return ""
@@ -248,7 +246,7 @@ def blind_spots(attempts: Sequence[Attempt]) -> str:
 
 
 def as_data(
-    attempts: Sequence[Attempt], world: str, ranks: int, code: int, *, complete: bool
+    results: Sequence[CheckResult], world: str, ranks: int, code: int, *, complete: bool
 ) -> dict[str, Any]:
     """The JSON form; the schema stands in the module's docstring."""
     return {
@@ -257,16 +255,16 @@ def as_data(
         "ranks": ranks,
         "complete": complete,
         "exit_code": code,
-        "reports": [_entry(entry) for entry in attempts],
+        "reports": [_entry(entry) for entry in results],
     }
 
 
-def _entry(attempt: Attempt) -> dict[str, Any]:
-    report, written = attempt.report, attempt.written
+def _entry(run_check: CheckResult) -> dict[str, Any]:
+    report, written = run_check.report, run_check.written
     return {
         "subject": report.subject,
-        "reference": attempt.found.reference,
-        "installed": attempt.found.is_installed,
+        "reference": run_check.found.reference,
+        "installed": run_check.found.is_installed,
         "check": report.check,
         "verdict": report.status.value,
         "headline": report.verdict.headline,
@@ -278,20 +276,20 @@ def _entry(attempt: Attempt) -> dict[str, Any]:
         "cases": report.tried,
         "seed": report.seed,
         "seconds": round(report.seconds, 3),
-        "known": attempt.known or None,
+        "known": run_check.known or None,
         "case": None if report.case is None else report.case.data(),
         "reproducer": None if written is None else str(written.json),
         "script": None if written is None else str(written.script),
-        "replay": None if written is None else replay_command(attempt),
+        "replay": None if written is None else replay_command(run_check),
     }
 
 
-def _history(attempt: Attempt) -> str:
-    report = attempt.report
+def _history(run_check: CheckResult) -> str:
+    report = run_check.report
     if report.case is None:
         return ""
     on = _count(report.case.ranks, "rank")
-    if attempt.replayed is not None:
+    if run_check.replayed is not None:
         return f"        (replayed on {on})"
     shrunk = f"shrunk to {on}" if report.drawn_ranks > report.case.ranks else f"on {on}"
     return f"        (found after {_count(report.tried, 'case')}, {shrunk})"

@@ -87,7 +87,7 @@ def both_passes(context: RankContext, make: Make) -> None:
     operator.adjoint(np.zeros(y.layout.local_shape(context.rank)))
 
 
-def give_way(context: RankContext, _payload: Any) -> None:
+def yield_processor(context: RankContext, _payload: Any) -> None:
     """Twenty polls in vain, each of which lets the others run."""
     for _ in range(20):
         context.comm.Iprobe()
@@ -128,7 +128,7 @@ def main() -> None:
         operators["Broadcast, 1 to P, layouts made by each rank"] = from_one_made_anew
         nothing = dict.fromkeys(RANKS).get
         more = {
-            "20 polls": runs(give_way, nothing),
+            "20 polls": runs(yield_processor, nothing),
             "a barrier": runs(barrier, nothing),
             "an adjoint case of Broadcast, 1 to P": {ranks: adjoint_case(ranks) for ranks in RANKS},
         }

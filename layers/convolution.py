@@ -1,4 +1,4 @@
-"""The distributed convolution (seed paper, figure 4): y = w * x + b over a partition P = P_b x P_co x P_ci x P_spatial.
+"""The distributed convolution [Hewett21, figure 4]: y = w * x + b over a partition P = P_b x P_co x P_ci x P_spatial.
 
     forward    x ← H x                                                     halo exchange over P_spatial
                x̂ = B_{P_x→P} x    ŵ = B_{P_w→P} w    b̂ = B_{P_b→P_y} b

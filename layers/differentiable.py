@@ -1,6 +1,6 @@
 """The bridge to torch: every linear operator is a differentiable function.
 
-The operator is its own Jacobian (seed paper, section 3.3), so backward is its adjoint and the forward-mode product is the
+The operator is its own Jacobian [Hewett21, section 3.3], so backward is its adjoint and the forward-mode product is the
 operator itself. Both are again such functions: reverse mode, forward mode and double backward go through any
 composition of operators.
 

@@ -1,4 +1,4 @@
-"""The distributed affine layer (seed paper, figure 5): y = x Wᵀ + b over a partition P_lead x P_fo x P_fi.
+"""The distributed affine layer [Hewett21, figure 5]: y = x Wᵀ + b over a partition P_lead x P_fo x P_fi.
 
     forward    x̂ = B_{P_x→P} x    Ŵ = B_{P_w→P} W    b̂ = B_{P_b→P_y} b
                ŷ = Affine(x̂, Ŵ, b̂)                                     on each worker

@@ -1,4 +1,4 @@
-"""Distributed losses (seed paper, section 4.3): point-wise, up to a sum over the partition.
+"""Distributed losses [Hewett21, section 4.3]: point-wise, up to a sum over the partition.
 
     forward    l̂ = Σ L(x̂, t̂)                   on each worker, over what it holds
                l = R_{P→root} l̂                  the loss, a tensor of order 0, on one worker

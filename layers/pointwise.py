@@ -1,4 +1,4 @@
-"""Hyper-local functions (seed paper, section 4): applied element by element, wherever the elements lie.
+"""Hyper-local functions [Hewett21, section 4]: applied element by element, wherever the elements lie.
 
     forward    ŷ = f(x̂)                         on each worker
     adjoint    δx̂ = f'(x̂) ∘ δŷ

@@ -1,4 +1,4 @@
-"""Distributed pooling (seed paper, figure 3 and appendix B): y = POOL(x) over a partition P = P_b x P_c x P_spatial.
+"""Distributed pooling [Hewett21, figure 3 and appendix B]: y = POOL(x) over a partition P = P_b x P_c x P_spatial.
 
     forward    x ← H x                          halo exchange over P_spatial
                y = POOL(x)                       on each worker

@@ -1,4 +1,4 @@
-"""Repartition as a layer (seed paper, section 3.2.4): the glue between layers that lie differently.
+"""Repartition as a layer [Hewett21, section 3.2.4]: the glue between layers that lie differently.
 
 forward    y = T_{P_x→P_y} x
 adjoint    δx = T* δy

@@ -1,4 +1,4 @@
-"""ALLGATHER (seed 001, section 2.3.4, * ← ◦): every worker of a segment gets the whole of a dimension that is cut.
+"""ALLGATHER [Dryden19, section 2.3.4, * ← ◦]: every worker of a segment gets the whole of a dimension that is cut.
 
     G = D_{k} Π_{r,s ∈ {k}} S_{r→s[r]} A_{k}
 
@@ -39,7 +39,7 @@ class AllGather(LinearOperator):
     empty ones too. y lies as x does, with that dimension whole. The workers along p then hold copies, of the local type
     `copies`:
 
-    - "varying": each copy has a memory of its own, as in seed 000, and the adjoint sums, which is a reduce-scatter;
+    - "varying": each copy has a memory of its own, as in [Hewett21], and the adjoint sums, which is a reduce-scatter;
     - "replicated": so it does, what it sums being the summands of one cotangent;
     - "invariant": the copies count once, and the adjoint keeps of the cotangent what is this worker's, without a message.
 

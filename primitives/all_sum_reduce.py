@@ -1,4 +1,4 @@
-"""ALLSUMREDUCE (seed paper, section 3.2.3): sums a tensor along dimensions of its partition, for every worker.
+"""ALLSUMREDUCE [Hewett21, section 3.2.3]: sums a tensor along dimensions of its partition, for every worker.
 
     𝒜_{{k}→{k}} = B_{a→{k}} R_{{k}→a}                                                            (eq. 19)
     𝒜* = R* B* = B R = 𝒜                                                                          (eq. 20)

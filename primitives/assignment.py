@@ -1,4 +1,4 @@
-"""Assignments of a tensor's dimensions to those of a processor grid (seed 001, sections 2.3.1 and 2.3.2).
+"""Assignments of a tensor's dimensions to those of a processor grid [Dryden19, sections 2.3.1 and 2.3.2].
 
     x[◦_0, *, ◦_{1,2}]
 
@@ -8,7 +8,7 @@ dimensions 1 and 2. Grid dimensions that are not named are *redundant*: along th
 A distribution over several grid dimensions is nested: the tensor's dimension is cut along the first, and each part along
 the next. Each cut is balanced, and then so is the whole (⌊⌊n/p⌋/q⌋ = ⌊n/pq⌋, and so for ⌈ ⌉): the largest part has at
 most one element more than the smallest. So what is distributed over fewer dimensions, without the last ones, is a union
-of whole parts, and seed 001's ◦_{d'} ← ◦_d and ◦_d ← ◦_{d'} are a discard and a segmented all-gather.
+of whole parts, and [Dryden19]'s ◦_{d'} ← ◦_d and ◦_d ← ◦_{d'} are a discard and a segmented all-gather.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Assignment:
         return tuple(axis for axis in range(len(grid)) if axis not in self.used)
 
     def text(self, name: str) -> str:
-        """The tensor of the name in seed 001's notation."""
+        """The tensor of the name in [Dryden19]'s notation."""
         return f"{name}[{', '.join('◦' + subscript(axes) if axes else '*' for axes in self.dims)}]"
 
 

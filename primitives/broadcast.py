@@ -1,4 +1,4 @@
-"""BROADCAST (seed paper, section 3.2.1): copies a tensor from its partition onto another.
+"""BROADCAST [Hewett21, section 3.2.1]: copies a tensor from its partition onto another.
 
     B_{a→{k}} = D_a Σ_{a→{k}} A_{k} = D_a S_{a→k-1} ... S_{a→1} S_{a→0} A_{k}                      (eq. 16)
     B*_{a→{k}} = D_{k} Σ_{{k}→a} A_a                                                              (eq. 17)

@@ -1,4 +1,4 @@
-"""Which workers hold copies of which: the partition broadcasting rules (seed paper, sections 3.1 and 3.2.1).
+"""Which workers hold copies of which: the partition broadcasting rules [Hewett21, sections 3.1 and 3.2.1].
 
 Pure data, the same on every rank. Broadcast reads a pattern from the one to the many, SumReduce from the many to the one.
 """

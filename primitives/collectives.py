@@ -106,7 +106,7 @@ class OneToMany:
         return result
 
     def _idle(self, array: Any, was_active: bool, tensor: Tensor, batch: tuple[int, ...]) -> Any:
-        """The zero-volume tensor of a worker outside the output's partition (seed 002, preserve_batch).
+        """The zero-volume tensor of a worker outside the output's partition [DistDL, preserve_batch].
 
         A worker in neither partition gives back a copy of what it was handed.
         """

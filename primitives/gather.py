@@ -1,4 +1,4 @@
-"""GATHER (seed paper, sections 2.2 and 3.2.4): brings a tensor that is cut up among workers to one of them.
+"""GATHER [Hewett21, sections 2.2 and 3.2.4]: brings a tensor that is cut up among workers to one of them.
 
     Gather_{P_x→a} = T_{P_x→P_1},    Gather*_{P_x→a} = T_{P_1→P_x}, the scatter
 

@@ -1,4 +1,4 @@
-"""HALOEXCHANGE out of place (seed paper, section 3.2.5): every worker gets its window of a tensor that is cut.
+"""HALOEXCHANGE out of place [Hewett21, section 3.2.5]: every worker gets its window of a tensor that is cut.
 
     H = H_{d-1} ... H_1 H_0              H_k = K_T C_U C_E C_P K_S                                   (eqs. 23, 22)
     H* = H_0* H_1* ... H_{d-1}*          H_k* = K_S* C_P* C_E* C_U* K_T*                             (eqs. 25, 24)

@@ -1,4 +1,4 @@
-"""The geometry of a halo exchange (seed paper, section 3.2.5 and appendix B): which input each worker needs.
+"""The geometry of a halo exchange [Hewett21, section 3.2.5 and appendix B]: which input each worker needs.
 
 The load of a worker is the volume of its part of the *output*, so the output is balanced and the halos follow. A
 kernel of size k, stride s and dilation d over an input of length n with padding (p, q) makes an output of length

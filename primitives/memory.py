@@ -1,4 +1,4 @@
-"""The primitive memory operations on two buffers a and b (seed paper, section 2.1, eqs. 3-15).
+"""The primitive memory operations on two buffers a and b [Hewett21, section 2.1, eqs. 3-15].
 
 Every one is a block matrix of identities and zeros, which says of each buffer that it leaves which buffers that it
 found are summed into it:

@@ -1,4 +1,4 @@
-"""REDISTRIBUTE (seed 001, sections 2.3.4 and 2.3.5): from one assignment of a tensor's dimensions to another.
+"""REDISTRIBUTE [Dryden19, sections 2.3.4 and 2.3.5]: from one assignment of a tensor's dimensions to another.
 
     y[◦_0, *] ← x[*, ◦_0]          y[◦_1] ← Σ̃_0 x[◦_1]
 
@@ -47,7 +47,7 @@ class Redistribute(LinearOperator):
     """Brings a tensor of the shape from one assignment to another, over the workers of one processor grid.
 
     `source` and `target` have for each dimension of the tensor the grid dimensions that it is distributed over: () where
-    it is whole (seed 001's *), (0,) or (1, 2) where it is cut along them (◦), by balanced and nested cuts; see
+    it is whole ([Dryden19]'s *), (0,) or (1, 2) where it is cut along them (◦), by balanced and nested cuts; see
     :mod:`adjointlab.primitives.assignment`. A grid dimension stands once at most. Along those that are not named, the
     redundant ones, lie copies of the local type `copies`, "replicated" or "invariant"; but along the grid dimensions
     `partial` lie summands in the source, which are summed (Σ̃).
@@ -107,7 +107,7 @@ class Redistribute(LinearOperator):
         return _repartition(self.comm, self.domain.tensors[0], self.codomain.tensors[0]).specification()
 
     def notation(self) -> list[str]:
-        """The redistribution in seed 001's notation, and the steps of its plan."""
+        """The redistribution in [Dryden19]'s notation, and the steps of its plan."""
         sums = f"Σ̃{subscript(self.source.summed)} " if self.source.summed else ""
         grid = "x".join(map(str, self.grid.shape)) or "()"
         steps = [f"{place}. {step.text()}" for place, step in enumerate(self.plan.steps, start=1)]

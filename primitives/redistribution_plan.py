@@ -1,4 +1,4 @@
-"""The cheapest way from one assignment of a tensor's dimensions to another (seed 001, sections 2.3.4 and 2.3.5).
+"""The cheapest way from one assignment of a tensor's dimensions to another [Dryden19, sections 2.3.4 and 2.3.5].
 
     all-gather       * ← ◦_d,  ◦_d ← ◦_{d,e}          assembles a dimension, or its parts, along the last grid dimensions
     discard          ◦_d ← *,  ◦_{d,e} ← ◦_d          each worker keeps a part of its copy
@@ -63,7 +63,7 @@ class Step:
     along: tuple[int, ...] = ()
 
     def text(self) -> str:
-        """The step in seed 001's notation."""
+        """The step in [Dryden19]'s notation."""
         summed = [axis for axis in self.source.summed if axis not in self.target.summed]
         sums = f"Σ̃{subscript(summed)} " if summed else ""
         arrow = f"{self.target.text('x')} ← {sums}{self.source.text('x')}"

@@ -1,4 +1,4 @@
-"""REDUCESCATTER (seed 001, section 2.3.5, ◦ ← Σ̃ *): sums the local tensors of a segment, and leaves each worker a part.
+"""REDUCESCATTER [Dryden19, section 2.3.5, ◦ ← Σ̃ *]: sums the local tensors of a segment, and leaves each worker a part.
 
     S = D_{k} Π_{r,s ∈ {k}} S_{s[r]→r} A_{k}
 

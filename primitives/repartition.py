@@ -1,4 +1,4 @@
-"""REPARTITION (seed paper, section 3.2.4): carries a tensor from one layout to another, T_{P_x→P_y}.
+"""REPARTITION [Hewett21, section 3.2.4]: carries a tensor from one layout to another, T_{P_x→P_y}.
 
     T_{P_x→P_y} = D_{P_x} Π_{r,s} S_{x_r[X_r ∩ Y_s] → y_s[X_r ∩ Y_s]} A_{P_y}
     T*_{P_x→P_y} = D_{P_y} Π_{r,s} S_{y_s[X_r ∩ Y_s] → x_r[X_r ∩ Y_s]} A_{P_x}

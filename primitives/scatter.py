@@ -1,4 +1,4 @@
-"""SCATTER (seed paper, sections 2.2 and 3.2.4): cuts the tensor of one worker up among the workers of a partition.
+"""SCATTER [Hewett21, sections 2.2 and 3.2.4]: cuts the tensor of one worker up among the workers of a partition.
 
     Scatter_{a→P_y} = T_{P_1→P_y},    Scatter*_{a→P_y} = T_{P_y→P_1}, the gather
 

@@ -1,6 +1,6 @@
 """Segments: the workers along one dimension of a partition, and the part that each has of a tensor's dimension.
 
-A segmented collective is performed in each segment at once, with the data that are local to it (seed 001, section 2.3.3).
+A segmented collective is performed in each segment at once, with the data that are local to it [Dryden19, section 2.3.3].
 Here are, as pure data, the layouts of a tensor that is *narrow*, cut along the segments, and *wide*, whole in each of
 their workers; and, as generators, what is done in one segment.
 """

@@ -1,4 +1,4 @@
-"""Send-receive between two workers (seed paper, section 2.2.1).
+"""Send-receive between two workers [Hewett21, section 2.2.1].
 
     copy   C_{a→b} = S_{a→b} A_b            C*_{a→b} = D_b S_{b→a}                               (eqs. 11, 10)
     move   M_{a→b} = D_a S_{a→b} A_b        M*_{a→b} = D_b S_{b→a} A_a = M_{b→a}                 (eqs. 14, 15)

@@ -1,4 +1,4 @@
-"""SUMREDUCE (seed paper, section 3.2.2): sums a tensor from its partition onto another.
+"""SUMREDUCE [Hewett21, section 3.2.2]: sums a tensor from its partition onto another.
 
     R_{{k}→a} = D_{k} Σ_{{k}→a} A_a = D_{k} S_{k-1→a} ... S_{1→a} S_{0→a} A_a              (section 2.2.4)
     R*_{{k}→a} = D_a Σ_{a→{k}} A_{k}                                                              (eq. 18)

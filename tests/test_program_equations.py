@@ -1,4 +1,4 @@
-"""Eqs. 3-15 of the seed paper as matrix identities, on buffers a and b of three elements."""
+"""Eqs. 3-15 of [Hewett21] as matrix identities, on buffers a and b of three elements."""
 
 from __future__ import annotations
 

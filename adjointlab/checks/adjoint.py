@@ -1,4 +1,4 @@
-"""Is the backward pass the adjoint of the forward pass? <Fx, y> = <x, F*y> (seed paper, eqs. 1 and 26)."""
+"""Is the backward pass the adjoint of the forward pass? <Fx, y> = <x, F*y> [Hewett21, eqs. 1 and 26]."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Verdict:
     """The answer: a headline, labelled lines that explain it, and the figures behind it.
 
     `kind` tells failures apart that a shrinking search must not confuse. `figures` are reported for coherent cases
-    too: the miss probability of an exact test, the error of the floating one (seed paper, eq. 26). `entry` is the
+    too: the miss probability of an exact test, the error of the floating one [Hewett21, eq. 26]. `entry` is the
     matrix entry that the lines name, if any.
     """
 

@@ -28,7 +28,7 @@ from adjointlab.worlds.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from adjointlab.engine.discovery import Found
-    from adjointlab.engine.session import Attempt
+    from adjointlab.engine.session import CheckResult
     from adjointlab.store.known_failures import KnownFailures
     from adjointlab.store.reproducer import Stored
     from adjointlab.worlds.world import World
@@ -85,10 +85,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """The console script."""
     if "ADJOINTLAB_SUPERVISED" in os.environ:
         from adjointlab.store.job_log import supervised
-        from adjointlab.supervisor.exit_hooks import enrol
+        from adjointlab.supervisor.exit_hooks import install_exit_hooks
 
-        if (ledger := supervised()) is not None:
-            enrol(ledger.folder)
+        if (job_log := supervised()) is not None:
+            install_exit_hooks(job_log.folder)
 
     def command() -> Any:
         with _interrupts():
@@ -133,7 +133,7 @@ def check(
     """Check subjects: draw cases, judge them, shrink what fails."""
     from adjointlab.engine.discovery import find
     from adjointlab.engine.search import Budget
-    from adjointlab.engine.session import attempt
+    from adjointlab.engine.session import run_check
     from adjointlab.report import as_data, blind_spots, failure_text, outcome, summary, verdict_table
     from adjointlab.store.job_log import supervised
 
@@ -144,43 +144,43 @@ def check(
     if json_to not in (None, "-") and not Path(json_to).resolve().parent.is_dir():
         raise _Usage(f"--json: the folder of {json_to} does not exist")
     with _stage(ranks, prepare, strict, watchdog) as (world, (plan, known)):
-        attempts: list[Attempt] = []
+        results: list[CheckResult] = []
         told = 0
 
         def save(code: int, *, complete: bool) -> None:
             if json_to is not None and world.is_leader:
-                _write_json(json_to, as_data(attempts, world.name, world.ranks, code, complete=complete))
+                _write_json(json_to, as_data(results, world.name, world.ranks, code, complete=complete))
 
         with _progress(out, world, quiet) as (watch, tell), _until_ended() as ended:
             for number, (found, name) in enumerate(plan):
                 tick = watch(f"[{number + 1}/{len(plan)}] {found.subject.name} {name}", cases)
                 budget = Budget(cases, ranks, seed, schedules=schedules)
                 listed = known.of_check(found.subject.name, name)
-                one = attempt(world, found, name, budget, folder, tick)
-                attempts.append(one if listed is None else replace(one, known=str(listed)))
+                one = run_check(world, found, name, budget, folder, tick)
+                results.append(one if listed is None else replace(one, known=str(listed)))
                 # What is found is told and saved at once: the next case may end the process. A supervised job is started
                 # again, and finds what it knew.
-                if supervised() is None and len(attempts) < len(plan):
-                    tell(failure_text(attempts[-1]))
-                    told = len(attempts)
+                if supervised() is None and len(results) < len(plan):
+                    tell(failure_text(results[-1]))
+                    told = len(results)
                     if json_to != "-":
                         save(UNJUDGED, complete=False)
-        code = ended.code or outcome(attempts)
+        code = ended.code or outcome(results)
         if world.is_leader:
-            for text in filter(None, map(failure_text, attempts[told:])):
+            for text in filter(None, map(failure_text, results[told:])):
                 out.line(f"{text}\n")
             if not quiet:
-                out.table(verdict_table(attempts))
+                out.table(verdict_table(results))
                 out.line("")
-                if note := blind_spots(attempts):
+                if note := blind_spots(results):
                     out.line(f"{note}\n")
                 for line in known.unused({(found.subject.name, name) for found, name in plan}):
                     out.line(f"{line.place}: nothing of the kind was checked")
-                out.line(f"{summary(attempts)}, {_in(world)}")
-        if attempts or not ended.code:
+                out.line(f"{summary(results)}, {_in(world)}")
+        if results or not ended.code:
             save(code, complete=not ended.code)
         if ended.code:
-            out.line(f"{len(attempts)} of {len(plan)} are done. {ended.why}".rstrip())
+            out.line(f"{len(results)} of {len(plan)} are done. {ended.why}".rstrip())
         if ended.code == INTERRUPTED:
             raise KeyboardInterrupt
         return code
@@ -218,25 +218,25 @@ def exhaust(
         legal = sorted({name for _, bound in plan for name in bound})
         raise _Usage(f"--bound: {unknown[0]} is not one of {', '.join(legal)}")
     out = _Output()
-    attempts: list[Attempt] = []
+    results: list[CheckResult] = []
     try:
         with _proving(quiet) as watch:
             for number, (entry, bound) in enumerate(plan):
                 tick = watch(f"[{number + 1}/{len(plan)}] {entry.subject.name}")
                 report = exhaust(entry.subject, entry.reference, bound, jobs, tick)
-                attempts.append(kept(entry, report, folder))
+                results.append(kept(entry, report, folder))
     finally:
         # What is done is told, whatever has ended the run.
         if not quiet:
-            out.table(proof_table(attempts, [bound for _, bound in plan[: len(attempts)]]))
+            out.table(proof_table(results, [bound for _, bound in plan[: len(results)]]))
             out.line("")
-        for text in filter(None, map(failure_text, attempts)):
+        for text in filter(None, map(failure_text, results)):
             out.line(f"{text}\n")
         if not quiet:
-            out.line(proof_summary(attempts))
-        if len(attempts) < len(plan):
-            out.line(f"{len(attempts)} of {len(plan)} subjects are done.")
-    return exit_code(entry.status for entry in attempts)
+            out.line(proof_summary(results))
+        if len(results) < len(plan):
+            out.line(f"{len(results)} of {len(plan)} subjects are done.")
+    return exit_code(entry.status for entry in results)
 
 
 @dataclass
@@ -390,7 +390,7 @@ def replay(
 ) -> int:
     """Run a stored failure again: exit code 1 (or 3 for a crash or hang) while it fails, 0 when it is mended."""
     from adjointlab.checks.verdict import Status
-    from adjointlab.engine import session as attempt
+    from adjointlab.engine import session as run_check
     from adjointlab.report import exit_code, failure_text
     from adjointlab.store.reproducer import Written, read
 
@@ -408,8 +408,8 @@ def replay(
                 f"{file}: the case needs {count} ranks; run mpiexec -n {count} adjointlab replay, or without mpiexec "
                 f"--ranks {count}"
             )
-        report = attempt.replay(world, found.subject, stored.case)
-        entry = attempt.Attempt(found, report, Written(file, file.with_suffix(".py")), replayed=file)
+        report = run_check.replay(world, found.subject, stored.case)
+        entry = run_check.CheckResult(found, report, Written(file, file.with_suffix(".py")), replayed=file)
         if report.status is Status.COHERENT:
             out.line(f"{report.subject}: {report.check} is coherent on this case now, {_in(world)}")
             out.line(f"  was   {stored.headline}")

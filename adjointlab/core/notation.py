@@ -1,4 +1,4 @@
-"""Operators in the seed paper's notation: their spaces, and their programs as compositions of generators.
+"""Operators in the notation of [Hewett21]: their spaces, and their programs as compositions of generators.
 
 A composition is read from right to left, B = D_a S_{a→2} S_{a→1} S_{a→0} A_2 A_1 A_0, as operators apply; the steps
 below it stand in the order of their execution.

@@ -44,8 +44,8 @@ class LinearOperator(ABC):
 
     Every rank makes its own instance from the same arguments. `forward` takes this rank's local tensor (one
     argument for each tensor of the domain) and returns the local tensor of the codomain (a tuple where it has
-    several); `adjoint` maps ``codomain.dual`` to ``domain.dual``, with <Fx, y> = <x, F*y> (seed paper, eq.
-    1). Neither writes into its arguments.
+    several); `adjoint` maps ``codomain.dual`` to ``domain.dual``, with <Fx, y> = <x, F*y> [Hewett21, eq.
+    1]. Neither writes into its arguments.
 
     `gain` bounds the largest absolute row sum of any intermediate, in both directions, in units of the last
     bit of the coefficients (an operator with half-integers declares twice its row sum). It sets the integers

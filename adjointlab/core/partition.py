@@ -1,4 +1,4 @@
-"""Partitions: Cartesian grids over an ordered subset of ranks (seed paper, section 3.1, eq. 21)."""
+"""Partitions: Cartesian grids over an ordered subset of ranks [Hewett21, section 3.1, eq. 21]."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Partition:
         return self.ranks[position]
 
     def promote(self, order: int) -> Partition:
-        """The same workers under leading sides of 1, up to `order` dimensions (seed paper, section 3.1)."""
+        """The same workers under leading sides of 1, up to `order` dimensions [Hewett21, section 3.1]."""
         if order < self.order:
             raise ValueError(
                 f"order: a partition of order {self.order} is not promoted to {order}, which is less"

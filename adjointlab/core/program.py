@@ -1,5 +1,5 @@
-"""Programs: sequences of the four linear generators on regions of all workers' memory (seed paper, section
-2.1).
+"""Programs: sequences of the four linear generators on regions of all workers' memory [Hewett21, section
+2.1].
 
 A program's adjoint is the reversed sequence of its generators' adjoints: mechanical, so right by construction
 for the Euclidean pairing of all memory.

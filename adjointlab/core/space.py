@@ -67,7 +67,7 @@ class Tensor:
     """One distributed tensor: a layout, an element type, and a local type for each dimension of its
     partition.
 
-    `types` defaults to varying everywhere, the seed paper's view. Its entries may be strings. `name` names
+    `types` defaults to varying everywhere, [Hewett21]'s view. Its entries may be strings. `name` names
     the buffers of a specification; it does not matter for equality.
 
     Raises `ValueError` for another number of types than the partition has dimensions, and for a type other

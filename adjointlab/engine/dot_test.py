@@ -20,7 +20,7 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
     """Collective over ``operator.comm``: check <Fx, y> = <x, F*y> on this instance (the dot test).
 
     Returns the verdict, the same on every rank, with the figures of the test: the miss probability of its exact
-    form, the error of its floating form (seed paper, eq. 26). The exact form needs coefficients that leave integers
+    form, the error of its floating form [Hewett21, eq. 26]. The exact form needs coefficients that leave integers
     exact, and a gain that is declared, specified, or probed on an operator of at most 64 dimensions; where there is none,
     an operator of at most 256 dimensions is compared entry by entry too. `str(verdict)` says which it was. Raises `AssertionError` with the verdict's text, naming
     the wrong entry where the operator is small, if the adjoint is wrong.

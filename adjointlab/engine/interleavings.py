@@ -11,7 +11,7 @@ from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import Seen, check_named, judge, spaces_of
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.world import Heard, Run, Runner
+from adjointlab.worlds.world import Matched, Run, Runner
 
 __all__ = ["DEPENDS", "judge_all", "narrowed"]
 
@@ -106,14 +106,14 @@ def _difference(one: Mapping[str, Settled], other: Mapping[str, Settled]) -> tup
 
 
 def _dependent(case: Case, runs: Sequence[Run], one: int, other: int, *lines: tuple[str, str]) -> Verdict:
-    because = _first_choice(runs[one].heard, runs[other].heard)
+    because = _first_choice(runs[one].matched, runs[other].matched)
     return Verdict(Status.INCOHERENT, DEPENDS, DEPENDS, (*lines, *(("because", text) for text in because)))
 
 
-def _first_choice(one: Sequence[Heard], other: Sequence[Heard]) -> list[str]:
+def _first_choice(one: Sequence[Matched], other: Sequence[Matched]) -> list[str]:
     """The first call of a rank that was answered by one message in one run and by another in the other."""
-    for rank in sorted({heard.rank for heard in (*one, *other)}):
-        mine, yours = ([heard for heard in each if heard.rank == rank] for each in (one, other))
+    for rank in sorted({matched.rank for matched in (*one, *other)}):
+        mine, yours = ([matched for matched in each if matched.rank == rank] for each in (one, other))
         for number, (first, second) in enumerate(zip(mine, yours, strict=False), 1):
             if str(first) != str(second):
                 return [

@@ -18,12 +18,12 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.drawing import cases
 from adjointlab.engine.interleavings import DEPENDS, judge_all, narrowed
 from adjointlab.engine.run_case import TWIN, WITNESS, body, check_named, is_inapplicable, judge, spaces_of
-from adjointlab.engine.simulate_first import Rehearsals, is_hang, rehearsals
+from adjointlab.engine.simulate_first import SimulateFirst, is_hang, simulate_first
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import Run, Runner, World
 
-__all__ = ["Budget", "Memory", "Report", "investigate", "nothing_known", "run_case"]
+__all__ = ["Budget", "KnownRuns", "Report", "investigate", "nothing_known", "run_case"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ _TIMES: Final = 10
 """How often a wrong result must be seen again before it is taken for one that does not change."""
 
 
-class Memory(Protocol):
+class KnownRuns(Protocol):
     """What is known of a case that must not be run again, because it has ended a job at least `times` times."""
 
     def __call__(self, case: Case, times: int = 1) -> Run | None: ...
@@ -95,14 +95,14 @@ class _Search:
     subject: Subject
     shrinking: float
     tick: Callable[[int], None]
-    memory: Memory = nothing_known
-    rehearsals: Rehearsals | None = None  # where a hang is made smaller, if it shows there
-    is_spent: Callable[[], bool] = lambda: False
+    memory: KnownRuns = nothing_known
+    simulate_first: SimulateFirst | None = None  # where a hang is made smaller, if it shows there
+    is_exhausted: Callable[[], bool] = lambda: False
     passed: int = 0  # so many cases are known not to fail
     rejected: set[int] = field(
         default_factory=set
     )  # the numbers of those that the check has nothing to say about
-    is_rehearsing: bool = False
+    is_simulated_first: bool = False
     tried: int = 0
     first_ranks: int = 0
     deadline: float | None = None
@@ -132,18 +132,18 @@ class _Search:
 
     def has_time(self) -> bool:
         """Whether a failure may still be looked into."""
-        return self.deadline is None or (time.monotonic() <= self.deadline and not self.is_spent())
+        return self.deadline is None or (time.monotonic() <= self.deadline and not self.is_exhausted())
 
     def failed(self, case: Case, verdict: Verdict, spaces: Spaces | None) -> tuple[Verdict, Spaces | None]:
         """Put a failure down; as what it is taken for from now on."""
         if self.deadline is None:
             self.deadline = time.monotonic() + self.shrinking
             self.first_ranks = case.ranks
-            if self.rehearsals is not None and is_hang(verdict):
-                rehearsed = self._rehearsed(case)
-                if rehearsed is not None and is_hang(rehearsed[0]):
-                    self.is_rehearsing = True
-                    verdict, spaces = rehearsed
+            if self.simulate_first is not None and is_hang(verdict):
+                simulated = self._simulated(case)
+                if simulated is not None and is_hang(simulated[0]):
+                    self.is_simulated_first = True
+                    verdict, spaces = simulated
             self.kind = verdict.kind
         self.verdicts[case.key()] = (verdict, spaces)
         return verdict, spaces
@@ -158,23 +158,23 @@ class _Search:
             left,
             self.tick,
             self.memory,
-            is_spent=self.is_spent,
+            is_exhausted=self.is_exhausted,
             passed=passed,
             rejected=self.rejected,
         )
 
-    def _rehearsed(self, case: Case) -> tuple[Verdict, Spaces | None] | None:
-        assert self.rehearsals is not None
+    def _simulated(self, case: Case) -> tuple[Verdict, Spaces | None] | None:
+        assert self.simulate_first is not None
         outcome = None
-        for under, run in self.rehearsals(case):
+        for under, run in self.simulate_first(case):
             outcome = None if is_inapplicable(run) else (judge(under, run), spaces_of(run))
             if outcome is not None and is_hang(outcome[0]) and self.kind in ("", outcome[0].kind):
                 break
         return outcome
 
     def _judged(self, case: Case) -> tuple[Verdict, Spaces | None] | None:
-        if self.is_rehearsing:
-            return self._rehearsed(case)
+        if self.is_simulated_first:
+            return self._simulated(case)
         outcome = run_case(self.run, case)
         if outcome is None:
             return None
@@ -227,7 +227,7 @@ def investigate(
     budget: Budget | None = None,
     tick: Callable[[int], None] = lambda tried: None,
     record: Callable[[Case, int, str], None] | None = None,
-    memory: Memory = nothing_known,
+    memory: KnownRuns = nothing_known,
 ) -> Report:
     """Collective over the world: draw cases, judge each, shrink the first failure and name the wrong entry.
 
@@ -251,7 +251,7 @@ def _conduct(
     budget: Budget,
     tick: Callable[[int], None],
     record: Callable[[Case, int, str], None] | None,
-    memory: Memory,
+    memory: KnownRuns,
 ) -> Report:
     started = time.monotonic()
     seed = secrets.randbits(32) if budget.seed is None else budget.seed
@@ -277,11 +277,11 @@ def _conduct(
     ranks = min(world.ranks, budget.ranks or world.ranks)
     schedules = budget.schedules if world.name == "simulated" else 1
     if world.name == "mpi":
-        search.rehearsals = rehearsals(subject, world.watchdog)
-        search.is_spent = lambda: world.is_spent
+        search.simulate_first = simulate_first(subject, world.watchdog)
+        search.is_exhausted = lambda: world.is_exhausted
     failure = _hypothesis(search, subject, check, ranks, budget.cases, seed, schedules)
     confirmed = None
-    if search.is_rehearsing and isinstance(failure, _Failing):
+    if search.is_simulated_first and isinstance(failure, _Failing):
         seen = run_case(again, failure.case)
         if seen is not None and is_hang(seen[0]):
             told = ("made smaller", "with simulated ranks, and seen again under MPI")

@@ -15,20 +15,20 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.run_case import WITNESS, body, check_named
-from adjointlab.engine.search import Budget, Memory, Report, investigate, nothing_known, run_case
+from adjointlab.engine.search import Budget, KnownRuns, Report, investigate, nothing_known, run_case
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.store.job_log import Done, supervised, work_of
 from adjointlab.store.reproducer import Written, stored, write, write_case
-from adjointlab.store.running_case import NAME, Progress, Recorder, Running, ending, recording
-from adjointlab.store.watchdog_report import last_words
+from adjointlab.store.running_case import NAME, Progress, Running, RunningCaseFile, ending, recording
+from adjointlab.store.watchdog_report import overdue_report
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import Exhausted, Run, Runner, World
 
-__all__ = ["Attempt", "attempt", "kept", "replay", "replay_corpus"]
+__all__ = ["CheckResult", "kept", "replay", "replay_corpus", "run_check"]
 
 
 @dataclass(frozen=True)
-class Attempt:
+class CheckResult:
     """What came of one check of one subject, and where its failure is stored."""
 
     found: Found
@@ -48,40 +48,40 @@ class Attempt:
         return bool(self.known) and self.status is not Status.COHERENT
 
     @property
-    def is_mended(self) -> bool:
+    def unexpectedly_passes(self) -> bool:
         """Whether it does not fail any more as a list says that it does."""
         return bool(self.known) and self.status is Status.COHERENT
 
 
-def attempt(
+def run_check(
     world: World,
     found: Found,
     check: str,
     budget: Budget,
     folder: Path,
     tick: Callable[[int], None] = lambda tried: None,
-) -> Attempt:
+) -> CheckResult:
     """Collective: investigate, and store the failure if there is one. The same on every rank.
 
-    A job that is started again knows from its ledger what ended those before it.
+    A job that is started again knows from its job_log what ended those before it.
 
     Raises :class:`SubjectError` for a subject that is incomplete.
     """
-    ledger, work = supervised(), work_of(found.subject.location, check)
+    job_log, work = supervised(), work_of(found.subject.location, check)
     seed = budget.seed
     if seed is None:
-        seed = world.share(secrets.randbits(32) if ledger is None else ledger.seed_of(work))
+        seed = world.share(secrets.randbits(32) if job_log is None else job_log.seed_of(work))
     budget = replace(budget, seed=seed)
-    if ledger is not None:
+    if job_log is not None:
         # The leader looks, for it alone writes there.
-        done: Done | None = world.share(ledger.outcome(work) if world.is_leader else None)
+        done: Done | None = world.share(job_log.outcome(work) if world.is_leader else None)
         if done is not None:
-            return Attempt(found, done.report, done.written, done.unwritten)
-        if (death := ledger.death_without_case(work)) is not None:
-            return Attempt(
+            return CheckResult(found, done.report, done.written, done.unwritten)
+        if (death := job_log.death_without_case(work)) is not None:
+            return CheckResult(
                 found, Report(found.subject.name, check, world.name, death.verdict(), 0, seed, 0.0)
             )
-        budget = replace(budget, shrinking=ledger.shrinking(work))
+        budget = replace(budget, shrinking=job_log.shrinking(work))
     try:
         with _at_work(world, found, check, seed, folder) as (recorder, memory):
             record = None if recorder is None else recorder.record
@@ -92,9 +92,9 @@ def attempt(
         # On all ranks alike: the leader's exception travels.
         report = _unfinished(world, found.subject, check, seed, error)
     written, unwritten = _store(world, report, found, folder)
-    if ledger is not None and world.is_leader:
-        ledger.finish(Done(work, report, written, unwritten))
-    return Attempt(found, report, written, unwritten)
+    if job_log is not None and world.is_leader:
+        job_log.finish(Done(work, report, written, unwritten))
+    return CheckResult(found, report, written, unwritten)
 
 
 def replay(world: World, subject: Subject, case: Case) -> Report:
@@ -107,19 +107,19 @@ def replay(world: World, subject: Subject, case: Case) -> Report:
         return world.lead(body(subject), conduct)
 
 
-def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Attempt | None:
+def replay_corpus(world: World, found: Found, check: str, folder: Path) -> CheckResult | None:
     """Collective: replay the cases that `folder` holds of the subject and check; the first that still fails.
 
     Cases on more ranks than the world has are passed over, and those that were found under this very supervision: they
     are still being made smaller.
     """
-    ledger = supervised()
-    if ledger is not None and ledger.death_without_case(work_of(found.subject.location, check)) is not None:
+    job_log = supervised()
+    if job_log is not None and job_log.death_without_case(work_of(found.subject.location, check)) is not None:
         return None
 
     def conduct(run: Runner) -> tuple[Path, Report] | None:
         for path, case in stored(folder, found.subject, check):
-            if case.ranks > world.ranks or (ledger is not None and ledger.is_younger(path)):
+            if case.ranks > world.ranks or (job_log is not None and job_log.is_younger(path)):
                 continue
             report = _again(world, _watched(run, recorder, memory), found.subject, case)
             if report.status is not Status.COHERENT:
@@ -131,18 +131,18 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Attem
     if failing is None:
         return None
     path, report = failing
-    return Attempt(found, report, Written(path, path.with_suffix(".py")), replayed=path)
+    return CheckResult(found, report, Written(path, path.with_suffix(".py")), replayed=path)
 
 
 @contextmanager
 def _at_work(
     world: World, found: Found, check: str, seed: int, folder: Path
-) -> Iterator[tuple[Recorder | None, Memory]]:
+) -> Iterator[tuple[RunningCaseFile | None, KnownRuns]]:
     """The record of what is running, on the leader; and what is known of cases that must not be run again."""
-    ledger, location = supervised(), found.subject.location
+    job_log, location = supervised(), found.subject.location
     progress = Progress(found.reference, location, check, world.name, world.ranks, seed)
     try:
-        if world.share(world.is_spent):
+        if world.share(world.is_exhausted):
             raise Exhausted(
                 "too many communicators were left behind in cases that failed: start the job again"
             )
@@ -151,7 +151,7 @@ def _at_work(
     except Exhausted:
         # On all ranks alike. Whoever starts the job again finds this.
         if world.is_leader:
-            place = folder if ledger is None else ledger.folder
+            place = folder if job_log is None else job_log.folder
             ending(place / NAME, Running(progress, 0, "drawing", None, "communicators"))
         raise
 
@@ -159,9 +159,9 @@ def _at_work(
 @contextmanager
 def _on_record(
     world: World, found: Found, progress: Progress, folder: Path
-) -> Iterator[tuple[Recorder | None, Memory]]:
-    ledger, location, check = supervised(), found.subject.location, progress.check
-    if ledger is None:
+) -> Iterator[tuple[RunningCaseFile | None, KnownRuns]]:
+    job_log, location, check = supervised(), found.subject.location, progress.check
+    if job_log is None:
         with (
             recording(folder, progress, is_leader=world.is_leader) as recorder,
             _mourned(world, found, progress, folder, folder / NAME if recorder is None else recorder.path),
@@ -172,12 +172,12 @@ def _on_record(
         return
     work = work_of(location, check)
     with (
-        ledger.at(work, folder, is_leader=world.is_leader),
-        recording(ledger.folder, progress, is_leader=world.is_leader) as recorder,
+        job_log.at(work, folder, is_leader=world.is_leader),
+        recording(job_log.folder, progress, is_leader=world.is_leader) as recorder,
         # The supervisor makes it smaller first, and then puts it where it belongs.
-        _mourned(world, found, progress, ledger.folder / "late", ledger.folder / NAME),
+        _mourned(world, found, progress, job_log.folder / "late", job_log.folder / NAME),
     ):
-        yield recorder, ledger.memory(work)
+        yield recorder, job_log.memory(work)
 
 
 def _keep(left: Running, folder: Path, world: World) -> None:
@@ -198,14 +198,14 @@ def _keep(left: Running, folder: Path, world: World) -> None:
 @contextmanager
 def _mourned(world: World, found: Found, progress: Progress, folder: Path, record: Path) -> Iterator[None]:
     """What the watchdog of this process does should it have to end the job."""
-    world.watchdog.last_words = last_words(found, progress, folder, record)
+    world.watchdog.overdue_report = overdue_report(found, progress, folder, record)
     try:
         yield
     finally:
-        world.watchdog.last_words = None
+        world.watchdog.overdue_report = None
 
 
-def _watched(run: Runner, recorder: Recorder | None, memory: Memory) -> Runner:
+def _watched(run: Runner, recorder: RunningCaseFile | None, memory: KnownRuns) -> Runner:
     """`run`, which is told on disk what it is about to replay, unless that is known."""
 
     def watched(payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
@@ -218,7 +218,7 @@ def _watched(run: Runner, recorder: Recorder | None, memory: Memory) -> Runner:
     return watched
 
 
-def kept(found: Found, report: Report, folder: Path) -> Attempt:
+def kept(found: Found, report: Report, folder: Path) -> CheckResult:
     """What came of a run that had no other ranks, its failure stored in `folder`."""
     written, problem = None, ""
     if report.case is not None:
@@ -226,7 +226,7 @@ def kept(found: Found, report: Report, folder: Path) -> Attempt:
             written = write(report, found.subject, folder)
         except Exception as error:  # the verdict stands without its file
             problem = f"{type(error).__name__}: {error}"
-    return Attempt(found, report, written, problem)
+    return CheckResult(found, report, written, problem)
 
 
 def _again(world: World, run: Runner, subject: Subject, case: Case) -> Report:

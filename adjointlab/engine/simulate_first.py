@@ -18,12 +18,12 @@ from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
 from adjointlab.worlds.world import Run
 
-__all__ = ["Rehearsals", "is_hang", "rehearsals"]
+__all__ = ["SimulateFirst", "is_hang", "simulate_first"]
 
 _HANGS: Final = frozenset({"deadlock", "livelock", "blocked", "mismatched collective"})
 _SCHEDULES: Final = 4
 
-Rehearsals = Callable[[Case], Iterator[tuple[Case, Run]]]
+SimulateFirst = Callable[[Case], Iterator[tuple[Case, Run]]]
 
 
 def is_hang(verdict: Verdict) -> bool:
@@ -31,7 +31,7 @@ def is_hang(verdict: Verdict) -> bool:
     return verdict.kind in _HANGS and not any("was still at work" in text for _, text in verdict.lines)
 
 
-def rehearsals(subject: Subject, watchdog: Watchdog) -> Rehearsals:
+def simulate_first(subject: Subject, watchdog: Watchdog) -> SimulateFirst:
     """What makes the runs of a case in simulation: in turn under its own schedule and under a few others.
 
     What buffers a message, and for how long, is a choice there, on which a hang may depend.

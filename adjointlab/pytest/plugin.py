@@ -21,7 +21,7 @@ from adjointlab.worlds.launch import is_launched, launched_rank
 if TYPE_CHECKING:
     from adjointlab.engine.subject import Subject
     from adjointlab.pytest.ranks import Ranks
-    from adjointlab.store.job_log import Ledger
+    from adjointlab.store.job_log import JobLog
     from adjointlab.worlds.world import World
 
 __all__ = ["Profile"]
@@ -128,11 +128,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # Tests' output is captured, but not that of this one; what the watchdog prints is not to be lost with it.
     stderr = config.stash[_stderr_key] = os.dup(2)
     config.add_cleanup(lambda: os.close(stderr))
-    ledger = _ledger(config)
-    if ledger is not None:
+    job_log = _job_log(config)
+    if job_log is not None:
         from adjointlab.pytest.supervised import Supervised
 
-        config.pluginmanager.register(Supervised(ledger), "adjointlab-supervised")
+        config.pluginmanager.register(Supervised(job_log), "adjointlab-supervised")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -199,7 +199,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
     def examine(subject: Subject, check: str) -> None:
         from adjointlab.engine.discovery import found_as
         from adjointlab.engine.search import Budget
-        from adjointlab.engine.session import attempt, replay_corpus
+        from adjointlab.engine.session import replay_corpus, run_check
         from adjointlab.engine.subject import SubjectError
         from adjointlab.report import failure_text
         from adjointlab.store.running_case import EXHAUSTED
@@ -211,7 +211,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         )
         try:
             failing = replay_corpus(world, found, check, profile.folder)
-            text = failure_text(failing or attempt(world, found, check, budget, profile.folder))
+            text = failure_text(failing or run_check(world, found, check, budget, profile.folder))
         except SubjectError as error:
             text = str(error)
         except Exhausted as problem:
@@ -236,8 +236,8 @@ def _profile(config: pytest.Config) -> Profile:
         raise pytest.UsageError(
             "--adjointlab-world=mpi: start the tests with mpiexec, as in mpiexec -n 4 pytest"
         )
-    if not seed and (ledger := _ledger(config)) is not None:
-        seed = str(ledger.session_seed)
+    if not seed and (job_log := _job_log(config)) is not None:
+        seed = str(job_log.session_seed)
     return Profile(
         # Continuous integration draws fewer, but fresh ones each time: it runs often.
         cases=_number("cases", value("cases") or ("50" if os.environ.get("CI") else "100"), least=1),
@@ -252,7 +252,7 @@ def _profile(config: pytest.Config) -> Profile:
     )
 
 
-def _ledger(config: pytest.Config) -> Ledger | None:
+def _job_log(config: pytest.Config) -> JobLog | None:
     """What is known from earlier jobs, if this one is supervised; the workers of pytest-xdist look after themselves."""
     if "ADJOINTLAB_SUPERVISED" not in os.environ or _is_distributed(config) or hasattr(config, "workerinput"):
         return None

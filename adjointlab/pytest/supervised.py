@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from adjointlab.store import json_lines as journal
-from adjointlab.store.job_log import Death, Ledger, work_of
-from adjointlab.supervisor.exit_hooks import enrol
+from adjointlab.store.job_log import Death, JobLog, work_of
+from adjointlab.supervisor.exit_hooks import install_exit_hooks
 from adjointlab.worlds.launch import launched_rank
 
 __all__ = ["Supervised"]
@@ -26,9 +26,9 @@ __all__ = ["Supervised"]
 class Supervised:
     """This rank's side of a supervised session; a pytest plugin."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._path = ledger.folder / f"rank-{launched_rank()}.tests"
+    def __init__(self, job_log: JobLog) -> None:
+        self._job_log = job_log
+        self._path = job_log.folder / f"rank-{launched_rank()}.tests"
         self._known: dict[str, list[dict[str, Any]]] = {}
         self._deaths: dict[str, Death] = {}
         self._running = ""
@@ -38,8 +38,8 @@ class Supervised:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self) -> None:
         """Leave word, after pytest's own fault handler is in place; and read what the jobs before have left."""
-        enrol(self._ledger.folder)
-        done = set(json.loads((self._ledger.folder / "tests.json").read_text(encoding="utf-8")))
+        install_exit_hooks(self._job_log.folder)
+        done = set(json.loads((self._job_log.folder / "tests.json").read_text(encoding="utf-8")))
         reports: list[dict[str, Any]] = []
         for line in journal.lines(self._path):
             if "start" in line:
@@ -48,7 +48,7 @@ class Supervised:
                 reports.append(line["report"])
             elif line["finish"] in done:
                 self._known[line["finish"]] = reports
-        self._deaths = {death.test: death for death in self._ledger.deaths if death.test}
+        self._deaths = {death.test: death for death in self._job_log.deaths if death.test}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:

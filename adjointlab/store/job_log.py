@@ -35,10 +35,10 @@ from adjointlab.store import json_lines as journal
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.world import Dead, Finding, Run
 
-__all__ = ["ENROLLED", "VARIABLE", "Death", "Done", "Ledger", "Memory", "key_of", "supervised", "work_of"]
+__all__ = ["HOOKED", "VARIABLE", "Death", "Done", "JobLog", "KnownRuns", "key_of", "supervised", "work_of"]
 
 VARIABLE: Final = "ADJOINTLAB_SUPERVISED"
-ENROLLED: Final = "ADJOINTLAB_ENROLLED"
+HOOKED: Final = "ADJOINTLAB_HOOKED"
 """The process of the job, which its own children inherit, and so know that they are none."""
 
 
@@ -80,7 +80,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class JobLog:
     """The folder of a supervised job."""
 
     folder: Path
@@ -114,12 +114,12 @@ class Ledger:
         """Whether the same case has ended a job before."""
         return any(known.case == death.case for known in self.deaths)
 
-    def bury(self, death: Death) -> None:
+    def record_death(self, death: Death) -> None:
         """Add a death, and what it interrupted."""
         journal.append(self.folder / "deaths.jsonl", dataclasses.asdict(death))
 
     def clear(self) -> None:
-        """Remove what says where the job was: it is buried."""
+        """Remove what says where the job was: it is recorded."""
         for path in (self.folder / "work.json", *self.folder.glob("running*.json")):
             path.unlink(missing_ok=True)
 
@@ -158,9 +158,9 @@ class Ledger:
         except OSError:
             return False
 
-    def memory(self, work: str) -> Memory:
+    def memory(self, work: str) -> KnownRuns:
         """What is known of the cases of `work`."""
-        return Memory(tuple(death for death in self.deaths if death.work == work and death.case))
+        return KnownRuns(tuple(death for death in self.deaths if death.work == work and death.case))
 
     def death_without_case(self, work: str) -> Death | None:
         """A death at `work`, but at none of its cases."""
@@ -188,7 +188,7 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class Memory:
+class KnownRuns:
     """The cases that have ended a job."""
 
     deaths: tuple[Death, ...] = ()
@@ -204,12 +204,12 @@ class Memory:
         return seen[-1].run(case.ranks)
 
 
-def supervised(environment: Mapping[str, str] = os.environ) -> Ledger | None:
-    """The ledger of this job, if it has one. What a process of the job starts itself is not of the job."""
+def supervised(environment: Mapping[str, str] = os.environ) -> JobLog | None:
+    """The job_log of this job, if it has one. What a process of the job starts itself is not of the job."""
     folder = environment.get(VARIABLE)
-    if not folder or environment.get(ENROLLED, str(os.getpid())) != str(os.getpid()):
+    if not folder or environment.get(HOOKED, str(os.getpid())) != str(os.getpid()):
         return None
-    return Ledger(Path(folder))
+    return JobLog(Path(folder))
 
 
 def key_of(case: Case) -> str:

@@ -24,8 +24,8 @@ __all__ = [
     "EXHAUSTED",
     "NAME",
     "Progress",
-    "Recorder",
     "Running",
+    "RunningCaseFile",
     "ending",
     "read",
     "read_file",
@@ -87,7 +87,7 @@ class Running:
     reproducer: str = ""
 
 
-class Recorder:
+class RunningCaseFile:
     """Keeps the record of one piece of work in `folder`. On one rank only.
 
     Where another live process keeps one there, this one's is ``running-<process number>.json``. The record that a process
@@ -134,9 +134,9 @@ class Recorder:
 
 
 @contextmanager
-def recording(folder: Path, progress: Progress, *, is_leader: bool) -> Iterator[Recorder | None]:
+def recording(folder: Path, progress: Progress, *, is_leader: bool) -> Iterator[RunningCaseFile | None]:
     """The recorder of a piece of work, on the leader, cleared at the end. Only a process that dies leaves its record."""
-    recorder = Recorder(folder, progress) if is_leader else None
+    recorder = RunningCaseFile(folder, progress) if is_leader else None
     try:
         yield recorder
     finally:

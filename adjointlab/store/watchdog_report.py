@@ -12,12 +12,12 @@ from adjointlab.engine.run_case import NO_RETURN
 from adjointlab.engine.search import Report
 from adjointlab.store.reproducer import write
 from adjointlab.store.running_case import Progress, Running, ending, read_file
-from adjointlab.worlds.watchdog import LastWords
+from adjointlab.worlds.watchdog import OverdueReport
 
-__all__ = ["last_words"]
+__all__ = ["overdue_report"]
 
 
-def last_words(found: Found, progress: Progress, folder: Path, record: Path) -> LastWords:
+def overdue_report(found: Found, progress: Progress, folder: Path, record: Path) -> OverdueReport:
     """Stores the case in `folder`, and says in the `record` of what is running why the job ends. Any rank can do so."""
 
     def store(payload: Any, late: str, stack: str) -> str:

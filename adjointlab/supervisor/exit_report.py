@@ -10,7 +10,7 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Obituary", "obituary", "stack_of"]
+__all__ = ["ExitReport", "exit_report", "stack_of"]
 
 _OWN: Final = str(Path(__file__).parents[1]) + "/"
 """The lab's frames, which are not where a rank died."""
@@ -38,7 +38,7 @@ _LIMIT: Final = 12
 
 
 @dataclass(frozen=True)
-class Obituary:
+class ExitReport:
     """The kind of an end, the same for all ranks; what became of which rank; what else explains it."""
 
     kind: str
@@ -47,9 +47,9 @@ class Obituary:
     signal: int = 0  # with which somebody outside has ended the job
 
 
-def obituary(
+def exit_report(
     folder: Path, ranks: int, said: str, code: int | None, *, stuck: str = "", simulated: bool = False
-) -> Obituary:
+) -> ExitReport:
     """What the ranks have left in `folder`, what the launcher `said` and the `code` it ended with, and what follows.
 
     `stuck` says that, and why, the job was ended from outside. Of `simulated` ranks there is one process for all.
@@ -60,34 +60,34 @@ def obituary(
     lines = [(label.removesuffix(" of rank 0"), text) for label, text in found.lines]
     if not stuck:
         lines = [*(("process", reason) for reason in found.ranks.values()), *lines]
-    return Obituary(found.kind.replace("a rank", "the process of the ranks"), {}, tuple(lines))
+    return ExitReport(found.kind.replace("a rank", "the process of the ranks"), {}, tuple(lines))
 
 
-def _of_ranks(folder: Path, ranks: int, said: str, code: int | None, stuck: str) -> Obituary:
+def _of_ranks(folder: Path, ranks: int, said: str, code: int | None, stuck: str) -> ExitReport:
     if stuck:
         stacks = [(rank, stack_of(_text(folder / f"rank-{rank}.stacks"))) for rank in range(ranks)]
         places = {rank: f"ended with the job, at {_place(stack)}" for rank, stack in stacks if stack}
         lines = [("because", stuck), *((f"stack of rank {rank}", stack) for rank, stack in stacks if stack)]
-        return Obituary("the job stopped moving", places, tuple(lines))
+        return ExitReport("the job stopped moving", places, tuple(lines))
     aborted = next(filter(None, (mark.search(said) for mark in _ABORTS)), None)
     if aborted is not None:
         told = f"called MPI_Abort({aborted['code']})"
-        return Obituary(f"a rank {told}", {int(aborted["rank"]): f"it {told}"})
+        return ExitReport(f"a rank {told}", {int(aborted["rank"]): f"it {told}"})
     ends = {rank: end for rank in range(ranks) if (end := _json(folder / f"rank-{rank}.ended")) is not None}
     irregular = sorted(
         (rank for rank, end in ends.items() if not end["regular"]), key=lambda rank: ends[rank]["at"]
     )
     if not irregular:
-        return Obituary(f"the launcher ended the job with exit code {code}", {}, _last_words(said))
+        return ExitReport(f"the launcher ended the job with exit code {code}", {}, _overdue_report(said))
     # The others may have been ended on its account.
     first = irregular[0]
     if -(status := ends[first]["status"]) in _FROM_OUTSIDE:
-        return Obituary("the job was ended from outside", {}, signal=-status)
+        return ExitReport("the job was ended from outside", {}, signal=-status)
     how = _how(ends[first]["status"], words := _text(folder / f"rank-{first}.words"))
     stack = stack_of(words) or stack_of(_text(folder / f"rank-{first}.stacks"))
     where = f" at {_place(stack)}" if stack else ""
     shown = ((f"stack of rank {first}", stack),) if stack else ()
-    return Obituary(f"a rank {how}", {first: f"it {how}{where}"}, shown)
+    return ExitReport(f"a rank {how}", {first: f"it {how}{where}"}, shown)
 
 
 def stack_of(text: str) -> str:
@@ -161,7 +161,7 @@ def _how(status: int, words: str) -> str:
     return f"{_SIGNALS.get(number, 'was ended by a signal')} ({number.name})"
 
 
-def _last_words(said: str) -> tuple[tuple[str, str], ...]:
+def _overdue_report(said: str) -> tuple[tuple[str, str], ...]:
     lines = [line for line in said.splitlines() if line.strip()]
     return (("last words", "\n".join(lines[-_LIMIT:])),) if lines else ()
 

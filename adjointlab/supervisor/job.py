@@ -131,14 +131,14 @@ class Job:
         """Until the job has ended, or has to be; then why it has to, if it does not move."""
         dying: float | None = None
         told = 0
-        moved, heard = time.monotonic(), self._traces()
+        moved, matched = time.monotonic(), self._traces()
         while process.poll() is None:
-            if self._pump(pipes, _TICK) and not self._is_enrolled():
+            if self._pump(pipes, _TICK) and not self._is_hooked():
                 moved = time.monotonic()
             self._output.look()
             now = time.monotonic()
-            if (traces := self._traces()) != heard:
-                moved, heard = now, traces
+            if (traces := self._traces()) != matched:
+                moved, matched = now, traces
             if signals.times > told:
                 told = signals.times
                 if told > 1:
@@ -170,16 +170,16 @@ class Job:
             self._pump(pipes, _TICK)
 
     def _ask_for_stacks(self, pipes: selectors.BaseSelector) -> None:
-        self._tell_ranks(STACKS, only_enrolled=True)
+        self._tell_ranks(STACKS, only_hooked=True)
         until = time.monotonic() + 0.5
         while time.monotonic() < until:
             self._pump(pipes, _TICK)
 
-    def _tell_ranks(self, number: int, *, only_enrolled: bool = False) -> None:
+    def _tell_ranks(self, number: int, *, only_hooked: bool = False) -> None:
         for rank in range(self._ranks):
             place = self._folder / f"rank-{rank}"
-            enrolled = place.with_suffix(".enrolled").exists()
-            if (only_enrolled and not enrolled) or place.with_suffix(".ended").exists():
+            hooked = place.with_suffix(".hooked").exists()
+            if (only_hooked and not hooked) or place.with_suffix(".ended").exists():
                 continue
             known = _json(place.with_suffix(".pid"))
             if known is not None and known["host"] == os.uname().nodename:
@@ -215,8 +215,8 @@ class Job:
         end = self._end(rank)
         return end is not None and not end["regular"]
 
-    def _is_enrolled(self) -> bool:
-        return any(self._folder.glob("rank-*.enrolled"))
+    def _is_hooked(self) -> bool:
+        return any(self._folder.glob("rank-*.hooked"))
 
     def _traces(self) -> dict[str, tuple[int, int]]:
         """What the files look like that a job writes to while it moves."""

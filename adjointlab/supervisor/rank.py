@@ -44,8 +44,8 @@ def main(folder: str, *command: str) -> NoReturn:
     _write(place + ".pid", {"pid": child, "host": os.uname().nodename})
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    enrolled, finished = os.path.exists(place + ".enrolled"), os.path.exists(place + ".finished")
-    regular = status >= 0 and (finished or not enrolled)
+    hooked, finished = os.path.exists(place + ".hooked"), os.path.exists(place + ".finished")
+    regular = status >= 0 and (finished or not hooked)
     _write(place + ".ended", {"status": status, "regular": regular, "at": time.time()})
     if finished and regular:
         # The supervisor has read the code. A launcher that saw it would end the ranks that are still at their last words.

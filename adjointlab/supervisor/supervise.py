@@ -1,6 +1,6 @@
-"""Start a job, bury it if it dies, start it again with what is known by then: until it has come to its end.
+"""Start a job, record_death it if it dies, start it again with what is known by then: until it has come to its end.
 
-Every death leaves the ledger with one more case, piece of work or test that is not run again, and each of them can end
+Every death leaves the job_log with one more case, piece of work or test that is not run again, and each of them can end
 a job twice at most. A failure is made smaller for a limited time, and what moves no more is ended. So this ends.
 """
 
@@ -18,9 +18,9 @@ from typing import Final
 
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.store import running_case as running
-from adjointlab.store.job_log import Death, Ledger, key_of, work_of
+from adjointlab.store.job_log import Death, JobLog, key_of, work_of
 from adjointlab.store.reproducer import write_case
-from adjointlab.supervisor.exit_report import Obituary, obituary
+from adjointlab.supervisor.exit_report import ExitReport, exit_report
 from adjointlab.supervisor.job import Ended, Job, Signals
 from adjointlab.supervisor.launcher import Launcher
 from adjointlab.supervisor.output import Output
@@ -64,26 +64,26 @@ def supervise(plan: Plan, tell: Callable[[str], None]) -> int:
     adopt_orphans()
     plan.folder.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix="run-", dir=plan.folder)).absolute()
-    ledger, tests, state = Ledger(place), Tests(place, plan.ranks), _State()
-    ledger.settle(plan.seed, plan.shrinking)
+    job_log, tests, state = JobLog(place), Tests(place, plan.ranks), _State()
+    job_log.settle(plan.seed, plan.shrinking)
     code = UNJUDGED
     try:
         with Signals() as signals:
-            code = _until_the_end(plan, ledger, tests, state, signals, tell)
+            code = _until_the_end(plan, job_log, tests, state, signals, tell)
     finally:
-        _keep_unfinished(ledger, tell)
+        _keep_unfinished(job_log, tell)
         _clear(place)
     return code
 
 
 def _until_the_end(
-    plan: Plan, ledger: Ledger, tests: Tests, state: _State, signals: Signals, tell: Callable[[str], None]
+    plan: Plan, job_log: JobLog, tests: Tests, state: _State, signals: Signals, tell: Callable[[str], None]
 ) -> int:
     while True:
         state.jobs += 1
         tests.settle()
-        output = Output(_held_until(ledger))
-        ended = Job(plan.command, plan.ranks, plan.launcher, ledger.folder, output).run(
+        output = Output(_held_until(job_log))
+        ended = Job(plan.command, plan.ranks, plan.launcher, job_log.folder, output).run(
             plan.patience, signals
         )
         if ended.leftover:
@@ -94,42 +94,42 @@ def _until_the_end(
                 tell(f"ended by {signal.Signals(signals.number).name}")
             return signals.code
         if ended.in_order and ended.code != running.EXHAUSTED:
-            return _code(ended, ledger, tests, state, tell)
-        if ended.in_order or _ended_itself(ledger) == "communicators":
-            standing = (len(ledger.done), len(ledger.deaths), tests.done, _cases_done(ledger))
+            return _code(ended, job_log, tests, state, tell)
+        if ended.in_order or _ended_itself(job_log) == "communicators":
+            standing = (len(job_log.done), len(job_log.deaths), tests.done, _cases_done(job_log))
             state.stalls = state.stalls + 1 if standing == state.standing else 0
             state.standing = standing
             if state.stalls >= _STALLS:
                 tell("the job asks to be started again and again without getting any further: giving up")
-                return _summary(UNJUDGED, ledger, state, tell)
-            ledger.clear()
+                return _summary(UNJUDGED, job_log, state, tell)
+            job_log.clear()
             tell("the job has used up what MPI has; it is started again, to go on where it was")
             continue
-        found = _obituary(plan, ledger, ended)
+        found = _exit_report(plan, job_log, ended)
         if found.signal:
             output.release()
             tell(f"{found.kind} ({signal.Signals(found.signal).name})")
             return 128 + found.signal
-        death = _death(found, ledger, tests, ended)
+        death = _death(found, job_log, tests, ended)
         name = death.work or death.test
         if not name:
             output.release()
             for line in _told(death):
                 tell(line)
             tell("it was at no case and no test that could be passed over: giving up")
-            return _summary(UNJUDGED, ledger, state, tell)
+            return _summary(UNJUDGED, job_log, state, tell)
         same = [
             one
-            for one in ledger.deaths
+            for one in job_log.deaths
             if (one.case, one.work, one.test) == (death.case, death.work, death.test)
         ]
         if len(same) >= (_TIMES if death.case else 1):
             output.release()
             tell(f"{name}: it ends the job again, although it should not have been run: giving up")
-            return _summary(UNJUDGED, ledger, state, tell)
-        first = not any((one.work or one.test) == name for one in ledger.deaths)
-        ledger.bury(death)
-        ledger.clear()
+            return _summary(UNJUDGED, job_log, state, tell)
+        first = not any((one.work or one.test) == name for one in job_log.deaths)
+        job_log.record_death(death)
+        job_log.clear()
         if first:
             output.release()
             for line in _told(death):
@@ -138,59 +138,61 @@ def _until_the_end(
             tell(f"  all its processes are ended; the job is started again, {what}")
 
 
-def _obituary(plan: Plan, ledger: Ledger, ended: Ended) -> Obituary:
+def _exit_report(plan: Plan, job_log: JobLog, ended: Ended) -> ExitReport:
     simulated = plan.launcher is None
-    return obituary(ledger.folder, plan.ranks, ended.said, ended.code, stuck=ended.stuck, simulated=simulated)
+    return exit_report(
+        job_log.folder, plan.ranks, ended.said, ended.code, stuck=ended.stuck, simulated=simulated
+    )
 
 
-def _death(found: Obituary, ledger: Ledger, tests: Tests, ended: Ended) -> Death:
+def _death(found: ExitReport, job_log: JobLog, tests: Tests, ended: Ended) -> Death:
     """What the job died of, and at what."""
     death = Death(found.kind, found.lines, found.ranks, at=time.time(), certain=bool(ended.stuck))
-    record = running.read(ledger.folder)
+    record = running.read(job_log.folder)
     if record is None or record.case is None:
-        work, _ = ledger.work
+        work, _ = job_log.work
         return replace(death, work=work) if work else replace(death, test=tests.interrupted(found.ranks))
     progress = record.progress
     death = replace(death, case=key_of(record.case), work=work_of(progress.location, progress.check))
     if record.ended == "watchdog":
         lines = _lines_of(Path(record.reproducer)) or death.lines
         death = replace(death, kind=record.kind or death.kind, lines=lines, ranks={}, certain=True)
-    if not ledger.is_known(death):
-        number = len(ledger.deaths)
+    if not job_log.is_known(death):
+        number = len(job_log.deaths)
         verdict = Verdict(Status.UNJUDGED, death.kind, death.kind, death.verdict().lines)
         path = write_case(
-            record.case, progress.location, progress.world, verdict, ledger.folder / f"death-{number}"
+            record.case, progress.location, progress.world, verdict, job_log.folder / f"death-{number}"
         )
-        death = replace(death, reproducer=str(path), folder=str(ledger.work[1] or ""))
+        death = replace(death, reproducer=str(path), folder=str(job_log.work[1] or ""))
     return death
 
 
-def _code(ended: Ended, ledger: Ledger, tests: Tests, state: _State, tell: Callable[[str], None]) -> int:
+def _code(ended: Ended, job_log: JobLog, tests: Tests, state: _State, tell: Callable[[str], None]) -> int:
     """The exit code of a job that has come to its end: its own, but for tests that only deaths have made fail."""
     code = ended.code if ended.code is not None else UNJUDGED
-    deaths = ledger.deaths
+    deaths = job_log.deaths
     if not deaths:
         return code
     if code == 1 and tests.any():
-        died = {death.work for death in deaths if _is_unjudged(ledger, death.work)}
+        died = {death.work for death in deaths if _is_unjudged(job_log, death.work)}
         code = UNJUDGED if tests.failed <= tests.of(died) | {death.test for death in deaths} else 1
-    return _summary(code, ledger, state, tell)
+    return _summary(code, job_log, state, tell)
 
 
-def _is_unjudged(ledger: Ledger, work: str) -> bool:
+def _is_unjudged(job_log: JobLog, work: str) -> bool:
     """Whether nothing else has come of it: a wrong result may have been found beside a death."""
-    done = ledger.outcome(work)
+    done = job_log.outcome(work)
     return done is None or done.report.status is Status.UNJUDGED
 
 
-def _summary(code: int, ledger: Ledger, state: _State, tell: Callable[[str], None]) -> int:
-    deaths = ledger.deaths
+def _summary(code: int, job_log: JobLog, state: _State, tell: Callable[[str], None]) -> int:
+    deaths = job_log.deaths
     early = f", {len(deaths)} of which ended before {'its' if len(deaths) == 1 else 'their'} time"
     tell(f"{_count(state.jobs, 'job')}{early if deaths else ''}; exit code {code}")
     for name in dict.fromkeys(death.work or death.test for death in deaths):
         mine = [death for death in deaths if (death.work or death.test) == name]
         tell(f"  {name}: {mine[-1].kind}")
-        done = ledger.outcome(name)
+        done = job_log.outcome(name)
         if done is not None and done.report.case is not None:
             count = done.report.case.ranks
             where = f", {done.written.json}" if done.written else ""
@@ -211,28 +213,28 @@ def _told(death: Death) -> list[str]:
     return lines
 
 
-def _held_until(ledger: Ledger) -> Callable[[], bool] | None:
+def _held_until(job_log: JobLog) -> Callable[[], bool] | None:
     """When a job that is started again has something new to say: when it is done with what ended the one before."""
-    deaths = ledger.deaths
+    deaths = job_log.deaths
     if not deaths or not (name := deaths[-1].work):
         return None
-    return lambda: ledger.outcome(name) is not None
+    return lambda: job_log.outcome(name) is not None
 
 
-def _ended_itself(ledger: Ledger) -> str:
-    record = running.read(ledger.folder)
+def _ended_itself(job_log: JobLog) -> str:
+    record = running.read(job_log.folder)
     return "" if record is None else record.ended
 
 
-def _cases_done(ledger: Ledger) -> int:
-    record = running.read(ledger.folder)
+def _cases_done(job_log: JobLog) -> int:
+    record = running.read(job_log.folder)
     return 0 if record is None else record.done
 
 
-def _keep_unfinished(ledger: Ledger, tell: Callable[[str], None]) -> None:
+def _keep_unfinished(job_log: JobLog, tell: Callable[[str], None]) -> None:
     """The cases of deaths that no job has lived to store, in the folder of failures."""
-    for death in ledger.deaths:
-        if death.reproducer and death.folder and ledger.outcome(death.work) is None:
+    for death in job_log.deaths:
+        if death.reproducer and death.folder and job_log.outcome(death.work) is None:
             source = Path(death.reproducer)
             target = Path(death.folder) / source.name
             if not target.exists():

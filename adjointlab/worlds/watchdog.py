@@ -24,7 +24,15 @@ from typing import Any, Final
 
 from adjointlab.worlds.call_sites import is_lab, is_ours, user_frame
 
-__all__ = ["EXIT_CODE", "Hound", "LastWords", "Overdue", "Watchdog", "place_of_thread", "too_late"]
+__all__ = [
+    "EXIT_CODE",
+    "Overdue",
+    "OverdueReport",
+    "RaisingWatchdog",
+    "Watchdog",
+    "place_of_thread",
+    "too_late",
+]
 
 EXIT_CODE: Final = 3
 
@@ -33,7 +41,7 @@ _SIMULATED_PATIENCE: Final = 10.0
 _SHORT: Final = 5.0
 _SIGNAL: Final = signal.SIGUSR2
 
-LastWords = Callable[[Any, str, str], str]
+OverdueReport = Callable[[Any, str, str], str]
 """Puts the payload of a run on disk as a failure, with who was late and where, and the stack; what is to be printed."""
 
 
@@ -45,12 +53,12 @@ class Overdue(Exception):
 class Watchdog:
     """How long a run may take, and what is done when it does not end.
 
-    `limit` in seconds; by default three times the patience in force. `last_words` is set while there is work.
+    `limit` in seconds; by default three times the patience in force. `overdue_report` is set while there is work.
     """
 
     limit: float | None = None
     stderr: int = 2  # the file descriptor for the stacks; not captured by whoever captures output
-    last_words: LastWords | None = None
+    overdue_report: OverdueReport | None = None
     has_barked: bool = False
 
     def seconds(self, patience: float) -> float:
@@ -85,10 +93,10 @@ class Watchdog:
         self.show_stacks(
             f"{who} has not come back within {limit:g} s, at {place}; the stacks of its threads:"
         )
-        if self.last_words is not None:
+        if self.overdue_report is not None:
             try:
                 late = f"{who} did not come back within {limit:g} s, at {place}"
-                self.say(f"\n{self.last_words(payload, late, stack_of_thread(thread))}\n")
+                self.say(f"\n{self.overdue_report(payload, late, stack_of_thread(thread))}\n")
             except Exception as problem:
                 self.say(f"\nadjointlab: the case could not be stored: {type(problem).__name__}: {problem}\n")
 
@@ -118,7 +126,7 @@ def too_late(limit: float, place: str) -> Overdue:
     return Overdue(f"did not come back within {limit:g} s, at {place}")
 
 
-class Hound:
+class RaisingWatchdog:
     """The thread that watches the main thread of one process of MPI."""
 
     def __init__(

@@ -20,7 +20,7 @@ __all__ = [
     "Dead",
     "Exhausted",
     "Finding",
-    "Heard",
+    "Matched",
     "Outcome",
     "PeerFailed",
     "Raised",
@@ -129,7 +129,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Heard:
+class Matched:
     """What came of a call that several messages (or requests) could have answered."""
 
     rank: int
@@ -144,13 +144,13 @@ class Heard:
 class Run:
     """One execution of a body: an outcome for each rank, and what the world found.
 
-    `heard` is what its ranks heard by calls that left it open, in the order of time, and `decisions` the record of its
+    `matched` is what its ranks matched by calls that left it open, in the order of time, and `decisions` the record of its
     schedule; both empty where the world does not say, or did not choose.
     """
 
     outcomes: tuple[Outcome, ...]
     findings: tuple[Finding, ...] = ()
-    heard: tuple[Heard, ...] = field(default=(), compare=False, repr=False)
+    matched: tuple[Matched, ...] = field(default=(), compare=False, repr=False)
     decisions: str = field(default="", compare=False, repr=False)
 
     @property
@@ -202,7 +202,7 @@ class World(Protocol):
     """What ends a run that nothing else ends."""
 
     @property
-    def is_spent(self) -> bool:
+    def is_exhausted(self) -> bool:
         """On the leader: whether there is just enough left to finish what was begun, before :class:`Exhausted`."""
 
     def run(

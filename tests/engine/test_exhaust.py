@@ -22,9 +22,9 @@ from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.primitives.subjects.operators import all_sum_reduces
 from adjointlab.store.reproducer import read, write
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from tests.running import run
 
 from . import listed
-from tests.running import run
 
 LISTED = str(Path(listed.__file__))
 

@@ -1,4 +1,4 @@
-"""The partition broadcasting rules: seed 002's eight examples, and what the groups of a pattern are."""
+"""The partition broadcasting rules: [DistDL]'s eight examples, and what the groups of a pattern are."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_over_fewer_grid_dimensions_lie_unions_of_whole_parts(sides: tuple[int, 
 
 
 def test_a_layout_has_the_windows_of_its_assignment() -> None:
-    """Seed 001, section 2.3.2: what a worker holds of a dimension depends on its index in that dimension's part of the
+    """[Dryden19], section 2.3.2: what a worker holds of a dimension depends on its index in that dimension's part of the
     grid alone, and it holds all of a dimension that is not distributed.
     """
     grid = Partition([2, 3, 2], [7, 11, 3, 5, 0, 1, 2, 4, 6, 8, 9, 10])

@@ -14,7 +14,7 @@ import pytest
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.case import Case, StoredCase
 from adjointlab.engine.search import Budget, Report, investigate
-from adjointlab.store.job_log import Death, Done, Ledger, key_of, supervised
+from adjointlab.store.job_log import Death, Done, JobLog, key_of, supervised
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run, Runner
@@ -22,43 +22,43 @@ from tests.samples import right, wrong
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    ledger = Ledger(tmp_path / "ledger")
-    ledger.settle(seed=5, shrinking=30.0)
-    return ledger
+def job_log(tmp_path: Path) -> JobLog:
+    job_log = JobLog(tmp_path / "job_log")
+    job_log.settle(seed=5, shrinking=30.0)
+    return job_log
 
 
 def failing_report() -> Report:
     return investigate(SimulatedWorld(3), wrong, "adjoint", Budget(20, seed=1))
 
 
-def test_what_is_done_comes_back_as_it_was(ledger: Ledger) -> None:
+def test_what_is_done_comes_back_as_it_was(job_log: JobLog) -> None:
     done = Done("here:wrong adjoint", failing_report(), Written(Path("a.json"), Path("a.py")), "")
     assert done.report.case is not None
-    ledger.finish(done)
+    job_log.finish(done)
     other = Done(
         "here:right adjoint", investigate(SimulatedWorld(2), right, "adjoint", Budget(5, seed=1)), None, ""
     )
-    ledger.finish(other)
+    job_log.finish(other)
 
-    assert ledger.outcome("here:wrong adjoint") == done
-    assert ledger.outcome("here:right adjoint") == other
-    assert ledger.outcome("here:else adjoint") is None
+    assert job_log.outcome("here:wrong adjoint") == done
+    assert job_log.outcome("here:right adjoint") == other
+    assert job_log.outcome("here:else adjoint") is None
 
 
-def test_a_death_comes_back_as_it_was(ledger: Ledger) -> None:
+def test_a_death_comes_back_as_it_was(job_log: JobLog) -> None:
     death = Death("a rank died", (("why", "so"),), {1: "it died"}, case="abc", work="here:it adjoint", at=7.0)
-    ledger.bury(death)
+    job_log.record_death(death)
 
-    assert ledger.deaths == [death]
+    assert job_log.deaths == [death]
 
 
-def test_half_a_line_of_somebody_who_died_is_passed_over(ledger: Ledger) -> None:
-    with (ledger.folder / "deaths.jsonl").open("w") as file:
+def test_half_a_line_of_somebody_who_died_is_passed_over(job_log: JobLog) -> None:
+    with (job_log.folder / "deaths.jsonl").open("w") as file:
         file.write('{"kind": "a rank d')
-    ledger.bury(Death("a rank died", work="here:it adjoint"))
+    job_log.record_death(Death("a rank died", work="here:it adjoint"))
 
-    assert [death.kind for death in ledger.deaths] == ["a rank died"]
+    assert [death.kind for death in job_log.deaths] == ["a rank died"]
 
 
 def test_a_case_is_the_same_after_it_was_stored() -> None:
@@ -70,30 +70,30 @@ def test_a_case_is_the_same_after_it_was_stored() -> None:
 
 
 def test_what_a_supervised_process_starts_is_not_supervised(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    job_log: JobLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = {"ADJOINTLAB_SUPERVISED": str(ledger.folder)}
+    mine = {"ADJOINTLAB_SUPERVISED": str(job_log.folder)}
     assert supervised({}) is None
-    assert supervised(mine) == ledger
-    assert supervised(mine | {"ADJOINTLAB_ENROLLED": str(os.getpid())}) == ledger
-    assert supervised(mine | {"ADJOINTLAB_ENROLLED": str(os.getppid())}) is None
+    assert supervised(mine) == job_log
+    assert supervised(mine | {"ADJOINTLAB_HOOKED": str(os.getpid())}) == job_log
+    assert supervised(mine | {"ADJOINTLAB_HOOKED": str(os.getppid())}) is None
 
 
-def test_time_for_shrinking_runs_from_the_first_death_on(ledger: Ledger) -> None:
-    assert ledger.shrinking("one") == 30.0
+def test_time_for_shrinking_runs_from_the_first_death_on(job_log: JobLog) -> None:
+    assert job_log.shrinking("one") == 30.0
     now = time.time()
-    ledger.bury(Death("died", work="one", at=now - 20))
-    ledger.bury(Death("died", work="one", at=now))
+    job_log.record_death(Death("died", work="one", at=now - 20))
+    job_log.record_death(Death("died", work="one", at=now))
 
-    assert 5.0 < ledger.shrinking("one") <= 10.0
-    assert ledger.shrinking("other") == 30.0
+    assert 5.0 < job_log.shrinking("one") <= 10.0
+    assert job_log.shrinking("other") == 30.0
 
 
 class Deadly:
     """A world in which cases on two ranks or more end the job; keeps what a supervisor would."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, job_log: JobLog) -> None:
+        self.job_log = job_log
         self.jobs = 0
         self.ended_by: list[Case] = []
 
@@ -103,7 +103,7 @@ class Deadly:
     def job(self, shrinking: float) -> Report | None:
         self.jobs += 1
         world = SimulatedWorld(4)
-        memory = self.ledger.memory("work")
+        memory = self.job_log.memory("work")
         budget = Budget(20, seed=1, shrinking=shrinking)
         lead = world.lead
 
@@ -112,7 +112,9 @@ class Deadly:
                 def watching(payload: Case, ranks: int, **options: object) -> Run:
                     if ranks > 1:
                         self.ended_by.append(payload)
-                        self.ledger.bury(Death("died", case=key_of(payload), work="work", at=time.time()))
+                        self.job_log.record_death(
+                            Death("died", case=key_of(payload), work="work", at=time.time())
+                        )
                         raise Deadly.Ended
                     return run(payload, ranks, **options)  # type: ignore[arg-type]
 
@@ -127,8 +129,8 @@ class Deadly:
             return None
 
 
-def test_jobs_that_die_go_on_shrinking_where_the_one_before_was(ledger: Ledger) -> None:
-    world = Deadly(ledger)
+def test_jobs_that_die_go_on_shrinking_where_the_one_before_was(job_log: JobLog) -> None:
+    world = Deadly(job_log)
     report = None
     while report is None and world.jobs < 30:
         report = world.job(shrinking=60.0)
@@ -144,8 +146,8 @@ def test_jobs_that_die_go_on_shrinking_where_the_one_before_was(ledger: Ledger) 
     assert len(times) == len(set(times)) + 1 == world.jobs - 1
 
 
-def test_without_time_the_smallest_known_case_is_the_result(ledger: Ledger) -> None:
-    world = Deadly(ledger)
+def test_without_time_the_smallest_known_case_is_the_result(job_log: JobLog) -> None:
+    world = Deadly(job_log)
     assert world.job(shrinking=60.0) is None
     assert world.job(shrinking=60.0) is None
     report = world.job(shrinking=0.0)
@@ -157,7 +159,7 @@ def test_without_time_the_smallest_known_case_is_the_result(ledger: Ledger) -> N
 
 
 def test_a_process_that_ends_in_order_says_so_and_one_that_leaves_says_where(tmp_path: Path) -> None:
-    program = "import os, sys\nfrom pathlib import Path\nfrom adjointlab.supervisor.exit_hooks import enrol\nenrol(Path('.'))\n"
+    program = "import os, sys\nfrom pathlib import Path\nfrom adjointlab.supervisor.exit_hooks import install_exit_hooks\nenrol(Path('.'))\n"
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": root, "ADJOINTLAB_SUPERVISED": str(tmp_path)}
     for name in ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"):

@@ -13,13 +13,13 @@ import pytest
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import Budget
-from adjointlab.engine.session import attempt
+from adjointlab.engine.session import run_check
 from adjointlab.store.reproducer import read as read_reproducer
 from adjointlab.store.running_case import (
     NAME,
     Progress,
-    Recorder,
     Running,
+    RunningCaseFile,
     ending,
     read,
     read_file,
@@ -40,7 +40,7 @@ def case(name: str = "", ranks: int = 2) -> Case:
 
 
 def test_what_is_read_is_what_was_recorded_last(tmp_path: Path):
-    recorder = Recorder(tmp_path, PROGRESS)
+    recorder = RunningCaseFile(tmp_path, PROGRESS)
     for done, text in enumerate(("short", "long " * 2000, "", "x" * 1023, "middling " * 100)):
         recorder.record(case(text), done, "shrinking")
 
@@ -76,9 +76,9 @@ def test_followers_keep_no_record(tmp_path: Path):
 
 
 def test_two_jobs_in_one_folder_do_not_mix(tmp_path: Path):
-    first = Recorder(tmp_path, PROGRESS)
+    first = RunningCaseFile(tmp_path, PROGRESS)
     first.record(case("first"), 0)
-    second = Recorder(tmp_path, PROGRESS)
+    second = RunningCaseFile(tmp_path, PROGRESS)
     second.record(case("second"), 0)
 
     assert first.path != second.path
@@ -91,7 +91,7 @@ def test_two_jobs_in_one_folder_do_not_mix(tmp_path: Path):
 
 def test_the_record_of_a_job_that_died_is_handed_over(tmp_path: Path):
     ending(tmp_path / NAME, Running(PROGRESS, 7, "drawing", case("fatal"), "watchdog", "no return", "x.json"))
-    recorder = Recorder(tmp_path, PROGRESS)
+    recorder = RunningCaseFile(tmp_path, PROGRESS)
 
     assert recorder.leftover is not None
     assert (recorder.leftover.case, recorder.leftover.ended) == (case("fatal"), "watchdog")
@@ -122,9 +122,9 @@ def test_parameters_that_are_no_data_stop_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize("subject", [right, raising], ids=["right", "raising"])
-def test_an_attempt_keeps_one_while_it_lasts(tmp_path: Path, subject):
+def test_an_run_check_keeps_one_while_it_lasts(tmp_path: Path, subject):
     world, seen = SimulatedWorld(4), []
-    attempt(
+    run_check(
         world,
         found_as(subject),
         "adjoint",
@@ -143,13 +143,13 @@ def test_an_attempt_keeps_one_while_it_lasts(tmp_path: Path, subject):
 class Spent(SimulatedWorld):
     """A world whose job has to be started again."""
 
-    is_spent = True
+    is_exhausted = True
 
 
 def test_a_job_that_has_to_be_started_again_says_so(tmp_path: Path):
     world = Spent(4)
     with pytest.raises(Exhausted, match="start the job again"):
-        attempt(world, found_as(right), "adjoint", Budget(5, seed=0), tmp_path)
+        run_check(world, found_as(right), "adjoint", Budget(5, seed=0), tmp_path)
     world.close()
 
     running = read(tmp_path)
@@ -161,7 +161,7 @@ DYING = """
 import os
 import numpy as np
 import adjointlab as al
-from adjointlab.engine.session import attempt
+from adjointlab.engine.session import run_check
 from adjointlab.engine.search import Budget
 from adjointlab.engine.discovery import found_as
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -173,7 +173,7 @@ class Dying(Copy):
         if size > 2:
             os._exit(9)
 
-attempt(SimulatedWorld(4), found_as(al.subject(Dying)(cuts)), "adjoint", Budget(50, seed=1), Path("failures"))
+run_check(SimulatedWorld(4), found_as(al.subject(Dying)(cuts)), "adjoint", Budget(50, seed=1), Path("failures"))
 """
 
 
@@ -193,7 +193,7 @@ def test_the_next_job_keeps_the_case_that_ended_the_one_before(tmp_path: Path):
     fatal = Running(PROGRESS, 7, "drawing", case("fatal"))
     ending(tmp_path / NAME, fatal)
     world = SimulatedWorld(2)
-    attempt(world, found_as(right), "adjoint", Budget(2, seed=0), tmp_path)
+    run_check(world, found_as(right), "adjoint", Budget(2, seed=0), tmp_path)
     world.close()
 
     (kept,) = tmp_path.glob("*.json")

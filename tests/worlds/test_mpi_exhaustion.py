@@ -41,7 +41,7 @@ def test_it_is_told_in_time_and_on_all_ranks(world):
 
     def conduct(run):
         while True:
-            said.append(world.is_spent)
+            said.append(world.is_exhausted)
             run("bad", world.ranks)
 
     with pytest.raises(Exhausted, match=r"hardly a communicator left: \d+ were left behind"):
@@ -56,6 +56,6 @@ def test_it_is_told_in_time_and_on_all_ranks(world):
 
 def test_good_runs_use_nothing_up(world):
     def conduct(run):
-        return all(run("good", world.ranks).completed for _ in range(2 * LIMIT)) and not world.is_spent
+        return all(run("good", world.ranks).completed for _ in range(2 * LIMIT)) and not world.is_exhausted
 
     assert world.lead(fail, conduct)

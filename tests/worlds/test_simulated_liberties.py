@@ -1,4 +1,4 @@
-"""The liberties that the standard leaves to an implementation are taken, by seed, and show the code that relies on more."""
+"""The nondeterminism that the standard leaves to an implementation are taken, by seed, and show the code that relies on more."""
 
 import numpy as np
 import pytest

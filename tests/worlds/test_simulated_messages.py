@@ -1,4 +1,4 @@
-"""Messages between simulated ranks arrive as the standard says, whatever liberties the run takes."""
+"""Messages between simulated ranks arrive as the standard says, whatever nondeterminism the run takes."""
 
 import numpy as np
 import pytest
@@ -47,8 +47,8 @@ def test_messages_of_one_sender_do_not_overtake_each_other(seed):
             for number in range(5):
                 comm.send((comm.rank, number), 0, tag=number % 2)
             return None
-        heard = [comm.recv() for _ in range(15)]
-        return [[number for who, number in heard if who == rank] for rank in (1, 2, 3)]
+        matched = [comm.recv() for _ in range(15)]
+        return [[number for who, number in matched if who == rank] for rank in (1, 2, 3)]
 
     assert values(body, seed=seed)[0] == [[0, 1, 2, 3, 4]] * 3
 

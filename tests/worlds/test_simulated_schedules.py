@@ -21,7 +21,7 @@ from adjointlab.engine.search import Budget, investigate
 from adjointlab.store.reproducer import read
 from adjointlab.worlds.schedule import Schedule, schedules_from
 from adjointlab.worlds.simulated.schedules.pct import PriorityWalk
-from adjointlab.worlds.simulated.schedules.record import Recorder, decoded
+from adjointlab.worlds.simulated.schedules.record import DecisionRecorder, decoded
 from adjointlab.worlds.simulated.schedules.replay import Replay
 from adjointlab.worlds.simulated.schedules.round_robin import RoundRobin
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -104,7 +104,7 @@ def test_a_schedule_determines_the_run(schedule):
     assert first.completed, first
     assert first == second
     assert first.decisions == second.decisions
-    assert [str(heard) for heard in first.heard] == [str(heard) for heard in second.heard]
+    assert [str(matched) for matched in first.matched] == [str(matched) for matched in second.matched]
 
 
 def test_a_bare_seed_and_its_schedule_are_one_run():
@@ -165,7 +165,7 @@ def test_every_decision_is_written_down_and_read_back():
         def choose(self, options):
             return options[-1]
 
-    recorder = Recorder(Fixed())
+    recorder = DecisionRecorder(Fixed())
     turns = [Turn(0), Turn(1000)]
     recorder.next(deque(turns))
     recorder.next(deque(turns[:1]))  # no choice, so no decision
@@ -197,12 +197,12 @@ def test_correct_code_completes_alike_under_every_schedule(ranks):
             total = np.zeros(1)
             comm.Allreduce(field.sum(keepdims=True), total)
             field[1:4] += total
-        heard = (
+        matched = (
             sorted(comm.recv(source=MPI.ANY_SOURCE) for _ in range(comm.size - 1)) if comm.rank == 0 else None
         )
         if comm.rank:
             comm.send(comm.rank, 0)
-        return (tuple(field.tolist()), heard)
+        return (tuple(field.tolist()), matched)
 
     results = [run(body, ranks, schedule) for schedule in SEVERAL]
     assert all(result.completed for result in results), results
@@ -366,14 +366,14 @@ class Identity(al.LinearOperator):
         return np.array(y)
 
     def first_heard(self) -> int:
-        """The rank whose message comes first to rank 0; 1 where only one is heard."""
+        """The rank whose message comes first to rank 0; 1 where only one is matched."""
         comm, size = self.comm, self.comm.Get_size()
-        heard = None
+        matched = None
         if comm.Get_rank() == 0:
-            heard = [comm.recv(source=MPI.ANY_SOURCE, tag=3) for _ in range(size - 1)]
+            matched = [comm.recv(source=MPI.ANY_SOURCE, tag=3) for _ in range(size - 1)]
         else:
             comm.send(comm.Get_rank(), 0, tag=3)
-        return (comm.bcast(heard) or [1])[0]
+        return (comm.bcast(matched) or [1])[0]
 
 
 class WeighsByArrival(Identity):
@@ -391,7 +391,7 @@ class WeighsByArrival(Identity):
 
 
 class HangsByArrival(Identity):
-    """Somebody stays away from a barrier if the last rank was heard first."""
+    """Somebody stays away from a barrier if the last rank was matched first."""
 
     def forward(self, x: Any) -> Any:
         size, rank = self.comm.Get_size(), self.comm.Get_rank()

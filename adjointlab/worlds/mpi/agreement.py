@@ -16,8 +16,8 @@ from mpi4py import MPI
 
 from adjointlab.worlds.mpi.calls import Call
 from adjointlab.worlds.mpi.control_channel import TOKEN, Control, Token
-from adjointlab.worlds.mpi.guard import Guard, Revoked
-from adjointlab.worlds.mpi.keepalive import make_immortal
+from adjointlab.worlds.mpi.guard import Cancelled, Guard
+from adjointlab.worlds.mpi.keepalive import keep_alive
 from adjointlab.worlds.world import Exhausted
 
 __all__ = ["Agreements"]
@@ -66,7 +66,7 @@ class Agreements:
 
         try:
             self._guard.until(agreed, call._replace(missing=creation.missing))
-        except Revoked:
+        except Cancelled:
             self._pending.append(creation)
             raise
         del self._tokens[run, key]
@@ -86,7 +86,7 @@ class Agreements:
         for creation in [pending for pending in self._pending if pending.is_agreed()]:
             self._pending.remove(creation)
             try:
-                make_immortal(creation.carry_out())
+                keep_alive(creation.carry_out())
             except Exception:  # noqa: S112 - the others see the same error, and report it
                 continue
 

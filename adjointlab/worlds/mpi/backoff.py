@@ -6,7 +6,7 @@ import os
 import time
 from typing import Final
 
-__all__ = ["give_way", "pause", "processors"]
+__all__ = ["pause", "processors", "yield_processor"]
 
 # Shorter waits than this are worth a processor; a sleep costs about 60 microseconds at the least.
 _LINGER: Final = 1e-3
@@ -19,13 +19,13 @@ def _sleep_nothing() -> None:
 
 
 #: Let another process have the processor, if one wants it.
-give_way = getattr(os, "sched_yield", _sleep_nothing)
+yield_processor = getattr(os, "sched_yield", _sleep_nothing)
 
 
 def pause(waited: float) -> None:
     """Rest in a wait that has lasted `waited` seconds: the longer it has lasted, the longer."""
     if waited < _LINGER:
-        give_way()
+        yield_processor()
     else:
         time.sleep(min(_LONGEST, max(_SHORTEST, waited / 10)))
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from mpi4py import MPI
 
 from adjointlab.worlds.mpi.backoff import pause
-from adjointlab.worlds.mpi.keepalive import make_immortal
+from adjointlab.worlds.mpi.keepalive import keep_alive
 
 __all__ = ["COMMAND", "CREATION", "INTERRUPT", "REPORT", "STACKS", "Control", "Notice", "Token"]
 
@@ -64,7 +64,7 @@ class Control:
         if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
             for rank in range(self.size):
                 if rank != self.rank:
-                    make_immortal(self.comm.isend(self.rank, rank, STACKS))
+                    keep_alive(self.comm.isend(self.rank, rank, STACKS))
 
     def poll(self, source: int, tag: int) -> Any:
         """The next message, or None if there is none."""

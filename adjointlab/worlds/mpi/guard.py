@@ -14,14 +14,14 @@ from typing import Any, Final, NoReturn
 
 from mpi4py import MPI
 
-from adjointlab.worlds.mpi.backoff import give_way, pause, processors
+from adjointlab.worlds.mpi.backoff import pause, processors, yield_processor
 from adjointlab.worlds.mpi.call_log import Account, Fingerprint, Note, account, fingerprint
 from adjointlab.worlds.mpi.calls import Call, caller
 from adjointlab.worlds.mpi.control_channel import NOTICE, Control, Notice
-from adjointlab.worlds.mpi.keepalive import make_immortal
+from adjointlab.worlds.mpi.keepalive import keep_alive
 from adjointlab.worlds.world import Blocked, PeerFailed
 
-__all__ = ["Books", "Guard", "Revoked"]
+__all__ = ["Books", "Cancelled", "Guard"]
 
 # Polls that a wait makes before it looks at anything else: some 60 microseconds' worth where each rank has a processor,
 # and few where the rank that is waited for may need this one.
@@ -36,7 +36,7 @@ _LAST_CALL: Final = 1e-2
 CommKey = tuple[tuple[int, ...], int]  # the ranks of a communicator, and which one of these ranks it is
 
 
-class Revoked(BaseException):
+class Cancelled(BaseException):
     """Takes a rank out of a wait that cannot end. (No ``Exception``: user code must not swallow it by chance.)"""
 
 
@@ -88,7 +88,7 @@ class Guard:
         left_open = tuple(request.story for request in self.open.values() if not request.is_complete())
         if self.open:
             for request in self.open.values():
-                make_immortal(request)
+                keep_alive(request)
             self.open = {}
         collectives = {key: account(trail, self._words) for key, trail in self.trails.items() if trail}
         abandoned = self.abandoned or self.departure is not None
@@ -115,14 +115,14 @@ class Guard:
             self.until(lambda: test(status), call)
         except BaseException:
             if request:
-                make_immortal((request, call))
+                keep_alive((request, call))
                 self.abandoned = True
             raise
 
     def until(self, ready: Callable[[], Any], call: Call) -> Any:
         """Poll until `ready` returns something true, and return that."""
         if self.departure is not None:
-            raise Revoked
+            raise Cancelled
         started = perf_counter()
         self.in_wait = True
         try:
@@ -132,7 +132,7 @@ class Guard:
                     if found:
                         self.polls = 0
                         return found
-                    give_way()
+                    yield_processor()
                 waited = perf_counter() - started
                 self._look(call, waited)
                 pause(waited)
@@ -147,9 +147,9 @@ class Guard:
     def polled(self, call: Call) -> None:
         """User code has polled in vain: a loop of such polls is a wait too."""
         if self.departure is not None:
-            raise Revoked
+            raise Cancelled
         self.polls += 1
-        give_way()
+        yield_processor()
         if self.polls % _POLLS_BETWEEN_LOOKS == 0:
             now = perf_counter()
             if self.polls == _POLLS_BETWEEN_LOOKS:
@@ -177,17 +177,17 @@ class Guard:
                     return
                 peers = tuple(sorted(notice.rank for notice in notices))
                 self.departure = PeerFailed(str(call), str(caller()), peers)
-            raise Revoked
+            raise Cancelled
         if waited > self.patience or self.expired:
             self.departure = Blocked(str(call), str(caller()), call.waits_for)
             self.notify(blocked=True)
-            raise Revoked
+            raise Cancelled
 
     def leave(self, call: Call) -> NoReturn:
         """Leave `call`, which all its ranks know not to match: no need to tell them."""
         if self.departure is None:
             self.departure = Blocked(str(call), str(caller()), call.waits_for)
-        raise Revoked
+        raise Cancelled
 
     def forget(self, call: Call) -> None:
         """Strike a cancelled message from the books."""

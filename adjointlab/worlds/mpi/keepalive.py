@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["make_immortal"]
+__all__ = ["keep_alive"]
 
 
-def make_immortal(thing: object) -> None:
+def keep_alive(thing: object) -> None:
     """Keep `thing` and what it refers to until the process has gone."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

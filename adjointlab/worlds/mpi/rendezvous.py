@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from mpi4py import MPI
 
 from adjointlab.worlds.mpi.backoff import pause
-from adjointlab.worlds.mpi.keepalive import make_immortal
+from adjointlab.worlds.mpi.keepalive import keep_alive
 
 __all__ = ["Apart", "Assembly"]
 
@@ -143,7 +143,7 @@ class Assembly:
             if now - started > limit or (lost_at is not None and now - lost_at > _GRACE):
                 # What has not gone out by now may never do; its buffers stay.
                 for request in self._sending:
-                    make_immortal(request)
+                    keep_alive(request)
                 self._sending = []
                 return
             pause(now - started)

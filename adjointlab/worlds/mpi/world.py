@@ -21,13 +21,13 @@ from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.communicator import Family, GuardedComm
 from adjointlab.worlds.mpi.control_channel import COMMAND, CREATION, INTERRUPT, REPORT, STACKS, Control
 from adjointlab.worlds.mpi.diagnosis import conclude
-from adjointlab.worlds.mpi.guard import Books, Guard, Revoked
-from adjointlab.worlds.mpi.keepalive import make_immortal
+from adjointlab.worlds.mpi.guard import Books, Cancelled, Guard
+from adjointlab.worlds.mpi.keepalive import keep_alive
 from adjointlab.worlds.mpi.pickling import open_exception, open_outcome, pack_exception, pack_outcome, raised
 from adjointlab.worlds.mpi.requests import interposed
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.watchdog import EXIT_CODE, Hound, Overdue, Watchdog
+from adjointlab.worlds.watchdog import EXIT_CODE, Overdue, RaisingWatchdog, Watchdog
 from adjointlab.worlds.world import (
     Blocked,
     Body,
@@ -114,7 +114,9 @@ class MPIWorld:
         self._payload: Any = None  # of the last run, on the leader
         self._leading = False
         self._interrupts = Interrupts()
-        self._hound = Hound(self.watchdog, self._control.rank, self._guard.expire, self._end)
+        self._watchdog_thread = RaisingWatchdog(
+            self.watchdog, self._control.rank, self._guard.expire, self._end
+        )
         self.spoilt = 0  # communicators that this process has left for good
         self._most_spoilt = 0  # by any process, on the leader
 
@@ -131,7 +133,7 @@ class MPIWorld:
         return self._control.rank == _LEADER
 
     @property
-    def is_spent(self) -> bool:
+    def is_exhausted(self) -> bool:
         return self._most_spoilt > self._limit - _RESERVE
 
     def run(
@@ -156,7 +158,7 @@ class MPIWorld:
         self._leading = True
         self._lead += 1
         try:
-            with Interrupts() as self._interrupts, self._hound.on_duty():
+            with Interrupts() as self._interrupts, self._watchdog_thread.on_duty():
                 return self._conduct(body, conduct) if self.is_leader else self._follow(body)
         finally:
             self._leading = False
@@ -324,12 +326,12 @@ class MPIWorld:
             with interposed():
                 try:
                     interrupts.allow()
-                    with self._hound.over(payload, limit):
+                    with self._watchdog_thread.over(payload, limit):
                         value = body(context, payload)
                 finally:
                     interrupts.hold()
             outcome = Returned(value)
-        except Revoked:
+        except Cancelled:
             outcome = Returned(None)  # replaced by the guard's account
         except BaseException as exception:
             interrupts.hold()  # also where one has come just before
@@ -337,7 +339,7 @@ class MPIWorld:
             if isinstance(exception, KeyboardInterrupt | Overdue):
                 # It may have come between the start of a request and its entry in the books.
                 guard.abandoned = True
-                make_immortal(exception)
+                keep_alive(exception)
         streams.leave()
         if guard.departure is not None:
             outcome = guard.departure
@@ -391,13 +393,13 @@ class MPIWorld:
             if clean:
                 inner.Free()
             else:
-                make_immortal(inner)
+                keep_alive(inner)
                 self.spoilt += 1
         self._family.derived = []
         if not clean:
             team = self._teams.pop(ranks, None)
             if team is not None:
-                make_immortal(team.inner)
+                keep_alive(team.inner)
                 team.retire("it was left behind in a run that failed")
                 self.spoilt += 1
 

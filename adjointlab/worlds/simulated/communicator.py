@@ -18,10 +18,10 @@ from adjointlab.worlds.simulated.matching import Message, Null, ProbeWait, Recei
 from adjointlab.worlds.simulated.object_collectives import OBJECT_COLLECTIVES
 from adjointlab.worlds.simulated.payload import pack
 from adjointlab.worlds.simulated.requests import SimulatedRequest
-from adjointlab.worlds.simulated.scheduler import Pending, Strand, Unwound
+from adjointlab.worlds.simulated.scheduler import Cancelled, Pending, Task
 from adjointlab.worlds.simulated.simulation import Simulation
 from adjointlab.worlds.unsupported import ONLY_MPI, missing
-from adjointlab.worlds.world import Dead, Finding, Heard
+from adjointlab.worlds.world import Dead, Finding, Matched
 
 __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
 
@@ -36,10 +36,10 @@ _INTERNAL = frozenset({"grid", "new_context", "root", "unfreed", "view"})
 class Communicator:
     """One rank's view of a communicator."""
 
-    def __init__(self, run: Simulation, strand: Strand, context: Context, rank: int) -> None:
+    def __init__(self, run: Simulation, task: Task, context: Context, rank: int) -> None:
         self._run = run
         self._scheduler = run.scheduler
-        self._strand = strand
+        self._task = task
         self._context = context
         self._name = "" if context is run.everyone else context.name
         self._freed = False
@@ -63,7 +63,7 @@ class Communicator:
     name = property(Get_name, Set_name)
 
     def Get_group(self) -> Group:
-        return Group(self._context.members, self._strand.rank)
+        return Group(self._context.members, self._task.rank)
 
     group = property(Get_group)
 
@@ -82,24 +82,24 @@ class Communicator:
         if self._context is self._run.everyone:
             raise RuntimeError("the run's own communicator belongs to the world and cannot be freed")
         self._freed = True
-        self._run.unfreed.get(self._strand.rank, {}).pop(self._context, None)
+        self._run.unfreed.get(self._task.rank, {}).pop(self._context, None)
 
     def unfreed(self) -> list[Context]:
         """What this rank has made in this run, from whichever communicator, and not freed."""
-        return list(self._run.unfreed.get(self._strand.rank, ()))
+        return list(self._run.unfreed.get(self._task.rank, ()))
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
         """End the run of all ranks."""
         call = self._call("Abort", ("errorcode", errorcode))
-        self._scheduler.enter(self._strand)
-        rank = self._strand.rank
+        self._scheduler.enter(self._task)
+        rank = self._task.rank
         # The kind is what the end of a job of MPI is told as.
         text = f"rank {rank} called Abort({errorcode}) at {call.where}"
         self._run.findings.append(Finding(f"a rank called MPI_Abort({errorcode})", text))
-        for strand in self._scheduler.strands:
-            ended = f"called Abort({errorcode})" if strand.rank == rank else "ended with the job"
-            self._scheduler.condemn(strand, Dead(ended))
-        raise Unwound
+        for task in self._scheduler.tasks:
+            ended = f"called Abort({errorcode})" if task.rank == rank else "ended with the job"
+            self._scheduler.cancel(task, Dead(ended))
+        raise Cancelled
 
     # Messages of arrays
 
@@ -235,15 +235,15 @@ class Communicator:
             )
         entry = duplicate(self, group.members, kind="Create_group")
         place = self._run.meeting_place(self._context, group.members, tag)
-        return self._complete(place.take_part(group.rank, self._strand, call, entry))
+        return self._complete(place.take_part(group.rank, self._task, call, entry))
 
     def view(self, context: Context | None) -> Any:
         """This rank's communicator on `context`, or `COMM_NULL` if it is not in it."""
-        if context is None or self._strand.rank not in context.places:
+        if context is None or self._task.rank not in context.places:
             return MPI.COMM_NULL
-        self._run.unfreed.setdefault(self._strand.rank, {})[context] = None
+        self._run.unfreed.setdefault(self._task.rank, {})[context] = None
         kind = Communicator if context.grid is None else CartesianCommunicator
-        return kind(self._run, self._strand, context, context.places[self._strand.rank])
+        return kind(self._run, self._task, context, context.places[self._task.rank])
 
     def new_context(self, members: Sequence[int], grid: Grid | None = None) -> Context:
         """What `members`, ranks of the run, will share in a new communicator."""
@@ -272,7 +272,7 @@ class Communicator:
     def _begin(self) -> None:
         if self._freed:
             raise MPI.Exception("Invalid communicator: it has been freed", MPI.ERR_COMM)
-        self._scheduler.enter(self._strand)
+        self._scheduler.enter(self._task)
 
     def _call(self, name: str, *arguments: tuple[str, Any]) -> Call:
         return call_here(name, *arguments, *((("comm", self._name),) if self._name else ()))
@@ -302,23 +302,23 @@ class Communicator:
         call = self._call(name, ("dest", dest), ("tag", tag))
         self._begin()
         if dest == MPI.PROC_NULL:
-            return Null(self._strand, call)
+            return Null(self._task, call)
         if dest < 0:
             raise MPI.Exception("Invalid rank ANY_SOURCE: a message is sent to one rank", MPI.ERR_RANK)
         if tag < 0:
             raise MPI.Exception(f"Invalid tag {tag}: must be nonnegative", MPI.ERR_TAG)
         content = elements(buf, writable=False)
-        message = Message(self._strand, self.rank, tag, content, pickled, call)
-        send = Send(self._strand, call, message, self._context.members[dest])
+        message = Message(self._task, self.rank, tag, content, pickled, call)
+        send = Send(self._task, call, message, self._context.members[dest])
         if not blocking and not pickled:
             send.watch()
-        liberties = self._run.liberties
-        if synchronous or (not buffered and liberties.taken()):
+        nondeterminism = self._run.nondeterminism
+        if synchronous or (not buffered and nondeterminism.taken()):
             message.sent = send
-            late = blocking or liberties.taken()
+            late = blocking or nondeterminism.taken()
         else:
             send.done = True
-            late = not blocking and liberties.taken()
+            late = not blocking and nondeterminism.taken()
         self._context.mailboxes[dest].put(message)
         if not late:
             message.capture()
@@ -330,12 +330,12 @@ class Communicator:
         call = self._call(name, ("source", source), ("tag", tag))
         self._begin()
         if source == MPI.PROC_NULL:
-            return Null(self._strand, call)
+            return Null(self._task, call)
         if tag < 0 and tag != MPI.ANY_TAG:
             raise MPI.Exception(f"Invalid tag {tag}: must be nonnegative or ANY_TAG", MPI.ERR_TAG)
         target = None if buf is OBJECT else elements(buf, writable=True)
-        receive = Receive(self._strand, call, source, tag, self._context.members, target)
-        if not blocking and self._run.liberties.taken():
+        receive = Receive(self._task, call, source, tag, self._context.members, target)
+        if not blocking and self._run.nondeterminism.taken():
             receive.delay()
         self._context.mailboxes[self.rank].post(receive)
         return receive
@@ -346,19 +346,19 @@ class Communicator:
         call = self._call(name, ("source", source), ("tag", tag))
         self._begin()
         if message is None:
-            return Null(self._strand, call)
+            return Null(self._task, call)
         target = None if buf is OBJECT else elements(buf, writable=True)
-        receive = Receive(self._strand, call, source, tag, self._context.members, target)
+        receive = Receive(self._task, call, source, tag, self._context.members, target)
         self._context.mailboxes[self.rank].deliver(receive, message)
         return receive
 
     def _complete(self, pending: Pending, status: Any = None, send: Pending | None = None) -> Any:
         """Wait for `pending` (and for the `send` started with it); its result."""
         if send is not None:
-            self._scheduler.wait(self._strand, (pending, send), pending.call)
+            self._scheduler.wait(self._task, (pending, send), pending.call)
             send.finish()
         elif not pending.done:
-            self._scheduler.wait(self._strand, (pending,), pending.call)
+            self._scheduler.wait(self._task, (pending,), pending.call)
         return self._run.finish(pending, status)
 
     def _request(self, pending: Pending) -> SimulatedRequest:
@@ -374,18 +374,18 @@ class Communicator:
         if not blocking:
             entry.kind = name  # does not meet its blocking form
             entry.watch()
-            if self._run.liberties.taken():
+            if self._run.nondeterminism.taken():
                 entry.delay()
             else:
                 entry.hold()
-        part = self._context.take_part(self.rank, self._strand, call, entry, may_be_put_off=not blocking)
+        part = self._context.take_part(self.rank, self._task, call, entry, may_be_put_off=not blocking)
         return self._complete(part) if blocking else self._request(part)
 
     def _probe(self, name: str, source: int, tag: int) -> ProbeWait:
         source, tag = self._peer(source), constants.tag(tag)
         call = self._call(name, ("source", source), ("tag", tag))
         self._begin()
-        return ProbeWait(self._strand, call, source, tag, self._context.members)
+        return ProbeWait(self._task, call, source, tag, self._context.members)
 
     def _await_message(self, name: str, source: int, tag: int, status: Any) -> Message | None:
         probe = self._probe(name, source, tag)
@@ -395,21 +395,21 @@ class Communicator:
         mailbox = self._context.mailboxes[self.rank]
         if mailbox.find(probe) is None:
             mailbox.watch(probe)
-            self._scheduler.wait(self._strand, (probe,), probe.call)
+            self._scheduler.wait(self._task, (probe,), probe.call)
         return self._tell(probe, mailbox.find(probe), status)
 
     def _look_for_message(self, name: str, source: int, tag: int, status: Any) -> Message | None:
         probe = self._probe(name, source, tag)
         message = self._context.mailboxes[self.rank].find(probe)
         if message is None:
-            self._scheduler.polled(self._strand, probe.call)
+            self._scheduler.polled(self._task, probe.call)
         return self._tell(probe, message, status)
 
     def _tell(self, probe: ProbeWait, message: Message | None, status: Any) -> Message | None:
         if message is not None:
             if probe.source == MPI.ANY_SOURCE:
-                heard = f"hears rank {message.sender.rank}"
-                self._scheduler.heard.append(Heard(self._strand.rank, probe.call, heard))
+                matched = f"hears rank {message.sender.rank}"
+                self._scheduler.matched.append(Matched(self._task.rank, probe.call, matched))
             constants.fill_status(status, message.source, message.tag, message.nbytes)
         return message
 

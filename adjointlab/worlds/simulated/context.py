@@ -14,7 +14,7 @@ from adjointlab.worlds.simulated.call_sites import Call
 from adjointlab.worlds.simulated.collectives import Disagreement
 from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.matching import Mailbox
-from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Strand, Unwound
+from adjointlab.worlds.simulated.scheduler import Cancelled, Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.world import Blocked, Finding
 
@@ -28,8 +28,8 @@ class Participation(Pending):
 
     __slots__ = ("_meeting", "entry")
 
-    def __init__(self, strand: Strand, call: Call, entry: Any, meeting: Meeting) -> None:
-        super().__init__(strand, call)
+    def __init__(self, task: Task, call: Call, entry: Any, meeting: Meeting) -> None:
+        super().__init__(task, call)
         self.entry = entry
         self._meeting = meeting
 
@@ -53,7 +53,7 @@ class Participation(Pending):
         return self.entry.finish()
 
     def __str__(self) -> str:
-        return f"rank {self.strand.rank} calls {self.call} at {self.call.where}"
+        return f"rank {self.task.rank} calls {self.call} at {self.call.where}"
 
 
 class Meeting:
@@ -105,7 +105,7 @@ class Context:
         self,
         members: tuple[int, ...],
         scheduler: Scheduler,
-        liberties: Strategy,
+        nondeterminism: Strategy,
         findings: list[Finding],
         grid: Grid | None = None,
     ) -> None:
@@ -113,10 +113,10 @@ class Context:
         self.places = {member: rank for rank, member in enumerate(members)}
         self.grid = grid
         self.made: Call | None = None  # by which line of user code
-        self.mailboxes = [Mailbox(scheduler, liberties, findings) for _ in members]
+        self.mailboxes = [Mailbox(scheduler, nondeterminism, findings) for _ in members]
         self._scheduler = scheduler
         self._findings = findings
-        self._liberties = liberties
+        self._nondeterminism = nondeterminism
         self._counts = [0] * len(members)  # of the collectives that each rank has called
         self._meetings: dict[int, Meeting] = {}
 
@@ -130,7 +130,7 @@ class Context:
         return f"the communicator of {self.name}{made}"
 
     def take_part(
-        self, rank: int, strand: Strand, call: Call, entry: Any, *, may_be_put_off: bool = False
+        self, rank: int, task: Task, call: Call, entry: Any, *, may_be_put_off: bool = False
     ) -> Participation:
         """`rank` calls a collective."""
         number = self._counts[rank]
@@ -139,7 +139,7 @@ class Context:
         meeting = self._meetings.get(number)
         if meeting is None:
             meeting = self._meetings[number] = Meeting(self.members, self.__str__, entry, rank)
-        part = Participation(strand, call, entry, meeting)
+        part = Participation(task, call, entry, meeting)
         first = next((other for other in meeting.parts if other is not None), part)
         different = meeting.join(rank, part)
         if first.entry.kind != entry.kind:
@@ -149,7 +149,7 @@ class Context:
         if meeting.missing == 0:
             del self._meetings[number]
             parts = [each for each in meeting.parts if each is not None]
-            if may_be_put_off and self._liberties.taken():
+            if may_be_put_off and self._nondeterminism.taken():
                 meeting.put_off(lambda: self._compute(number, parts))
             else:
                 self._compute(number, parts)
@@ -166,16 +166,14 @@ class Context:
 
     def _clash(self, number: int, one: Participation, other: Participation, why: str) -> None:
         place = (
-            "" if len(self.members) == len(self._scheduler.strands) else f" of ranks {_listed(self.members)}"
+            "" if len(self.members) == len(self._scheduler.tasks) else f" of ranks {_listed(self.members)}"
         )
         self._findings.append(
             Finding("mismatched collective", f"in collective {number + 1}{place}, {why}\n  {one}\n  {other}")
         )
         for part, peer in ((one, other), (other, one)):
-            self._scheduler.condemn(
-                part.strand, Blocked(str(part.call), part.call.where, (peer.strand.rank,))
-            )
-        raise Unwound
+            self._scheduler.cancel(part.task, Blocked(str(part.call), part.call.where, (peer.task.rank,)))
+        raise Cancelled
 
 
 def _listed(ranks: tuple[int, ...]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from adjointlab.worlds.simulated.context import Participation
 from adjointlab.worlds.simulated.matching import Send
-from adjointlab.worlds.simulated.scheduler import Strand
+from adjointlab.worlds.simulated.scheduler import Task
 from adjointlab.worlds.world import Blocked, Finding, Outcome, PeerFailed, Raised
 
 if TYPE_CHECKING:
@@ -25,64 +25,59 @@ class Diagnosis:
     def __init__(self, run: Simulation) -> None:
         self._run = run
 
-    def nobody_can_run(self, blocked: list[Strand]) -> None:
+    def nobody_can_run(self, blocked: list[Task]) -> None:
         """All ranks that are left wait for something that will not happen."""
         if not self._called_out_for_a_failure(blocked):
             crossed = self._crossed(blocked)
             kind = "deadlock" if crossed is None else "mismatched collective"
             lines = [] if crossed is None else [crossed]
             self._run.findings.append(Finding(kind, "\n".join([*lines, *self._deadlock(blocked)])))
-            self._condemn(blocked, Blocked)
+            self._cancel(blocked, Blocked)
 
-    def nobody_gets_on(self, stuck: list[Strand], seconds: float) -> None:
+    def nobody_gets_on(self, stuck: list[Task], seconds: float) -> None:
         """All ranks that are left ask again and again, or wait."""
         if not self._called_out_for_a_failure(stuck):
             if seconds < LIVELOCK:
                 return
             lines = ["these ranks ask again and again, and nothing moves any more"]
-            lines += [self._sitting(strand) for strand in stuck]
+            lines += [self._sitting(task) for task in stuck]
             self._run.findings.append(Finding("livelock", "\n".join(lines)))
-            self._condemn(stuck, Blocked)
+            self._cancel(stuck, Blocked)
 
-    def _called_out_for_a_failure(self, stuck: list[Strand]) -> bool:
+    def _called_out_for_a_failure(self, stuck: list[Task]) -> bool:
         failed = tuple(
-            strand.rank
-            for strand in self._run.scheduler.strands
-            if isinstance(strand.doom or strand.outcome, Raised | Blocked)
+            task.rank
+            for task in self._run.scheduler.tasks
+            if isinstance(task.cancelled_as or task.outcome, Raised | Blocked)
         )
         if failed:
-            self._condemn(stuck, lambda call, where, _waits_for: PeerFailed(call, where, failed))
+            self._cancel(stuck, lambda call, where, _waits_for: PeerFailed(call, where, failed))
         return bool(failed)
 
-    def _condemn(
-        self, strands: list[Strand], outcome: Callable[[str, str, tuple[int, ...]], Outcome]
-    ) -> None:
+    def _cancel(self, tasks: list[Task], outcome: Callable[[str, str, tuple[int, ...]], Outcome]) -> None:
         # All outcomes first: they speak of what the ranks wait for, which calling one out may change.
-        outcomes = [outcome(str(strand.call), _where(strand), _waits_for(strand)) for strand in strands]
-        for strand, its_outcome in zip(strands, outcomes, strict=True):
-            self._run.scheduler.condemn(strand, its_outcome)
+        outcomes = [outcome(str(task.call), _where(task), _waits_for(task)) for task in tasks]
+        for task, its_outcome in zip(tasks, outcomes, strict=True):
+            self._run.scheduler.cancel(task, its_outcome)
 
-    def _deadlock(self, blocked: list[Strand]) -> Iterator[str]:
-        yield f"{len(blocked)} of {len(self._run.scheduler.strands)} ranks wait, and nobody can go on"
-        for strand in blocked:
-            yield self._sitting(strand)
-        cycle = _cycle({strand.rank: _waits_for(strand) for strand in blocked})
+    def _deadlock(self, blocked: list[Task]) -> Iterator[str]:
+        yield f"{len(blocked)} of {len(self._run.scheduler.tasks)} ranks wait, and nobody can go on"
+        for task in blocked:
+            yield self._sitting(task)
+        cycle = _cycle({task.rank: _waits_for(task) for task in blocked})
         if cycle:
             yield "  cycle: " + " → ".join(f"rank {rank}" for rank in [*cycle, cycle[0]])
         for context in self._run.contexts:
             for member, mailbox in zip(context.members, context.mailboxes, strict=True):
                 for message in mailbox.arrived:
                     yield f"  rank {member} has not received {message}"
-        if any(isinstance(pending, Send) for strand in blocked for pending in strand.waiting):
+        if any(isinstance(pending, Send) for task in blocked for pending in task.waiting):
             yield "  (a send may wait until it is received: MPI promises no buffering)"
 
-    def _crossed(self, blocked: list[Strand]) -> str | None:
+    def _crossed(self, blocked: list[Task]) -> str | None:
         """Two ranks that call the collectives of two communicators in different orders, if that is what it is."""
         parts = {
-            strand.rank: part
-            for strand in blocked
-            for part in strand.waiting
-            if isinstance(part, Participation)
+            task.rank: part for task in blocked for part in task.waiting if isinstance(part, Participation)
         }
         for rank, mine in parts.items():
             for other in mine.waits_for():
@@ -94,31 +89,31 @@ class Diagnosis:
                     )
         return None
 
-    def _sitting(self, strand: Strand) -> str:
-        strands = self._run.scheduler.strands
+    def _sitting(self, task: Task) -> str:
+        tasks = self._run.scheduler.tasks
         waits_for = ", ".join(
-            f"rank {rank}" + ("" if strands[rank].outcome is None else " (which has ended)")
-            for rank in _waits_for(strand)
+            f"rank {rank}" + ("" if tasks[rank].outcome is None else " (which has ended)")
+            for rank in _waits_for(task)
         )
-        text = f"  rank {strand.rank} in {strand.call} at {_where(strand)}"
+        text = f"  rank {task.rank} in {task.call} at {_where(task)}"
         if waits_for:
             text += f", waits for {waits_for}"
         inner = {
             f"{pending.call} at {pending.call.where}"
-            for pending in strand.waiting
-            if pending.call is not strand.call and not pending.done
+            for pending in task.waiting
+            if pending.call is not task.call and not pending.done
         }
         return text + "".join(f"\n    for {each}" for each in sorted(inner))
 
 
-def _where(strand: Strand) -> str:
-    return "?" if strand.call is None else strand.call.where
+def _where(task: Task) -> str:
+    return "?" if task.call is None else task.call.where
 
 
-def _waits_for(strand: Strand) -> tuple[int, ...]:
-    """The ranks that `strand` waits for, each once."""
+def _waits_for(task: Task) -> tuple[int, ...]:
+    """The ranks that `task` waits for, each once."""
     return tuple(
-        dict.fromkeys(rank for pending in strand.waiting if not pending.done for rank in pending.waits_for())
+        dict.fromkeys(rank for pending in task.waiting if not pending.done for rank in pending.waits_for())
     )
 
 

@@ -17,9 +17,9 @@ from adjointlab import MPI
 from adjointlab.worlds.buffers import Elements, Flat
 from adjointlab.worlds.simulated.call_sites import Call
 from adjointlab.worlds.simulated.payload import unpack
-from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Strand
+from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.world import Blocked, Finding, Heard
+from adjointlab.worlds.world import Blocked, Finding, Matched
 
 __all__ = ["Mailbox", "Message", "Null", "ProbeWait", "Receive", "Send", "Wanted", "poison"]
 
@@ -30,7 +30,7 @@ class Message:
     __slots__ = ("_borrowed", "call", "data", "datatype", "pickled", "sender", "sent", "source", "tag")
 
     def __init__(
-        self, sender: Strand, source: int, tag: int, content: Elements, pickled: bool, call: Call
+        self, sender: Task, source: int, tag: int, content: Elements, pickled: bool, call: Call
     ) -> None:
         self.sender = sender
         self.source = source  # rank in the communicator
@@ -67,8 +67,8 @@ class Null(Pending):
 
     __slots__ = ()
 
-    def __init__(self, strand: Strand, call: Call) -> None:
-        super().__init__(strand, call)
+    def __init__(self, task: Task, call: Call) -> None:
+        super().__init__(task, call)
         self.done = True
 
     @property
@@ -81,8 +81,8 @@ class Send(Pending):
 
     __slots__ = ("_buffer", "_dest", "_message", "_sent")
 
-    def __init__(self, strand: Strand, call: Call, message: Message, dest: int) -> None:
-        super().__init__(strand, call)
+    def __init__(self, task: Task, call: Call, message: Message, dest: int) -> None:
+        super().__init__(task, call)
         self._message = message
         self._dest = dest  # in the run
         self._buffer: Flat | None = None
@@ -110,15 +110,15 @@ class Wanted(Pending):
 
     __slots__ = ("_members", "source", "tag")
 
-    def __init__(self, strand: Strand, call: Call, source: int, tag: int, members: tuple[int, ...]) -> None:
-        super().__init__(strand, call)
+    def __init__(self, task: Task, call: Call, source: int, tag: int, members: tuple[int, ...]) -> None:
+        super().__init__(task, call)
         self.source = source
         self.tag = tag
         self._members = members  # of the communicator: their ranks in the run
 
     def waits_for(self) -> tuple[int, ...]:
         if self.source == MPI.ANY_SOURCE:
-            return tuple(rank for rank in self._members if rank != self.strand.rank)
+            return tuple(rank for rank in self._members if rank != self.task.rank)
         return (self._members[self.source],)
 
     def accepts(self, message: Message) -> bool:
@@ -140,14 +140,14 @@ class Receive(Wanted):
 
     def __init__(
         self,
-        strand: Strand,
+        task: Task,
         call: Call,
         source: int,
         tag: int,
         members: tuple[int, ...],
         target: Elements | None,
     ) -> None:
-        super().__init__(strand, call, source, tag, members)
+        super().__init__(task, call, source, tag, members)
         self.message: Message | None = None
         self._target = target  # None for an object
         self._late = False
@@ -219,11 +219,11 @@ class Receive(Wanted):
 class Mailbox:
     """What has been sent to one rank of one communicator and what it has asked to receive."""
 
-    __slots__ = ("_delayed", "_findings", "_liberties", "_probes", "_receives", "_scheduler", "arrived")
+    __slots__ = ("_delayed", "_findings", "_nondeterminism", "_probes", "_receives", "_scheduler", "arrived")
 
-    def __init__(self, scheduler: Scheduler, liberties: Strategy, findings: list[Finding]) -> None:
+    def __init__(self, scheduler: Scheduler, nondeterminism: Strategy, findings: list[Finding]) -> None:
         self._scheduler = scheduler
-        self._liberties = liberties
+        self._nondeterminism = nondeterminism
         self._findings = findings
         self.arrived: list[Message] = []  # in the order of sending
         self._receives: list[Receive] = []  # in the order of posting
@@ -235,12 +235,12 @@ class Mailbox:
         self._scheduler.progress += 1
         if self._delayed:
             self.arrived.append(message)
-            if not self._liberties.taken():
+            if not self._nondeterminism.taken():
                 self.deliver_delayed()
             return
         for index, receive in enumerate(self._receives):
             if receive.accepts(message):
-                if receive.source == MPI.ANY_SOURCE and self._liberties.taken():
+                if receive.source == MPI.ANY_SOURCE and self._nondeterminism.taken():
                     self._delay(message)
                     return
                 del self._receives[index]
@@ -302,9 +302,9 @@ class Mailbox:
         return self._chosen(wanted)
 
     def _chosen(self, wanted: Wanted) -> Message | None:
-        if wanted.source == MPI.ANY_SOURCE and not self._liberties.orderly:
+        if wanted.source == MPI.ANY_SOURCE and not self._nondeterminism.orderly:
             candidates = list(self._first_of_each_source(wanted))
-            return self._liberties.choose(candidates) if candidates else None
+            return self._nondeterminism.choose(candidates) if candidates else None
         return next((message for message in self.arrived if wanted.accepts(message)), None)
 
     def _first_of_each_source(self, wanted: Wanted) -> Iterator[Message]:
@@ -322,17 +322,17 @@ class Mailbox:
                 Finding(
                     "mismatched message",
                     f"{wrong}\n  sent      {message}\n"
-                    f"  received  {receive.call} at {receive.call.where} on rank {receive.strand.rank}",
+                    f"  received  {receive.call} at {receive.call.where} on rank {receive.task.rank}",
                 )
             )
             sender = (message.sender.rank,)
-            self._scheduler.condemn(receive.strand, Blocked(str(receive.call), receive.call.where, sender))
+            self._scheduler.cancel(receive.task, Blocked(str(receive.call), receive.call.where, sender))
         if message.sent is not None:
             self._scheduler.complete(message.sent)
         if wrong is None:
             if receive.source == MPI.ANY_SOURCE:
-                heard = f"hears rank {message.sender.rank}"
-                self._scheduler.heard.append(Heard(receive.strand.rank, receive.call, heard))
+                matched = f"hears rank {message.sender.rank}"
+                self._scheduler.matched.append(Matched(receive.task.rank, receive.call, matched))
             self._scheduler.complete(receive)
 
 

@@ -11,7 +11,7 @@ from adjointlab.worlds.simulated.call_sites import Call, call_here
 from adjointlab.worlds.simulated.matching import Null
 from adjointlab.worlds.simulated.scheduler import Pending
 from adjointlab.worlds.simulated.simulation import Simulation
-from adjointlab.worlds.world import Heard
+from adjointlab.worlds.world import Matched
 
 __all__ = ["SimulatedRequest"]
 
@@ -120,8 +120,8 @@ class SimulatedRequest(MPI.Request):
         call = call_here("Waitany", ("requests", len(requests)))
         _wait(requests, call, need=1)
         run = requests[0]._run
-        index = run.liberties.choose(_happened(requests))
-        run.scheduler.heard.append(Heard(run.scheduler.current.rank, call, f"is told of request {index}"))
+        index = run.nondeterminism.choose(_happened(requests))
+        run.scheduler.matched.append(Matched(run.scheduler.current.rank, call, f"is told of request {index}"))
         return index, requests[index]._complete(status)
 
     def _complete(self, status: Any) -> Any:
@@ -137,9 +137,9 @@ class SimulatedRequest(MPI.Request):
 def _wait(requests: Sequence[SimulatedRequest], call: Call, need: int | None = None) -> None:
     pending = [request._pending for request in requests if request._pending is not None]
     if pending:
-        strand, scheduler = pending[0].strand, requests[0]._run.scheduler
-        scheduler.enter(strand)
-        scheduler.wait(strand, pending, call, need)
+        task, scheduler = pending[0].task, requests[0]._run.scheduler
+        scheduler.enter(task)
+        scheduler.wait(task, pending, call, need)
 
 
 def _poll(requests: Sequence[SimulatedRequest], name: str, which: Any) -> bool:
@@ -149,14 +149,14 @@ def _poll(requests: Sequence[SimulatedRequest], name: str, which: Any) -> bool:
         return True
     run = active[0]._run
     pending = [request._pending for request in active if request._pending is not None]
-    run.scheduler.enter(pending[0].strand)
+    run.scheduler.enter(pending[0].task)
     if which(each.done for each in pending):
         # What has happened need not show at once, unless nobody is at the other end.
         nobody = all(isinstance(each, Null) for each in pending)
-        if active[0]._denied or nobody or not run.liberties.taken():
+        if active[0]._denied or nobody or not run.nondeterminism.taken():
             return True
         active[0]._denied = True
-    run.scheduler.polled(pending[0].strand, call_here(name))
+    run.scheduler.polled(pending[0].task, call_here(name))
     return False
 
 

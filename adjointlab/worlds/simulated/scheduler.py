@@ -3,7 +3,7 @@
 Exactly one rank runs at a time, so a run is determined by the body and the strategy that picks the next
 (:mod:`adjointlab.worlds.schedules`). When no rank can run, and no message is still on its way, none ever will: the
 scheduler asks its judge, and calls the ranks out of their waits. A rank that is called out leaves its call by
-:class:`Unwound`.
+:class:`Cancelled`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from adjointlab.worlds.randomness import RandomStreams
 from adjointlab.worlds.simulated.call_sites import Call
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.simulated.threads import Worker, WorkerPool
-from adjointlab.worlds.world import Dead, Heard, Outcome
+from adjointlab.worlds.world import Dead, Matched, Outcome
 
-__all__ = ["Judge", "Pending", "Scheduler", "Strand", "Unwound"]
+__all__ = ["Cancelled", "Judge", "Pending", "Scheduler", "Task"]
 
 FRUITLESS_POLLS = 1000
 """So often must every rank that is not blocked have polled, with nothing moving anywhere, before it is a livelock."""
@@ -30,17 +30,17 @@ GRACE = 2.0
 """Seconds that an interrupted rank has to leave; a thread that does not is left behind."""
 
 
-class Unwound(BaseException):
+class Cancelled(BaseException):
     """Raised inside a call to call a rank out of it. Not an `Exception`, so that user code does not take it for one."""
 
 
 class Pending:
     """Something that a rank can wait for."""
 
-    __slots__ = ("call", "done", "strand", "watched")
+    __slots__ = ("call", "done", "task", "watched")
 
-    def __init__(self, strand: Strand, call: Call) -> None:
-        self.strand = strand
+    def __init__(self, task: Task, call: Call) -> None:
+        self.task = task
         self.call = call
         self.done = False
         self.watched = False
@@ -62,13 +62,13 @@ class Pending:
         return None
 
 
-class Strand:
+class Task:
     """What the scheduler knows of one rank."""
 
     __slots__ = (
         "blocked",
         "call",
-        "doom",
+        "cancelled_as",
         "fruitless",
         "missing",
         "outcome",
@@ -83,7 +83,7 @@ class Strand:
         self.rank = rank
         self.worker: Worker | None = None  # None before it starts
         self.outcome: Outcome | None = None  # None before it ends
-        self.doom: Outcome | None = None  # the outcome of a rank that is being called out
+        self.cancelled_as: Outcome | None = None  # the outcome of a rank that is being called out
         self.blocked = False
         self.missing = 0  # how many of `waiting` must still happen
         self.waiting: Sequence[Pending] = ()
@@ -96,15 +96,15 @@ class Strand:
 class Judge(Protocol):
     """Who decides what it means that nothing moves any more."""
 
-    def nobody_can_run(self, blocked: list[Strand]) -> None:
+    def nobody_can_run(self, blocked: list[Task]) -> None:
         """Dooms ranks."""
 
-    def nobody_gets_on(self, stuck: list[Strand], seconds: float) -> None:
+    def nobody_gets_on(self, stuck: list[Task], seconds: float) -> None:
         """Dooms ranks, if that has lasted for long enough."""
 
 
 class Scheduler:
-    """Runs `task` once for each rank; see the module."""
+    """Runs `rank_main` once for each rank; see the module."""
 
     def __init__(
         self,
@@ -113,11 +113,11 @@ class Scheduler:
         streams: RandomStreams,
         strategy: Strategy,
         judge: Judge,
-        task: Callable[[Strand], Outcome],
+        rank_main: Callable[[Task], Outcome],
     ) -> None:
-        self.strands = [Strand(rank) for rank in range(size)]
-        self.current = self.strands[0]
-        self.heard: list[Heard] = []
+        self.tasks = [Task(rank) for rank in range(size)]
+        self.current = self.tasks[0]
+        self.matched: list[Matched] = []
         self._idle = (
             -1
         )  # the state of things in which all have polled in vain so often that turns do not matter
@@ -128,8 +128,8 @@ class Scheduler:
         self._orderly = strategy.orderly
         self.delayed: list[Callable[[], None]] = []  # deliver what was held back
         self._judge = judge
-        self._task = task
-        self._ready: deque[Strand] = deque(self.strands)
+        self._rank_main = rank_main
+        self._ready: deque[Task] = deque(self.tasks)
         self._unfinished = size
         self._over = _thread.allocate_lock()
         self._crash: BaseException | None = None
@@ -159,51 +159,47 @@ class Scheduler:
             self._streams.leave()
         if self._crash is not None:
             raise self._crash
-        return tuple(strand.outcome for strand in self.strands if strand.outcome is not None)
+        return tuple(task.outcome for task in self.tasks if task.outcome is not None)
 
     # What the communicator calls, on the thread of the running rank
 
-    def enter(self, strand: Strand) -> None:
-        """A call begins: see whether `strand` may make it, and perhaps let others go first."""
+    def enter(self, task: Task) -> None:
+        """A call begins: see whether `task` may make it, and perhaps let others go first."""
         if self._interrupted:
             self._call_all_out()
-        if strand.doom is not None:
-            raise Unwound
-        if strand is not self.current or strand.outcome is not None:
-            if strand.outcome is not None:
+        if task.cancelled_as is not None:
+            raise Cancelled
+        if task is not self.current or task.outcome is not None:
+            if task.outcome is not None:
                 raise RuntimeError("this communicator belongs to a run that is over")
             raise RuntimeError(
-                f"rank {self.current.rank} uses the communicator of rank {strand.rank}: the simulated ranks are threads "
+                f"rank {self.current.rank} uses the communicator of rank {task.rank}: the simulated ranks are threads "
                 "and share module-level state; keep the communicator in the operator"
             )
-        if (
-            not self._orderly
-            and self._idle != self.progress
-            and self._strategy.gives_way(strand, self._ready)
-        ):
-            self.give_way(strand)
+        if not self._orderly and self._idle != self.progress and self._strategy.gives_way(task, self._ready):
+            self.yield_processor(task)
 
-    def wait(self, strand: Strand, pending: Sequence[Pending], call: Call, need: int | None = None) -> None:
-        """Block `strand` until `need` (default: all) of `pending` have happened."""
-        if strand.doom is not None:
-            raise Unwound
+    def wait(self, task: Task, pending: Sequence[Pending], call: Call, need: int | None = None) -> None:
+        """Block `task` until `need` (default: all) of `pending` have happened."""
+        if task.cancelled_as is not None:
+            raise Cancelled
         missing = [each for each in pending if not each.done]
         needed = len(missing) if need is None else need - (len(pending) - len(missing))
         if needed <= 0:
             return
         for each in missing:
             each.watched = True
-        strand.missing = needed
-        strand.waiting = missing
-        strand.call = call
-        strand.blocked = True
-        self._hand_over(strand)
-        strand.waiting = ()
+        task.missing = needed
+        task.waiting = missing
+        task.call = call
+        task.blocked = True
+        self._hand_over(task)
+        task.waiting = ()
         if need is not None:
             for each in missing:
                 each.watched = False
-        if strand.doom is not None:
-            raise Unwound
+        if task.cancelled_as is not None:
+            raise Cancelled
 
     def complete(self, pending: Pending) -> None:
         """`pending` has happened."""
@@ -211,46 +207,46 @@ class Scheduler:
         self.progress += 1
         if pending.watched:
             pending.watched = False
-            strand = pending.strand
-            strand.missing -= 1
-            if strand.missing == 0 and strand.blocked:
-                strand.blocked = False
-                self._ready.append(strand)
+            task = pending.task
+            task.missing -= 1
+            if task.missing == 0 and task.blocked:
+                task.blocked = False
+                self._ready.append(task)
 
-    def polled(self, strand: Strand, call: Call) -> None:
-        """`strand` asked in vain: let the others run."""
-        if strand.seen != self.progress:
-            strand.seen = self.progress
-            strand.fruitless = 0
-            strand.since = perf_counter()
-        strand.fruitless += 1
-        strand.call = call
-        self._strategy.polled(strand)
+    def polled(self, task: Task, call: Call) -> None:
+        """`task` asked in vain: let the others run."""
+        if task.seen != self.progress:
+            task.seen = self.progress
+            task.fruitless = 0
+            task.since = perf_counter()
+        task.fruitless += 1
+        task.call = call
+        self._strategy.polled(task)
         if self.delayed:
             self.deliver_delayed()
-        if strand.fruitless % FRUITLESS_POLLS == 0:
-            moving = [each for each in self.strands if each.outcome is None and not each.blocked]
+        if task.fruitless % FRUITLESS_POLLS == 0:
+            moving = [each for each in self.tasks if each.outcome is None and not each.blocked]
             if all(each.seen == self.progress and each.fruitless >= FRUITLESS_POLLS // 2 for each in moving):
                 self._idle = self.progress
                 # Each has had its share of the time only.
                 seconds = (perf_counter() - max(each.since for each in moving)) / len(moving)
-                self._judge.nobody_gets_on([each for each in self.strands if each.outcome is None], seconds)
-        self.give_way(strand)
+                self._judge.nobody_gets_on([each for each in self.tasks if each.outcome is None], seconds)
+        self.yield_processor(task)
 
-    def give_way(self, strand: Strand) -> None:
+    def yield_processor(self, task: Task) -> None:
         """Let others run first."""
-        self._ready.append(strand)
-        self._hand_over(strand)
-        if strand.doom is not None:
-            raise Unwound
+        self._ready.append(task)
+        self._hand_over(task)
+        if task.cancelled_as is not None:
+            raise Cancelled
 
-    def condemn(self, strand: Strand, outcome: Outcome) -> None:
-        """Call `strand` out of the call that it is in or makes next; `outcome` will be its outcome."""
-        if strand.doom is None and strand.outcome is None:
-            strand.doom = outcome
-            if strand.blocked:
-                strand.blocked = False
-                self._ready.append(strand)
+    def cancel(self, task: Task, outcome: Outcome) -> None:
+        """Call `task` out of the call that it is in or makes next; `outcome` will be its outcome."""
+        if task.cancelled_as is None and task.outcome is None:
+            task.cancelled_as = outcome
+            if task.blocked:
+                task.blocked = False
+                self._ready.append(task)
 
     def deliver_delayed(self) -> None:
         """Let all messages arrive."""
@@ -260,67 +256,67 @@ class Scheduler:
 
     # Taking turns
 
-    def _next(self) -> Strand:
+    def _next(self) -> Task:
         ready = self._ready
         if self._interrupted:
             self._call_all_out()
         if not ready and self.delayed:
             self.deliver_delayed()
         if not ready:
-            self._judge.nobody_can_run([strand for strand in self.strands if strand.blocked])
+            self._judge.nobody_can_run([task for task in self.tasks if task.blocked])
         if self._idle == self.progress:
             return (
                 ready.popleft()
             )  # no decision, so that the record of a schedule does not grow with the seconds
         return self._strategy.next(ready)
 
-    def _hand_over(self, strand: Strand) -> None:
+    def _hand_over(self, task: Task) -> None:
         following = self._next()
         if following.worker is None:
             following = self._started(following)
-        if following is strand:
+        if following is task:
             return
         self.current = following
-        self._streams.swap(strand.rank, following.rank)
-        worker = strand.worker
+        self._streams.swap(task.rank, following.rank)
+        worker = task.worker
         assert worker is not None
         self._resume(following)
         worker.lock.acquire()
 
-    def _started(self, strand: Strand) -> Strand:
-        """`strand` on a thread; if there is none, the run is over, and one of those that are called out."""
-        without: list[Strand] = []  # they will end on the threads of others
-        while strand.worker is None:
+    def _started(self, task: Task) -> Task:
+        """`task` on a thread; if there is none, the run is over, and one of those that are called out."""
+        without: list[Task] = []  # they will end on the threads of others
+        while task.worker is None:
             try:
-                strand.worker = self._pool.take(self._work)
+                task.worker = self._pool.take(self._work)
             except RuntimeError as error:
                 self._crash = error
-                for each in self.strands:
-                    self.condemn(each, Dead(str(error)))
-                without.append(strand)
-                strand = self._next()
+                for each in self.tasks:
+                    self.cancel(each, Dead(str(error)))
+                without.append(task)
+                task = self._next()
         self._ready.extend(without)
-        return strand
+        return task
 
-    def _resume(self, strand: Strand) -> None:
-        assert strand.worker is not None
-        strand.worker.lock.release()
+    def _resume(self, task: Task) -> None:
+        assert task.worker is not None
+        task.worker.lock.release()
 
     def _work(self, worker: Worker) -> None:
         """Run the current rank on this thread, and then those that have not begun when their turns come."""
         try:
-            strand: Strand | None = self.current
-            while strand is not None:
-                strand.worker = worker
-                outcome = self._task(strand)
-                strand.outcome = strand.doom or outcome
-                strand = self._finish(worker)
+            task: Task | None = self.current
+            while task is not None:
+                task.worker = worker
+                outcome = self._rank_main(task)
+                task.outcome = task.cancelled_as or outcome
+                task = self._finish(worker)
         except BaseException as crash:
-            # Ours, not the user's: the rank's task catches everything. Nobody else would ever wake the caller.
+            # Ours, not the user's: the rank's rank_main catches everything. Nobody else would ever wake the caller.
             self._crash = crash
             self._over.release()
 
-    def _finish(self, worker: Worker) -> Strand | None:
+    def _finish(self, worker: Worker) -> Task | None:
         self.progress += 1
         self._unfinished -= 1
         if self._unfinished == 0:
@@ -352,9 +348,9 @@ class Scheduler:
         worker = self.current.worker
         if worker is not None and worker.thread.ident is not None:
             raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-            raise_in(ctypes.c_ulong(worker.thread.ident), ctypes.py_object(Unwound))
+            raise_in(ctypes.c_ulong(worker.thread.ident), ctypes.py_object(Cancelled))
         self._over.acquire(timeout=GRACE)
 
     def _call_all_out(self) -> None:
-        for strand in self.strands:
-            self.condemn(strand, Dead("interrupted"))
+        for task in self.tasks:
+            self.cancel(task, Dead("interrupted"))

@@ -13,8 +13,8 @@ from adjointlab.worlds.simulated.diagnosis import Diagnosis
 from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.interposition import Interposition
 from adjointlab.worlds.simulated.matching import Receive
-from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Strand
-from adjointlab.worlds.simulated.schedules.record import Recorder
+from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
+from adjointlab.worlds.simulated.schedules.record import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.strategies import strategy_for
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.simulated.threads import WorkerPool
@@ -24,7 +24,7 @@ __all__ = ["Simulation"]
 
 
 class Simulation:
-    """A run on `size` ranks; `task` is what each does."""
+    """A run on `size` ranks; `rank_main` is what each does."""
 
     def __init__(
         self,
@@ -33,19 +33,19 @@ class Simulation:
         schedule: Schedule | None,
         pool: WorkerPool,
         streams: GlobalStreams,
-        task: Callable[[Simulation, Strand], Outcome],
+        rank_main: Callable[[Simulation, Task], Outcome],
     ) -> None:
         strategy = strategy_for(schedule or Schedule.of(seed))
-        self._recorder = None if schedule is None or strategy.orderly else Recorder(strategy)
+        self._recorder = None if schedule is None or strategy.orderly else DecisionRecorder(strategy)
         self.findings: list[Finding] = []
-        self.liberties: Strategy = self._recorder or strategy
+        self.nondeterminism: Strategy = self._recorder or strategy
         self.scheduler = Scheduler(
             size,
             pool,
             RandomStreams(streams, seed, size),
-            self.liberties,
+            self.nondeterminism,
             Diagnosis(self),
-            lambda strand: task(self, strand),
+            lambda task: rank_main(self, task),
         )
         self.open_requests: dict[int, Pending] = {}
         self.contexts: list[Context] = []
@@ -56,7 +56,7 @@ class Simulation:
 
     def new_context(self, members: tuple[int, ...], grid: Grid | None = None) -> Context:
         """A new communicator of `members`, ranks of the run."""
-        context = Context(members, self.scheduler, self.liberties, self.findings, grid)
+        context = Context(members, self.scheduler, self.nondeterminism, self.findings, grid)
         self.contexts.append(context)
         return context
 
@@ -74,12 +74,12 @@ class Simulation:
         if not self.findings and all(isinstance(outcome, Returned) for outcome in outcomes):
             self._look_around()
         decisions = "" if self._recorder is None else self._recorder.decisions
-        return Run(outcomes, tuple(self.findings), tuple(self.scheduler.heard), decisions)
+        return Run(outcomes, tuple(self.findings), tuple(self.scheduler.matched), decisions)
 
     def finish(self, pending: Pending, status: Any = None) -> Any:
         """Give the owner of `pending`, which has happened, its buffers back; the result."""
         if misuse := pending.misuse():
-            call, rank = pending.call, pending.strand.rank
+            call, rank = pending.call, pending.task.rank
             self.findings.append(
                 Finding(
                     "buffer misused",
@@ -112,6 +112,6 @@ class Simulation:
             self.findings.append(
                 Finding(
                     "request left open",
-                    f"rank {pending.strand.rank} never completed {pending.call} at {pending.call.where}",
+                    f"rank {pending.task.rank} never completed {pending.call} at {pending.call.where}",
                 )
             )

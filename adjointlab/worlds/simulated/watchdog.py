@@ -9,10 +9,10 @@ from typing import Any
 from adjointlab.worlds.simulated.scheduler import Scheduler
 from adjointlab.worlds.watchdog import EXIT_CODE, Overdue, Watchdog, place_of_thread, too_late
 
-__all__ = ["Patrol"]
+__all__ = ["SimulationWatchdog"]
 
 
-class Patrol:
+class SimulationWatchdog:
     """Sees to it that one run ends."""
 
     def __init__(self, watchdog: Watchdog, scheduler: Scheduler, payload: Any) -> None:

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from adjointlab.worlds.randomness import GlobalStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.communicator import Communicator
-from adjointlab.worlds.simulated.scheduler import Strand, Unwound
+from adjointlab.worlds.simulated.scheduler import Cancelled, Task
 from adjointlab.worlds.simulated.simulation import Simulation
 from adjointlab.worlds.simulated.threads import WorkerPool
-from adjointlab.worlds.simulated.watchdog import Patrol
+from adjointlab.worlds.simulated.watchdog import SimulationWatchdog
 from adjointlab.worlds.watchdog import Watchdog
 from adjointlab.worlds.world import Body, Dead, Outcome, Raised, RankContext, Returned, Run, Runner
 
@@ -33,7 +33,7 @@ class SimulatedWorld:
 
     name = "simulated"
     is_leader = True
-    is_spent = False
+    is_exhausted = False
 
     def __init__(self, ranks: int = 8, watchdog: Watchdog | None = None) -> None:
         self.ranks = ranks
@@ -52,7 +52,7 @@ class SimulatedWorld:
     ) -> Run:
         """Run ``body(context, payload)`` once on `ranks` ranks (default: all).
 
-        Seed 0 takes the ranks in turn and delivers at once; any other seed is another order, and takes other liberties
+        Seed 0 takes the ranks in turn and delivers at once; any other seed is another order, and takes other nondeterminism
         that the standard leaves to an implementation. With a `schedule` the seed is only that of the ranks' random
         streams, and the run keeps a record of its decisions.
         """
@@ -61,11 +61,11 @@ class SimulatedWorld:
             raise ValueError(f"ranks must be at least 1, not {size}")
         caller = contextvars.copy_context()
 
-        def task(simulation: Simulation, strand: Strand) -> Outcome:
-            return caller.copy().run(_live, simulation, strand, body, payload)
+        def rank_main(simulation: Simulation, task: Task) -> Outcome:
+            return caller.copy().run(_live, simulation, task, body, payload)
 
-        simulation = Simulation(size, seed, schedule, self._pool, self._streams, task)
-        simulation.scheduler.meanwhile = Patrol(self.watchdog, simulation.scheduler, payload).look
+        simulation = Simulation(size, seed, schedule, self._pool, self._streams, rank_main)
+        simulation.scheduler.meanwhile = SimulationWatchdog(self.watchdog, simulation.scheduler, payload).look
         return simulation.run()
 
     def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
@@ -85,21 +85,21 @@ class SimulatedWorld:
         self._pool.close()
 
 
-def _live(simulation: Simulation, strand: Strand, body: Body, payload: Any) -> Outcome:
+def _live(simulation: Simulation, task: Task, body: Body, payload: Any) -> Outcome:
     """One rank's life."""
-    if (doom := strand.doom) is not None:
-        return doom
+    if (cancelled_as := task.cancelled_as) is not None:
+        return cancelled_as
     torch = sys.modules.get("torch")
     if hasattr(torch, "set_grad_enabled"):
         torch.set_grad_enabled(True)  # type: ignore[union-attr] # thread-local, and the thread is not new
-    comm = Communicator(simulation, strand, simulation.everyone, strand.rank)
+    comm = Communicator(simulation, task, simulation.everyone, task.rank)
     try:
-        return Returned(body(RankContext(strand.rank, comm.size, comm), payload))
-    except Unwound:
-        return strand.doom or Dead("called out")
+        return Returned(body(RankContext(task.rank, comm.size, comm), payload))
+    except Cancelled:
+        return task.cancelled_as or Dead("called out")
     except BaseException as exception:
-        if strand.doom is not None:
-            return strand.doom
+        if task.cancelled_as is not None:
+            return task.cancelled_as
         return Raised(
             type(exception).__name__,
             str(exception),

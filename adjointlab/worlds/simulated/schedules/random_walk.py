@@ -1,4 +1,4 @@
-"""A random rank at every turn, and liberties by chance."""
+"""A random rank at every turn, and nondeterminism by chance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GIVES_WAY = 0.25
 
 
 class RandomWalk(Strategy):
-    """Every choice is drawn from one stream; how often liberties are taken is drawn once."""
+    """Every choice is drawn from one stream; how often nondeterminism are taken is drawn once."""
 
     orderly = False
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from adjointlab.worlds.simulated.schedules.strategy import Ready, Strategy, Turn
 
-__all__ = ["CHOICE", "LIBERTY", "NEXT", "WAY", "Recorder", "decoded"]
+__all__ = ["CHOICE", "LIBERTY", "NEXT", "WAY", "DecisionRecorder", "decoded"]
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Turn)
@@ -22,7 +22,7 @@ _LONGEST = 2**24
 """Bytes of decisions that a text may unfold to."""
 
 
-class Recorder(Strategy):
+class DecisionRecorder(Strategy):
     """Decides as `inner` does, and writes it down: four times the decision plus its kind, in groups of seven bits."""
 
     def __init__(self, inner: Strategy) -> None:
@@ -69,7 +69,7 @@ class Recorder(Strategy):
 
 
 def decoded(decisions: str) -> list[tuple[int, int]]:
-    """Kinds and decisions. Raises `ValueError` for what no :class:`Recorder` has written."""
+    """Kinds and decisions. Raises `ValueError` for what no :class:`DecisionRecorder` has written."""
     try:
         unfolding = zlib.decompressobj()
         data = unfolding.decompress(base64.b85decode(decisions), _LONGEST)

@@ -1,6 +1,6 @@
-"""What a scheduling strategy decides: who runs next, and which of the standard's liberties a run takes.
+"""What a scheduling strategy decides: who runs next, and which of the standard's nondeterminism a run takes.
 
-The liberties: whether a send waits for its receive, when its buffer is read, when a receive buffer is filled, when what
+The nondeterminism: whether a send waits for its receive, when its buffer is read, when a receive buffer is filled, when what
 has happened shows, and which sender a wildcard receive hears first.
 """
 
