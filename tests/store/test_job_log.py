@@ -159,7 +159,7 @@ def test_without_time_the_smallest_known_case_is_the_result(job_log: JobLog) -> 
 
 
 def test_a_process_that_ends_in_order_says_so_and_one_that_leaves_says_where(tmp_path: Path) -> None:
-    program = "import os, sys\nfrom pathlib import Path\nfrom adjointlab.supervisor.exit_hooks import install_exit_hooks\nenrol(Path('.'))\n"
+    program = "import os, sys\nfrom pathlib import Path\nfrom adjointlab.supervisor.exit_hooks import install_exit_hooks\ninstall_exit_hooks(Path('.'))\n"
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": root, "ADJOINTLAB_SUPERVISED": str(tmp_path)}
     for name in ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"):

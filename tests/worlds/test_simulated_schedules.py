@@ -505,7 +505,7 @@ def test_a_result_that_depends_on_the_schedule_is_a_failure_of_its_own_kind(chec
 
 def test_the_two_schedules_stand_in_the_reproducer_which_replays_them(tmp_path):
     found = found_as(al.subject(WeighsByArrival)(lines))
-    entry = front.attempt(WORLD, found, "matrix", Budget(40, seed=2, schedules=6), tmp_path)
+    entry = front.run_check(WORLD, found, "matrix", Budget(40, seed=2, schedules=6), tmp_path)
     stored = read(entry.written.json)
     assert stored.kind == DEPENDS
     assert stored.case == entry.report.case
@@ -518,7 +518,7 @@ def test_the_two_schedules_stand_in_the_reproducer_which_replays_them(tmp_path):
 
 def test_a_reproducer_with_a_bad_schedule_is_refused(tmp_path):
     found = found_as(al.subject(WeighsByArrival)(lines))
-    entry = front.attempt(WORLD, found, "matrix", Budget(40, seed=2, schedules=6), tmp_path)
+    entry = front.run_check(WORLD, found, "matrix", Budget(40, seed=2, schedules=6), tmp_path)
     content = json.loads(entry.written.json.read_text())
     content["case"]["schedules"][0]["strategy"] = "fair"
     entry.written.json.write_text(json.dumps(content))
