@@ -16,6 +16,7 @@ _SIMULATED_ONLY = (
     "tests/pytest",
     "tests/primitives",
     "tests/supervisor",
+    "tests/worlds/simulated",
     "tests/power/faults",
     "tests/power/test_planted_halos",
     "tests/power/test_planted_layers",
@@ -27,7 +28,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     if not is_launched():
         return None
     place = collection_path.relative_to(Path(__file__).parent).as_posix()
-    simulated = place.startswith(_SIMULATED_ONLY) or collection_path.name.startswith("test_simulated")
+    simulated = place.startswith(_SIMULATED_ONLY)
     top_level = collection_path.parent.name == "tests" and collection_path.suffix == ".py"
     apart = (
         top_level and collection_path.name.startswith("test_") and collection_path.name != "test_examples.py"

@@ -579,7 +579,7 @@ def test_the_command_line_takes_schedules_and_replays_what_they_found(tmp_path):
 def test_pytest_takes_schedules(tmp_path):
     tests = tmp_path / "test_weights.py"
     tests.write_text(
-        "import adjointlab as al\nfrom tests.worlds.test_simulated_schedules import weighs_by_arrival\n"
+        "import adjointlab as al\nfrom tests.worlds.simulated.test_schedules import weighs_by_arrival\n"
         "TestWeights = al.coherence_tests(weighs_by_arrival, checks=['matrix'])\n"
     )
     options = ("-p", "no:cacheprovider", "--adjointlab-seed=2", "--adjointlab-ranks=4", tests)

@@ -70,7 +70,7 @@ sys.exit(int(sys.argv[2]))
 
 
 def environment():
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),

@@ -1,6 +1,6 @@
 """Collectives that do not match are told with both calls and their lines, whether or not MPI minds.
 
-``mpiexec -n 3 python -m pytest tests/worlds/test_mpi_mismatches.py``
+``mpiexec -n 3 python -m pytest tests/worlds/mpi/test_mismatches.py``
 """
 
 from __future__ import annotations
