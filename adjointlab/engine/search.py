@@ -275,8 +275,8 @@ def _conduct(
 
     search = _Search(recorded, subject, budget.shrinking, tick, memory)
     ranks = min(world.ranks, budget.ranks or world.ranks)
-    schedules = budget.schedules if world.name == "simulated" else 1
-    if world.name == "mpi":
+    schedules = budget.schedules if world.can_schedule else 1
+    if world.can_revoke:
         search.simulate_first = simulate_first(subject, world.watchdog)
         search.is_exhausted = lambda: world.is_exhausted
     failure = _hypothesis(search, subject, check, ranks, budget.cases, seed, schedules)

@@ -191,6 +191,14 @@ class World(Protocol):
         """The kind of world: "simulated" or "mpi"."""
 
     @property
+    def can_schedule(self) -> bool:
+        """Whether a run can be given a :class:`~adjointlab.worlds.schedule.Schedule`."""
+
+    @property
+    def can_revoke(self) -> bool:
+        """Whether ranks are processes whose waits are revoked, so that a hang is better simulated first."""
+
+    @property
     def ranks(self) -> int:
         """The largest number of ranks that a run can have."""
 

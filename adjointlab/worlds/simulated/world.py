@@ -32,6 +32,8 @@ class SimulatedWorld:
     """Up to `ranks` simulated ranks; a run may ask for more, at the price of more threads."""
 
     name = "simulated"
+    can_schedule = True
+    can_revoke = False
     is_leader = True
     is_exhausted = False
 
