@@ -87,6 +87,9 @@ class MPIWorld:
     carried out: one that does not match is told at once, before the library can go wrong on it, and for more messages.
     """
 
+    can_schedule = False
+    can_revoke = True
+
     def __init__(
         self,
         comm: MPI.Intracomm | None = None,
