@@ -1,4 +1,4 @@
-"""Planted bugs of halo exchanges and repartitions, and the customary dot test, which does not see most of them."""
+"""PlantedBug bugs of halo exchanges and repartitions, and the customary dot test, which does not see most of them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import adjointlab as al
 from adjointlab.core.layout import Window
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import RankContext, Returned, World
-
-from .halo_operators import (
+from tests.planted.bug import PlantedBug
+from tests.planted.right_halos import (
     HaloExchange,
     HaloExchangeInPlace,
     Index,
@@ -24,8 +24,7 @@ from .halo_operators import (
     windowed,
     windowed_in_place,
 )
-from .operators import unchanged
-from .planted import Planted
+from tests.planted.right_operators import unchanged
 
 # Widths and cuts.
 
@@ -352,10 +351,10 @@ class FirstCopyAlone(Repartition):
 
 def planted(
     bug: str, operator: type[HaloExchange | Repartition], check: str, least_ranks: int = 2
-) -> Planted:
+) -> PlantedBug:
     """A bug with the strategy and the sequential twin of the right operator."""
     draws, reference = family(operator)
-    return Planted(bug, al.subject(operator, reference=reference)(draws), check, least_ranks)
+    return PlantedBug(bug, al.subject(operator, reference=reference)(draws), check, least_ranks)
 
 
 def family(operator: type[HaloExchange | Repartition]) -> tuple[Any, Any]:

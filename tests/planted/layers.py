@@ -1,4 +1,4 @@
-"""Planted bugs of distributed layers: each one slip in a layer of the library, or in a small loss as a user writes one."""
+"""PlantedBug bugs of distributed layers: each one slip in a layer of the library, or in a small loss as a user writes one."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ from adjointlab.layers.subjects import modules as subjects
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.sum_reduce import SumReduce
-
-from .planted import Planted
+from tests.planted.bug import PlantedBug
 
 
 class Altered(al.LinearOperator):
@@ -598,9 +597,9 @@ def with_layer(kind: type[DistributedModule]) -> Subject:
     )(right.draws)
 
 
-def planted(bug: str, kind: type[DistributedModule], check: str, least_ranks: int = 2) -> Planted:
+def planted(bug: str, kind: type[DistributedModule], check: str, least_ranks: int = 2) -> PlantedBug:
     """A bug with the strategy and the sequential twin of the right layer."""
-    return Planted(bug, with_layer(kind), check, least_ranks)
+    return PlantedBug(bug, with_layer(kind), check, least_ranks)
 
 
 PLANTED = (

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab import MPI
-
-from ..operators import (
+from tests.planted.bug import recreated
+from tests.planted.right_operators import (
     DTYPES,
     Operator,
     Ring,
@@ -25,7 +25,6 @@ from ..operators import (
     weighted,
     with_cuts,
 )
-from .fault import Fault
 
 
 class Stencil(Operator):
@@ -244,33 +243,33 @@ class SendsRawStorage(Ring):
 
 
 FAULTS = (
-    Fault(
+    recreated(
         "B29",
         "padding forgotten on one rank",
         al.subject(OneRankForgetsPadding, reference=stencilled)(even_rows),
         "adjoint",
     ),
-    Fault("B31", "interior taken as x[n:-0]", al.subject(SliceToMinusZero)(trims), "adjoint"),
-    Fault(
+    recreated("B31", "interior taken as x[n:-0]", al.subject(SliceToMinusZero)(trims), "adjoint"),
+    recreated(
         "B33",
         "mean over the local longitudes",
         al.subject(MeanOfLocalLongitudes, reference=polar_mean)(poles),
         "adjoint",
     ),
-    Fault(
+    recreated(
         "B35",
         "sum of a contiguous copy discarded",
         al.subject(SumOfACopyDiscarded, reference=scaled)(on_grid),
         "adjoint",
     ),
-    Fault(
+    recreated(
         "B37",
         "rank axis merged without moving it",
         al.subject(RanksMergedInPlace, reference=same)(attention),
         "sequential",
     ),
-    Fault("B39", "raw storage sent", al.subject(SendsRawStorage, reference=weighted)(on_ring), "adjoint"),
-    Fault(
+    recreated("B39", "raw storage sent", al.subject(SendsRawStorage, reference=weighted)(on_ring), "adjoint"),
+    recreated(
         "B45",
         "halos at the border keep old values",
         al.subject(BordersKeepTheirValues, reference=stencilled)(even_rows),

@@ -8,10 +8,9 @@ from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World
-
-from ..negatives import NEGATIVES
-from .fault import Fault
-from .table import FAULTS, RIGHT
+from tests.planted.bug import PlantedBug
+from tests.planted.conventions import CONVENTIONS
+from tests.planted.recreated.table import FAULTS, RIGHT
 
 SEED = 35
 
@@ -22,8 +21,8 @@ def _simulated(world: World) -> None:
         pytest.skip("documented faults are counted on eight simulated ranks")
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=[fault.number for fault in FAULTS])
-def test_a_documented_fault_is_found_within_the_default_budget(world: World, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.source for fault in FAULTS])
+def test_a_documented_fault_is_found_within_the_default_budget(world: World, fault: PlantedBug) -> None:
     report = investigate(world, fault.subject, fault.check, Budget(seed=SEED, shrinking=0.0))
     # Incoherent, or, where ranks crash or hang, not to be judged; in both cases with the case that shows it.
     assert not report.verdict.is_coherent
@@ -31,7 +30,7 @@ def test_a_documented_fault_is_found_within_the_default_budget(world: World, fau
 
 
 def test_twenty_documented_faults_are_told_at_least() -> None:
-    assert len({fault.number for fault in FAULTS}) >= 20
+    assert len({fault.source for fault in FAULTS}) >= 20
 
 
 @pytest.mark.parametrize("subject", RIGHT, ids=[subject.name for subject in RIGHT])
@@ -44,7 +43,7 @@ def test_the_operator_without_the_fault_passes_every_check(world: World, subject
 
 
 @pytest.mark.parametrize(
-    ("convention", "subject"), NEGATIVES, ids=[convention for convention, _ in NEGATIVES]
+    ("convention", "subject"), CONVENTIONS, ids=[convention for convention, _ in CONVENTIONS]
 )
 def test_a_declared_convention_raises_no_alarm(world: World, convention: str, subject: Subject) -> None:
     verdicts = {

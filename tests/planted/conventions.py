@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab.engine.subject import Subject
-
-from .faults.memory import Trim, even_rows, trims
-from .faults.ranks import plain
-from .faults.sums import BiasOnRankZero, affine, rows
-from .operators import DTYPES, Operator, copies, cut, unchanged, with_cuts
+from tests.planted.recreated.memory import Trim, even_rows, trims
+from tests.planted.recreated.ranks import plain
+from tests.planted.recreated.sums import BiasOnRankZero, affine, rows
+from tests.planted.right_operators import DTYPES, Operator, copies, cut, unchanged, with_cuts
 
 
 class Summed(Operator):
@@ -153,7 +152,7 @@ def plus(x: Any, b: Any, **_: Any) -> Any:
     return x + b
 
 
-NEGATIVES: tuple[tuple[str, Subject], ...] = (
+CONVENTIONS: tuple[tuple[str, Subject], ...] = (
     ("all-reduce with the identity as its backward pass", al.subject(Summed, reference=unchanged)(plain)),
     ("all-reduce with an all-reduce as its backward pass", al.subject(SummedBothWays)(plain)),
     (

@@ -9,9 +9,18 @@ import numpy as np
 from hypothesis import strategies as st
 
 import adjointlab as al
-
-from ..operators import DTYPES, Operator, Ring, SumAlong, on_grid, on_ring, scaled, shapes, weighted
-from .fault import Fault
+from tests.planted.bug import recreated
+from tests.planted.right_operators import (
+    DTYPES,
+    Operator,
+    Ring,
+    SumAlong,
+    on_grid,
+    on_ring,
+    scaled,
+    shapes,
+    weighted,
+)
 
 
 class ImaginaryPartLost(SumAlong):
@@ -95,14 +104,16 @@ def looked_up(table: Any, asked: Sequence[int], **_: Any) -> Any:
 
 
 FAULTS = (
-    Fault("B55", "imaginary part lost", al.subject(ImaginaryPartLost, reference=scaled)(on_grid), "adjoint"),
-    Fault(
+    recreated(
+        "B55", "imaginary part lost", al.subject(ImaginaryPartLost, reference=scaled)(on_grid), "adjoint"
+    ),
+    recreated(
         "B57",
         "adjoint's stages in forward order",
         al.subject(StagesInForwardOrder, reference=weighted)(on_ring),
         "adjoint",
     ),
-    Fault(
+    recreated(
         "B59",
         "sliced before the sum",
         al.subject(SlicedBeforeTheSum, reference=looked_up)(lookups),

@@ -1,17 +1,15 @@
-"""Planted operator bugs: what a slip of the pen makes of a broadcast, a reduction, a gather or a ring."""
+"""PlantedBug operator bugs: what a slip of the pen makes of a broadcast, a reduction, a gather or a ring."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import adjointlab as al
 from adjointlab import MPI
-from adjointlab.engine.subject import Subject
-
-from .operators import (
+from tests.planted.bug import PlantedBug
+from tests.planted.right_operators import (
     CopyToAll,
     GatherToAll,
     Ring,
@@ -25,16 +23,6 @@ from .operators import (
     with_cuts,
     with_root,
 )
-
-
-@dataclass(frozen=True)
-class Planted:
-    """A bug, the check that is asked to find it, and on how many ranks it first shows."""
-
-    bug: str
-    subject: Subject
-    check: str
-    least_ranks: int = 2
 
 
 class MissingSum(CopyToAll):
@@ -119,29 +107,31 @@ class ReturnsItsBuffer(SumAlong):
 
 
 PLANTED = (
-    Planted(
+    PlantedBug(
         "missing sum in a broadcast's adjoint",
         al.subject(MissingSum, reference=unchanged)(with_root),
         "adjoint",
     ),
-    Planted("sum doubled", al.subject(DoubledSum, reference=unchanged)(with_root), "adjoint", 1),
-    Planted("wrong root", al.subject(WrongRoot, reference=unchanged)(with_root), "adjoint"),
-    Planted(
+    PlantedBug("sum doubled", al.subject(DoubledSum, reference=unchanged)(with_root), "adjoint", 1),
+    PlantedBug("wrong root", al.subject(WrongRoot, reference=unchanged)(with_root), "adjoint"),
+    PlantedBug(
         "scaled by the number of ranks", al.subject(ScaledByRanks, reference=unchanged)(with_root), "adjoint"
     ),
-    Planted(
+    PlantedBug(
         "uneven shard dropped", al.subject(UnevenShardDropped, reference=unchanged)(with_cuts), "adjoint"
     ),
-    Planted(
+    PlantedBug(
         "transposed partition ignored",
         al.subject(TranspositionIgnored, reference=scaled)(on_grid),
         "sequential",
     ),
-    Planted("conjugate missing", al.subject(MissingConjugate, reference=weighted)(on_ring), "adjoint", 1),
-    Planted("dtype narrowed", al.subject(NarrowedDtype, reference=scaled)(on_grid), "adjoint", 1),
-    Planted("input modified", al.subject(InputModified, reference=weighted)(on_ring), "purity", 1),
-    Planted("stale buffer reused", al.subject(StaleBuffer, reference=unchanged)(with_root), "reentrancy", 1),
-    Planted(
+    PlantedBug("conjugate missing", al.subject(MissingConjugate, reference=weighted)(on_ring), "adjoint", 1),
+    PlantedBug("dtype narrowed", al.subject(NarrowedDtype, reference=scaled)(on_grid), "adjoint", 1),
+    PlantedBug("input modified", al.subject(InputModified, reference=weighted)(on_ring), "purity", 1),
+    PlantedBug(
+        "stale buffer reused", al.subject(StaleBuffer, reference=unchanged)(with_root), "reentrancy", 1
+    ),
+    PlantedBug(
         "returned buffer overwritten",
         al.subject(ReturnsItsBuffer, reference=scaled)(on_grid),
         "reentrancy",

@@ -9,8 +9,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 import adjointlab as al
-
-from ..operators import (
+from tests.planted.bug import recreated
+from tests.planted.recreated.ranks import plain
+from tests.planted.right_operators import (
     DTYPES,
     CopyToAll,
     Operator,
@@ -25,8 +26,6 @@ from ..operators import (
     weighted,
     with_root,
 )
-from .fault import Fault
-from .ranks import plain
 
 
 class RingOfBlocks(Operator):
@@ -203,32 +202,32 @@ def both(a: Any, b: Any, **_: Any) -> Any:
 
 
 FAULTS = (
-    Fault(
+    recreated(
         "B41",
         "block of the first ring step in every step",
         al.subject(SavedBlockInEveryStep)(plain),
         "adjoint",
     ),
-    Fault(
+    recreated(
         "B43",
         "adjoint sums on the first call alone",
         al.subject(SumsOnTheFirstCall, reference=scaled)(on_grid),
         "reentrancy",
     ),
-    Fault(
+    recreated(
         "B47",
         "buffer cleared by subtraction",
         al.subject(ClearsBySubtraction, reference=scaled)(on_grid),
         "reentrancy",
     ),
-    Fault(
+    recreated(
         "B49",
         "one stateful layer in two roles",
         al.subject(RemembersTheFirstShape, reference=both)(pairs),
         "adjoint",
     ),
-    Fault("B51", "communicators made in own order", al.subject(GroupsInOwnOrder)(plain), "adjoint"),
-    Fault(
+    recreated("B51", "communicators made in own order", al.subject(GroupsInOwnOrder)(plain), "adjoint"),
+    recreated(
         "B53",
         "sums in the order of a dictionary",
         al.subject(OrderOfADictionary, reference=both)(plain),

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 import adjointlab as al
 from adjointlab import MPI
 from adjointlab.core.layout import Window
-
-from .operators import DTYPES, Operator, shapes
+from tests.planted.right_operators import DTYPES, Operator, shapes
 
 Cut = Sequence[int]
 Widths = Sequence[Sequence[tuple[int, int]]]

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 import adjointlab as al
-
-from ..operators import (
+from tests.planted.bug import recreated
+from tests.planted.right_operators import (
     DTYPES,
     GatherToAll,
     Operator,
@@ -22,7 +22,6 @@ from ..operators import (
     unchanged,
     with_cuts,
 )
-from .fault import Fault
 
 
 def weight(rows: int, columns: int) -> Any:
@@ -194,38 +193,40 @@ class ScaleSkippedOnOneRank(SumAlong):
 
 
 FAULTS = (
-    Fault(
+    recreated(
         "B01", "adjoint of an all-gather is a slice", al.subject(GatherAdjointIsASlice)(with_cuts), "adjoint"
     ),
-    Fault(
+    recreated(
         "B03",
         "input gradient not summed where the weight is frozen",
         al.subject(FrozenWeightForgetsTheSum, reference=product)(columns),
         "adjoint",
     ),
-    Fault(
+    recreated(
         "B05",
         "partial gradient taken for a replicated one",
         al.subject(PartialCalledReplicated, reference=product)(columns),
         "adjoint",
     ),
-    Fault(
+    recreated(
         "B07",
         "gradients averaged over the sequence dimension too",
         al.subject(MeanOverTheSequenceToo, reference=averaged)(meshes),
         "sequential",
     ),
-    Fault("B09", "gradients summed twice", al.subject(SummedTwice, reference=scaled)(on_grid), "sequential"),
-    Fault(
+    recreated(
+        "B09", "gradients summed twice", al.subject(SummedTwice, reference=scaled)(on_grid), "sequential"
+    ),
+    recreated(
         "B11", "bias added on every rank", al.subject(BiasOnEveryRank, reference=affine)(rows), "sequential"
     ),
-    Fault(
+    recreated(
         "B13",
         "scale skipped on one rank",
         al.subject(ScaleSkippedOnOneRank, reference=scaled)(on_grid),
         "sequential",
     ),
-    Fault(
+    recreated(
         "B61",
         "adjoint sums by the local type of the primal",
         al.subject(SumsByThePrimalsType, reference=product)(columns),

@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab import MPI
-
-from ..operators import DTYPES, GatherToAll, Operator, copies, cut, shapes, unchanged, with_cuts
-from .fault import Fault
+from tests.planted.bug import recreated
+from tests.planted.right_operators import (
+    DTYPES,
+    GatherToAll,
+    Operator,
+    copies,
+    cut,
+    shapes,
+    unchanged,
+    with_cuts,
+)
 
 
 class Butterfly(Operator):
@@ -204,27 +212,27 @@ class EmptyRankStaysAway(SharedFactor):
 
 
 FAULTS = (
-    Fault(
+    recreated(
         "B15",
         "third step of a butterfly exchanges with rank ^ 3",
         al.subject(ThirdStepIsThree, reference=unchanged)(plain),
         "sequential",
     ),
-    Fault(
+    recreated(
         "B17",
         "missing grid coordinates taken as 1",
         al.subject(MissingCoordinateIsOne, reference=unchanged)(onto_grids),
         "sequential",
     ),
-    Fault(
+    recreated(
         "B19",
         "offset of a shard is the size of the one before",
         al.subject(OffsetIsThePreviousSize, reference=unchanged)(with_cuts),
         "adjoint",
     ),
-    Fault("B21", "own shape taken for every rank's", al.subject(OwnShapeForAll)(with_cuts), "declared"),
-    Fault("B23", "inactive ranks skip the set-up", al.subject(InactiveSkipsSetUp)(to_some), "adjoint"),
-    Fault("B25", "a rank without data skips a sum", al.subject(EmptyRankStaysAway)(with_cuts), "adjoint"),
+    recreated("B21", "own shape taken for every rank's", al.subject(OwnShapeForAll)(with_cuts), "declared"),
+    recreated("B23", "inactive ranks skip the set-up", al.subject(InactiveSkipsSetUp)(to_some), "adjoint"),
+    recreated("B25", "a rank without data skips a sum", al.subject(EmptyRankStaysAway)(with_cuts), "adjoint"),
 )
 
 RIGHT = (
