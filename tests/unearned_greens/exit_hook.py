@@ -1,0 +1,20 @@
+"""A hook for the end of the process ends it with 0; the operator is wrong."""
+
+import atexit
+import os
+
+import adjointlab as al
+from tests.unearned_greens.common import Copying, blocks
+
+
+class Wrong(Copying):
+    def adjoint(self, y):
+        return 2 * super().adjoint(y)
+
+
+@al.subject(Wrong)
+def subject(draw, ranks):
+    return blocks(draw, ranks)
+
+
+atexit.register(os._exit, 0)

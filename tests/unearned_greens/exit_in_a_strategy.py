@@ -1,0 +1,12 @@
+"""The strategy ends the process with 0."""
+
+import sys
+
+import adjointlab as al
+from tests.unearned_greens.common import Copying, blocks
+
+
+@al.subject(Copying)
+def subject(draw, ranks):
+    sys.exit(0)
+    return blocks(draw, ranks)
