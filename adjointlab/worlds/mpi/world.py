@@ -24,8 +24,8 @@ from adjointlab.worlds.mpi.diagnosis import conclude
 from adjointlab.worlds.mpi.guard import Books, Guard
 from adjointlab.worlds.mpi.keepalive import keep_alive
 from adjointlab.worlds.mpi.pickling import open_exception, open_outcome, pack_exception, pack_outcome
-from adjointlab.worlds.mpi.requests import interposed
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
+from adjointlab.worlds.requests import Interposition
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import EXIT_CODE, Overdue, RaisingWatchdog, Watchdog
 from adjointlab.worlds.world import (
@@ -327,7 +327,7 @@ class MPIWorld:
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
             context = RankContext(rank, command.ranks, self._team(command.ranks))
-            with interposed():
+            with Interposition():
                 try:
                     interrupts.allow()
                     with self._watchdog_thread.over(payload, limit):
