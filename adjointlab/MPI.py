@@ -61,8 +61,11 @@ __all__ = [
     "UINT64_T",
     "UNDEFINED",
     "Buffer",
+    "Create_keyval",
     "Datatype",
     "Exception",
+    "Free_keyval",
+    "Keyval",
     "Op",
     "Request",
     "Status",
@@ -266,6 +269,33 @@ COMM_NULL: Final = NullCommunicator()
 def _is_null_of_mpi4py(value: object) -> bool:
     theirs = sys.modules.get("mpi4py.MPI")
     return theirs is not None and isinstance(value, theirs.Comm) and bool(value == theirs.COMM_NULL)
+
+
+class Keyval:
+    """Key of an attribute of communicators. mpi4py's communicators take it too, and MPI's own key is made for them then."""
+
+    def __init__(self) -> None:
+        self._of_mpi: int | None = None
+
+    def __index__(self) -> int:
+        if self._of_mpi is None:
+            # Not before mpi4py's communicator asks: MPI may not even be installed.
+            self._of_mpi = int(sys.modules["mpi4py.MPI"].Comm.Create_keyval())
+        return self._of_mpi
+
+    __int__ = __index__  # what Cython converts an argument with
+
+
+def Create_keyval() -> Keyval:
+    """A new key for ``comm.Get_attr``, ``comm.Set_attr`` and ``comm.Delete_attr``."""
+    return Keyval()
+
+
+def Free_keyval(keyval: Keyval) -> None:
+    """Give a key back. (Nothing is left of it: what is attached under it goes with its communicators.)"""
+    if keyval._of_mpi is not None:
+        sys.modules["mpi4py.MPI"].Comm.Free_keyval(keyval._of_mpi)
+        keyval._of_mpi = None
 
 
 class RequestBatch:
