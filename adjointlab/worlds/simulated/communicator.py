@@ -18,10 +18,10 @@ from adjointlab.worlds.simulated.matching import Message, Null, ProbeWait, Recei
 from adjointlab.worlds.simulated.object_collectives import OBJECT_COLLECTIVES
 from adjointlab.worlds.simulated.payload import pack
 from adjointlab.worlds.simulated.requests import SimulatedRequest
-from adjointlab.worlds.simulated.scheduler import Cancelled, Pending, Task
+from adjointlab.worlds.simulated.scheduler import Pending, Task
 from adjointlab.worlds.simulated.simulation import Simulation
 from adjointlab.worlds.unsupported import ONLY_MPI, missing
-from adjointlab.worlds.world import Dead, Finding, Matched
+from adjointlab.worlds.world import Cancelled, Dead, Finding, Matched
 
 __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
 

@@ -14,9 +14,9 @@ from adjointlab.worlds.simulated.call_sites import Call
 from adjointlab.worlds.simulated.collectives import Disagreement
 from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.matching import Mailbox
-from adjointlab.worlds.simulated.scheduler import Cancelled, Pending, Scheduler, Task
+from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.world import Blocked, Finding
+from adjointlab.worlds.world import Blocked, Cancelled, Finding
 
 __all__ = ["Context", "Participation"]
 

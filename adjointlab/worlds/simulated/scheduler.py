@@ -19,19 +19,15 @@ from adjointlab.worlds.randomness import RandomStreams
 from adjointlab.worlds.simulated.call_sites import Call
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.simulated.threads import Worker, WorkerPool
-from adjointlab.worlds.world import Dead, Matched, Outcome
+from adjointlab.worlds.world import Cancelled, Dead, Matched, Outcome
 
-__all__ = ["Cancelled", "Judge", "Pending", "Scheduler", "Task"]
+__all__ = ["Judge", "Pending", "Scheduler", "Task"]
 
 FRUITLESS_POLLS = 1000
 """So often must every rank that is not blocked have polled, with nothing moving anywhere, before it is a livelock."""
 
 GRACE = 2.0
 """Seconds that an interrupted rank has to leave; a thread that does not is left behind."""
-
-
-class Cancelled(BaseException):
-    """Raised inside a call to call a rank out of it. Not an `Exception`, so that user code does not take it for one."""
 
 
 class Pending:
