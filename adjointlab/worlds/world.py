@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from adjointlab.worlds.call_sites import is_lab, is_ours
+from adjointlab.worlds.call_sites import is_lab, is_worlds
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import Overdue, Watchdog
 
@@ -82,12 +82,12 @@ class Raised:
     def of(cls, exception: BaseException) -> Raised:
         """The outcome of a rank whose body raised `exception`; its traceback begins at the first frame of user code."""
         whole = start = exception.__traceback__
-        while start is not None and is_ours(start.tb_frame.f_code.co_filename):
+        while start is not None and is_worlds(start.tb_frame.f_code.co_filename):
             start = start.tb_next
         formatted = traceback.TracebackException(type(exception), exception, start or whole)
         if isinstance(exception, Overdue):
             # Its innermost frame is the watchdog's signal handler, which is not where the rank was.
-            while len(formatted.stack) > 1 and is_ours(formatted.stack[-1].filename):
+            while len(formatted.stack) > 1 and is_worlds(formatted.stack[-1].filename):
                 formatted.stack.pop()
         types = tuple(filter(_is_known_everywhere, type(exception).__mro__))
         text = "".join(formatted.format())

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from adjointlab import MPI
 from adjointlab.worlds import constants
 from adjointlab.worlds.buffers import elements
-from adjointlab.worlds.simulated.call_sites import Call, call_here
+from adjointlab.worlds.simulated.calls import SimulatedCall, call_here
 from adjointlab.worlds.simulated.collectives import BUFFER_COLLECTIVES
 from adjointlab.worlds.simulated.communicator_creation import COMMUNICATOR_MAKERS, GRID_MAKERS, duplicate
 from adjointlab.worlds.simulated.context import Context
@@ -274,7 +274,7 @@ class Communicator:
             raise MPI.Exception("Invalid communicator: it has been freed", MPI.ERR_COMM)
         self._scheduler.enter(self._task)
 
-    def _call(self, name: str, *arguments: tuple[str, Any]) -> Call:
+    def _call(self, name: str, *arguments: tuple[str, Any]) -> SimulatedCall:
         return call_here(name, *arguments, *((("comm", self._name),) if self._name else ()))
 
     def _peer(self, value: int) -> int:

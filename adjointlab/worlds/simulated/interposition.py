@@ -57,8 +57,8 @@ def _forked(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
     ours: Callable[..., Any] = getattr(MPI.Request, name, _unknown(name))
 
     def call(requests: Sequence[Any], *statuses: Any, **keywords: Any) -> Any:
-        is_ours = any(isinstance(request, MPI.Request) for request in requests)
-        return (ours if is_ours else theirs)(requests, *statuses, **keywords)
+        is_worlds = any(isinstance(request, MPI.Request) for request in requests)
+        return (ours if is_worlds else theirs)(requests, *statuses, **keywords)
 
     return call
 

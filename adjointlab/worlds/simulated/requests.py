@@ -7,7 +7,7 @@ from typing import Any
 
 from adjointlab import MPI
 from adjointlab.worlds.constants import fill_status
-from adjointlab.worlds.simulated.call_sites import Call, call_here
+from adjointlab.worlds.simulated.calls import SimulatedCall, call_here
 from adjointlab.worlds.simulated.matching import Null
 from adjointlab.worlds.simulated.scheduler import Pending
 from adjointlab.worlds.simulated.simulation import Simulation
@@ -134,7 +134,7 @@ class SimulatedRequest(MPI.Request):
         return self._run.finish(pending, status)
 
 
-def _wait(requests: Sequence[SimulatedRequest], call: Call, need: int | None = None) -> None:
+def _wait(requests: Sequence[SimulatedRequest], call: SimulatedCall, need: int | None = None) -> None:
     pending = [request._pending for request in requests if request._pending is not None]
     if pending:
         task, scheduler = pending[0].task, requests[0]._run.scheduler

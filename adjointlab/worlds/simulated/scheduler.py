@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from adjointlab.worlds.randomness import RandomStreams
-from adjointlab.worlds.simulated.call_sites import Call
+from adjointlab.worlds.simulated.calls import SimulatedCall
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.simulated.threads import Worker, WorkerPool
 from adjointlab.worlds.world import Cancelled, Dead, Matched, Outcome
@@ -35,7 +35,7 @@ class Pending:
 
     __slots__ = ("call", "done", "task", "watched")
 
-    def __init__(self, task: Task, call: Call) -> None:
+    def __init__(self, task: Task, call: SimulatedCall) -> None:
         self.task = task
         self.call = call
         self.done = False
@@ -83,7 +83,7 @@ class Task:
         self.blocked = False
         self.missing = 0  # how many of `waiting` must still happen
         self.waiting: Sequence[Pending] = ()
-        self.call: Call | None = None  # where it waits or polls
+        self.call: SimulatedCall | None = None  # where it waits or polls
         self.seen = -1  # the state of things at its last poll
         self.fruitless = 0  # how often it has polled in this state of things
         self.since = 0.0  # when it did so first
@@ -175,7 +175,9 @@ class Scheduler:
         if not self._orderly and self._idle != self.progress and self._strategy.gives_way(task, self._ready):
             self.yield_processor(task)
 
-    def wait(self, task: Task, pending: Sequence[Pending], call: Call, need: int | None = None) -> None:
+    def wait(
+        self, task: Task, pending: Sequence[Pending], call: SimulatedCall, need: int | None = None
+    ) -> None:
         """Block `task` until `need` (default: all) of `pending` have happened."""
         if task.cancelled_as is not None:
             raise Cancelled
@@ -209,7 +211,7 @@ class Scheduler:
                 task.blocked = False
                 self._ready.append(task)
 
-    def polled(self, task: Task, call: Call) -> None:
+    def polled(self, task: Task, call: SimulatedCall) -> None:
         """`task` asked in vain: let the others run."""
         if task.seen != self.progress:
             task.seen = self.progress

@@ -13,7 +13,7 @@ __all__ = ["DecisionRecorder"]
 T = TypeVar("T")
 R = TypeVar("R", bound=Turn)
 
-# As plain integers: members of an enum cost a call of Python in arithmetic, and these stand in every task switch.
+# Looked up once: these two are recorded with every call that a rank makes.
 _PREEMPTION: Final = int(DecisionKind.PREEMPTION)
 _DEVIATION: Final = int(DecisionKind.DEVIATION)
 
