@@ -500,9 +500,9 @@ def _interrupts() -> Iterator[None]:
 
 def _attempted_by_all(prepare: Callable[[], Any], ranks: int) -> tuple[Any, str]:
     """What `prepare` makes, or the problem that some rank has; an interrupt of one rank is one of all."""
-    from adjointlab.worlds.mpi.rendezvous import Assembly
+    from adjointlab.worlds.mpi.rendezvous import Rendezvous
 
-    assembly = Assembly()
+    rendezvous = Rendezvous()
     prepared, problem, interrupted = None, "", False
     with Interrupts() as interrupts:
         try:
@@ -512,11 +512,11 @@ def _attempted_by_all(prepare: Callable[[], Any], ranks: int) -> tuple[Any, str]
             interrupted = True
         finally:
             interrupts.hold()
-    seen = assembly.meet("ready", (problem, interrupted))
+    seen = rendezvous.allgather("ready", (problem, interrupted))
     if any(interrupted for _, interrupted in seen):
         raise KeyboardInterrupt
-    if assembly.size < ranks:
-        return None, f"--ranks: {ranks} are asked for, but mpiexec has started {assembly.size}"
+    if rendezvous.size < ranks:
+        return None, f"--ranks: {ranks} are asked for, but mpiexec has started {rendezvous.size}"
     problems = [text for text, _ in seen]
     if not problems[0]:
         return prepared, next((f"on rank {rank}: {text}" for rank, text in enumerate(problems) if text), "")
