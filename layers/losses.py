@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -291,8 +291,7 @@ class CrossEntropyLoss(Loss):
         if self.along is None:
             return largest
         maxima = _maxima(self.along, arrays.to_sum(largest))
-        result: torch.Tensor = arrays.from_message(maxima, dtype_name(self.dtype), largest)
-        return result
+        return cast("torch.Tensor", arrays.from_message(maxima, dtype_name(self.dtype), largest))
 
     def _losses(
         self, x: torch.Tensor, targets: torch.Tensor, log_sums: torch.Tensor
