@@ -290,8 +290,8 @@ class CrossEntropyLoss(Loss):
             largest = x.amax(self.dim)
         if self.along is None:
             return largest
-        maxima = _maxima(self.along, arrays.to_sum(largest))
-        return cast("torch.Tensor", arrays.from_message(maxima, dtype_name(self.dtype), largest))
+        maxima = _maxima(self.along, arrays.summable(largest))
+        return cast("torch.Tensor", arrays.from_summable(maxima, dtype_name(self.dtype), largest))
 
     def _losses(
         self, x: torch.Tensor, targets: torch.Tensor, log_sums: torch.Tensor

@@ -36,8 +36,8 @@ __all__ = [
     "dtype",
     "dtype_of",
     "empty",
-    "from_message",
     "from_numpy",
+    "from_summable",
     "installed",
     "is_array",
     "is_row_major",
@@ -47,9 +47,9 @@ __all__ = [
     "may_share_memory",
     "message",
     "scale",
+    "summable",
     "supports",
     "to_numpy",
-    "to_sum",
     "zeros",
 ]
 
@@ -240,7 +240,7 @@ def message(array: Array) -> np.ndarray[Any, Any]:
     """Return a row-major NumPy buffer that MPI can move: `array`'s own memory where that is row-major, else a copy.
 
     Element types that MPI or NumPy has no name for (float16, bfloat16) become bytes: they can be moved, not summed; see
-    :func:`to_sum`.
+    :func:`summable`.
     """
     if _is_torch(array):
         detached = _resolved(array).contiguous()
@@ -279,7 +279,7 @@ def may_share_memory(a: Array, b: Array) -> bool:
     return bool(_module(library_of(a)).may_share_memory(a, b))
 
 
-def to_sum(array: Array) -> np.ndarray[Any, Any]:
+def summable(array: Array) -> np.ndarray[Any, Any]:
     """Return the values as a row-major NumPy buffer of a type that MPI can sum: half precisions widen to float32.
 
     May share memory with `array`, or may not: a result must not be received here.
@@ -289,8 +289,8 @@ def to_sum(array: Array) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(values, dtype=wide).reshape(values.shape)
 
 
-def from_message(values: np.ndarray[Any, Any], name: str, like: Array) -> Array:
-    """Invert :func:`to_sum`: return an array of `like`'s library with the values rounded to type `name`."""
+def from_summable(values: np.ndarray[Any, Any], name: str, like: Array) -> Array:
+    """Invert :func:`summable`: return an array of `like`'s library with the values rounded to type `name`."""
     wide = "float32" if dtype(name).itemsize == 2 else name
     result = empty(values.shape, name, like)
     copy_into(result, from_numpy(values, wide, library_of(like)))

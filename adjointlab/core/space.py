@@ -23,7 +23,7 @@ from functools import cached_property, lru_cache
 
 from adjointlab.core.arrays import Dtype, dtype
 from adjointlab.core.layout import Layout
-from adjointlab.core.shared import shared_property
+from adjointlab.core.partition import shared_property
 
 __all__ = ["LocalType", "Space", "Tensor"]
 
