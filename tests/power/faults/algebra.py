@@ -95,15 +95,20 @@ def looked_up(table: Any, asked: Sequence[int], **_: Any) -> Any:
 
 
 FAULTS = (
-    Fault("B55", "imaginary part lost", al.subject(ImaginaryPartLost, reference=scaled)(on_grid), "adjoint"),
     Fault(
-        "B57",
+        "pytorch-158753",
+        "imaginary part lost",
+        al.subject(ImaginaryPartLost, reference=scaled)(on_grid),
+        "adjoint",
+    ),
+    Fault(
+        "atlas-223",
         "adjoint's stages in forward order",
         al.subject(StagesInForwardOrder, reference=weighted)(on_ring),
         "adjoint",
     ),
     Fault(
-        "B59",
+        "openxla-42481",
         "sliced before the sum",
         al.subject(SlicedBeforeTheSum, reference=looked_up)(lookups),
         "adjoint",

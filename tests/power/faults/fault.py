@@ -1,4 +1,4 @@
-"""What is told of a documented fault."""
+"""A documented fault and the check that should find it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from adjointlab.engine.subject import Subject
 
 @dataclass(frozen=True)
 class Fault:
-    """A documented fault: its number in the project's history of faults, what it is, and who is asked to find it."""
+    """A fault that happened in a public project, recreated as a linear operator.
 
-    number: str
+    `key` is that of its source in docs/references.md, and `check` the name of a check that finds it.
+    """
+
+    key: str
     what: str
     subject: Subject
     check: str

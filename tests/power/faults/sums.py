@@ -195,38 +195,49 @@ class ScaleSkippedOnOneRank(SumAlong):
 
 FAULTS = (
     Fault(
-        "B01", "adjoint of an all-gather is a slice", al.subject(GatherAdjointIsASlice)(with_cuts), "adjoint"
+        "lightly-1528",
+        "adjoint of an all-gather is a slice",
+        al.subject(GatherAdjointIsASlice)(with_cuts),
+        "adjoint",
     ),
     Fault(
-        "B03",
+        "megatron-5fffdfc73",
         "input gradient not summed where the weight is frozen",
         al.subject(FrozenWeightForgetsTheSum, reference=product)(columns),
         "adjoint",
     ),
     Fault(
-        "B05",
+        "torchtitan-1878",
         "partial gradient taken for a replicated one",
         al.subject(PartialCalledReplicated, reference=product)(columns),
         "adjoint",
     ),
     Fault(
-        "B07",
+        "deepspeed-5555",
         "gradients averaged over the sequence dimension too",
         al.subject(MeanOverTheSequenceToo, reference=averaged)(meshes),
         "sequential",
     ),
-    Fault("B09", "gradients summed twice", al.subject(SummedTwice, reference=scaled)(on_grid), "sequential"),
     Fault(
-        "B11", "bias added on every rank", al.subject(BiasOnEveryRank, reference=affine)(rows), "sequential"
+        "nnabla-1120",
+        "gradients summed twice",
+        al.subject(SummedTwice, reference=scaled)(on_grid),
+        "sequential",
     ),
     Fault(
-        "B13",
+        "paddle-35186",
+        "bias added on every rank",
+        al.subject(BiasOnEveryRank, reference=affine)(rows),
+        "sequential",
+    ),
+    Fault(
+        "xla-9670",
         "scale skipped on one rank",
         al.subject(ScaleSkippedOnOneRank, reference=scaled)(on_grid),
         "sequential",
     ),
     Fault(
-        "B61",
+        "jax-0e68e5f40",
         "adjoint sums by the local type of the primal",
         al.subject(SumsByThePrimalsType, reference=product)(columns),
         "adjoint",

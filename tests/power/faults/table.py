@@ -1,13 +1,10 @@
-"""All of them."""
+"""All recreated faults, and the same operators without the fault."""
 
 from __future__ import annotations
 
 from . import algebra, calls, memory, ranks, sums
 
-FAULTS = tuple(
-    sorted(
-        (fault for room in (sums, ranks, memory, calls, algebra) for fault in room.FAULTS),
-        key=lambda f: f.number,
-    )
-)
-RIGHT = tuple(subject for room in (sums, ranks, memory, calls, algebra) for subject in room.RIGHT)
+_MODULES = (sums, ranks, memory, calls, algebra)
+
+FAULTS = tuple(sorted((fault for module in _MODULES for fault in module.FAULTS), key=lambda fault: fault.key))
+RIGHT = tuple(subject for module in _MODULES for subject in module.RIGHT)
