@@ -81,7 +81,7 @@ def tables(world: World, seed: int) -> tuple[list[str], int]:
     lines, missed, cases = [], 0, []
     for title, first, entries in (
         ("Planted operator bugs", "bug", [("", planted.bug, planted.subject) for planted in PLANTED]),
-        ("Documented faults", "fault", [(fault.source, fault.bug, fault.subject) for fault in FAULTS]),
+        ("Documented faults", "fault", [(f"[{fault.source}]", fault.bug, fault.subject) for fault in FAULTS]),
     ):
         lines += [f"### {title}", "", HEADER[0].format(first=first), HEADER[1]]
         for number, (name, what, subject) in enumerate(entries, start=1):

@@ -11,7 +11,7 @@
 Σ sums over what a worker holds of a channel, and 𝒜 over the workers that hold the channel, that is, along all dimensions of
 P but P_c. What is summed are sums, not means, and n is known: so uneven parts, empty ones too, weigh what they hold. The
 second pass measures deviations from the global mean, and s, which without rounding is 0, takes away what the rounding
-of μ has brought in (the corrected two-pass algorithm of Chan, Golub and LeVeque, 1983).
+of μ has brought in (the corrected two-pass algorithm of [Chan83]).
 
 P_c has P's side along the channels and 1 elsewhere. μ and σ² are the same on all workers along the others, and so are
 the running statistics, which each worker keeps of its channels.
