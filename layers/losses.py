@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -290,9 +290,8 @@ class CrossEntropyLoss(Loss):
             largest = x.amax(self.dim)
         if self.along is None:
             return largest
-        maxima = _maxima(self.along, arrays.to_sum(largest))
-        result: torch.Tensor = arrays.from_message(maxima, dtype_name(self.dtype), largest)
-        return result
+        maxima = _maxima(self.along, arrays.summable(largest))
+        return cast("torch.Tensor", arrays.from_summable(maxima, dtype_name(self.dtype), largest))
 
     def _losses(
         self, x: torch.Tensor, targets: torch.Tensor, log_sums: torch.Tensor

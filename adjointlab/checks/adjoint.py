@@ -16,6 +16,7 @@ from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.pairing import ZERO, Exact, pair_local
 from adjointlab.core.space import Space
+from adjointlab.typing import Array
 
 __all__ = ["AdjointCheck", "Products", "miss_probability"]
 
@@ -165,7 +166,7 @@ def _products(bench: Bench, number: int, bound: int) -> Products | tuple[str, st
     return Products(bound, forward, adjoint, Magnitudes(squares, sums, peaks))
 
 
-def _square(space: Space, local: Sequence[object], rank: int) -> float:
+def _square(space: Space, local: Sequence[Array], rank: int) -> float:
     return float(
         sum(
             (np.abs(np.asarray(arrays.to_numpy(array), dtype=np.complex128)) ** 2).sum()

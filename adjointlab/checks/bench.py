@@ -15,7 +15,7 @@ from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forward
 from adjointlab.core.space import Space
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.values import Draw, Role, local_values
 
 __all__ = ["Bench", "Gain", "Setting"]
 
@@ -146,7 +146,7 @@ class Bench:
         )
 
     def placed(
-        self, space: Space, side: str, number: int, bound: int, exponent: int = 0, order: str | None = None
+        self, space: Space, side: Role, number: int, bound: int, exponent: int = 0, order: str | None = None
     ) -> tuple[Placed, ...]:
         """The same, with the memory around it."""
         draw = Draw(self.setting.seed, number, side, bound, exponent)

@@ -17,6 +17,7 @@ from adjointlab.checks.placement import ORDERS, Placed
 from adjointlab.checks.schedule_invariant import Element, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.space import Space
+from adjointlab.core.values import Role
 
 __all__ = ["PurityCheck"]
 
@@ -126,8 +127,9 @@ def _of_forms(
 
 def _observe(bench: Bench, direction: str, space: Space, apply: Callable[..., tuple[Any, ...]]) -> Direction:
     bound = bench.integers()
-    primal, dual = ("primal", bench.setting.primal_order), ("dual", bench.setting.dual_order)
-    side, asked = primal if direction == "forward" else dual
+    is_forward = direction == "forward"
+    side: Role = "primal" if is_forward else "dual"
+    asked = bench.setting.primal_order if is_forward else bench.setting.dual_order
     outputs: dict[str, Local] = {}
     changed = False
     for order in dict.fromkeys((asked, ORDERS[0])):

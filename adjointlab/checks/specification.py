@@ -15,7 +15,7 @@ from adjointlab.checks.schedule_invariant import Element, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.program import Program, buffers
 from adjointlab.core.space import Space
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.values import Draw, Role, local_values
 
 __all__ = ["SpecificationCheck"]
 
@@ -55,7 +55,7 @@ class SpecificationCheck(Check):
             actual: list[Local] = [getattr(seen, direction) for seen in observations]
             if verdict := not_finite(direction, target, actual):
                 return verdict
-            side = "primal" if direction == "forward" else "dual"
+            side: Role = "primal" if direction == "forward" else "dual"
             expected = _executed(
                 program, source, target, Draw(first.setting.seed, 0, side, first.bound), actual
             )

@@ -8,14 +8,17 @@ tensor: with equal copies a broadcast's adjoint that returns P*y_0 for sum_r y_r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from adjointlab.core.layout import Window
 from adjointlab.core.space import Space, Tensor
 
-__all__ = ["Draw", "global_values", "local_values"]
+__all__ = ["Draw", "Role", "global_values", "local_values"]
+
+Role = Literal["primal", "dual"]
+"""Whether values are an argument of an operator or a cotangent."""
 
 _MASK = (1 << 64) - 1
 
@@ -28,19 +31,19 @@ class Draw:
     complex tensor); with `bound` 0 they fill the whole significand, uniform in [-1, 1) times ``2**exponent``.
     Tensors of an integer type have no exponent and need a bound.
 
-    Raises `ValueError` for a side that is neither "primal" nor "dual", a negative bound, and one that no
+    Raises `ValueError` for a role that is neither "primal" nor "dual", a negative bound, and one that no
     64-bit integer type holds.
     """
 
     seed: int
-    number: int
-    side: str  # "primal" or "dual"
+    index: int
+    role: Role
     bound: int = 0
     exponent: int = 0
 
     def __post_init__(self) -> None:
-        if self.side not in ("primal", "dual"):
-            raise ValueError(f"side: {self.side!r} is neither 'primal' nor 'dual'")
+        if self.role not in ("primal", "dual"):
+            raise ValueError(f"role: {self.role!r} is neither 'primal' nor 'dual'")
         if not 0 <= self.bound < 1 << 63:
             raise ValueError(f"bound: {self.bound} is not in 0 ... 2**63 - 1")
 
@@ -70,7 +73,7 @@ def _values(
     tensor: Tensor, position: int, window: tuple[Window, ...], copy: int, draw: Draw
 ) -> np.ndarray[Any, Any]:
     key = 0
-    for part in (draw.seed, draw.number, position, int(draw.side == "dual"), copy):
+    for part in (draw.seed, draw.index, position, int(draw.role == "dual"), copy):
         key = _mix_int(key ^ part)
     counters: np.ndarray[Any, Any] = np.zeros(
         1, dtype=np.uint64

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adjointlab.core import arrays
-from adjointlab.core.dtypes import DTYPES
+from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.operator import apply_adjoint, apply_forward
 from adjointlab.core.partition import Partition

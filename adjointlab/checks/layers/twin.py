@@ -19,7 +19,7 @@ from adjointlab.checks.placement import Placed, place, placed_as_it_is
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.checks.windows import assembled, held
 from adjointlab.core import arrays
-from adjointlab.core.dtypes import DTYPES
+from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layer import Layer, undeclared
 from adjointlab.core.operator import NotInSpace
 from adjointlab.core.space import Space
