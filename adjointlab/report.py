@@ -38,7 +38,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import Report
-from adjointlab.engine.session import CheckResult
+from adjointlab.session import CheckResult
 
 __all__ = [
     "as_data",

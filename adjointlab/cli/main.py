@@ -28,7 +28,7 @@ from adjointlab.worlds.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from adjointlab.engine.discovery import Found
-    from adjointlab.engine.session import CheckResult
+    from adjointlab.session import CheckResult
     from adjointlab.store.known_failures import KnownFailures
     from adjointlab.store.reproducer import Stored
     from adjointlab.worlds.world import World
@@ -133,8 +133,8 @@ def check(
     """Check subjects: draw cases, judge them, shrink what fails."""
     from adjointlab.engine.discovery import find
     from adjointlab.engine.search import Budget
-    from adjointlab.engine.session import run_check
     from adjointlab.report import as_data, blind_spots, failure_text, outcome, summary, verdict_table
+    from adjointlab.session import run_check
     from adjointlab.store.job_log import supervised
 
     def prepare() -> tuple[list[tuple[Found, str]], KnownFailures]:
@@ -204,8 +204,8 @@ def exhaust(
     """Prove every small case: all cases within a bound instead of drawn ones, each by its whole matrices."""
     from adjointlab.engine.discovery import find
     from adjointlab.engine.exhaust import bound_of, exhaust
-    from adjointlab.engine.session import kept
     from adjointlab.report import exit_code, failure_text, proof_summary, proof_table
+    from adjointlab.session import kept
 
     if is_launched():
         raise _Usage("exhaust uses simulated ranks in processes of its own; run it without mpiexec")
@@ -389,8 +389,8 @@ def replay(
     watchdog: Limit = None,
 ) -> int:
     """Run a stored failure again: exit code 1 (or 3 for a crash or hang) while it fails, 0 when it is mended."""
+    from adjointlab import session
     from adjointlab.checks.verdict import Status
-    from adjointlab.engine import session as run_check
     from adjointlab.report import exit_code, failure_text
     from adjointlab.store.reproducer import Written, read
 
@@ -408,8 +408,8 @@ def replay(
                 f"{file}: the case needs {count} ranks; run mpiexec -n {count} adjointlab replay, or without mpiexec "
                 f"--ranks {count}"
             )
-        report = run_check.replay(world, found.subject, stored.case)
-        entry = run_check.CheckResult(found, report, Written(file, file.with_suffix(".py")), replayed=file)
+        report = session.replay(world, found.subject, stored.case)
+        entry = session.CheckResult(found, report, Written(file, file.with_suffix(".py")), replayed=file)
         if report.status is Status.COHERENT:
             out.line(f"{report.subject}: {report.check} is coherent on this case now, {_in(world)}")
             out.line(f"  was   {stored.headline}")

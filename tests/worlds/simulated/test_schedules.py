@@ -13,8 +13,8 @@ import pytest
 
 import adjointlab as al
 from adjointlab import MPI
+from adjointlab import session as front
 from adjointlab.checks.verdict import Status
-from adjointlab.engine import session as front
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.search import Budget, investigate
