@@ -15,7 +15,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.run_case import WITNESS, body, check_named
-from adjointlab.engine.search import Budget, KnownRuns, Report, investigate, nothing_known, run_case
+from adjointlab.engine.search import Budget, KnownRuns, SearchResult, investigate, nothing_known, run_case
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.store.job_log import Done, supervised, work_of
 from adjointlab.store.reproducer import Written, stored, write, write_case
@@ -32,7 +32,7 @@ class CheckResult:
     """What came of one check of one subject, and where its failure is stored."""
 
     found: Found
-    report: Report
+    result: SearchResult
     written: Written | None = None
     unwritten: str = ""  # why a failure could not be stored
     replayed: Path | None = None  # the stored case, where no fresh ones were drawn
@@ -40,7 +40,7 @@ class CheckResult:
 
     @property
     def status(self) -> Status:
-        return self.report.status
+        return self.result.status
 
     @property
     def is_expected(self) -> bool:
@@ -76,10 +76,10 @@ def run_check(
         # The leader looks, for it alone writes there.
         done: Done | None = world.share(job_log.outcome(work) if world.is_leader else None)
         if done is not None:
-            return CheckResult(found, done.report, done.written, done.unwritten)
+            return CheckResult(found, done.result, done.written, done.unwritten)
         if (death := job_log.death_without_case(work)) is not None:
             return CheckResult(
-                found, Report(found.subject.name, check, world.name, death.verdict(), 0, seed, 0.0)
+                found, SearchResult(found.subject.name, check, world.name, death.verdict(), 0, seed, 0.0)
             )
         budget = replace(budget, shrinking=job_log.shrinking(work))
     try:
@@ -97,10 +97,10 @@ def run_check(
     return CheckResult(found, report, written, unwritten)
 
 
-def replay(world: World, subject: Subject, case: Case) -> Report:
+def replay(world: World, subject: Subject, case: Case) -> SearchResult:
     """Collective: run one case again and judge it."""
 
-    def conduct(run: Runner) -> Report:
+    def conduct(run: Runner) -> SearchResult:
         return _again(world, run, subject, case)
 
     with check_named(case.check).surroundings():
@@ -117,7 +117,7 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Check
     if job_log is not None and job_log.death_without_case(work_of(found.subject.location, check)) is not None:
         return None
 
-    def conduct(run: Runner) -> tuple[Path, Report] | None:
+    def conduct(run: Runner) -> tuple[Path, SearchResult] | None:
         for path, case in stored(folder, found.subject, check):
             if case.ranks > world.ranks or (job_log is not None and job_log.is_younger(path)):
                 continue
@@ -218,7 +218,7 @@ def _watched(run: Runner, recorder: RunningCaseFile | None, memory: KnownRuns) -
     return watched
 
 
-def kept(found: Found, report: Report, folder: Path) -> CheckResult:
+def kept(found: Found, report: SearchResult, folder: Path) -> CheckResult:
     """What came of a run that had no other ranks, its failure stored in `folder`."""
     written, problem = None, ""
     if report.case is not None:
@@ -229,7 +229,7 @@ def kept(found: Found, report: Report, folder: Path) -> CheckResult:
     return CheckResult(found, report, written, problem)
 
 
-def _again(world: World, run: Runner, subject: Subject, case: Case) -> Report:
+def _again(world: World, run: Runner, subject: Subject, case: Case) -> SearchResult:
     outcome = run_case(run, case)
     if outcome is None:
         verdict, spaces = Verdict(Status.COHERENT, "the check has nothing to say about this case"), None
@@ -244,21 +244,21 @@ def _again(world: World, run: Runner, subject: Subject, case: Case) -> Report:
         if witness is not None and witness[0].status is Status.INCOHERENT:
             verdict = replace(verdict, lines=witness[0].lines)
     seed = case.setting.seed
-    return Report(
+    return SearchResult(
         subject.name, case.check, world.name, verdict, 1, seed, 0.0, case, spaces, case.ranks, verdict.figures
     )
 
 
-def _unfinished(world: World, subject: Subject, check: str, seed: int, error: Exception) -> Report:
+def _unfinished(world: World, subject: Subject, check: str, seed: int, error: Exception) -> SearchResult:
     kind = type(error).__name__
     text = "".join(traceback.format_exception(error)).rstrip()
     verdict = Verdict(
         Status.UNJUDGED, f"drawing its cases raised {kind}: {error}", f"raised {kind}", (("traceback", text),)
     )
-    return Report(subject.name, check, world.name, verdict, 0, seed, 0.0)
+    return SearchResult(subject.name, check, world.name, verdict, 0, seed, 0.0)
 
 
-def _store(world: World, report: Report, found: Found, folder: Path) -> tuple[Written | None, str]:
+def _store(world: World, report: SearchResult, found: Found, folder: Path) -> tuple[Written | None, str]:
     # No rank may learn alone that there is no file.
     stored = kept(found, report, folder) if world.is_leader else None
     result: tuple[Written | None, str] = world.share(stored and (stored.written, stored.unwritten))

@@ -23,7 +23,7 @@ from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import Run, Runner, World
 
-__all__ = ["Budget", "KnownRuns", "Report", "investigate", "nothing_known", "run_case"]
+__all__ = ["Budget", "KnownRuns", "SearchResult", "investigate", "nothing_known", "run_case"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Report:
+class SearchResult:
     """What came of one check of one subject; the same on every rank."""
 
     subject: str
@@ -228,7 +228,7 @@ def investigate(
     tick: Callable[[int], None] = lambda tried: None,
     record: Callable[[Case, int, str], None] | None = None,
     memory: KnownRuns = nothing_known,
-) -> Report:
+) -> SearchResult:
     """Collective over the world: draw cases, judge each, shrink the first failure and name the wrong entry.
 
     `tick` is called on the leader with the number of cases tried so far; `record` before each case runs, with the case,
@@ -236,7 +236,7 @@ def investigate(
     """
     budget = budget or Budget()
 
-    def conduct(run: Runner) -> Report:
+    def conduct(run: Runner) -> SearchResult:
         return _conduct(world, run, subject, check, budget, tick, record, memory)
 
     with check_named(check).surroundings():
@@ -252,7 +252,7 @@ def _conduct(
     tick: Callable[[int], None],
     record: Callable[[Case, int, str], None] | None,
     memory: KnownRuns,
-) -> Report:
+) -> SearchResult:
     started = time.monotonic()
     seed = secrets.randbits(32) if budget.seed is None else budget.seed
 
@@ -289,7 +289,7 @@ def _conduct(
         else:
             search = search.under_mpi_alone()
             failure = _hypothesis(search, subject, check, ranks, budget.cases, seed, schedules)
-    report = Report(
+    report = SearchResult(
         subject.name,
         check,
         world.name,

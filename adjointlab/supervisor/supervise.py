@@ -187,7 +187,7 @@ def _code(ended: Ended, job_log: JobLog, tests: Tests, state: _State, tell: Call
 def _is_unjudged(job_log: JobLog, work: str) -> bool:
     """Whether nothing else has come of it: a wrong result may have been found beside a death."""
     done = job_log.outcome(work)
-    return done is None or done.report.status is Status.UNJUDGED
+    return done is None or done.result.status is Status.UNJUDGED
 
 
 def _summary(code: int, job_log: JobLog, state: _State, tell: Callable[[str], None]) -> int:
@@ -198,8 +198,8 @@ def _summary(code: int, job_log: JobLog, state: _State, tell: Callable[[str], No
         mine = [death for death in deaths if (death.work or death.test) == name]
         tell(f"  {name}: {mine[-1].kind}")
         done = job_log.outcome(name)
-        if done is not None and done.report.case is not None:
-            count = done.report.case.ranks
+        if done is not None and done.result.case is not None:
+            count = done.result.case.ranks
             where = f", {done.written.json}" if done.written else ""
             tell(f"    shrunk to {_count(count, 'rank')} by {_count(len(mine), 'death')}{where}")
     return code
