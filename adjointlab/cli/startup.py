@@ -60,9 +60,9 @@ def or_usage_error(prepare: Callable[[], T]) -> T:
 
 def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int) -> T:
     """Collective over the processes of the job: `prepare`, whose failure or interruption on one rank is that of all."""
-    from adjointlab.worlds.mpi.rendezvous import Assembly
+    from adjointlab.worlds.mpi.rendezvous import Rendezvous
 
-    assembly = Assembly()
+    rendezvous = Rendezvous()
     problem, interrupted = "", False
     with Interrupts() as interrupts:
         try:
@@ -76,11 +76,11 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int) -> T:
             # From here to the end of the meeting an interrupt must wait: raised on one rank alone, it would keep
             # that rank from a meeting which the others have already joined.
             interrupts.hold()
-    reports: list[tuple[str, bool]] = assembly.meet("ready", (problem, interrupted))
+    reports: list[tuple[str, bool]] = rendezvous.allgather("ready", (problem, interrupted))
     if any(interrupted for _, interrupted in reports):
         raise KeyboardInterrupt
-    if assembly.size < ranks:
-        raise UsageError(f"--ranks: {ranks} are asked for, but mpiexec has started {assembly.size}")
+    if rendezvous.size < ranks:
+        raise UsageError(f"--ranks: {ranks} are asked for, but mpiexec has started {rendezvous.size}")
     if reports[0][0]:
         raise UsageError(reports[0][0])
     for rank, (text, _) in enumerate(reports):
