@@ -27,7 +27,7 @@ from adjointlab.supervisor.output import Output
 from adjointlab.supervisor.processes import adopt_orphans
 from adjointlab.supervisor.pytest_results import Tests
 
-__all__ = ["Plan", "supervise"]
+__all__ = ["SupervisedCommand", "supervise"]
 
 UNJUDGED: Final = 3
 _TIMES: Final = 2
@@ -37,7 +37,7 @@ _STALLS: Final = 3
 
 
 @dataclass(frozen=True)
-class Plan:
+class SupervisedCommand:
     """What to supervise: a command, on `ranks` ranks of a launcher or in one process without; within which limits."""
 
     command: tuple[str, ...]
@@ -59,7 +59,7 @@ class _State:
     trouble: list[str] = field(default_factory=list)
 
 
-def supervise(plan: Plan, tell: Callable[[str], None]) -> int:
+def supervise(plan: SupervisedCommand, tell: Callable[[str], None]) -> int:
     """Run `plan` to its end; the exit code. `tell` is given what the supervisor itself has to say, line by line."""
     adopt_orphans()
     plan.folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,12 @@ def supervise(plan: Plan, tell: Callable[[str], None]) -> int:
 
 
 def _until_the_end(
-    plan: Plan, job_log: JobLog, tests: Tests, state: _State, signals: Signals, tell: Callable[[str], None]
+    plan: SupervisedCommand,
+    job_log: JobLog,
+    tests: Tests,
+    state: _State,
+    signals: Signals,
+    tell: Callable[[str], None],
 ) -> int:
     while True:
         state.jobs += 1
@@ -138,7 +143,7 @@ def _until_the_end(
             tell(f"  all its processes are ended; the job is started again, {what}")
 
 
-def _exit_report(plan: Plan, job_log: JobLog, ended: Ended) -> ExitReport:
+def _exit_report(plan: SupervisedCommand, job_log: JobLog, ended: Ended) -> ExitReport:
     simulated = plan.launcher is None
     return exit_report(
         job_log.folder, plan.ranks, ended.said, ended.code, stuck=ended.stuck, simulated=simulated
