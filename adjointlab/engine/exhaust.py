@@ -21,9 +21,10 @@ from typing import Any
 from adjointlab.checks.bench import Setting
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_runner import run_case
 from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.run_case import PROOF, body
-from adjointlab.engine.search import Report, run_case
+from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
@@ -103,7 +104,7 @@ def exhaust(
     bound: Bound,
     jobs: int | None = None,
     tick: Callable[[int, int], None] = lambda done, total: None,
-) -> Report:
+) -> SearchResult:
     """Prove every case of `subject` within `bound` on `jobs` processes (default: one for each core).
 
     `reference` is what names the subject on a command line: the processes find it by that. `tick` is called with the
@@ -129,7 +130,7 @@ def exhaust(
         tried = number + 1
     elif proved != total:
         raise RuntimeError(f"{proved} of {total} cases were proved, and nothing says why")
-    return Report(
+    return SearchResult(
         subject.name,
         PROOF,
         "simulated",
