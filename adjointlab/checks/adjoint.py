@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adjointlab.checks.bench import Bench, Gain
 from adjointlab.checks.check import Check, Inapplicable, Spaces
+from adjointlab.checks.context import CheckContext, Gain
 from adjointlab.checks.finite import place_not_finite, returned_not_finite
 from adjointlab.checks.schedule_invariant import Product, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
@@ -62,23 +62,23 @@ class AdjointCheck(Check):
 
     name = "adjoint"
 
-    def observe(self, bench: Bench) -> Observation:
-        gain = bench.gain
-        bound = bench.integer_bound() if gain.value else 0
+    def observe(self, context: CheckContext) -> Observation:
+        gain = context.gain
+        bound = context.integer_bound() if gain.value else 0
         rounds = _rounds(bound)
-        integers = any(t.element.is_integer for t in (*bench.domain.tensors, *bench.codomain.tensors))
+        integers = any(t.element.is_integer for t in (*context.domain.tensors, *context.codomain.tensors))
         bounds = [bound] * rounds + ([] if integers else [0])
         if not bounds:
             raise Inapplicable(
-                f"no integer is exact under a gain of {gain.value} with {bench.precision} bits"
+                f"no integer is exact under a gain of {gain.value} with {context.precision} bits"
             )
         # All draws on every rank, whatever has come of one on this rank: the others are in its calls too.
-        draws = [_products(bench, number, each) for number, each in enumerate(bounds)]
+        draws = [_products(context, number, each) for number, each in enumerate(bounds)]
         return Observation(
             tuple(draw for draw in draws if isinstance(draw, Products)),
             next((draw for draw in draws if not isinstance(draw, Products)), None),
             gain,
-            0.0 if integers else 2.0**-bench.precision,
+            0.0 if integers else 2.0**-context.precision,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
@@ -134,24 +134,24 @@ def _rounds(bound: int) -> int:
     return math.ceil(math.log(MISS_TARGET) / math.log(miss_probability(bound)))
 
 
-def _products(bench: Bench, number: int, bound: int) -> Products | tuple[str, str, str]:
+def _products(context: CheckContext, number: int, bound: int) -> Products | tuple[str, str, str]:
     """This rank's part of one draw; the first NaN or infinity instead, as of :attr:`Observation.not_finite`."""
     # Powers of two other than one, so that a cast to integers shows.
     exponents = (-2, -1, 1, 2)
-    seed = bench.setting.seed + number
-    fractional = not any(t.element.is_integer for t in (*bench.domain.tensors, *bench.codomain.tensors))
+    seed = context.setting.seed + number
+    fractional = not any(t.element.is_integer for t in (*context.domain.tensors, *context.codomain.tensors))
     exponent_x, exponent_y = (exponents[seed % 4], exponents[seed // 4 % 4]) if fractional else (0, 0)
-    placed_x = bench.placed(bench.domain, "primal", number, bound, exponent_x)
-    placed_y = bench.placed(bench.codomain.dual, "dual", number, bound, exponent_y)
-    image, coimage = bench.forward([p.view for p in placed_x]), bench.adjoint([p.view for p in placed_y])
+    placed_x = context.placed(context.domain, "primal", number, bound, exponent_x)
+    placed_y = context.placed(context.codomain.dual, "dual", number, bound, exponent_y)
+    image, coimage = context.forward([p.view for p in placed_x]), context.adjoint([p.view for p in placed_y])
     # Paired with the values that were drawn: an operator that spoils its argument is the purity check's matter.
     x, y = [p.values for p in placed_x], [p.values for p in placed_y]
-    rank, domain, codomain = bench.rank, bench.domain, bench.codomain
+    rank, domain, codomain = context.rank, context.domain, context.codomain
     for direction, space, local in (("forward", codomain, image), ("adjoint", domain.dual, coimage)):
-        if found := place_not_finite(space, bench.numpy(local), rank):
+        if found := place_not_finite(space, context.numpy(local), rank):
             return direction, *found
     forward, adjoint = pair_local(codomain, image, y, rank), pair_local(domain, x, coimage, rank)
-    if bound and bench.gain.is_exact:
+    if bound and context.gain.is_exact:
         return Products(bound, forward, adjoint, None)
     squares = (
         _square(codomain, image, rank),

@@ -11,7 +11,7 @@ from adjointlab.checks.verdict import Verdict
 from adjointlab.core.space import Space
 
 if TYPE_CHECKING:
-    from adjointlab.checks.bench import Bench
+    from adjointlab.checks.context import CheckContext
     from adjointlab.checks.schedule_invariant import Settled
 
 __all__ = ["Check", "Inapplicable", "Spaces"]
@@ -47,7 +47,7 @@ class Check(Protocol):
 
     name: ClassVar[str]
 
-    def observe(self, bench: Bench) -> Any:
+    def observe(self, context: CheckContext) -> Any:
         """Exercise the operator on this rank."""
 
     def judge(self, spaces: Spaces, observations: Sequence[Any]) -> Verdict:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, first_unequal_copy
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.space import Space
@@ -35,20 +35,22 @@ class DeclaredCheck(Check):
 
     name = "declared"
 
-    def observe(self, bench: Bench) -> Observation:
-        bound = bench.integers()
-        x, y = bench.primal(0, bound), bench.dual(0, bound)
-        image, coimage = bench.forward(x), bench.adjoint(y)
-        directions = (("forward", x, image), ("adjoint", y, coimage)) if bench.operator.is_identity else ()
-        described = repr((bench.domain, bench.codomain)).encode()
+    def observe(self, context: CheckContext) -> Observation:
+        bound = context.integers()
+        x, y = context.primal(0, bound), context.dual(0, bound)
+        image, coimage = context.forward(x), context.adjoint(y)
+        directions = (("forward", x, image), ("adjoint", y, coimage)) if context.operator.is_identity else ()
+        described = repr((context.domain, context.codomain)).encode()
         return Observation(
-            bench.numpy(image),
-            bench.numpy(coimage),
+            context.numpy(image),
+            context.numpy(coimage),
             tuple(arrays.library_of(array) for array in (*image, *coimage)),
-            bench.library,
+            context.library,
             zlib.crc32(described),
             tuple(
-                name for name, given, made in directions if not _same(bench.numpy(given), bench.numpy(made))
+                name
+                for name, given, made in directions
+                if not _same(context.numpy(given), context.numpy(made))
             ),
         )
 

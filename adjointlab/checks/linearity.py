@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.finite import not_finite
 from adjointlab.checks.schedule_invariant import Element, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
@@ -36,18 +36,18 @@ class LinearityCheck(Check):
 
     name = "linearity"
 
-    def observe(self, bench: Bench) -> Observation:
-        bound = bench.integers(headroom=4)
-        complex_field = bench.domain.is_complex and bench.codomain.is_complex
-        scalar = _SCALARS[bench.setting.seed % 2] if complex_field else 2
-        forward = _probe(bench, bench.forward, bench.primal, scalar, bound)
+    def observe(self, context: CheckContext) -> Observation:
+        bound = context.integers(headroom=4)
+        complex_field = context.domain.is_complex and context.codomain.is_complex
+        scalar = _SCALARS[context.setting.seed % 2] if complex_field else 2
+        forward = _probe(context, context.forward, context.primal, scalar, bound)
         # F* is linear too; a complex scalar passes through it unchanged.
-        adjoint = _probe(bench, bench.adjoint, bench.dual, scalar, bound)
+        adjoint = _probe(context, context.adjoint, context.dual, scalar, bound)
         return Observation(
             (forward[0], adjoint[0]),
             (forward[1], adjoint[1]),
             (forward[2], adjoint[2]),
-            bench.tolerance,
+            context.tolerance,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
@@ -85,16 +85,16 @@ class LinearityCheck(Check):
 
 
 def _probe(
-    bench: Bench,
+    context: CheckContext,
     apply: Callable[[Sequence[Any]], tuple[Any, ...]],
     draw: Callable[[int, int], tuple[Any, ...]],
     scalar: complex,
     bound: int,
 ) -> tuple[Local, Local, Local]:
     x, y = draw(0, bound), draw(1, bound)
-    combined = bench.numpy(apply([arrays.copy(a * scalar + b) for a, b in zip(x, y, strict=True)]))
-    images = zip(bench.numpy(apply(x)), bench.numpy(apply(y)), strict=True)
+    combined = context.numpy(apply([arrays.copy(a * scalar + b) for a, b in zip(x, y, strict=True)]))
+    images = zip(context.numpy(apply(x)), context.numpy(apply(y)), strict=True)
     with np.errstate(all="ignore"):  # what is not finite is told by the judge
         combination = tuple(np.asarray(a * scalar + b) for a, b in images)
-    zero = bench.numpy(apply([arrays.copy(a * 0) for a in x]))
+    zero = context.numpy(apply([arrays.copy(a * 0) for a in x]))
     return combined, combination, zero

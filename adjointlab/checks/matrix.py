@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import place
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.finite import returned_not_finite
 from adjointlab.checks.schedule_invariant import Entries, Settled
 from adjointlab.checks.verdict import Entry, Verdict, coherent, incoherent
@@ -71,23 +71,25 @@ class MatrixCheck(Check):
     limit: int = _SAMPLE
     name = "matrix"
 
-    def observe(self, bench: Bench) -> Observation:
-        domain, codomain = bench.domain, bench.codomain
+    def observe(self, context: CheckContext) -> Observation:
+        domain, codomain = context.domain, context.codomain
         dual = codomain.dual
         limit = self.limit if domain.dimension * dual.dimension <= _DENSE else min(self.limit, _SAMPLE)
-        columns = _chosen(domain.dimension, limit, bench.setting.seed)
-        rows = _chosen(dual.dimension, limit, bench.setting.seed + 1)
-        library, rank = bench.library, bench.rank
-        batched = bench.operator.batched
-        forward = contributions(domain, codomain, columns, bench.forward, rank, library, batched)
-        adjoint = contributions(dual, domain.dual, rows, bench.adjoint, rank, library, batched)
+        columns = _chosen(domain.dimension, limit, context.setting.seed)
+        rows = _chosen(dual.dimension, limit, context.setting.seed + 1)
+        library, rank = context.library, context.rank
+        batched = context.operator.batched
+        forward = contributions(domain, codomain, columns, context.forward, rank, library, batched)
+        adjoint = contributions(dual, domain.dual, rows, context.adjoint, rank, library, batched)
         apart = ""
         if batched:
             # One vector at a time as a cross-check, since that is how an operator is used.
-            seed = bench.setting.seed
-            if columns and not _same(domain, codomain, columns, bench.forward, forward, rank, library, seed):
+            seed = context.setting.seed
+            if columns and not _same(
+                domain, codomain, columns, context.forward, forward, rank, library, seed
+            ):
                 apart = "forward"
-            if rows and not _same(dual, domain.dual, rows, bench.adjoint, adjoint, rank, library, seed):
+            if rows and not _same(dual, domain.dual, rows, context.adjoint, adjoint, rank, library, seed):
                 apart = "adjoint"
         return Observation(
             columns,
@@ -96,8 +98,8 @@ class MatrixCheck(Check):
             np.conj(adjoint.T),
             apart,
             # Entries that both directions compute alike are equal; others differ by the rounding of a coefficient.
-            4 * 2.0**-bench.precision,
-            bench.operator.gain or 0,
+            4 * 2.0**-context.precision,
+            context.operator.gain or 0,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:

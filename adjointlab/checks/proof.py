@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.declared import unequal_copies
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.matrix import Witness, locate
@@ -48,13 +48,13 @@ class ProofCheck(Check):
 
     name = "proof"
 
-    def observe(self, bench: Bench) -> Observation:
-        domain, codomain, rank = bench.domain, bench.codomain, bench.rank
-        forward, x, images = _probed(bench, "forward", domain, codomain, bench.forward)
-        adjoint, y, coimages = _probed(bench, "adjoint", codomain.dual, domain.dual, bench.adjoint)
-        given = bench.operator.specification() if rank == 0 else None
+    def observe(self, context: CheckContext) -> Observation:
+        domain, codomain, rank = context.domain, context.codomain, context.rank
+        forward, x, images = _probed(context, "forward", domain, codomain, context.forward)
+        adjoint, y, coimages = _probed(context, "adjoint", codomain.dual, domain.dual, context.adjoint)
+        given = context.operator.specification() if rank == 0 else None
         both = given if isinstance(given, tuple) or given is None else (given, given.adjoint())
-        return Observation(forward, adjoint, images, coimages, (x, y), _copies(bench), both)
+        return Observation(forward, adjoint, images, coimages, (x, y), _copies(context), both)
 
     def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
         first = observations[0]
@@ -133,34 +133,34 @@ def program_matrix(program: Program, source: Space, target: Space) -> _Matrix:
 
 
 def _probed(
-    bench: Bench,
+    context: CheckContext,
     direction: str,
     source: Space,
     target: Space,
     apply: Callable[[Sequence[Any]], tuple[Any, ...]],
 ) -> tuple[_Matrix, _Matrix, dict[str, _Matrix]]:
     """This rank's part of the matrix; a random vector, and this rank's part of its image, by form."""
-    rank, library = bench.rank, bench.library
+    rank, library = context.rank, context.library
     basis = range(source.dimension)
-    matrix = contributions(source, target, basis, apply, rank, library, bench.operator.batched)
-    random = np.random.default_rng((bench.setting.seed, direction == "adjoint"))
-    bound = min(bench.integers(), 64)
+    matrix = contributions(source, target, basis, apply, rank, library, context.operator.batched)
+    random = np.random.default_rng((context.setting.seed, direction == "adjoint"))
+    bound = min(context.integers(), 64)
     vector = random.integers(-bound, bound, len(basis), endpoint=True)
     local = combination(source, vector, rank, library)
     fresh = apply(local)
     images = {"": coordinates(target, fresh, rank)}
-    for form in other_forms(bench.operator, direction, local, fresh):
+    for form in other_forms(context.operator, direction, local, fresh):
         images[form.name] = coordinates(target, form.result, rank)
     return matrix, vector, images
 
 
-def _copies(bench: Bench) -> dict[str, Local]:
+def _copies(context: CheckContext) -> dict[str, Local]:
     """This rank's part of the images of random elements, in the directions in which there are copies to compare."""
-    bound, found = min(bench.integers(), 64), {}
-    if _has_copies(bench.codomain):
-        found["forward"] = bench.numpy(bench.forward(bench.primal(0, bound)))
-    if _has_copies(bench.domain.dual):
-        found["adjoint"] = bench.numpy(bench.adjoint(bench.dual(0, bound)))
+    bound, found = min(context.integers(), 64), {}
+    if _has_copies(context.codomain):
+        found["forward"] = context.numpy(context.forward(context.primal(0, bound)))
+    if _has_copies(context.domain.dual):
+        found["adjoint"] = context.numpy(context.adjoint(context.dual(0, bound)))
     return found
 
 

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.finite import not_finite
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
@@ -52,11 +52,11 @@ class PurityCheck(Check):
     def surroundings(self) -> AbstractContextManager[None]:
         return controlled()
 
-    def observe(self, bench: Bench) -> Observation:
+    def observe(self, context: CheckContext) -> Observation:
         return Observation(
-            _observe(bench, "forward", bench.domain, bench.forward),
-            _observe(bench, "adjoint", bench.codomain.dual, bench.adjoint),
-            bench.tolerance,
+            _observe(context, "forward", context.domain, context.forward),
+            _observe(context, "adjoint", context.codomain.dual, context.adjoint),
+            context.tolerance,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
@@ -124,28 +124,30 @@ def _of_forms(
     return None
 
 
-def _observe(bench: Bench, direction: str, space: Space, apply: Callable[..., tuple[Any, ...]]) -> Direction:
-    bound = bench.integers()
-    primal, dual = ("primal", bench.setting.primal_order), ("dual", bench.setting.dual_order)
+def _observe(
+    context: CheckContext, direction: str, space: Space, apply: Callable[..., tuple[Any, ...]]
+) -> Direction:
+    bound = context.integers()
+    primal, dual = ("primal", context.setting.primal_order), ("dual", context.setting.dual_order)
     side, asked = primal if direction == "forward" else dual
     outputs: dict[str, Local] = {}
     changed = False
     for order in dict.fromkeys((asked, ORDERS[0])):
         for fill in FILLS:
-            placed: tuple[Placed, ...] = bench.placed(space, side, 0, bound, order=order)
+            placed: tuple[Placed, ...] = context.placed(space, side, 0, bound, order=order)
             with filled(fill):
                 result = apply([entry.view for entry in placed])
-            outputs[f"{order} argument, fresh memory {fill:g}"] = bench.numpy(result)
+            outputs[f"{order} argument, fresh memory {fill:g}"] = context.numpy(result)
             changed |= not all(entry.unchanged for entry in placed)
-    forms = other_forms(bench.operator, direction, [entry.view for entry in placed], result)
+    forms = other_forms(context.operator, direction, [entry.view for entry in placed], result)
     changed |= not all(entry.unchanged for entry in placed)
-    argument = [entry.view for entry in bench.placed(space, side, 0, bound, order=ORDERS[0])]
+    argument = [entry.view for entry in context.placed(space, side, 0, bound, order=ORDERS[0])]
     with filled(FILLS[1]):
-        plain = apply(argument, bench.fresh())
+        plain = apply(argument, context.fresh())
     return Direction(
         changed,
         outputs,
-        {form.name: bench.numpy(form.result) for form in forms},
+        {form.name: context.numpy(form.result) for form in forms},
         tuple(form.name for form in forms if not form.is_returned),
-        bench.numpy(plain),
+        context.numpy(plain),
     )

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.finite import not_finite
 from adjointlab.checks.schedule_invariant import Element, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
@@ -43,12 +43,14 @@ class ReentrancyCheck(Check):
 
     name = "reentrancy"
 
-    def observe(self, bench: Bench) -> Observation:
-        bound = bench.integers()
-        used, other = bench.operator, bench.fresh()
-        forward = _calls(bench, bench.forward, lambda call: bench.primal(call, bound), used, other)
-        adjoint = _calls(bench, bench.adjoint, lambda call: bench.dual(_CALLS - call, bound), used, other)
-        return Observation(forward, adjoint, bench.tolerance)
+    def observe(self, context: CheckContext) -> Observation:
+        bound = context.integers()
+        used, other = context.operator, context.fresh()
+        forward = _calls(context, context.forward, lambda call: context.primal(call, bound), used, other)
+        adjoint = _calls(
+            context, context.adjoint, lambda call: context.dual(_CALLS - call, bound), used, other
+        )
+        return Observation(forward, adjoint, context.tolerance)
 
     def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
         first = observations[0]
@@ -88,7 +90,7 @@ class ReentrancyCheck(Check):
 
 
 def _calls(
-    bench: Bench,
+    context: CheckContext,
     apply: Callable[[Sequence[Any], LinearOperator], tuple[Any, ...]],
     argument: Callable[[int], tuple[Any, ...]],
     used: LinearOperator,
@@ -101,14 +103,14 @@ def _calls(
             _overflow(apply, argument(call), used)
         output = apply(argument(call), used)
         returned.append(output)
-        results.append({"on return": bench.numpy(output)})
+        results.append({"on return": context.numpy(output)})
         # The other instance works on other data in between.
         apply(argument((call + 1) % _CALLS), other)
     for entry, output in zip(results, returned, strict=True):
-        entry["after later calls"] = bench.numpy(output)
+        entry["after later calls"] = context.numpy(output)
     for call, entry in enumerate(results):
         # Drawn anew: an operator that spoils its argument is the purity check's matter.
-        entry["fresh"] = bench.numpy(apply(argument(call), bench.fresh()))
+        entry["fresh"] = context.numpy(apply(argument(call), context.fresh()))
     return tuple(results)
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adjointlab.checks.bench import Bench, Setting
 from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import EXACT, Local, first_difference
+from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.finite import not_finite
 from adjointlab.checks.schedule_invariant import Element, Settled
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
@@ -27,7 +27,7 @@ class Observation:
     forward: Local
     adjoint: Local
     bound: int
-    setting: Setting
+    setting: InputSetting
     specification: tuple[Program, Program] | None
 
 
@@ -36,17 +36,17 @@ class SpecificationCheck(Check):
 
     name = "specification"
 
-    def observe(self, bench: Bench) -> Observation:
-        bound = bench.integers()
-        forward = bench.numpy(bench.forward(bench.primal(0, bound)))
-        adjoint = bench.numpy(bench.adjoint(bench.dual(0, bound)))
-        if bench.rank:
-            return Observation(forward, adjoint, bound, bench.setting, None)
-        given = bench.operator.specification()
+    def observe(self, context: CheckContext) -> Observation:
+        bound = context.integers()
+        forward = context.numpy(context.forward(context.primal(0, bound)))
+        adjoint = context.numpy(context.adjoint(context.dual(0, bound)))
+        if context.rank:
+            return Observation(forward, adjoint, bound, context.setting, None)
+        given = context.operator.specification()
         if given is None:
-            raise ValueError(f"{type(bench.operator).__name__} has no specification to compare with")
+            raise ValueError(f"{type(context.operator).__name__} has no specification to compare with")
         both = given if isinstance(given, tuple) else (given, given.adjoint())
-        return Observation(forward, adjoint, bound, bench.setting, both)
+        return Observation(forward, adjoint, bound, context.setting, both)
 
     def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
         first = observations[0]

@@ -18,7 +18,7 @@ from itertools import islice
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
-from adjointlab.checks.bench import Setting
+from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import find_subject
@@ -85,7 +85,7 @@ def every_case(subject: Subject, bound: Bound) -> Iterator[Case]:
             )
         ranks, parameters = entry
         # The seed makes the random vector, and the schedule another legal interleaving, of each case.
-        yield Case(subject.name, PROOF, ranks, parameters, Setting(seed=number), schedule=number % 2**16)
+        yield Case(subject.name, PROOF, ranks, parameters, InputSetting(seed=number), schedule=number % 2**16)
 
 
 def _is_case(entry: object) -> bool:

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from adjointlab.checks.adjoint import AdjointCheck
-from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Inapplicable, Spaces
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.declared import DeclaredCheck
 from adjointlab.checks.layers.double_backward import DoubleBackwardCheck
 from adjointlab.checks.layers.gradients import GradcheckCheck, GradientsCheck
@@ -113,19 +113,18 @@ def check_named(name: str) -> Check:
 def body(subject: Subject) -> Body:
     """What every rank does for a case of `subject`."""
 
-    def examine(context: RankContext, case: Case) -> Seen:
+    def observe(rank_context: RankContext, case: Case) -> Seen:
+        comm = rank_context.comm
         reference = (
             None
             if subject.reference is None
             else partial(subject.reference, **_arguments(subject, case.parameters))
         )
-        bench = Bench(
-            lambda: subject.make(context.comm, case.parameters), case.setting, context.comm, reference
-        )
-        observation = check_named(case.check).observe(bench)
-        return Seen(observation, Spaces(bench.domain, bench.codomain), tuple(bench.leaks.items()))
+        context = CheckContext(lambda: subject.make(comm, case.parameters), case.setting, comm, reference)
+        observation = check_named(case.check).observe(context)
+        return Seen(observation, Spaces(context.domain, context.codomain), tuple(context.leaks.items()))
 
-    return examine
+    return observe
 
 
 def judge(case: Case, run: Run) -> Verdict:

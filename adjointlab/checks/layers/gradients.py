@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.passes import fill
 from adjointlab.checks.layers.twin import (
     Seen,
@@ -32,8 +32,8 @@ class GradientsCheck(Check):
 
     name = "gradients"
 
-    def observe(self, bench: Bench) -> tuple[Seen, ...]:
-        return twin_passes(bench, backward=True)
+    def observe(self, context: CheckContext) -> tuple[Seen, ...]:
+        return twin_passes(context, backward=True)
 
     def judge(self, spaces: Spaces, observations: Sequence[tuple[Seen, ...]]) -> Verdict:
         return first_wrong(observations)
@@ -44,15 +44,15 @@ class GradcheckCheck(Check):
 
     name = "gradcheck"
 
-    def observe(self, bench: Bench) -> str:
-        if bench.rank:
+    def observe(self, context: CheckContext) -> str:
+        if context.rank:
             return ""
         import torch
         from torch.autograd.gradcheck import GradcheckError
 
-        layer, keys = bench.layer, draws(bench, 0)
+        layer, keys = context.layer, draws(context, 0)
         names = [tensor.name for tensor in layer.parameters.tensors]
-        twin = make_twin(bench)
+        twin = make_twin(context)
         fill(twin, dict(zip(names, whole_tensors(layer.parameters, keys["parameters"]), strict=True)))
         twin.double()
         leaves = [

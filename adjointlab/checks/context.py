@@ -1,4 +1,4 @@
-"""The bench: what a check works with on one rank."""
+"""The context: what a check works with on one rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forwar
 from adjointlab.core.space import Space
 from adjointlab.core.values import Draw, local_values
 
-__all__ = ["Bench", "Gain", "Setting"]
+__all__ = ["CheckContext", "Gain", "InputSetting"]
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ PROBED_DIMENSION = 64
 
 
 @dataclass(frozen=True)
-class Setting:
+class InputSetting:
     """How a case feeds its operator: the key of the values, the array library, the memory orders of both sides."""
 
     seed: int = 0
@@ -86,13 +86,13 @@ class _kept(Generic[T]):
         return value
 
 
-class Bench:
+class CheckContext:
     """One rank's operator, with the values that its case draws for it."""
 
     def __init__(
         self,
         make: Callable[[], LinearOperator],
-        setting: Setting,
+        setting: InputSetting,
         comm: Any,
         reference: Callable[..., Any] | None = None,
     ) -> None:
