@@ -11,7 +11,7 @@ import numpy as np
 from adjointlab.checks.check import Check, Inapplicable, Spaces
 from adjointlab.checks.context import CheckContext, Gain
 from adjointlab.checks.finite import place_not_finite, returned_not_finite
-from adjointlab.checks.schedule_invariant import Product, Settled
+from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.pairing import ZERO, Exact, pair_local
@@ -110,13 +110,15 @@ class AdjointCheck(Check):
                 return incoherent("adjoint is not the transpose of forward", *lines, figures=figures)
         return coherent(**figures)
 
-    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
-        found: dict[str, Settled] = {}
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[Observation]
+    ) -> Mapping[str, ScheduleInvariant]:
+        found: dict[str, ScheduleInvariant] = {}
         for number, parts in enumerate(zip(*(seen.products for seen in observations), strict=True), 1):
             draw = _total(parts)
             within = 0.0 if draw.magnitudes is None else _rounding_bound(draw.magnitudes, observations[0])
-            found[f"⟨Fx, y⟩ of draw {number}"] = Product(draw.forward, within)
-            found[f"⟨x, F*y⟩ of draw {number}"] = Product(draw.adjoint, within)
+            found[f"⟨Fx, y⟩ of draw {number}"] = InnerProductResult(draw.forward, within)
+            found[f"⟨x, F*y⟩ of draw {number}"] = InnerProductResult(draw.adjoint, within)
         return found
 
 

@@ -12,7 +12,7 @@ from adjointlab.core.space import Space
 
 if TYPE_CHECKING:
     from adjointlab.checks.context import CheckContext
-    from adjointlab.checks.schedule_invariant import Settled
+    from adjointlab.checks.schedule_invariant import ScheduleInvariant
 
 __all__ = ["Check", "Inapplicable", "Spaces"]
 
@@ -53,7 +53,9 @@ class Check(Protocol):
     def judge(self, spaces: Spaces, observations: Sequence[Any]) -> Verdict:
         """Decide from what all ranks saw."""
 
-    def settled(self, spaces: Spaces, observations: Sequence[Any]) -> Mapping[str, Settled]:
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[Any]
+    ) -> Mapping[str, ScheduleInvariant]:
         """What of the observations follows from the case alone, whatever the ranks' interleaving, by name."""
         return {}
 

@@ -12,7 +12,7 @@ from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.finite import not_finite
-from adjointlab.checks.schedule_invariant import Element, Settled
+from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
 
@@ -74,10 +74,12 @@ class LinearityCheck(Check):
                 return incoherent(f"{direction} is not linear", ("element", where), ("F(0)", actual))
         return coherent()
 
-    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[Observation]
+    ) -> Mapping[str, ScheduleInvariant]:
         tolerance = observations[0].tolerance
         return {
-            f"{direction} of a sum": Element(
+            f"{direction} of a sum": ElementResult(
                 space, [seen.combined[index] for seen in observations], tolerance
             )
             for index, (direction, _, space) in enumerate(spaces.sides())

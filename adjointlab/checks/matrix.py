@@ -16,8 +16,8 @@ from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import place
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.finite import returned_not_finite
-from adjointlab.checks.schedule_invariant import Entries, Settled
-from adjointlab.checks.verdict import Entry, Verdict, coherent, incoherent
+from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
+from adjointlab.checks.verdict import MatrixEntry, Verdict, coherent, incoherent
 from adjointlab.core.operator import contributions
 from adjointlab.core.space import Space
 
@@ -135,16 +135,18 @@ class MatrixCheck(Check):
             *witness.lines(),
             kind="matrix",
             figures=figures,
-            entry=Entry(witness.column, witness.row),
+            entry=MatrixEntry(witness.column, witness.row),
         )
 
-    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
-        found: dict[str, Settled] = {}
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[Observation]
+    ) -> Mapping[str, ScheduleInvariant]:
+        found: dict[str, ScheduleInvariant] = {}
         for direction in ("forward", "adjoint"):
             matrix = np.sum([getattr(seen, direction) for seen in observations], axis=0)
             whole = bool(np.all(matrix == np.round(matrix)))
             scale = 0.0 if whole else float(np.abs(matrix).max(initial=0.0))
-            found[f"the matrix of {direction}"] = Entries(matrix, observations[0].tolerance * scale)
+            found[f"the matrix of {direction}"] = MatrixResult(matrix, observations[0].tolerance * scale)
         return found
 
 

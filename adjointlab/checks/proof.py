@@ -19,7 +19,7 @@ from adjointlab.checks.context import CheckContext
 from adjointlab.checks.declared import unequal_copies
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.matrix import Witness, locate
-from adjointlab.checks.verdict import Entry, Verdict, coherent, incoherent
+from adjointlab.checks.verdict import MatrixEntry, Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.operator import basis_batch, contributions, coordinates
 from adjointlab.core.program import Program, buffers
@@ -73,7 +73,9 @@ class ProofCheck(Check):
                         (direction, witness.lines()[0][1]),
                         ("program", witness.lines()[1][1]),
                         figures=entries,
-                        entry=Entry(*(place if direction == "forward" else place[::-1]), witness.adjoint),
+                        entry=MatrixEntry(
+                            *(place if direction == "forward" else place[::-1]), witness.adjoint
+                        ),
                     )
         transpose = np.conj(adjoint.T)
         if witness := _differing(forward, transpose, spaces.domain, spaces.codomain.dual):
@@ -81,7 +83,7 @@ class ProofCheck(Check):
                 "adjoint is not the transpose of forward",
                 *witness.lines(),
                 figures=entries,
-                entry=Entry(witness.column, witness.row),
+                entry=MatrixEntry(witness.column, witness.row),
             )
         for direction, matrix, vector, parts in (
             ("forward", forward, first.vectors[0], [seen.images for seen in observations]),

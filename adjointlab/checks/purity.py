@@ -14,7 +14,7 @@ from adjointlab.checks.finite import not_finite
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
 from adjointlab.checks.placement import ORDERS, Placed
-from adjointlab.checks.schedule_invariant import Element, Settled
+from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.space import Space
 
@@ -87,13 +87,15 @@ class PurityCheck(Check):
                 return verdict
         return coherent()
 
-    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
-        found: dict[str, Settled] = {}
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[Observation]
+    ) -> Mapping[str, ScheduleInvariant]:
+        found: dict[str, ScheduleInvariant] = {}
         for direction, _, space in spaces.sides():
             seen: list[Direction] = [getattr(observation, direction) for observation in observations]
             standard = next(iter(seen[0].outputs))
             local = [one.outputs[standard] for one in seen]
-            found[direction] = Element(space, local, observations[0].tolerance)
+            found[direction] = ElementResult(space, local, observations[0].tolerance)
         return found
 
 

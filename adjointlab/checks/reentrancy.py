@@ -13,7 +13,7 @@ from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.finite import not_finite
-from adjointlab.checks.schedule_invariant import Element, Settled
+from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.operator import LinearOperator
@@ -78,10 +78,12 @@ class ReentrancyCheck(Check):
                         )
         return coherent()
 
-    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[Observation]
+    ) -> Mapping[str, ScheduleInvariant]:
         tolerance = observations[0].tolerance
         return {
-            f"{direction}, call {call + 1}": Element(
+            f"{direction}, call {call + 1}": ElementResult(
                 space, [getattr(seen, direction)[call]["on return"] for seen in observations], tolerance
             )
             for direction, _, space in spaces.sides()

@@ -11,7 +11,7 @@ from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import EXACT, Local, first_difference
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.finite import not_finite
-from adjointlab.checks.schedule_invariant import Element, Settled
+from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.program import Program, buffers
 from adjointlab.core.space import Space
@@ -69,9 +69,11 @@ class SpecificationCheck(Check):
                 )
         return coherent()
 
-    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[Observation]
+    ) -> Mapping[str, ScheduleInvariant]:
         return {
-            direction: Element(space, [getattr(seen, direction) for seen in observations], EXACT)
+            direction: ElementResult(space, [getattr(seen, direction) for seen in observations], EXACT)
             for direction, _, space in spaces.sides()
         }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-__all__ = ["Entry", "Status", "Verdict", "coherent", "incoherent"]
+__all__ = ["MatrixEntry", "Status", "Verdict", "coherent", "incoherent"]
 
 
 class Status(Enum):
@@ -18,7 +18,7 @@ class Status(Enum):
 
 
 @dataclass(frozen=True)
-class Entry:
+class MatrixEntry:
     """The matrix entry that is wrong: of e_i of the domain and f_j of the codomain's dual, and what it should be."""
 
     column: int  # i
@@ -40,7 +40,7 @@ class Verdict:
     kind: str = ""
     lines: tuple[tuple[str, str], ...] = ()
     figures: dict[str, float | str] = field(default_factory=dict)
-    entry: Entry | None = field(default=None, compare=False)  # for the script alone
+    entry: MatrixEntry | None = field(default=None, compare=False)  # for the script alone
 
     @property
     def is_coherent(self) -> bool:
@@ -63,7 +63,7 @@ def incoherent(
     *lines: tuple[str, str],
     kind: str = "",
     figures: Mapping[str, float | str] | None = None,
-    entry: Entry | None = None,
+    entry: MatrixEntry | None = None,
 ) -> Verdict:
     """Something is wrong, and this is how it shows."""
     return Verdict(Status.INCOHERENT, headline, kind or headline, lines, dict(figures or {}), entry)

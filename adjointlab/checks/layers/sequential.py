@@ -10,7 +10,7 @@ from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.twin import Seen, first_wrong, twin_passes
-from adjointlab.checks.schedule_invariant import Element, Settled
+from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.checks.windows import assembled, held
 from adjointlab.core import arrays
@@ -79,8 +79,14 @@ class SequentialCheck(Check):
             )
         return coherent()
 
-    def settled(self, spaces: Spaces, observations: Sequence[Any]) -> Mapping[str, Settled]:
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[Any]
+    ) -> Mapping[str, ScheduleInvariant]:
         first = observations[0]
         if not isinstance(first, Observation):
             return {}
-        return {"forward": Element(spaces.codomain, [seen.outputs for seen in observations], first.tolerance)}
+        return {
+            "forward": ElementResult(
+                spaces.codomain, [seen.outputs for seen in observations], first.tolerance
+            )
+        }
