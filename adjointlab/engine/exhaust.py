@@ -19,10 +19,11 @@ from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
 from adjointlab.checks.context import InputSetting
+from adjointlab.checks.proof import PROOF
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.run_case import PROOF, body
+from adjointlab.engine.run_case import body
 from adjointlab.engine.search import Report, run_case
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -85,7 +86,9 @@ def every_case(subject: Subject, bound: Bound) -> Iterator[Case]:
             )
         ranks, parameters = entry
         # The seed makes the random vector, and the schedule another legal interleaving, of each case.
-        yield Case(subject.name, PROOF, ranks, parameters, InputSetting(seed=number), schedule=number % 2**16)
+        yield Case(
+            subject.name, PROOF.name, ranks, parameters, InputSetting(seed=number), schedule=number % 2**16
+        )
 
 
 def _is_case(entry: object) -> bool:
@@ -131,7 +134,7 @@ def exhaust(
         raise RuntimeError(f"{proved} of {total} cases were proved, and nothing says why")
     return Report(
         subject.name,
-        PROOF,
+        PROOF.name,
         "simulated",
         verdict,
         tried,

@@ -9,7 +9,7 @@ from adjointlab.checks.check import Spaces
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import Seen, check_named, judge, spaces_of
+from adjointlab.engine.run_case import RankObservation, check_named, judge, spaces_of
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import Matched, Run, Runner
 
@@ -88,7 +88,7 @@ def _recorded(run: Runner, case: Case, schedule: Schedule) -> Schedule:
 
 
 def _schedule_invariants(case: Case, run: Run) -> Mapping[str, ScheduleInvariant]:
-    seen: Sequence[Seen] = run.values
+    seen: Sequence[RankObservation] = run.values
     spaces: Spaces | None = spaces_of(run)
     if spaces is None:
         return {}

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 import hypothesis
@@ -17,7 +18,7 @@ from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.drawing import cases
 from adjointlab.engine.interleavings import DEPENDS, judge_all, narrowed
-from adjointlab.engine.run_case import TWIN, WITNESS, body, check_named, is_inapplicable, judge, spaces_of
+from adjointlab.engine.run_case import body, check_named, explained, is_inapplicable, judge, spaces_of
 from adjointlab.engine.simulate_first import SimulateFirst, is_hang, simulate_first
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import Schedule
@@ -375,18 +376,9 @@ def _confirmed(run: Runner, failure: _Failing) -> Verdict:
             (("first", failure.verdict.headline), ("again", got), *failure.verdict.lines),
         )
     verdict = again[0]
-    if verdict.status is Status.INCOHERENT and failure.case.check == "gradients":
-        twin = run_case(run, replace(failure.case, check=TWIN))
-        told = twin[0].headline or "gradcheck passes" if twin is not None else "gradcheck had nothing to say"
-        return replace(verdict, lines=(*verdict.lines, ("sequential twin", told)))
     if verdict.kind == DEPENDS:
         return verdict
-    if verdict.status is not Status.INCOHERENT or failure.case.check not in ("adjoint", "matrix"):
-        return verdict
-    witness = run_case(run, replace(failure.case, check=WITNESS))
-    if witness is None or witness[0].status is not Status.INCOHERENT:
-        return verdict
-    return replace(verdict, lines=witness[0].lines, entry=witness[0].entry)
+    return explained(failure.case, verdict, partial(run_case, run))
 
 
 def _unjudged(headline: str, error: Exception) -> Verdict:

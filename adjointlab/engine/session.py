@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.interleavings import DEPENDS
-from adjointlab.engine.run_case import WITNESS, body, check_named
+from adjointlab.engine.run_case import body, check_named, explained
 from adjointlab.engine.search import Budget, KnownRuns, Report, investigate, nothing_known, run_case
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.store.job_log import Done, supervised, work_of
@@ -235,14 +236,8 @@ def _again(world: World, run: Runner, subject: Subject, case: Case) -> Report:
         verdict, spaces = Verdict(Status.COHERENT, "the check has nothing to say about this case"), None
     else:
         verdict, spaces = outcome
-    if (
-        verdict.status is Status.INCOHERENT
-        and case.check in ("adjoint", "matrix")
-        and verdict.kind != DEPENDS
-    ):
-        witness = run_case(run, replace(case, check=WITNESS))
-        if witness is not None and witness[0].status is Status.INCOHERENT:
-            verdict = replace(verdict, lines=witness[0].lines)
+    if verdict.kind != DEPENDS:
+        verdict = explained(case, verdict, partial(run_case, run))
     seed = case.setting.seed
     return Report(
         subject.name, case.check, world.name, verdict, 1, seed, 0.0, case, spaces, case.ranks, verdict.figures

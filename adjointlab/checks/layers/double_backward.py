@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.compare import Local, Tolerance
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.passes import as_tuple, fill, gradients
@@ -31,7 +31,7 @@ from adjointlab.core.values import Draw
 __all__ = ["DoubleBackwardCheck"]
 
 
-class DoubleBackwardCheck(Check):
+class DoubleBackwardCheck(Check[tuple[Seen, ...]]):
     """Products of the layer's second derivatives with random directions, by two backward passes.
 
     The first gives g = J*w, the gradients of <F(x, θ), w> by inputs and parameters, with a graph of their own
@@ -40,7 +40,11 @@ class DoubleBackwardCheck(Check):
     no matter of the layer's own `rounding`. For layers that say that they are twice differentiable.
     """
 
-    name: ClassVar[str] = "double_backward"
+    name = "double_backward"
+    order = 110
+
+    def applies_to(self, subject: CheckedSubject) -> bool:
+        return subject.is_layer and subject.twice_differentiable
 
     def observe(self, context: CheckContext) -> tuple[Seen, ...]:
         layer, rank = context.layer, context.rank
@@ -125,3 +129,6 @@ def _second_derivatives(
     found = gradients([*inputs, *parameters, *cotangents])
     ends = len(inputs), len(inputs) + len(parameters)
     return dict(zip(_WHAT, (found[: ends[0]], found[ends[0] : ends[1]], found[ends[1] :]), strict=True))
+
+
+DOUBLE_BACKWARD = DoubleBackwardCheck()

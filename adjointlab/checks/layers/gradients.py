@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.passes import fill
 from adjointlab.checks.layers.twin import (
@@ -22,7 +23,7 @@ from adjointlab.checks.verdict import Verdict, coherent, incoherent
 __all__ = ["GradcheckCheck", "GradientsCheck"]
 
 
-class GradientsCheck(Check):
+class GradientsCheck(Check[tuple[Seen, ...]]):
     """Outputs, all gradients under a random cotangent, and buffers, beside the sequential layer's, in two passes.
 
     Drawn are: what requires a gradient (everything, some tensors, or others on each rank); whether both passes go forward
@@ -31,6 +32,17 @@ class GradientsCheck(Check):
     """
 
     name = "gradients"
+    order = 90
+
+    def applies_to(self, subject: CheckedSubject) -> bool:
+        return subject.is_layer
+
+    def follow_up(self) -> Check[Any]:
+        return GRADCHECK
+
+    def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
+        said = "gradcheck had nothing to say" if answer is None else answer.headline or "gradcheck passes"
+        return replace(verdict, lines=(*verdict.lines, ("sequential twin", said)))
 
     def observe(self, context: CheckContext) -> tuple[Seen, ...]:
         return twin_passes(context, backward=True)
@@ -39,7 +51,7 @@ class GradientsCheck(Check):
         return first_wrong(observations)
 
 
-class GradcheckCheck(Check):
+class GradcheckCheck(Check[str]):
     """torch.autograd.gradcheck of the sequential twin alone: asked when the two disagree, to say which side is wrong."""
 
     name = "gradcheck"
@@ -74,3 +86,6 @@ class GradcheckCheck(Check):
 
     def judge(self, spaces: Spaces, observations: Sequence[str]) -> Verdict:
         return incoherent(f"gradcheck fails: {observations[0]}") if observations[0] else coherent()
+
+
+GRADIENTS, GRADCHECK = GradientsCheck(), GradcheckCheck()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.passes import as_tuple
 from adjointlab.checks.layers.twin import check_outputs, draws, local_inputs
@@ -43,7 +43,7 @@ class Observation:
     reach: float  # what the Jacobian counts for at least
 
 
-class JacobianCheck(Check):
+class JacobianCheck(Check[Observation]):
     """The directions are inputs and parameters together, and small integers, as the point is.
 
     Forward mode is torch's, unless the layer declares that it has none (``forward_mode = False``): then Jv is the
@@ -52,6 +52,10 @@ class JacobianCheck(Check):
     """
 
     name = "jacobian"
+    order = 100
+
+    def applies_to(self, subject: CheckedSubject) -> bool:
+        return subject.is_layer
 
     def surroundings(self) -> AbstractContextManager[None]:
         """One dual level for all ranks: it is a state of the process, and simulated ranks share one."""
@@ -230,3 +234,6 @@ def _square(space: Space, local: Sequence[Any], rank: int) -> float:
             if tensor.is_counted(rank)
         )
     )
+
+
+JACOBIAN = JacobianCheck()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.twin import Seen, first_wrong, twin_passes
@@ -29,16 +29,20 @@ class Observation:
     tolerance: Tolerance
 
 
-class SequentialCheck(Check):
+class SequentialCheck(Check[Any]):
     """Compare with the subject's reference, a function from the global tensors to the global tensors.
 
     Of a layer the outputs are compared, and its buffers afterwards; that no gradient is asked for is a case of its own.
     """
 
     name = "sequential"
+    order = 50
+
+    def applies_to(self, subject: CheckedSubject) -> bool:
+        return subject.is_layer or subject.reference is not None
 
     def observe(self, context: CheckContext) -> Observation | tuple[Seen, ...]:
-        if isinstance(context.operator, Layer):
+        if isinstance(context.instance, Layer):
             return twin_passes(context, backward=False)
         bound = context.integers()
         outputs = context.numpy(context.forward(context.primal(0, bound)))
@@ -90,3 +94,6 @@ class SequentialCheck(Check):
                 spaces.codomain, [seen.outputs for seen in observations], first.tolerance
             )
         }
+
+
+SEQUENTIAL = SequentialCheck()
