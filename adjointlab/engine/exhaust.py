@@ -22,9 +22,10 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.proof import PROOF
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_runner import run_case
 from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.run_case import body
-from adjointlab.engine.search import Report, run_case
+from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
@@ -106,7 +107,7 @@ def exhaust(
     bound: Bound,
     jobs: int | None = None,
     tick: Callable[[int, int], None] = lambda done, total: None,
-) -> Report:
+) -> SearchResult:
     """Prove every case of `subject` within `bound` on `jobs` processes (default: one for each core).
 
     `reference` is what names the subject on a command line: the processes find it by that. `tick` is called with the
@@ -132,7 +133,7 @@ def exhaust(
         tried = number + 1
     elif proved != total:
         raise RuntimeError(f"{proved} of {total} cases were proved, and nothing says why")
-    return Report(
+    return SearchResult(
         subject.name,
         PROOF.name,
         "simulated",

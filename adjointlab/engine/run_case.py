@@ -1,11 +1,11 @@
-"""Running one case: the body that every rank executes, the verdict from what came back, and what explains a failure."""
+"""Running one case: the body that every rank executes, and the verdict from what came back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext
@@ -20,19 +20,14 @@ from adjointlab.worlds.world import Blocked, Body, Raised, RankContext, Returned
 
 __all__ = [
     "NO_RETURN",
-    "Outcome",
     "RankObservation",
     "body",
     "check_named",
     "checks_of",
-    "explained",
     "is_inapplicable",
     "judge",
     "spaces_of",
 ]
-
-Outcome: TypeAlias = tuple[Verdict, Spaces | None]
-"""Verdict on a case, and the spaces that its operator declares, unless it failed before it could."""
 
 NO_RETURN = "no return"
 """Kind of failure of a rank that the watchdog had to end."""
@@ -77,19 +72,6 @@ def judge(case: Case, run: Run) -> Verdict:
             # No check can put together elements of different spaces.
             return incoherent("the ranks declare different spaces", ("ranks", f"0 and {rank}"))
     return check_named(case.check).judge(spaces, [each.observation for each in seen])
-
-
-def explained(case: Case, verdict: Verdict, run_other: Callable[[Case], Outcome | None]) -> Verdict:
-    """Add to the failing verdict on `case` what the follow-up of its check finds, if it has one.
-
-    `run_other` runs and judges the same case under another check; `None` if that is inapplicable.
-    """
-    check = check_named(case.check)
-    follow_up = check.follow_up()
-    if verdict.status is not Status.INCOHERENT or follow_up is None:
-        return verdict
-    outcome = run_other(replace(case, check=follow_up.name))
-    return check.explained(verdict, None if outcome is None else outcome[0])
 
 
 def spaces_of(run: Run) -> Spaces | None:

@@ -199,9 +199,9 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
     def examine(subject: Subject, check: str) -> None:
         from adjointlab.engine.discovery import found_as
         from adjointlab.engine.search import Budget
-        from adjointlab.engine.session import replay_corpus, run_check
         from adjointlab.engine.subject import SubjectError
         from adjointlab.report import failure_text
+        from adjointlab.session import replay_corpus, run_check
         from adjointlab.store.running_case import EXHAUSTED
         from adjointlab.worlds.world import Exhausted
 

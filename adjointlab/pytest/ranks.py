@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from _pytest.terminal import TerminalReporter  # the only way to send a rank's report nowhere
 
-from adjointlab.worlds.mpi.rendezvous import Apart, Assembly
+from adjointlab.worlds.mpi.rendezvous import RanksDiverged, Rendezvous
 
 if TYPE_CHECKING:
     from adjointlab.pytest.plugin import Profile
@@ -56,8 +56,8 @@ class Ranks:
     """This rank among the others; a pytest plugin. Making one is collective."""
 
     def __init__(self, patience: float) -> None:
-        self._assembly = Assembly(patience=patience)
-        self.rank, self.size = self._assembly.rank, self._assembly.size
+        self._rendezvous = Rendezvous(patience=patience)
+        self.rank, self.size = self._rendezvous.rank, self._rendezvous.size
         self._failed: list[pytest.TestReport] = []
         self._uncollected: list[tuple[str, str]] = []
         self._reason = ""
@@ -69,9 +69,9 @@ class Ranks:
     def begin(self, problem: BaseException | None) -> None:
         """The ranks have loaded their conftest files, or failed to: then all end, and one says why."""
         try:
-            told: list[str] = self._assembly.meet("loading conftest.py", _text(problem))
-        except Apart as apart:
-            raise self._usage(f"not all ranks have started:\n{apart}") from problem
+            told: list[str] = self._rendezvous.allgather("loading conftest.py", _text(problem))
+        except RanksDiverged as divergence:
+            raise self._usage(f"not all ranks have started:\n{divergence}") from problem
         if problem is not None and (self.rank == 0 or not isinstance(problem, Exception)):
             raise problem
         others = [f"rank {rank}: {text}" for rank, text in enumerate(told) if text]
@@ -81,9 +81,9 @@ class Ranks:
     def agree(self, profile: Profile) -> Profile:
         """Rank 0's seed, for all; everything else must be equal anyway."""
         try:
-            profiles: list[Profile] = self._assembly.meet("configuring", profile)
-        except Apart as apart:
-            raise self._usage(f"not all ranks have the same options:\n{apart}") from None
+            profiles: list[Profile] = self._rendezvous.allgather("configuring", profile)
+        except RanksDiverged as divergence:
+            raise self._usage(f"not all ranks have the same options:\n{divergence}") from None
         if any(replace(other, seed=0) != replace(profiles[0], seed=0) for other in profiles):
             shown = "\n".join(f"rank {rank}: {other}" for rank, other in enumerate(profiles))
             raise self._usage(f"the ranks have different options of adjointlab:\n{shown}")
@@ -119,10 +119,10 @@ class Ranks:
             raise
         mine = _Collected(tuple(item.nodeid for item in session.items), tuple(self._uncollected))
         try:
-            collected: list[_Collected] = self._assembly.meet("collecting tests", mine)
-        except Apart as apart:
-            self._follow(apart.left)
-            raise self._usage(f"not all ranks have collected their tests:\n{apart}") from None
+            collected: list[_Collected] = self._rendezvous.allgather("collecting tests", mine)
+        except RanksDiverged as divergence:
+            self._follow(divergence.departures)
+            raise self._usage(f"not all ranks have collected their tests:\n{divergence}") from None
         if any(other != collected[0] for other in collected):
             raise self._usage(_difference(collected))
         return result
@@ -132,7 +132,7 @@ class Ranks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self) -> None:
         """A rank that has stopped early takes the others along."""
-        self._follow(self._assembly.left())
+        self._follow(self._rendezvous.departures())
 
     def gather_before(self, item: pytest.Item) -> None:
         """All ranks are about to run the coherence test `item`, or this one fails and is the last."""
@@ -143,11 +143,11 @@ class Ranks:
 
     def _parting_before(self, item: pytest.Item) -> str:
         try:
-            self._assembly.meet(item.nodeid)
-        except Apart as apart:
-            self._follow(apart.left)
+            self._rendezvous.allgather(item.nodeid)
+        except RanksDiverged as divergence:
+            self._follow(divergence.departures)
             self._parted = (
-                f"the ranks are not about to run the same coherence test, so none of them can:\n{apart}\n"
+                f"the ranks are not about to run the same coherence test, so none of them can:\n{divergence}\n"
                 "Run the tests in the same order on all ranks, and skip them on all ranks or on none."
             )
         return self._parted
@@ -175,7 +175,7 @@ class Ranks:
         failures = tuple(
             config.hook.pytest_report_to_serializable(config=config, report=report) for report in self._failed
         )
-        farewells = self._assembly.part(
+        farewells = self._rendezvous.depart_together(
             _Farewell(int(exitstatus), reason, failures if self.rank else ()), self._last_patience
         )
         self._unanswered = None in farewells
@@ -186,21 +186,23 @@ class Ranks:
 
     def pytest_unconfigure(self) -> None:
         """The session is over on this rank, whatever became of it."""
-        self._assembly.leave(_Farewell(int(pytest.ExitCode.INTERNAL_ERROR), "it ended before its tests", ()))
+        self._rendezvous.depart(
+            _Farewell(int(pytest.ExitCode.INTERNAL_ERROR), "it ended before its tests", ())
+        )
         if self._unanswered:
             # Nobody can leave MPI in order while some rank sits in a test.
             sys.stderr.write(
                 f"rank {self.rank}: {self._reason or 'tests done'}; not all ranks have ended: ending them\n"
             )
             sys.stderr.flush()
-            self._assembly.abort(int(pytest.ExitCode.INTERRUPTED))
+            self._rendezvous.abort(int(pytest.ExitCode.INTERRUPTED))
 
     def _last_patience(self) -> float:
         interrupted = any(
             farewell.code in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
-            for farewell in self._assembly.left().values()
+            for farewell in self._rendezvous.departures().values()
         )
-        patience = min(_SOON, self._assembly.patience) if interrupted else self._assembly.patience
+        patience = min(_SOON, self._rendezvous.patience) if interrupted else self._rendezvous.patience
         # Rank 0 gives up first, as it has something to print before all are ended.
         return patience if self.rank == 0 else patience + _SOON / 2
 

@@ -27,7 +27,7 @@ from adjointlab.supervisor.output import Output
 from adjointlab.supervisor.processes import adopt_orphans
 from adjointlab.supervisor.pytest_results import Tests
 
-__all__ = ["Plan", "supervise"]
+__all__ = ["SupervisedCommand", "supervise"]
 
 UNJUDGED: Final = 3
 _TIMES: Final = 2
@@ -37,7 +37,7 @@ _STALLS: Final = 3
 
 
 @dataclass(frozen=True)
-class Plan:
+class SupervisedCommand:
     """What to supervise: a command, on `ranks` ranks of a launcher or in one process without; within which limits."""
 
     command: tuple[str, ...]
@@ -59,7 +59,7 @@ class _State:
     trouble: list[str] = field(default_factory=list)
 
 
-def supervise(plan: Plan, tell: Callable[[str], None]) -> int:
+def supervise(plan: SupervisedCommand, tell: Callable[[str], None]) -> int:
     """Run `plan` to its end; the exit code. `tell` is given what the supervisor itself has to say, line by line."""
     adopt_orphans()
     plan.folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,12 @@ def supervise(plan: Plan, tell: Callable[[str], None]) -> int:
 
 
 def _until_the_end(
-    plan: Plan, job_log: JobLog, tests: Tests, state: _State, signals: Signals, tell: Callable[[str], None]
+    plan: SupervisedCommand,
+    job_log: JobLog,
+    tests: Tests,
+    state: _State,
+    signals: Signals,
+    tell: Callable[[str], None],
 ) -> int:
     while True:
         state.jobs += 1
@@ -138,7 +143,7 @@ def _until_the_end(
             tell(f"  all its processes are ended; the job is started again, {what}")
 
 
-def _exit_report(plan: Plan, job_log: JobLog, ended: Ended) -> ExitReport:
+def _exit_report(plan: SupervisedCommand, job_log: JobLog, ended: Ended) -> ExitReport:
     simulated = plan.launcher is None
     return exit_report(
         job_log.folder, plan.ranks, ended.said, ended.code, stuck=ended.stuck, simulated=simulated
@@ -182,7 +187,7 @@ def _code(ended: Ended, job_log: JobLog, tests: Tests, state: _State, tell: Call
 def _is_unjudged(job_log: JobLog, work: str) -> bool:
     """Whether nothing else has come of it: a wrong result may have been found beside a death."""
     done = job_log.outcome(work)
-    return done is None or done.report.status is Status.UNJUDGED
+    return done is None or done.result.status is Status.UNJUDGED
 
 
 def _summary(code: int, job_log: JobLog, state: _State, tell: Callable[[str], None]) -> int:
@@ -193,8 +198,8 @@ def _summary(code: int, job_log: JobLog, state: _State, tell: Callable[[str], No
         mine = [death for death in deaths if (death.work or death.test) == name]
         tell(f"  {name}: {mine[-1].kind}")
         done = job_log.outcome(name)
-        if done is not None and done.report.case is not None:
-            count = done.report.case.ranks
+        if done is not None and done.result.case is not None:
+            count = done.result.case.ranks
             where = f", {done.written.json}" if done.written else ""
             tell(f"    shrunk to {_count(count, 'rank')} by {_count(len(mine), 'death')}{where}")
     return code

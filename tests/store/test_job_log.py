@@ -13,7 +13,7 @@ import pytest
 
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.case import Case, StoredCase
-from adjointlab.engine.search import Budget, Report, investigate
+from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.store.job_log import Death, Done, JobLog, key_of, supervised
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -28,13 +28,13 @@ def job_log(tmp_path: Path) -> JobLog:
     return job_log
 
 
-def failing_report() -> Report:
+def failing_report() -> SearchResult:
     return investigate(SimulatedWorld(3), wrong, "adjoint", Budget(20, seed=1))
 
 
 def test_what_is_done_comes_back_as_it_was(job_log: JobLog) -> None:
     done = Done("here:wrong adjoint", failing_report(), Written(Path("a.json"), Path("a.py")), "")
-    assert done.report.case is not None
+    assert done.result.case is not None
     job_log.finish(done)
     other = Done(
         "here:right adjoint", investigate(SimulatedWorld(2), right, "adjoint", Budget(5, seed=1)), None, ""
@@ -100,7 +100,7 @@ class Deadly:
     class Ended(BaseException):
         pass
 
-    def job(self, shrinking: float) -> Report | None:
+    def job(self, shrinking: float) -> SearchResult | None:
         self.jobs += 1
         world = SimulatedWorld(4)
         memory = self.job_log.memory("work")
@@ -108,7 +108,7 @@ class Deadly:
         lead = world.lead
 
         def deadly(body, conduct):  # type: ignore[no-untyped-def]
-            def watched(run: Runner) -> Report:
+            def watched(run: Runner) -> SearchResult:
                 def watching(payload: Case, ranks: int, **options: object) -> Run:
                     if ranks > 1:
                         self.ended_by.append(payload)
@@ -124,7 +124,7 @@ class Deadly:
 
         world.lead = deadly  # type: ignore[method-assign]
         try:
-            return investigate(world, right, "adjoint", budget, memory=memory)
+            return investigate(world, right, "adjoint", budget, known=memory)
         except Deadly.Ended:
             return None
 

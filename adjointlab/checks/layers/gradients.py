@@ -41,7 +41,7 @@ class GradientsCheck(Check[tuple[Seen, ...]]):
         return GRADCHECK
 
     def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
-        said = "gradcheck had nothing to say" if answer is None else answer.headline or "gradcheck passes"
+        said = "gradcheck does not apply" if answer is None else answer.headline or "gradcheck passes"
         return replace(verdict, lines=(*verdict.lines, ("sequential twin", said)))
 
     def observe(self, context: CheckContext) -> tuple[Seen, ...]:

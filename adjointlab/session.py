@@ -7,23 +7,27 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_runner import (
+    CaseRunner,
+    KnownRuns,
+    RecordCase,
+    nothing_known,
+    run_case,
+    with_follow_up,
+)
 from adjointlab.engine.discovery import Found
-from adjointlab.engine.interleavings import DEPENDS
-from adjointlab.engine.run_case import body, check_named, explained
-from adjointlab.engine.search import Budget, KnownRuns, Report, investigate, nothing_known, run_case
+from adjointlab.engine.run_case import body, check_named
+from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.store.job_log import Done, supervised, work_of
 from adjointlab.store.reproducer import Written, stored, write, write_case
-from adjointlab.store.running_case import NAME, Progress, Running, RunningCaseFile, ending, recording
+from adjointlab.store.running_case import NAME, Progress, Running, ending, recording
 from adjointlab.store.watchdog_report import overdue_report
-from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.world import Exhausted, Run, Runner, World
+from adjointlab.worlds.world import Exhausted, Runner, World
 
 __all__ = ["CheckResult", "kept", "replay", "replay_corpus", "run_check"]
 
@@ -33,7 +37,7 @@ class CheckResult:
     """What came of one check of one subject, and where its failure is stored."""
 
     found: Found
-    report: Report
+    result: SearchResult
     written: Written | None = None
     unwritten: str = ""  # why a failure could not be stored
     replayed: Path | None = None  # the stored case, where no fresh ones were drawn
@@ -41,7 +45,7 @@ class CheckResult:
 
     @property
     def status(self) -> Status:
-        return self.report.status
+        return self.result.status
 
     @property
     def is_expected(self) -> bool:
@@ -77,16 +81,15 @@ def run_check(
         # The leader looks, for it alone writes there.
         done: Done | None = world.share(job_log.outcome(work) if world.is_leader else None)
         if done is not None:
-            return CheckResult(found, done.report, done.written, done.unwritten)
+            return CheckResult(found, done.result, done.written, done.unwritten)
         if (death := job_log.death_without_case(work)) is not None:
             return CheckResult(
-                found, Report(found.subject.name, check, world.name, death.verdict(), 0, seed, 0.0)
+                found, SearchResult(found.subject.name, check, world.name, death.verdict(), 0, seed, 0.0)
             )
         budget = replace(budget, shrinking=job_log.shrinking(work))
     try:
-        with _at_work(world, found, check, seed, folder) as (recorder, memory):
-            record = None if recorder is None else recorder.record
-            report = investigate(world, found.subject, check, budget, tick, record, memory)
+        with _at_work(world, found, check, seed, folder) as (record, known):
+            report = investigate(world, found.subject, check, budget, tick, record, known)
     except (SubjectError, Exhausted):
         raise
     except Exception as error:
@@ -98,10 +101,10 @@ def run_check(
     return CheckResult(found, report, written, unwritten)
 
 
-def replay(world: World, subject: Subject, case: Case) -> Report:
+def replay(world: World, subject: Subject, case: Case) -> SearchResult:
     """Collective: run one case again and judge it."""
 
-    def conduct(run: Runner) -> Report:
+    def conduct(run: Runner) -> SearchResult:
         return _again(world, run, subject, case)
 
     with check_named(case.check).surroundings():
@@ -118,16 +121,16 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Check
     if job_log is not None and job_log.death_without_case(work_of(found.subject.location, check)) is not None:
         return None
 
-    def conduct(run: Runner) -> tuple[Path, Report] | None:
+    def conduct(run: Runner) -> tuple[Path, SearchResult] | None:
         for path, case in stored(folder, found.subject, check):
             if case.ranks > world.ranks or (job_log is not None and job_log.is_younger(path)):
                 continue
-            report = _again(world, _watched(run, recorder, memory), found.subject, case)
+            report = _again(world, CaseRunner(run, record, known), found.subject, case)
             if report.status is not Status.COHERENT:
                 return path, report
         return None
 
-    with _at_work(world, found, check, 0, folder) as (recorder, memory), check_named(check).surroundings():
+    with _at_work(world, found, check, 0, folder) as (record, known), check_named(check).surroundings():
         failing = world.lead(body(found.subject), conduct)
     if failing is None:
         return None
@@ -138,7 +141,7 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Check
 @contextmanager
 def _at_work(
     world: World, found: Found, check: str, seed: int, folder: Path
-) -> Iterator[tuple[RunningCaseFile | None, KnownRuns]]:
+) -> Iterator[tuple[RecordCase | None, KnownRuns]]:
     """The record of what is running, on the leader; and what is known of cases that must not be run again."""
     job_log, location = supervised(), found.subject.location
     progress = Progress(found.reference, location, check, world.name, world.ranks, seed)
@@ -160,7 +163,7 @@ def _at_work(
 @contextmanager
 def _on_record(
     world: World, found: Found, progress: Progress, folder: Path
-) -> Iterator[tuple[RunningCaseFile | None, KnownRuns]]:
+) -> Iterator[tuple[RecordCase | None, KnownRuns]]:
     job_log, location, check = supervised(), found.subject.location, progress.check
     if job_log is None:
         with (
@@ -169,7 +172,7 @@ def _on_record(
         ):
             if recorder is not None and recorder.leftover is not None:
                 _keep(recorder.leftover, folder, world)
-            yield recorder, nothing_known
+            yield None if recorder is None else recorder.record, nothing_known
         return
     work = work_of(location, check)
     with (
@@ -178,7 +181,7 @@ def _on_record(
         # The supervisor makes it smaller first, and then puts it where it belongs.
         _mourned(world, found, progress, job_log.folder / "late", job_log.folder / NAME),
     ):
-        yield recorder, job_log.memory(work)
+        yield None if recorder is None else recorder.record, job_log.memory(work)
 
 
 def _keep(left: Running, folder: Path, world: World) -> None:
@@ -206,20 +209,7 @@ def _mourned(world: World, found: Found, progress: Progress, folder: Path, recor
         world.watchdog.overdue_report = None
 
 
-def _watched(run: Runner, recorder: RunningCaseFile | None, memory: KnownRuns) -> Runner:
-    """`run`, which is told on disk what it is about to replay, unless that is known."""
-
-    def watched(payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
-        if (known := memory(payload)) is not None:
-            return known
-        if recorder is not None:
-            recorder.record(payload, 0, "replaying")
-        return run(payload, ranks, seed=seed, schedule=schedule)
-
-    return watched
-
-
-def kept(found: Found, report: Report, folder: Path) -> CheckResult:
+def kept(found: Found, report: SearchResult, folder: Path) -> CheckResult:
     """What came of a run that had no other ranks, its failure stored in `folder`."""
     written, problem = None, ""
     if report.case is not None:
@@ -230,30 +220,29 @@ def kept(found: Found, report: Report, folder: Path) -> CheckResult:
     return CheckResult(found, report, written, problem)
 
 
-def _again(world: World, run: Runner, subject: Subject, case: Case) -> Report:
+def _again(world: World, run: Runner, subject: Subject, case: Case) -> SearchResult:
     outcome = run_case(run, case)
     if outcome is None:
         verdict, spaces = Verdict(Status.COHERENT, "the check has nothing to say about this case"), None
     else:
         verdict, spaces = outcome
-    if verdict.kind != DEPENDS:
-        verdict = explained(case, verdict, partial(run_case, run))
+    verdict = with_follow_up(run, case, verdict)
     seed = case.setting.seed
-    return Report(
+    return SearchResult(
         subject.name, case.check, world.name, verdict, 1, seed, 0.0, case, spaces, case.ranks, verdict.figures
     )
 
 
-def _unfinished(world: World, subject: Subject, check: str, seed: int, error: Exception) -> Report:
+def _unfinished(world: World, subject: Subject, check: str, seed: int, error: Exception) -> SearchResult:
     kind = type(error).__name__
     text = "".join(traceback.format_exception(error)).rstrip()
     verdict = Verdict(
         Status.UNJUDGED, f"drawing its cases raised {kind}: {error}", f"raised {kind}", (("traceback", text),)
     )
-    return Report(subject.name, check, world.name, verdict, 0, seed, 0.0)
+    return SearchResult(subject.name, check, world.name, verdict, 0, seed, 0.0)
 
 
-def _store(world: World, report: Report, found: Found, folder: Path) -> tuple[Written | None, str]:
+def _store(world: World, report: SearchResult, found: Found, folder: Path) -> tuple[Written | None, str]:
     # No rank may learn alone that there is no file.
     stored = kept(found, report, folder) if world.is_leader else None
     result: tuple[Written | None, str] = world.share(stored and (stored.written, stored.unwritten))
