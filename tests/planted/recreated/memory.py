@@ -249,7 +249,9 @@ FAULTS = (
         al.subject(OneRankForgetsPadding, reference=stencilled)(even_rows),
         "adjoint",
     ),
-    recreated("devito-2ebdecb04", "interior taken as x[n:-0]", al.subject(SliceToMinusZero)(trims), "adjoint"),
+    recreated(
+        "devito-2ebdecb04", "interior taken as x[n:-0]", al.subject(SliceToMinusZero)(trims), "adjoint"
+    ),
     recreated(
         "torch-harmonics-74",
         "mean over the local longitudes",

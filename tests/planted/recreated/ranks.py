@@ -236,7 +236,9 @@ FAULTS = (
         al.subject(OwnShapeForAll)(with_cuts),
         "declared",
     ),
-    recreated("distdl-119", "inactive ranks skip the set-up", al.subject(InactiveSkipsSetUp)(to_some), "adjoint"),
+    recreated(
+        "distdl-119", "inactive ranks skip the set-up", al.subject(InactiveSkipsSetUp)(to_some), "adjoint"
+    ),
     recreated(
         "lbann-58a53dc0",
         "a rank without data skips a sum",
