@@ -8,21 +8,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_runner import (
+    CaseRunner,
+    KnownRuns,
+    RecordCase,
+    nothing_known,
+    run_case,
+    with_follow_up,
+)
 from adjointlab.engine.discovery import Found
-from adjointlab.engine.interleavings import DEPENDS
-from adjointlab.engine.run_case import WITNESS, body, check_named
-from adjointlab.engine.search import Budget, KnownRuns, SearchResult, investigate, nothing_known, run_case
+from adjointlab.engine.run_case import body, check_named
+from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.store.job_log import Done, supervised, work_of
 from adjointlab.store.reproducer import Written, stored, write, write_case
-from adjointlab.store.running_case import NAME, Progress, Running, RunningCaseFile, ending, recording
+from adjointlab.store.running_case import NAME, Progress, Running, ending, recording
 from adjointlab.store.watchdog_report import overdue_report
-from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.world import Exhausted, Run, Runner, World
+from adjointlab.worlds.world import Exhausted, Runner, World
 
 __all__ = ["CheckResult", "kept", "replay", "replay_corpus", "run_check"]
 
@@ -83,9 +88,8 @@ def run_check(
             )
         budget = replace(budget, shrinking=job_log.shrinking(work))
     try:
-        with _at_work(world, found, check, seed, folder) as (recorder, memory):
-            record = None if recorder is None else recorder.record
-            report = investigate(world, found.subject, check, budget, tick, record, memory)
+        with _at_work(world, found, check, seed, folder) as (record, known):
+            report = investigate(world, found.subject, check, budget, tick, record, known)
     except (SubjectError, Exhausted):
         raise
     except Exception as error:
@@ -121,12 +125,12 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Check
         for path, case in stored(folder, found.subject, check):
             if case.ranks > world.ranks or (job_log is not None and job_log.is_younger(path)):
                 continue
-            report = _again(world, _watched(run, recorder, memory), found.subject, case)
+            report = _again(world, CaseRunner(run, record, known), found.subject, case)
             if report.status is not Status.COHERENT:
                 return path, report
         return None
 
-    with _at_work(world, found, check, 0, folder) as (recorder, memory), check_named(check).surroundings():
+    with _at_work(world, found, check, 0, folder) as (record, known), check_named(check).surroundings():
         failing = world.lead(body(found.subject), conduct)
     if failing is None:
         return None
@@ -137,7 +141,7 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Check
 @contextmanager
 def _at_work(
     world: World, found: Found, check: str, seed: int, folder: Path
-) -> Iterator[tuple[RunningCaseFile | None, KnownRuns]]:
+) -> Iterator[tuple[RecordCase | None, KnownRuns]]:
     """The record of what is running, on the leader; and what is known of cases that must not be run again."""
     job_log, location = supervised(), found.subject.location
     progress = Progress(found.reference, location, check, world.name, world.ranks, seed)
@@ -159,7 +163,7 @@ def _at_work(
 @contextmanager
 def _on_record(
     world: World, found: Found, progress: Progress, folder: Path
-) -> Iterator[tuple[RunningCaseFile | None, KnownRuns]]:
+) -> Iterator[tuple[RecordCase | None, KnownRuns]]:
     job_log, location, check = supervised(), found.subject.location, progress.check
     if job_log is None:
         with (
@@ -168,7 +172,7 @@ def _on_record(
         ):
             if recorder is not None and recorder.leftover is not None:
                 _keep(recorder.leftover, folder, world)
-            yield recorder, nothing_known
+            yield None if recorder is None else recorder.record, nothing_known
         return
     work = work_of(location, check)
     with (
@@ -177,7 +181,7 @@ def _on_record(
         # The supervisor makes it smaller first, and then puts it where it belongs.
         _mourned(world, found, progress, job_log.folder / "late", job_log.folder / NAME),
     ):
-        yield recorder, job_log.memory(work)
+        yield None if recorder is None else recorder.record, job_log.memory(work)
 
 
 def _keep(left: Running, folder: Path, world: World) -> None:
@@ -205,19 +209,6 @@ def _mourned(world: World, found: Found, progress: Progress, folder: Path, recor
         world.watchdog.overdue_report = None
 
 
-def _watched(run: Runner, recorder: RunningCaseFile | None, memory: KnownRuns) -> Runner:
-    """`run`, which is told on disk what it is about to replay, unless that is known."""
-
-    def watched(payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
-        if (known := memory(payload)) is not None:
-            return known
-        if recorder is not None:
-            recorder.record(payload, 0, "replaying")
-        return run(payload, ranks, seed=seed, schedule=schedule)
-
-    return watched
-
-
 def kept(found: Found, report: SearchResult, folder: Path) -> CheckResult:
     """What came of a run that had no other ranks, its failure stored in `folder`."""
     written, problem = None, ""
@@ -235,14 +226,7 @@ def _again(world: World, run: Runner, subject: Subject, case: Case) -> SearchRes
         verdict, spaces = Verdict(Status.COHERENT, "the check has nothing to say about this case"), None
     else:
         verdict, spaces = outcome
-    if (
-        verdict.status is Status.INCOHERENT
-        and case.check in ("adjoint", "matrix")
-        and verdict.kind != DEPENDS
-    ):
-        witness = run_case(run, replace(case, check=WITNESS))
-        if witness is not None and witness[0].status is Status.INCOHERENT:
-            verdict = replace(verdict, lines=witness[0].lines)
+    verdict = with_follow_up(run, case, verdict)
     seed = case.setting.seed
     return SearchResult(
         subject.name, case.check, world.name, verdict, 1, seed, 0.0, case, spaces, case.ranks, verdict.figures

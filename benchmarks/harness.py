@@ -21,9 +21,10 @@ import adjointlab as al
 from adjointlab.checks.bench import Setting
 from adjointlab.core import strategies
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_runner import run_case
 from adjointlab.engine.drawing import cases
 from adjointlab.engine.run_case import body, checks_of
-from adjointlab.engine.search import Budget, investigate, run_case
+from adjointlab.engine.search import Budget, investigate
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext

@@ -21,9 +21,10 @@ from typing import Any
 from adjointlab.checks.bench import Setting
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_runner import run_case
 from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.run_case import PROOF, body
-from adjointlab.engine.search import SearchResult, run_case
+from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
 

@@ -122,7 +122,7 @@ class Deadly:
 
         world.lead = deadly  # type: ignore[method-assign]
         try:
-            return investigate(world, right, "adjoint", budget, memory=memory)
+            return investigate(world, right, "adjoint", budget, known=memory)
         except Deadly.Ended:
             return None
 
