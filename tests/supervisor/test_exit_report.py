@@ -1,4 +1,4 @@
-"""What a job died of, from what its ranks and its launcher have left."""
+"""The explanation of a job's end, from what its ranks and its launcher have left."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def ended(folder: Path, rank: int, status: int, at: float, regular: bool = False
         (-9, "a rank was killed (SIGKILL"),
         (-6, "a rank died by abort() (SIGABRT)"),
         (-30, "a rank was ended by a signal (SIGPWR)"),
-        (4, "a rank left with exit code 4, without a word"),
+        (4, "a rank left with exit code 4, without running exit handlers"),
     ],
 )
-def test_the_first_to_end_is_the_one_that_the_others_were_ended_for(
+def test_the_rank_that_ended_first_is_named_and_not_those_that_ended_with_it(
     tmp_path: Path, status: int, kind: str
 ) -> None:
     ended(tmp_path, 0, -15, at=2.0)
@@ -52,9 +52,9 @@ def test_the_first_to_end_is_the_one_that_the_others_were_ended_for(
     assert list(found.ranks) == [1]
 
 
-@pytest.mark.parametrize("said", [MPICH_ABORT, OPEN_MPI_ABORT])
-def test_an_abort_is_known_by_what_the_launcher_says(tmp_path: Path, said: str) -> None:
-    found = exit_report(tmp_path, 2, said, 7)
+@pytest.mark.parametrize("stderr", [MPICH_ABORT, OPEN_MPI_ABORT])
+def test_an_abort_is_known_by_what_the_launcher_says(tmp_path: Path, stderr: str) -> None:
+    found = exit_report(tmp_path, 2, stderr, 7)
 
     assert found.kind == "a rank called MPI_Abort(7)"
     assert list(found.ranks) == [1]
@@ -73,9 +73,9 @@ def test_a_stack_ends_where_the_lab_begins(tmp_path: Path) -> None:
     ]
 
 
-def test_a_last_word_tells_who_left(tmp_path: Path) -> None:
+def test_a_recorded_exit_names_its_caller(tmp_path: Path) -> None:
     ended(tmp_path, 0, 0, at=1.0)
-    (tmp_path / "rank-0.words").write_text(
+    (tmp_path / "rank-0.exit").write_text(
         'os._exit(0)\n  File "/home/me/main.py", line 9, in run\n    f()\n  File "/home/me/shift.py", line 3, in f\n    x\n'
     )
 
@@ -89,8 +89,8 @@ def test_a_signal_that_somebody_sent_is_no_failure(tmp_path: Path, status: int) 
     assert exit_report(tmp_path, 1, "", 143).signal == -status
 
 
-def test_where_nothing_is_known_the_launchers_overdue_report_are_all_there_is(tmp_path: Path) -> None:
+def test_without_evidence_from_a_rank_the_launchers_last_output_is_shown(tmp_path: Path) -> None:
     found = exit_report(tmp_path, 2, "no such host\n", 255)
 
     assert found.kind == "the launcher ended the job with exit code 255"
-    assert dict(found.lines)["last words"] == "no such host"
+    assert dict(found.lines)["last output"] == "no such host"
