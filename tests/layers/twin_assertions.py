@@ -1,4 +1,4 @@
-"""A layer beside its sequential twin, on given data: exactly equal, NaN to NaN."""
+"""Assertions that a layer agrees with its sequential twin, on given data: exactly equal, NaN to NaN."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from adjointlab.core.layout import Layout
 from adjointlab.layers.distributed import local_window
 from adjointlab.worlds.world import Raised, World
 
-__all__ = ["assert_beside", "everywhere", "same_error", "whole_cotangent"]
+__all__ = ["assert_matches_twin", "error_of_every_rank", "integer_cotangent", "run_on_ranks"]
 
 
-def everywhere(world: World, ranks: int, body: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """Collective: what ``body(comm)`` returned on each rank."""
+def run_on_ranks(world: World, ranks: int, body: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """Collective: the values that ``body(comm)`` returns, by rank."""
     run = world.run(lambda context, _: body(context.comm), ranks=ranks)
     assert run.completed, (run.outcomes, run.findings)
     return run.values
 
 
-def same_error(world: World, ranks: int, body: Callable[[Any], Any]) -> str:
+def error_of_every_rank(world: World, ranks: int, body: Callable[[Any], Any]) -> str:
     """Collective: the message of the `ValueError` that ``body(comm)`` raises on every rank alike."""
     run = world.run(lambda context, _: body(context.comm), ranks=ranks)
     messages = {
@@ -35,12 +35,12 @@ def same_error(world: World, ranks: int, body: Callable[[Any], Any]) -> str:
     return messages.pop()
 
 
-def whole_cotangent(y: torch.Tensor) -> torch.Tensor:
+def integer_cotangent(y: torch.Tensor) -> torch.Tensor:
     """Small integers that all differ from their neighbours."""
     return (torch.arange(y.numel(), dtype=y.dtype) * 7 % 11 - 5).reshape(y.shape)
 
 
-def assert_beside(
+def assert_matches_twin(
     comm: Any, layer: Any, twin: torch.nn.Module, x: torch.Tensor, *, relative: float = 0.0
 ) -> None:
     """Assert that the layer's outputs and its input's gradient are this rank's windows of the twin's."""
@@ -51,7 +51,7 @@ def assert_beside(
     outputs = _as_tuple(layer(local))
     for tensor, output, want in zip(layer.codomain.tensors, outputs, wanted, strict=True):
         _assert_window(tensor.layout, rank, output, want, relative)
-    cotangent = whole_cotangent(wanted[0])
+    cotangent = integer_cotangent(wanted[0])
     wanted[0].backward(cotangent)
     outputs[0].backward(local_window(cotangent, layer.codomain.tensors[0].layout, rank))
     _assert_window(layer.domain.tensors[0].layout, rank, local.grad, whole.grad, relative)

@@ -1,4 +1,4 @@
-"""Second derivatives, checkpoints and forward mode of a layer beside those of its sequential twin."""
+"""Assertions about second derivatives, checkpoints and forward mode of a layer and of its sequential twin."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch.utils.checkpoint import checkpoint
 from adjointlab.core.layout import Layout
 from adjointlab.layers.distributed import local_window
 
-from .beside import whole_cotangent
+from .twin_assertions import integer_cotangent
 
-__all__ = ["assert_checkpoint_beside", "assert_second_beside", "assert_tangent_beside"]
+__all__ = ["assert_checkpoint_matches", "assert_second_derivatives_match", "assert_tangent_matches"]
 
 RELATIVE = 1e-12
 
 
-def assert_second_beside(
+def assert_second_derivatives_match(
     comm: Any, layer: Any, twin: torch.nn.Module, x: torch.Tensor, *, power: int, wanted: Sequence[str]
 ) -> None:
     """Assert that the gradients of the squared norm of the `wanted` gradients of <yᵖ, c> are this rank's windows of the twin's.
@@ -43,7 +43,7 @@ def assert_second_beside(
     (y_layout, *_), (x_layout, *_) = (
         [t.layout for t in space.tensors] for space in (layer.codomain, layer.domain)
     )
-    cotangent = whole_cotangent(twin(x).detach())
+    cotangent = integer_cotangent(twin(x).detach())
     wants = second(twin, x.clone().requires_grad_(), lambda _: cotangent)
     gots = second(
         layer,
@@ -55,7 +55,7 @@ def assert_second_beside(
     _assert_windows(comm, gots, wants, wholes, layouts)
 
 
-def assert_checkpoint_beside(comm: Any, layer: Any, twin: torch.nn.Module, x: torch.Tensor) -> None:
+def assert_checkpoint_matches(comm: Any, layer: Any, twin: torch.nn.Module, x: torch.Tensor) -> None:
     """Assert that gradients through a checkpoint are this rank's windows of the twin's without one."""
     (x_layout, *_) = (tensor.layout for tensor in layer.domain.tensors)
     local, whole = local_window(x, x_layout, comm.Get_rank()).requires_grad_(), x.clone().requires_grad_()
@@ -66,7 +66,7 @@ def assert_checkpoint_beside(comm: Any, layer: Any, twin: torch.nn.Module, x: to
     _assert_windows(comm, [leaf.grad for leaf in leaves], [leaf.grad for leaf in wholes], wholes, layouts)
 
 
-def assert_tangent_beside(comm: Any, layer: Any, twin: torch.nn.Module, x: torch.Tensor) -> None:
+def assert_tangent_matches(comm: Any, layer: Any, twin: torch.nn.Module, x: torch.Tensor) -> None:
     """Assert that the tangent along an input is this rank's window of the twin's; inside a dual level."""
 
     def tangent(module: Any, x: torch.Tensor, v: torch.Tensor) -> Any:
