@@ -377,7 +377,7 @@ class Communicator(Attributes):
         """Call a collective: its result, or a request."""
         root, op = contribution.signature[:2]
         named = (("root", root), ("op", op), ("group", contribution.group))
-        call = self._call(name, *((key, value) for key, value in named if value is not None))
+        call = self._call(name, *[each for each in named if each[1] is not None])
         self._begin()
         if not blocking:
             contribution.kind = name  # does not match the blocking form (MPI 4.1, section 6.12)

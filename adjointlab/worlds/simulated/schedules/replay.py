@@ -1,4 +1,4 @@
-"""The decisions of an earlier run, one by one."""
+"""Replay of the decisions of an earlier run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Replay(Strategy):
     def __init__(self, decisions: str, otherwise: Strategy) -> None:
         self._recorded = decode(decisions)
         self._otherwise = otherwise
-        self._place = 0
-        self.left_at: int | None = None  # the number of decisions followed, once the run has left the record
+        self._position = 0
+        self.left_at: int | None = None  # how many decisions were followed, once the run has left the record
 
     def next(self, ready: Ready[R]) -> R:
         if len(ready) == 1:
@@ -58,14 +58,14 @@ class Replay(Strategy):
         return self._otherwise.choose(options)
 
     def _decision(self, kind: int) -> int | None:
-        if self.left_at is None and self._place < len(self._recorded):
-            its_kind, decision = self._recorded[self._place]
+        if self.left_at is None and self._position < len(self._recorded):
+            its_kind, decision = self._recorded[self._position]
             if its_kind == kind:
-                self._place += 1
+                self._position += 1
                 return decision
         self._leave()
         return None
 
     def _leave(self) -> None:
         if self.left_at is None:
-            self.left_at = self._place
+            self.left_at = self._position

@@ -1,4 +1,4 @@
-"""Ranks in turn, everything at once: what most MPI libraries do most of the time."""
+"""Ranks in turn and prompt delivery: what most MPI libraries do most of the time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ R = TypeVar("R", bound=ReadyRank)
 
 
 class RoundRobin(Strategy):
-    """Whoever has waited longest; no liberty is taken."""
+    """Runs the rank that has been ready for longest, and never deviates."""
 
     orderly = True
 
@@ -25,7 +25,7 @@ class RoundRobin(Strategy):
         return False
 
     def polled(self, current: ReadyRank) -> None:
-        """Its turn comes again after the others'."""
+        """Nothing: its turn comes after the others'."""
 
     def deviates(self) -> bool:
         return False
