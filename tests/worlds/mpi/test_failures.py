@@ -163,10 +163,10 @@ def test_failures_and_deadlocks_in_a_row_each_leave_one_communicator_behind(impa
 
     assert is_well(impatient)
     for body in (fail, fail, fail, cyclic_receive, cyclic_receive, cyclic_receive):
-        spoilt = impatient.spoilt
+        leaked = impatient.leaked_communicators
         assert not impatient.run(body).completed
         assert is_well(impatient)
-        assert impatient.spoilt == spoilt + 1
+        assert impatient.leaked_communicators == leaked + 1
     for _ in range(3):
         assert not impatient.run(fail).completed
         assert not impatient.run(cyclic_receive).completed
@@ -262,12 +262,12 @@ def test_an_error_that_all_ranks_raise_before_any_message_spoils_nothing(world):
         raise ValueError("a bad argument")
 
     assert is_well(world)
-    spoilt = world.spoilt
+    leaked = world.leaked_communicators
     run = world.run(body)
 
     assert {str(outcome) for outcome in run.outcomes} == {"raised ValueError: a bad argument"}
     assert is_well(world)
-    assert world.spoilt == spoilt
+    assert world.leaked_communicators == leaked
 
 
 def leave_message(comm):
@@ -416,10 +416,10 @@ def test_communicators_made_in_good_runs_are_given_back(world):
         # MPICH has 2,048 in all.
         return all(run(None, 2).completed for _ in range(1100))
 
-    spoilt = world.spoilt
+    leaked = world.leaked_communicators
 
     assert world.lead(body, conduct)
-    assert world.spoilt == spoilt
+    assert world.leaked_communicators == leaked
 
 
 def test_a_communicator_cannot_be_used_in_a_later_run(world):

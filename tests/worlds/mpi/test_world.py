@@ -231,11 +231,11 @@ def test_waiting_followers_leave_the_processor_alone(world):
 
 
 def test_a_communicator_serves_all_good_runs(world):
-    spoilt = world.spoilt
+    leaked = world.leaked_communicators
     communicators = {
-        id(world.run(lambda context, _: None)) and id(world._teams[world.ranks]) for _ in range(5)
+        id(world.run(lambda context, _: None)) and id(world._communicators[world.ranks]) for _ in range(5)
     }
 
     assert len(communicators) == 1
-    assert world.spoilt == spoilt
+    assert world.leaked_communicators == leaked
     assert isinstance(world.run(lambda context, _: sys.platform).outcomes[0], Returned)
