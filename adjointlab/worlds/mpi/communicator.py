@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from adjointlab import MPI as ours
 from adjointlab.typing import Status
+from adjointlab.worlds.attributes import Attributes
 from adjointlab.worlds.call_sites import call_site
 from adjointlab.worlds.mpi.buffer_calls import BUFFER_CALLS, native, peer_of
 from adjointlab.worlds.mpi.call_log import CallSignature
@@ -48,7 +49,9 @@ class GuardedComm(CommunicatorBase):
         elif name in OBJECT_CALLS:
             method = partial(OBJECT_CALLS[name], self)
         else:
-            offered = {*dir(type(self)), "rank", "size"} - set(dir(CommunicatorBase)) | BUILT_METHODS
+            offered = {*dir(type(self)), "rank", "size"} - (
+                set(dir(CommunicatorBase)) - set(dir(Attributes))
+            ) | BUILT_METHODS
             elsewhere = "that of the simulated world" if name in ONLY_SIMULATED else ""
             raise missing("guarded", name, (each for each in offered if not each.startswith("_")), elsewhere)
         self.__dict__[name] = method

@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from adjointlab import MPI as ours
 from adjointlab.typing import Status
+from adjointlab.worlds.attributes import Attributes
 from adjointlab.worlds.call_sites import CallSite, call_site
 from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.call_log import CallEntry, CallLog
@@ -45,7 +46,7 @@ class CommunicatorRegistry:
         return count
 
 
-class CommunicatorBase:
+class CommunicatorBase(Attributes):
     """A communicator of MPI, and what its guarded calls share."""
 
     def __init__(self, inner: MPI.Intracomm, ranks: tuple[int, ...], registry: CommunicatorRegistry) -> None:
@@ -70,8 +71,9 @@ class CommunicatorBase:
         self.guard.logs[self.key] = self.log
         self.receives = ReceiveQueue(self.inner, self.guard)
         self.agreed = 0  # number of agreements so far: part of their keys
-        # A cached communicator in there was made in the last run, so the next one cannot use it.
-        self.attributes: dict[Hashable, Any] = {}
+        # The world keeps its communicator from run to run, and user code must not find it changed. A communicator that is
+        # cached in an attribute was made in the last run anyway, so the next one cannot use it.
+        self._attributes = {}
 
     def retire(self, reason: str) -> None:
         """Make every further use an error that says `reason`."""
@@ -80,6 +82,9 @@ class CommunicatorBase:
             del self.__dict__[name]
         self._built.clear()
         self.inner = self.receives.inner = cast("MPI.Intracomm", _Retired(reason))
+
+    def _predefined(self, key: int | ours.Keyval) -> Any:
+        return None if isinstance(key, ours.Keyval) else self.inner.Get_attr(key)
 
     def unfreed(self) -> list[CommunicatorBase]:
         """Return what this rank has made in this run, from whichever communicator, and not freed."""

@@ -1,13 +1,11 @@
 """Requests whose completion can be revoked.
 
 A guarded request *is* an mpi4py request (the same handle), so it may stand wherever user code hands requests to mpi4py;
-:func:`interposed` sees to it that even ``mpi4py.MPI.Request.Waitall`` can be revoked.
+and it is an :class:`adjointlab.MPI.Request`, so that the wait for several can be revoked too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Literal, Self
 
 from mpi4py import MPI
@@ -20,7 +18,7 @@ from adjointlab.worlds.constants import tag as tag_as_ours
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.guard import Guard
 
-__all__ = ["GuardedRequest", "ObjectReceive", "ReceiveQueue", "RequestStatics", "fill", "interposed"]
+__all__ = ["GuardedRequest", "ObjectReceive", "ReceiveQueue", "fill"]
 
 
 def fill(status: Status | None, found: MPI.Status) -> None:
@@ -38,115 +36,7 @@ def fill(status: Status | None, found: MPI.Status) -> None:
         status.cancelled = found.Is_cancelled()
 
 
-class RequestStatics:
-    """mpi4py's operations on several requests, in terms of the requests' own."""
-
-    @staticmethod
-    def Waitall(requests: Sequence[Any], statuses: list[Any] | None = None) -> bool:
-        for index, request in enumerate(requests):
-            request.Wait(_status_for(statuses, index))
-        return True
-
-    @staticmethod
-    def Testall(requests: Sequence[Any], statuses: list[Any] | None = None) -> bool:
-        done = True
-        for index, request in enumerate(requests):
-            done = request.Test(_status_for(statuses, index)) and done
-        return done
-
-    @staticmethod
-    def Waitany(requests: Sequence[Any], status: Any = None) -> int:
-        return _first_of(requests, lambda request: request.Test(status))
-
-    @staticmethod
-    def Testany(requests: Sequence[Any], status: Any = None) -> tuple[int, bool]:
-        active = [index for index, request in enumerate(requests) if request]
-        for index in active:
-            if requests[index].Test(status):
-                return index, True
-        return MPI.UNDEFINED, not active
-
-    @staticmethod
-    def Waitsome(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[int] | None:
-        if not any(requests):
-            return None
-        first = RequestStatics.Waitany(requests, _status_for(statuses, 0))
-        later = RequestStatics.Testsome(requests, None if statuses is None else statuses[1:]) or []
-        return sorted([first, *later])
-
-    @staticmethod
-    def Testsome(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[int] | None:
-        active = [index for index, request in enumerate(requests) if request]
-        if not active:
-            return None
-        done: list[int] = []
-        for index in active:
-            if requests[index].Test(_status_for(statuses, len(done))):
-                done.append(index)
-        return done
-
-    @staticmethod
-    def waitall(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[Any]:
-        return [request.wait(_status_for(statuses, index)) for index, request in enumerate(requests)]
-
-    @staticmethod
-    def testall(requests: Sequence[Any], statuses: list[Any] | None = None) -> tuple[bool, list[Any] | None]:
-        if not RequestStatics.Testall(requests):
-            return False, None
-        return True, RequestStatics.waitall(requests, statuses)
-
-    @staticmethod
-    def waitany(requests: Sequence[Any], status: Any = None) -> tuple[int, Any]:
-        index = RequestStatics.Waitany(requests, status)
-        return index, None if index == MPI.UNDEFINED else requests[index].wait()
-
-
-def _status_for(statuses: list[Any] | None, index: int) -> Any:
-    return None if statuses is None or index >= len(statuses) else statuses[index]
-
-
-def _first_of(requests: Sequence[Any], test: Callable[[Any], bool]) -> int:
-    active = [index for index, request in enumerate(requests) if request]
-    if not active:
-        return int(MPI.UNDEFINED)
-    # Each failing test looks after notices and patience, so this loop ends.
-    while True:
-        for index in active:
-            if test(requests[index]):
-                return index
-
-
-class RevocableRequest(MPI.Request):
-    """mpi4py's class, with the operations on several requests replaced by those above."""
-
-    Waitall = RequestStatics.Waitall  # type: ignore[assignment]
-    Testall = RequestStatics.Testall
-    Waitany = RequestStatics.Waitany
-    Testany = RequestStatics.Testany
-    Waitsome = RequestStatics.Waitsome
-    Testsome = RequestStatics.Testsome
-    waitall = RequestStatics.waitall
-    testall = RequestStatics.testall
-    waitany = RequestStatics.waitany
-
-
-@contextmanager
-def interposed() -> Iterator[None]:
-    """While user code runs, its ``MPI.Request.Waitall`` and kin are the revocable ones.
-
-    So the commonest wait of all can be called off too. (A class that was imported by itself, with ``from mpi4py.MPI
-    import Request``, keeps its own.)
-    """
-    names = vars(MPI)
-    before = names["Request"]
-    names["Request"] = RevocableRequest
-    try:
-        yield
-    finally:
-        names["Request"] = before
-
-
-class GuardedRequest(RevocableRequest):
+class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both have a Waitall of their own
     """A request made on a guarded communicator."""
 
     call: GuardedCall
@@ -178,6 +68,16 @@ class GuardedRequest(RevocableRequest):
             self.guard.poll_failed(self.call)
             return False
         self._complete(status, found)
+        return True
+
+    def Get_status(self, status: Status | None = None) -> bool:
+        """Return True if a test would complete it; if not, yield to other processes."""
+        found = self._status_of_mpi(status)
+        if not super().Get_status(found):
+            self.guard.poll_failed(self.call)
+            return False
+        if found is not None:
+            fill(status, found)
         return True
 
     def Wait(self, status: Status | None = None) -> Literal[True]:
@@ -260,7 +160,7 @@ class ReceiveQueue:
         return receive.message is not None
 
 
-class ObjectReceive:
+class ObjectReceive(ours.Request):
     """An object being received: the result of ``irecv``."""
 
     def __init__(self, queue: ReceiveQueue, source: int, tag: int, call: GuardedCall) -> None:
@@ -272,7 +172,8 @@ class ObjectReceive:
         self.message: MPI.Message | None = None
         self.envelope = MPI.Status()
         self.value: Any = None
-        self.is_done = False
+        self.has_value = False
+        self.is_done = False  # user code has completed the request
         self.posted_at = call_site()
         self.guard.open_requests[id(self)] = self
         queue.waiting.append(self)
@@ -297,19 +198,27 @@ class ObjectReceive:
             )
         )
 
-    def Test(self, status: Status | None = None) -> bool:
+    def Get_status(self, status: Status | None = None) -> bool:
+        """Return True if a test would complete it; if not, yield to other processes."""
         if not self.is_done and not self._has_arrived():
             self.guard.poll_failed(self.call)
             return False
-        self.guard.failed_polls = 0
         fill(status, self.envelope)
         return True
+
+    def Test(self, status: Status | None = None) -> bool:
+        return self.Get_status(status) and self._complete()
 
     def Wait(self, status: Status | None = None) -> Literal[True]:
         if not self.is_done:
             self.guard.wait_until(self._has_arrived, self.call)
-        self.guard.failed_polls = 0
         fill(status, self.envelope)
+        return self._complete()
+
+    def _complete(self) -> Literal[True]:
+        self.guard.failed_polls = 0
+        self.is_done = True
+        self.guard.open_requests.pop(id(self), None)
         return True
 
     def test(self, status: Status | None = None) -> tuple[bool, Any]:
@@ -334,6 +243,8 @@ class ObjectReceive:
         return value
 
     def _has_arrived(self) -> bool:
+        if self.has_value:
+            return True
         self.queue.match()
         if self.message is None:
             return False
@@ -341,6 +252,5 @@ class ObjectReceive:
             pickled = bytearray(self.envelope.Get_count(MPI.BYTE))
             self.guard.wait(self.message.Irecv([pickled, MPI.BYTE]), self.call)
             self.value = MPI.pickle.loads(pickled)
-        self.is_done = True
-        self.guard.open_requests.pop(id(self), None)
+        self.has_value = True
         return True

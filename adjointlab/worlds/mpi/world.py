@@ -44,8 +44,8 @@ from adjointlab.worlds.mpi.pickling import (
     unpack_outcome,
 )
 from adjointlab.worlds.mpi.polling import keep_alive
-from adjointlab.worlds.mpi.requests import interposed
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
+from adjointlab.worlds.requests import Interposition
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import EXIT_CODE, Overdue, RaisingWatchdog, Watchdog
 from adjointlab.worlds.world import (
@@ -368,7 +368,7 @@ class MPIWorld:
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
             context = RankContext(rank, command.ranks, self._communicator_of(command.ranks))
-            with interposed():
+            with Interposition():
                 try:
                     interrupts.allow()
                     with self._watchdog_thread.over(payload, limit):

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from adjointlab import MPI
 from adjointlab.worlds import constants
+from adjointlab.worlds.attributes import Attributes
 from adjointlab.worlds.buffers import elements
 from adjointlab.worlds.simulated.calls import SimulatedCall, call_here
 from adjointlab.worlds.simulated.collectives import BUFFER_COLLECTIVES
@@ -33,7 +34,7 @@ OBJECT: Any = object()
 _INTERNAL = frozenset({"grid", "new_context", "root", "unfreed", "view"})
 
 
-class Communicator:
+class Communicator(Attributes):
     """One rank's view of a communicator."""
 
     def __init__(self, run: Simulation, task: Task, context: Context, rank: int) -> None:
@@ -43,6 +44,7 @@ class Communicator:
         self._context = context
         self._name = "" if context is run.everyone else context.name
         self._freed = False
+        self._attributes = {}
         self.rank = rank
         self.size = len(context.members)
 
