@@ -19,7 +19,7 @@ from adjointlab.worlds.buffers import elements
 from adjointlab.worlds.constants import to_mpi4py
 from adjointlab.worlds.mpi.call_log import array_form, signature_reader
 from adjointlab.worlds.mpi.calls import GuardedCall
-from adjointlab.worlds.mpi.communicator_base import CommunicatorBase
+from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.mpi.requests import GuardedRequest
 
 __all__ = ["BUFFER_CALLS", "native", "peer_of"]
@@ -58,7 +58,7 @@ def peer_of(rank: int) -> int | None:
     return rank if rank >= 0 else None
 
 
-def _collective(comm: CommunicatorBase, name: str) -> Callable[..., None]:
+def _collective(comm: CommBase, name: str) -> Callable[..., None]:
     start = _starter(comm, "I" + name.lower())
     start_plain = getattr(comm.inner, "I" + name.lower())
     guard, quick = comm.guard, comm.guard.quick
@@ -98,7 +98,7 @@ def _collective(comm: CommunicatorBase, name: str) -> Callable[..., None]:
     return call_strictly if guard.strict else call
 
 
-def _started_collective(comm: CommunicatorBase, name: str) -> Callable[..., GuardedRequest]:
+def _started_collective(comm: CommBase, name: str) -> Callable[..., GuardedRequest]:
     start, signature = _starter(comm, name), signature_reader(name, comm.size)
 
     def call(*arguments: Buffer, **keywords: object) -> GuardedRequest:
@@ -110,9 +110,7 @@ def _started_collective(comm: CommunicatorBase, name: str) -> Callable[..., Guar
     return call
 
 
-def _starter(
-    comm: CommunicatorBase, name: str
-) -> Callable[[Sequence[Buffer], Mapping[str, object]], MPI.Request]:
+def _starter(comm: CommBase, name: str) -> Callable[[Sequence[Buffer], Mapping[str, object]], MPI.Request]:
     """MPI's non-blocking call `name`, with its arguments translated."""
     start = getattr(comm.inner, name)
 
@@ -124,7 +122,7 @@ def _starter(
     return started
 
 
-def _send(comm: CommunicatorBase, name: str) -> Callable[[Buffer, int, int], None]:
+def _send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], None]:
     start = getattr(comm.inner, {"Send": "Isend", "Ssend": "Issend"}[name])
     guard, quick = comm.guard, comm.guard.quick
 
@@ -142,7 +140,7 @@ def _send(comm: CommunicatorBase, name: str) -> Callable[[Buffer, int, int], Non
     return call
 
 
-def _started_send(comm: CommunicatorBase, name: str) -> Callable[[Buffer, int, int], GuardedRequest]:
+def _started_send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], GuardedRequest]:
     start = getattr(comm.inner, name)
 
     def call(buf: Buffer, dest: int, tag: int = 0) -> GuardedRequest:
@@ -156,7 +154,7 @@ def _started_send(comm: CommunicatorBase, name: str) -> Callable[[Buffer, int, i
     return call
 
 
-def _receive(comm: CommunicatorBase, name: str) -> Callable[..., None]:
+def _receive(comm: CommBase, name: str) -> Callable[..., None]:
     start = comm.inner.Irecv
     guard, quick = comm.guard, comm.guard.quick
 
@@ -178,7 +176,7 @@ def _receive(comm: CommunicatorBase, name: str) -> Callable[..., None]:
     return call
 
 
-def _started_receive(comm: CommunicatorBase, name: str) -> Callable[..., GuardedRequest]:
+def _started_receive(comm: CommBase, name: str) -> Callable[..., GuardedRequest]:
     start = comm.inner.Irecv
 
     def call(buf: Buffer, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG) -> GuardedRequest:
@@ -191,7 +189,7 @@ def _started_receive(comm: CommunicatorBase, name: str) -> Callable[..., Guarded
     return call
 
 
-def _sendrecv(comm: CommunicatorBase, name: str) -> Callable[..., None]:
+def _sendrecv(comm: CommBase, name: str) -> Callable[..., None]:
     start_receive, start_send = comm.inner.Irecv, comm.inner.Isend
     guard, quick = comm.guard, comm.guard.quick
 
@@ -231,7 +229,7 @@ def _sendrecv(comm: CommunicatorBase, name: str) -> Callable[..., None]:
     return call
 
 
-def _sendrecv_replace(comm: CommunicatorBase, name: str) -> Callable[..., None]:
+def _sendrecv_replace(comm: CommBase, name: str) -> Callable[..., None]:
     exchange = _sendrecv(comm, name)
 
     def call(
@@ -250,7 +248,7 @@ def _sendrecv_replace(comm: CommunicatorBase, name: str) -> Callable[..., None]:
     return call
 
 
-BUFFER_CALLS: Final[Mapping[str, Callable[[CommunicatorBase, str], Callable[..., object]]]] = {
+BUFFER_CALLS: Final[Mapping[str, Callable[[CommBase, str], Callable[..., object]]]] = {
     **dict.fromkeys(_COLLECTIVES, _collective),
     **dict.fromkeys(("I" + name.lower() for name in _COLLECTIVES), _started_collective),
     **dict.fromkeys(("Send", "Ssend"), _send),
@@ -260,4 +258,4 @@ BUFFER_CALLS: Final[Mapping[str, Callable[[CommunicatorBase, str], Callable[...,
     "Sendrecv": _sendrecv,
     "Sendrecv_replace": _sendrecv_replace,
 }
-"""What builds each method, from a communicator and the method's name."""
+"""Builders of the methods, which take a communicator and the method's name."""

@@ -154,7 +154,7 @@ class CallLog(list[CallEntry]):
 
 @dataclass(frozen=True)
 class RunStatistics:
-    """What one rank counted in one run, for the leader."""
+    """Counts of one rank in one run, for the leader."""
 
     sent: tuple[int, ...]  # messages, by rank of destination
     received: int
@@ -205,16 +205,12 @@ class _Counted(NamedTuple):
 # The v forms are missing, whose counts may differ.
 _COUNTED: Final[Mapping[str, _Counted]] = {
     "bcast": _Counted("buf", None, False),
-    "gather": _Counted("sendbuf", "recvbuf", True),
-    "scatter": _Counted("recvbuf", "sendbuf", True),
-    "allgather": _Counted("sendbuf", "recvbuf", True),
-    "alltoall": _Counted("sendbuf", "recvbuf", False),
-    "reduce": _Counted("sendbuf", "recvbuf", False),
-    "allreduce": _Counted("sendbuf", "recvbuf", False),
-    "reduce_scatter": _Counted("sendbuf", "recvbuf", False),
-    "reduce_scatter_block": _Counted("recvbuf", "sendbuf", True),
-    "scan": _Counted("sendbuf", "recvbuf", False),
-    "exscan": _Counted("sendbuf", "recvbuf", False),
+    **dict.fromkeys(("gather", "allgather"), _Counted("sendbuf", "recvbuf", True)),
+    **dict.fromkeys(("scatter", "reduce_scatter_block"), _Counted("recvbuf", "sendbuf", True)),
+    **dict.fromkeys(
+        ("alltoall", "reduce", "allreduce", "reduce_scatter", "scan", "exscan"),
+        _Counted("sendbuf", "recvbuf", False),
+    ),
 }
 
 
@@ -254,7 +250,7 @@ class ArrayForm(NamedTuple):
 
 
 def array_form(name: str) -> ArrayForm:
-    """How a call of `name` with arrays and nothing else is to be logged."""
+    """Form in which a call of `name` with arrays and nothing else is logged."""
     kind = name.lower()
     counted, parameters = _COUNTED.get(kind), PARAMETERS.get(kind, ())
     if counted is None:

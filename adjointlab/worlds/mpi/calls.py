@@ -35,7 +35,7 @@ _SHOWN: Final = frozenset({"comm", "dest", "group", "source", "tag", "sendtag", 
 
 
 class _Target(Protocol):
-    """What a call has to know of its communicator."""
+    """The communicator, as far as a call needs it."""
 
     @property
     def label(self) -> str: ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NoReturn, cast
+from typing import Any, ClassVar, Final, NoReturn, cast
 
 from mpi4py import MPI
 
@@ -21,45 +21,51 @@ from adjointlab.worlds.call_sites import call_site
 from adjointlab.worlds.mpi.buffer_calls import BUFFER_CALLS, native, peer_of
 from adjointlab.worlds.mpi.call_log import CallSignature
 from adjointlab.worlds.mpi.calls import GuardedCall
-from adjointlab.worlds.mpi.communicator_base import CommunicatorBase
+from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.mpi.object_calls import OBJECT_CALLS
 from adjointlab.worlds.mpi.requests import fill
 from adjointlab.worlds.unsupported import ONLY_SIMULATED, missing
 
-__all__ = ["BUILT_METHODS", "GuardedCartcomm", "GuardedComm"]
+__all__ = ["GuardedCartcomm", "GuardedComm"]
 
-BUILT_METHODS: Final = frozenset({*BUFFER_CALLS, *OBJECT_CALLS})
-"""Names of the methods that are built when first used."""
-
-# Open MPI makes a group's communicator with messages of the given tag on the parent, where a receive of user code for any
-# tag could take them: so one that no user code's messages have. (The members have agreed on the tag asked for before.)
+# Open MPI makes a group's communicator with messages of the given tag on the parent. They could be mistaken for messages of
+# user code that have the same tag: so one that is not used otherwise. (The tag asked for is part of the agreement.)
 _CREATION_TAG: Final = 32_003
 
-# What the calls that make communicators return on ranks that are no members, as in mpi4py.
+# As in mpi4py, where the calls that make communicators return it on ranks that are no members.
 _NULL: Final = cast("GuardedComm", ours.COMM_NULL)
 
 
-class GuardedComm(CommunicatorBase):
+class GuardedComm(CommBase):
     """A communicator whose waits end: in completion, in another rank's failure, or with the world's patience."""
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    local: ClassVar = frozenset({"Get_group", "Get_topology", "group"})
+    """Names of the methods and properties that are MPI's own, because they need no other rank."""
+
+    @classmethod
+    def offered(cls) -> set[str]:
+        """Names of mpi4py's that user code may use."""
+        internal = set(dir(CommBase)) - set(dir(Attributes))
+        names = {*dir(cls), *cls.local, *BUFFER_CALLS, *OBJECT_CALLS, "rank", "size"} - internal
+        return {name for name in names - {"local", "offered"} if not name.startswith("_")}
+
+    def __getattr__(self, name: str) -> Any:
         method: Callable[..., Any]
         if name in BUFFER_CALLS:
             method = BUFFER_CALLS[name](self, name)
         elif name in OBJECT_CALLS:
             method = partial(OBJECT_CALLS[name], self)
+        elif name in self.local:
+            return getattr(self.inner, name)
         else:
-            offered = {*dir(type(self)), "rank", "size"} - (
-                set(dir(CommunicatorBase)) - set(dir(Attributes))
-            ) | BUILT_METHODS
             elsewhere = "that of the simulated world" if name in ONLY_SIMULATED else ""
-            raise missing("guarded", name, (each for each in offered if not each.startswith("_")), elsewhere)
+            raise missing("guarded", name, self.offered(), elsewhere)
         self.__dict__[name] = method
         self._built.append(name)
         return method
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *BUILT_METHODS})
+        return sorted({*super().__dir__(), *self.offered()})
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} rank {self.rank} of {self.size}, ranks {self.ranks} of the run>"
@@ -82,12 +88,6 @@ class GuardedComm(CommunicatorBase):
 
     name = property(Get_name, Set_name)
 
-    def Get_group(self) -> MPI.Group:
-        """mpi4py's group, whose operations are local."""
-        return self.inner.Get_group()
-
-    group = property(Get_group)
-
     def Is_inter(self) -> bool:
         return False
 
@@ -104,9 +104,6 @@ class GuardedComm(CommunicatorBase):
         os.write(2, f"adjointlab: rank {rank} called Abort({errorcode}) at {site}\n".encode())
         MPI.COMM_WORLD.Abort(errorcode)
         raise SystemExit(errorcode)
-
-    def Get_topology(self) -> int:
-        return int(self.inner.Get_topology())
 
     # Probes
 
@@ -252,34 +249,8 @@ class GuardedCartcomm(GuardedComm):
 
     inner: MPI.Cartcomm
 
-    def Get_topo(self) -> tuple[list[int], list[int], list[int]]:
-        """Return extents, periodicities and the coordinates of this rank."""
-        return self.inner.Get_topo()
-
-    topo = property(Get_topo)
-
-    def Get_dim(self) -> int:
-        return int(self.inner.Get_dim())
-
-    dim = ndim = property(Get_dim)
-
-    @property
-    def dims(self) -> list[int]:
-        return self.Get_topo()[0]
-
-    @property
-    def periods(self) -> list[int]:
-        return self.Get_topo()[1]
-
-    @property
-    def coords(self) -> list[int]:
-        return self.Get_topo()[2]
-
-    def Get_coords(self, rank: int) -> list[int]:
-        return self.inner.Get_coords(rank)
-
-    def Get_cart_rank(self, coords: Sequence[int]) -> int:
-        return int(self.inner.Get_cart_rank(coords))
+    local = GuardedComm.local | {"Get_topo", "Get_dim", "Get_coords", "Get_cart_rank"}
+    local |= {"topo", "dim", "ndim", "dims", "periods", "coords"}
 
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
         """Return the ranks to receive from and to send to, `disp` steps along `direction`."""
@@ -306,7 +277,7 @@ class _NullRank(int):
         return int.__hash__(self)
 
 
-def _members(group: MPI.Group, comm: CommunicatorBase, size: int | None = None) -> tuple[int, ...]:
+def _members(group: MPI.Group, comm: CommBase, size: int | None = None) -> tuple[int, ...]:
     """Return the ranks of the run in a group of `comm`'s ranks; the first `size` of them, where it is given."""
     # A new communicator's size has to be given: the group of a grid that is smaller than its parent has, in MPICH 5.0.2,
     # the ranks left out too, at its end (a grid of 2 of 3 ranks has size 2 and a group of size 3).

@@ -1,4 +1,4 @@
-"""What every call on a guarded communicator needs: MPI's communicator, the guard, the call log, agreements."""
+"""Base of the guarded communicator, with all that its calls need: MPI's communicator, the guard, the call log, agreements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.requests import GuardedRequest, ReceiveQueue, fill
 
-__all__ = ["CommunicatorBase", "CommunicatorRegistry"]
+__all__ = ["CommBase", "CommunicatorRegistry"]
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class CommunicatorRegistry:
 
     def start_run(self) -> None:
         """Begin with nothing made yet."""
-        self.derived: list[CommunicatorBase] = []  # in the order of their making
+        self.derived: list[CommBase] = []  # in the order of their making
         self._counts: dict[Hashable, int] = {}
 
     def serial(self, key: Hashable) -> int:
@@ -46,7 +46,7 @@ class CommunicatorRegistry:
         return count
 
 
-class CommunicatorBase(Attributes):
+class CommBase(Attributes):
     """A communicator of MPI, and what its guarded calls share."""
 
     def __init__(self, inner: MPI.Intracomm, ranks: tuple[int, ...], registry: CommunicatorRegistry) -> None:
@@ -86,7 +86,7 @@ class CommunicatorBase(Attributes):
     def _predefined(self, key: int | ours.Keyval) -> Any:
         return None if isinstance(key, ours.Keyval) else self.inner.Get_attr(key)
 
-    def unfreed(self) -> list[CommunicatorBase]:
+    def unfreed(self) -> list[CommBase]:
         """Return what this rank has made in this run, from whichever communicator, and not freed."""
         return [comm for comm in self.registry.derived if comm.freed is None]
 

@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from adjointlab.worlds.mpi.polling import ObjectChannel, keep_alive
 
-__all__ = ["COMMAND", "INTERRUPT", "REPORT", "RUN_COMMUNICATOR", "TOKEN", "ControlChannel", "Notice", "Token"]
+__all__ = ["COMMAND", "CREATION", "INTERRUPT", "REPORT", "TOKEN", "ControlChannel", "Notice", "Token"]
 
 COMMAND: Final = 1  # leader to follower: take part in this run; or: the leader is done
 REPORT: Final = 2  # follower to leader: outcome and statistics of a run
@@ -29,7 +29,7 @@ INTERRUPT: Final = 5  # follower to leader: Ctrl-C
 _STACKS: Final = 6  # rank to rank: show your stacks, the job is about to end
 # And upwards, one for each number of ranks: for making a run's communicator, because Open MPI's MPI_Comm_create_group
 # sends ordinary messages of the given tag on the parent.
-RUN_COMMUNICATOR: Final = 100
+CREATION: Final = 100
 
 
 class Notice(NamedTuple):

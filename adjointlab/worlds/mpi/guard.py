@@ -17,12 +17,7 @@ from typing import Final, NoReturn, Protocol, TypeVar
 from mpi4py import MPI
 
 from adjointlab.worlds.call_sites import call_site
-from adjointlab.worlds.mpi.call_log import (
-    CallLog,
-    CommKey,
-    Describer,
-    RunStatistics,
-)
+from adjointlab.worlds.mpi.call_log import CallLog, CommKey, Describer, RunStatistics
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.control_channel import ControlChannel, Notice
 from adjointlab.worlds.mpi.polling import keep_alive, poll_until, processors, rest, yield_processor

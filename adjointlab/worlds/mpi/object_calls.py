@@ -21,7 +21,7 @@ from adjointlab import MPI as ours
 from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.mpi.buffer_calls import native, peer_of
 from adjointlab.worlds.mpi.calls import GuardedCall
-from adjointlab.worlds.mpi.communicator_base import CommunicatorBase
+from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.mpi.requests import GuardedRequest, ObjectReceive
 
 __all__ = ["OBJECT_CALLS"]
@@ -37,7 +37,7 @@ _loads = MPI.pickle.loads
 
 
 def _start_send(
-    comm: CommunicatorBase, name: str, obj: object, dest: int, tag: int
+    comm: CommBase, name: str, obj: object, dest: int, tag: int
 ) -> tuple[MPI.Request, GuardedCall]:
     dest = native(dest)
     start = comm.inner.Issend if name in ("ssend", "issend") else comm.inner.Isend
@@ -46,24 +46,24 @@ def _start_send(
     return request, GuardedCall(comm, name, (obj, dest, tag), peer=peer_of(dest))
 
 
-def send(comm: CommunicatorBase, obj: object, dest: int, tag: int = 0) -> None:
+def send(comm: CommBase, obj: object, dest: int, tag: int = 0) -> None:
     comm.guard.wait(*_start_send(comm, "send", obj, dest, tag))
 
 
-def ssend(comm: CommunicatorBase, obj: object, dest: int, tag: int = 0) -> None:
+def ssend(comm: CommBase, obj: object, dest: int, tag: int = 0) -> None:
     comm.guard.wait(*_start_send(comm, "ssend", obj, dest, tag))
 
 
-def isend(comm: CommunicatorBase, obj: object, dest: int, tag: int = 0) -> GuardedRequest:
+def isend(comm: CommBase, obj: object, dest: int, tag: int = 0) -> GuardedRequest:
     return GuardedRequest(*_start_send(comm, "isend", obj, dest, tag), comm.guard)
 
 
-def issend(comm: CommunicatorBase, obj: object, dest: int, tag: int = 0) -> GuardedRequest:
+def issend(comm: CommBase, obj: object, dest: int, tag: int = 0) -> GuardedRequest:
     return GuardedRequest(*_start_send(comm, "issend", obj, dest, tag), comm.guard)
 
 
 def _start_receive(
-    comm: CommunicatorBase, name: str, source: int, tag: int, keywords: Mapping[str, object] | None = None
+    comm: CommBase, name: str, source: int, tag: int, keywords: Mapping[str, object] | None = None
 ) -> ObjectReceive:
     source, tag = native(source), native(tag)
     comm.count(source, is_send=False)
@@ -73,7 +73,7 @@ def _start_receive(
 
 
 def recv(
-    comm: CommunicatorBase,
+    comm: CommBase,
     buf: Buffer = None,
     source: int = ours.ANY_SOURCE,
     tag: int = ours.ANY_TAG,
@@ -83,13 +83,13 @@ def recv(
 
 
 def irecv(
-    comm: CommunicatorBase, buf: Buffer = None, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG
+    comm: CommBase, buf: Buffer = None, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG
 ) -> ObjectReceive:
     return _start_receive(comm, "irecv", source, tag)
 
 
 def sendrecv(
-    comm: CommunicatorBase,
+    comm: CommBase,
     sendobj: object,
     dest: int,
     sendtag: int = 0,
@@ -115,7 +115,7 @@ def sendrecv(
 
 
 def _wait(
-    comm: CommunicatorBase, name: str, request: MPI.Request, root: int | None = None, buffers: object = None
+    comm: CommBase, name: str, request: MPI.Request, root: int | None = None, buffers: object = None
 ) -> None:
     """Wait for a collective, and keep its `buffers` as long as MPI may use them."""
     # If the wait is revoked, MPI goes on reading and writing there, and the request of an Iallgatherv does not hold its
@@ -143,19 +143,19 @@ def _vector(buffer: Buffer, sizes: Sizes) -> list[object]:
     return [buffer, (counts, starts), MPI.BYTE]
 
 
-def _checked(comm: CommunicatorBase, name: str, sendobj: Sequence[object] | None) -> list[object]:
+def _checked(comm: CommBase, name: str, sendobj: Sequence[object] | None) -> list[object]:
     objects = [] if sendobj is None else list(sendobj)
     if len(objects) != comm.size:
         raise ValueError(f"{name}: expecting {comm.size} items, got {len(objects)}")
     return objects
 
 
-def barrier(comm: CommunicatorBase) -> None:
+def barrier(comm: CommBase) -> None:
     comm.log_call("barrier")
     _wait(comm, "barrier", comm.inner.Ibarrier())
 
 
-def bcast(comm: CommunicatorBase, obj: Any, root: int = 0) -> Any:
+def bcast(comm: CommBase, obj: Any, root: int = 0) -> Any:
     comm.log_call("bcast", root)
     is_root = comm.rank == root
     pickled: bytes | bytearray = _dumps(obj) if is_root else b""
@@ -167,12 +167,12 @@ def bcast(comm: CommunicatorBase, obj: Any, root: int = 0) -> Any:
     return obj if is_root else _loads(pickled)
 
 
-def gather(comm: CommunicatorBase, sendobj: object, root: int = 0) -> list[Any] | None:
+def gather(comm: CommBase, sendobj: object, root: int = 0) -> list[Any] | None:
     comm.log_call("gather", root)
     return _gather(comm, "gather", sendobj, root)
 
 
-def _gather(comm: CommunicatorBase, name: str, sendobj: object, root: int) -> list[Any] | None:
+def _gather(comm: CommBase, name: str, sendobj: object, root: int) -> list[Any] | None:
     pickled, size = _join([sendobj])
     sizes = np.empty(comm.size, dtype=np.int64) if comm.rank == root else None
     _wait(comm, name, comm.inner.Igather(size, sizes, root), root)
@@ -185,7 +185,7 @@ def _gather(comm: CommunicatorBase, name: str, sendobj: object, root: int) -> li
     return _split(gathered, sizes)
 
 
-def scatter(comm: CommunicatorBase, sendobj: Sequence[object] | None, root: int = 0) -> Any:
+def scatter(comm: CommBase, sendobj: Sequence[object] | None, root: int = 0) -> Any:
     is_root = comm.rank == root
     pickles, sizes = _join(_checked(comm, "scatter", sendobj)) if is_root else (b"", None)
     comm.log_call("scatter", root)
@@ -198,12 +198,12 @@ def scatter(comm: CommunicatorBase, sendobj: Sequence[object] | None, root: int 
     return _loads(received)
 
 
-def allgather(comm: CommunicatorBase, sendobj: object) -> list[Any]:
+def allgather(comm: CommBase, sendobj: object) -> list[Any]:
     comm.log_call("allgather")
     return _allgather(comm, "allgather", sendobj)
 
 
-def _allgather(comm: CommunicatorBase, name: str, sendobj: object) -> list[Any]:
+def _allgather(comm: CommBase, name: str, sendobj: object) -> list[Any]:
     pickled, size = _join([sendobj])
     sizes = np.empty(comm.size, dtype=np.int64)
     _wait(comm, name, comm.inner.Iallgather(size, sizes))
@@ -213,7 +213,7 @@ def _allgather(comm: CommunicatorBase, name: str, sendobj: object) -> list[Any]:
     return _split(gathered, sizes)
 
 
-def alltoall(comm: CommunicatorBase, sendobj: Sequence[object]) -> list[Any]:
+def alltoall(comm: CommBase, sendobj: Sequence[object]) -> list[Any]:
     objects = _checked(comm, "alltoall", list(sendobj))
     comm.log_call("alltoall")
     pickles, sizes = _join(objects)
@@ -225,23 +225,23 @@ def alltoall(comm: CommunicatorBase, sendobj: Sequence[object]) -> list[Any]:
     return _split(received, incoming)
 
 
-def reduce(comm: CommunicatorBase, sendobj: object, op: Operation = ours.SUM, root: int = 0) -> Any:
+def reduce(comm: CommBase, sendobj: object, op: Operation = ours.SUM, root: int = 0) -> Any:
     comm.log_call("reduce", root, op)
     gathered = _gather(comm, "reduce", sendobj, root)
     return None if gathered is None else fold(native(op), gathered)
 
 
-def allreduce(comm: CommunicatorBase, sendobj: object, op: Operation = ours.SUM) -> Any:
+def allreduce(comm: CommBase, sendobj: object, op: Operation = ours.SUM) -> Any:
     comm.log_call("allreduce", None, op)
     return fold(native(op), _allgather(comm, "allreduce", sendobj))
 
 
-def scan(comm: CommunicatorBase, sendobj: object, op: Operation = ours.SUM) -> Any:
+def scan(comm: CommBase, sendobj: object, op: Operation = ours.SUM) -> Any:
     comm.log_call("scan", None, op)
     return fold(native(op), _allgather(comm, "scan", sendobj)[: comm.rank + 1])
 
 
-def exscan(comm: CommunicatorBase, sendobj: object, op: Operation = ours.SUM) -> Any:
+def exscan(comm: CommBase, sendobj: object, op: Operation = ours.SUM) -> Any:
     comm.log_call("exscan", None, op)
     earlier = _allgather(comm, "exscan", sendobj)[: comm.rank]
     return fold(native(op), earlier) if earlier else None

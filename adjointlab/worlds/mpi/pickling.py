@@ -17,7 +17,7 @@ from tblib import Traceback
 
 from adjointlab.worlds.world import Outcome, Raised, Returned, message_of
 
-__all__ = ["PackedException", "pack_exception", "pack_outcome", "unpack_exception", "unpack_outcome"]
+__all__ = ["PackedException", "pack_outcome", "unpack_outcome"]
 
 
 class PackedException(NamedTuple):
@@ -26,6 +26,19 @@ class PackedException(NamedTuple):
     pickled: bytes | None
     text: str
     frames: Mapping[str, Any] | None  # as tblib writes them
+
+    @classmethod
+    def of(cls, exception: BaseException) -> PackedException:
+        text = f"{type(exception).__name__}: {''.join(traceback.format_exception(exception))}"
+        frames = None if exception.__traceback__ is None else Traceback(exception.__traceback__).to_dict()
+        return cls(_pickle_exception(exception), text, frames)
+
+    def unpack(self) -> BaseException:
+        """Return the exception, or a RuntimeError with its text."""
+        exception = _unpickle_exception(self.pickled, self.text)
+        if self.frames is None:
+            return exception
+        return exception.with_traceback(Traceback.from_dict(self.frames).as_traceback())
 
 
 def pack_outcome(outcome: Outcome, rank: int) -> bytes:
@@ -53,21 +66,6 @@ def unpack_outcome(pickled: bytes, rank: int) -> Outcome:
     if isinstance(outcome, Raised) and exception is not None:
         return replace(outcome, exception=_unpickle_exception(exception, str(outcome)))
     return outcome
-
-
-def pack_exception(exception: BaseException) -> PackedException:
-    """Return an exception with its traceback as data."""
-    text = "".join(traceback.format_exception(exception))
-    frames = None if exception.__traceback__ is None else Traceback(exception.__traceback__).to_dict()
-    return PackedException(_pickle_exception(exception), f"{type(exception).__name__}: {text}", frames)
-
-
-def unpack_exception(packed: PackedException) -> BaseException:
-    """Return the exception that :func:`pack_exception` packed, or a RuntimeError with its text."""
-    exception = _unpickle_exception(packed.pickled, packed.text)
-    if packed.frames is None:
-        return exception
-    return exception.with_traceback(Traceback.from_dict(packed.frames).as_traceback())
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from mpi4py import MPI
 from adjointlab import MPI as ours
 from adjointlab.typing import Status
 from adjointlab.worlds.call_sites import CallSite, call_site
-from adjointlab.worlds.constants import source as source_as_ours
-from adjointlab.worlds.constants import tag as tag_as_ours
+from adjointlab.worlds.constants import fill_status, note_cancelled, source, tag
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.guard import Guard
 
@@ -23,17 +22,10 @@ __all__ = ["GuardedRequest", "ObjectReceive", "ReceiveQueue", "fill"]
 
 def fill(status: Status | None, found: MPI.Status) -> None:
     """Copy what MPI found into the status that user code gave, if it gave one; ours or mpi4py's."""
-    if status is None or status is found:
-        return
-    if isinstance(status, MPI.Status):
-        status.Set_source(found.Get_source())
-        status.Set_tag(found.Get_tag())
-        status.Set_elements(MPI.BYTE, found.Get_count(MPI.BYTE))
-    elif isinstance(status, ours.Status):
-        status.source = source_as_ours(found.Get_source())
-        status.tag = tag_as_ours(found.Get_tag())
-        status.nbytes = found.Get_count(MPI.BYTE)
-        status.cancelled = found.Is_cancelled()
+    if status is not None and status is not found:
+        fill_status(status, source(found.Get_source()), tag(found.Get_tag()), found.Get_count(MPI.BYTE))
+        if found.Is_cancelled():
+            note_cancelled(status)
 
 
 class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both have a Waitall of their own
@@ -117,7 +109,7 @@ class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both ha
         self.Cancel()
 
     def _status_of_mpi(self, status: Status | None) -> MPI.Status | None:
-        """What to hand to MPI for user code's `status`; a cancelled request needs one in any case."""
+        """Status to hand to MPI for user code's; a cancelled request needs one in any case."""
         if isinstance(status, MPI.Status):
             return status
         return None if status is None and not self.cancelled else MPI.Status()

@@ -27,22 +27,10 @@ from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.call_log import RunStatistics
 from adjointlab.worlds.mpi.communicator import GuardedComm
 from adjointlab.worlds.mpi.communicator_base import CommunicatorRegistry
-from adjointlab.worlds.mpi.control_channel import (
-    COMMAND,
-    INTERRUPT,
-    REPORT,
-    RUN_COMMUNICATOR,
-    ControlChannel,
-)
+from adjointlab.worlds.mpi.control_channel import COMMAND, CREATION, INTERRUPT, REPORT, ControlChannel
 from adjointlab.worlds.mpi.diagnosis import conclude
 from adjointlab.worlds.mpi.guard import Guard
-from adjointlab.worlds.mpi.pickling import (
-    PackedException,
-    pack_exception,
-    pack_outcome,
-    unpack_exception,
-    unpack_outcome,
-)
+from adjointlab.worlds.mpi.pickling import PackedException, pack_outcome, unpack_outcome
 from adjointlab.worlds.mpi.polling import keep_alive
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.requests import Interposition
@@ -98,7 +86,7 @@ class _Done(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """What one rank tells the leader of run `run`."""
+    """Report of one rank on run `run`, for the leader."""
 
     run: int
     outcome: bytes
@@ -231,7 +219,7 @@ class MPIWorld:
         except BaseException as exception:
             self._interrupts.hold()  # also where one has come just before
             self._interrupts.pending = False
-            self._finish(_Done(self._last_was_clean, b"", pack_exception(exception)))
+            self._finish(_Done(self._last_was_clean, b"", PackedException.of(exception)))
             raise
         self._finish(_Done(self._last_was_clean, pickled, None))
         return result
@@ -347,7 +335,7 @@ class MPIWorld:
                 self._control.send(report, _LEADER, REPORT)
         if command.exception is not None:
             self._interrupts.pending = False
-            raise unpack_exception(command.exception)
+            raise command.exception.unpack()
         return pickle.loads(command.result)  # noqa: S301 - from our own leader
 
     # Every rank
@@ -422,7 +410,7 @@ class MPIWorld:
         group = everyone.Incl(list(range(ranks)))
         try:
             # Of the group rather than by Split, so that the other processes need not take part.
-            inner = self._control.comm.Create_group(group, RUN_COMMUNICATOR + ranks)
+            inner = self._control.comm.Create_group(group, CREATION + ranks)
         except MPI.Exception as problem:
             raise Exhausted(str(problem)) from problem
         finally:
