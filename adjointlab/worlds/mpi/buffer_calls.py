@@ -17,7 +17,7 @@ from adjointlab import MPI as ours
 from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.buffers import elements
 from adjointlab.worlds.constants import to_mpi4py
-from adjointlab.worlds.mpi.call_log import array_form, signature_reader
+from adjointlab.worlds.mpi.call_log import SignatureReader
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.mpi.requests import GuardedRequest
@@ -62,7 +62,9 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
     start = _starter(comm, "I" + name.lower())
     start_plain = getattr(comm.inner, "I" + name.lower())
     guard, quick = comm.guard, comm.guard.quick
-    signature, (buffers, index, root, op) = signature_reader(name, comm.size), array_form(name)
+    signature = SignatureReader(name, comm.size)
+    arrays, index = signature.arrays, signature.counted_array
+    root, op = signature.default_root, signature.default_op
     ndarray, getframe = np.ndarray, sys._getframe
 
     def call_strictly(*arguments: Buffer, **keywords: object) -> None:
@@ -78,7 +80,7 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
         # Nearly all calls have arrays and nothing else: then there is nothing to translate, and microseconds count. Of
         # two buffers, ~index is the other one; of one, the same.
         if (
-            len(arguments) == buffers
+            len(arguments) == arrays
             and not keywords
             and type(counted := arguments[index]) is ndarray
             and type(arguments[~index]) is ndarray
@@ -99,7 +101,7 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
 
 
 def _started_collective(comm: CommBase, name: str) -> Callable[..., GuardedRequest]:
-    start, signature = _starter(comm, name), signature_reader(name, comm.size)
+    start, signature = _starter(comm, name), SignatureReader(name, comm.size)
 
     def call(*arguments: Buffer, **keywords: object) -> GuardedRequest:
         request = start(arguments, keywords)

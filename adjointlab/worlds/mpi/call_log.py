@@ -8,10 +8,10 @@ operation, datatype and number of elements, as far as MPI demands that they are 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -32,9 +32,8 @@ __all__ = [
     "Describer",
     "Mismatch",
     "RunStatistics",
-    "array_form",
+    "SignatureReader",
     "first_mismatch",
-    "signature_reader",
 ]
 
 _DESCRIBED: Final = 256
@@ -214,52 +213,41 @@ _COUNTED: Final[Mapping[str, _Counted]] = {
 }
 
 
-def signature_reader(
-    name: str, size: int
-) -> Callable[[Sequence[object], Mapping[str, object], CodeType, int], CallEntry]:
-    """Return what logs a call of `name` on `size` ranks: from its arguments, and its caller's code and instruction."""
-    kind = name.lower().removeprefix("i")
-    parameters = PARAMETERS.get(kind, ())
-    counted = _COUNTED.get(kind)
+class SignatureReader:
+    """Reads what is logged of a call of `name` on `size` ranks.
 
-    def signature(
-        arguments: Sequence[object], keywords: Mapping[str, object], code: CodeType, instruction: int
+    The commonest form of a call has NumPy arrays and no other argument. It has `arrays` of them (-1: this collective has no
+    such form), `counted_array` is the index of the one whose elements count, and root and operation are the defaults. A
+    caller that finds this form logs it without asking the reader.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        kind = name.lower().removeprefix("i")
+        self.name = name
+        self.size = size
+        self.parameters = PARAMETERS.get(kind, ())
+        self.default_root = 0 if "root" in self.parameters else None
+        self.default_op = ours.SUM if "op" in self.parameters else None
+        self.counted = _COUNTED.get(kind)
+        self.arrays, self.counted_array = -1, 0
+        if self.counted is not None:
+            buffers = [parameter for parameter in self.parameters if parameter.endswith("buf")]
+            self.arrays, self.counted_array = len(buffers), buffers.index(self.counted.buffer)
+
+    def __call__(
+        self, arguments: Sequence[Any], keywords: Mapping[str, Any], code: CodeType, instruction: int
     ) -> CallEntry:
-        given = {**dict(zip(parameters, arguments, strict=False)), **keywords}
-        root = given.get("root", 0) if "root" in parameters else None
-        operation = given.get("op", ours.SUM) if "op" in parameters else None
+        """Entry of the log for a call with these arguments at this place in user code."""
+        given = {**dict(zip(self.parameters, arguments, strict=False)), **keywords}
+        root, op = given.get("root", self.default_root), given.get("op", self.default_op)
         dtype = count = None
-        if counted is not None:
-            dtype, count = _type_and_count(given.get(counted.buffer))
-            if count is None and counted.in_place is not None:
-                dtype, count = _type_and_count(given.get(counted.in_place))
-                if count is not None and counted.is_per_rank:
-                    count //= size
-        return name, root, operation, dtype, count, code, instruction  # type: ignore[return-value] # roots are integers
-
-    return signature
-
-
-class ArrayForm(NamedTuple):
-    """The commonest form of a collective: NumPy arrays and no other argument."""
-
-    buffers: int  # number of arguments; -1 for a call that has no such form
-    counted: int  # which of them has the elements that must be equally many
-    root: int | None
-    op: ours.Op | None
-
-
-def array_form(name: str) -> ArrayForm:
-    """Form in which a call of `name` with arrays and nothing else is logged."""
-    kind = name.lower()
-    counted, parameters = _COUNTED.get(kind), PARAMETERS.get(kind, ())
-    if counted is None:
-        return ArrayForm(-1, 0, None, None)
-    buffers = [parameter for parameter in parameters if parameter.endswith("buf")]
-    root = 0 if "root" in parameters else None
-    return ArrayForm(
-        len(buffers), buffers.index(counted.buffer), root, ours.SUM if "op" in parameters else None
-    )
+        if self.counted is not None:
+            dtype, count = _type_and_count(given.get(self.counted.buffer))
+            if count is None and self.counted.in_place is not None:
+                dtype, count = _type_and_count(given.get(self.counted.in_place))
+                if count is not None and self.counted.is_per_rank:
+                    count //= self.size
+        return self.name, root, op, dtype, count, code, instruction
 
 
 def _type_and_count(spec: Buffer) -> tuple[object, int | None]:

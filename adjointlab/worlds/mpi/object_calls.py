@@ -136,7 +136,7 @@ def _split(pickles: bytearray, sizes: Sizes) -> list[Any]:
     return [_loads(view[end - size : end]) for end, size in zip(ends, sizes.tolist(), strict=True)]
 
 
-def _vector(buffer: Buffer, sizes: Sizes) -> list[object]:
+def _vector(buffer: Buffer, sizes: Sizes) -> list[Any]:
     """mpi4py's buffer specification of pickles that lie one behind the other."""
     counts = sizes.tolist()
     starts = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
@@ -180,7 +180,7 @@ def _gather(comm: CommBase, name: str, sendobj: object, root: int) -> list[Any] 
         _wait(comm, name, comm.inner.Igatherv([pickled, MPI.BYTE], None, root), root, pickled)
         return None
     gathered = bytearray(int(sizes.sum()))
-    request = comm.inner.Igatherv([pickled, MPI.BYTE], native(_vector(gathered, sizes)), root)
+    request = comm.inner.Igatherv([pickled, MPI.BYTE], _vector(gathered, sizes), root)
     _wait(comm, name, request, root, (pickled, gathered))
     return _split(gathered, sizes)
 
@@ -192,7 +192,7 @@ def scatter(comm: CommBase, sendobj: Sequence[object] | None, root: int = 0) -> 
     size = np.empty(1, dtype=np.int64)
     _wait(comm, "scatter", comm.inner.Iscatter(sizes, size, root), root)
     received = bytearray(int(size[0]))
-    sending = None if sizes is None else native(_vector(pickles, sizes))
+    sending = None if sizes is None else _vector(pickles, sizes)
     request = comm.inner.Iscatterv(sending, [received, MPI.BYTE], root)
     _wait(comm, "scatter", request, root, (pickles, received))
     return _loads(received)
@@ -208,7 +208,7 @@ def _allgather(comm: CommBase, name: str, sendobj: object) -> list[Any]:
     sizes = np.empty(comm.size, dtype=np.int64)
     _wait(comm, name, comm.inner.Iallgather(size, sizes))
     gathered = bytearray(int(sizes.sum()))
-    request = comm.inner.Iallgatherv([pickled, MPI.BYTE], native(_vector(gathered, sizes)))
+    request = comm.inner.Iallgatherv([pickled, MPI.BYTE], _vector(gathered, sizes))
     _wait(comm, name, request, None, (pickled, gathered))
     return _split(gathered, sizes)
 
@@ -220,7 +220,7 @@ def alltoall(comm: CommBase, sendobj: Sequence[object]) -> list[Any]:
     incoming = np.empty(comm.size, dtype=np.int64)
     _wait(comm, "alltoall", comm.inner.Ialltoall(sizes, incoming))
     received = bytearray(int(incoming.sum()))
-    request = comm.inner.Ialltoallv(native(_vector(pickles, sizes)), native(_vector(received, incoming)))
+    request = comm.inner.Ialltoallv(_vector(pickles, sizes), _vector(received, incoming))
     _wait(comm, "alltoall", request, None, (pickles, received))
     return _split(received, incoming)
 

@@ -25,13 +25,8 @@ _SHORTEST_SLEEP: Final = 5e-5
 # A peer's answer is noticed this late at the worst, and an idle process wakes up a thousand times a second.
 _LONGEST_SLEEP: Final = 1e-3
 
-
-def _sleep_nothing() -> None:
-    time.sleep(0)
-
-
 #: Let another process have the processor, if one wants it.
-yield_processor = getattr(os, "sched_yield", _sleep_nothing)
+yield_processor: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 def processors() -> int:

@@ -280,21 +280,18 @@ class MPIWorld:
         )
 
     def _report_of(self, rank: int) -> _Report:
-        has_notified = False
         limit = self.watchdog.seconds(self._current_patience)
         # The rank's own watchdog acts first, if it still can: it knows where the rank is.
         end = time.monotonic() + limit + 2 * self.watchdog.grace(limit) + _LEAST_PATIENCE
 
+        # Ctrl-C has come to this process only, and the others may be waiting for each other: it cancels them.
+        look_around = self._idle(on_interrupt=self._guard.notify_failure)
+
         def between(waited: float) -> None:
-            nonlocal has_notified
-            self._while_idle()
+            look_around(waited)
             if time.monotonic() > end:
                 self.watchdog.account(f"rank {rank}", limit, self._payload, threading.get_ident())
                 self._end_job()
-            if self._interrupts.pending and not has_notified:
-                # Ctrl-C has come to this process only, and the others may be waiting for each other: cancel them.
-                self._guard.notify_failure()
-                has_notified = True
 
         while True:
             report: _Report = self._control.receive(rank, REPORT, between)
@@ -312,16 +309,8 @@ class MPIWorld:
     # The followers
 
     def _follow(self, body: Body) -> Any:
-        has_sent = False
-
-        def between(waited: float) -> None:
-            nonlocal has_sent
-            self._while_idle()
-            if self._interrupts.pending and not has_sent:
-                # The leader ends everybody's lead; this process must not leave alone.
-                self._control.send(self._lead, _LEADER, INTERRUPT)
-                has_sent = True
-
+        # After a Ctrl-C this process must not leave alone: it asks the leader to end the lead of all.
+        between = self._idle(on_interrupt=lambda: self._control.send(self._lead, _LEADER, INTERRUPT))
         while True:
             command: _Command | _Done = self._control.receive(_LEADER, COMMAND, between)
             self._finish_last_run(command.last_was_clean)
@@ -383,12 +372,20 @@ class MPIWorld:
             guard.notify_failure()
         return outcome, guard.finish_run()
 
-    def _while_idle(self) -> None:
-        """Look after others who may need this process, in every wait outside user code."""
-        self._agreements.join_pending()
-        asker = self._control.poll_stacks_request()
-        if asker is not None:
-            self.watchdog.show_stacks(f"rank {self._control.rank}, asked by rank {asker}:")
+    def _idle(self, on_interrupt: Callable[[], None]) -> Callable[[float], None]:
+        """Return what a wait outside user code does between polls: look after others, and react to Ctrl-C once."""
+        has_reacted = False
+
+        def between(waited: float) -> None:
+            nonlocal has_reacted
+            self._agreements.join_pending()
+            if (asker := self._control.poll_stacks_request()) is not None:
+                self.watchdog.show_stacks(f"rank {self._control.rank}, asked by rank {asker}:")
+            if self._interrupts.pending and not has_reacted:
+                has_reacted = True
+                on_interrupt()
+
+        return between
 
     def _end_job(self) -> None:
         """End the job, from any thread of any rank."""
