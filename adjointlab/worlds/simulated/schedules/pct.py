@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
-from adjointlab.worlds.simulated.schedules.strategy import Ready, Strategy, Turn
+from adjointlab.worlds.simulated.schedules.strategy import Ready, ReadyRank, Strategy
 
 __all__ = ["PriorityWalk"]
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Turn)
+R = TypeVar("R", bound=ReadyRank)
 
 _LOG_STEPS = (2, 12)
 
@@ -45,7 +45,7 @@ class PriorityWalk(Strategy):
         ready.remove(first)
         return first
 
-    def gives_way(self, current: R, ready: Ready[R]) -> bool:
+    def preempts(self, current: R, ready: Ready[R]) -> bool:
         self._step += 1
         change = self._changes.get(self._step)
         if change is not None:
@@ -53,18 +53,18 @@ class PriorityWalk(Strategy):
         own = self._priority(current)
         return any(self._priority(other) > own for other in ready)
 
-    def polled(self, current: Turn) -> None:
+    def polled(self, current: ReadyRank) -> None:
         """Behind all others, for what it waits for may have to come from them."""
         self._lowest -= 1
         self._priorities[current.rank] = self._lowest
 
-    def taken(self) -> bool:
+    def deviates(self) -> bool:
         return self._random.random() < self._chance
 
     def choose(self, options: Sequence[T]) -> T:
         return self._random.choice(options)
 
-    def _priority(self, turn: Turn) -> float:
+    def _priority(self, turn: ReadyRank) -> float:
         known = self._priorities.get(turn.rank)
         if known is None:
             known = self._priorities[turn.rank] = self._random.random()

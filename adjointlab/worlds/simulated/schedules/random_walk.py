@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
-from adjointlab.worlds.simulated.schedules.strategy import Ready, Strategy, Turn
+from adjointlab.worlds.simulated.schedules.strategy import Ready, ReadyRank, Strategy
 
 __all__ = ["RandomWalk"]
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Turn)
+R = TypeVar("R", bound=ReadyRank)
 
 _GIVES_WAY = 0.25
 
@@ -30,13 +30,13 @@ class RandomWalk(Strategy):
         ready[index], ready[-1] = ready[-1], ready[index]
         return ready.pop()
 
-    def gives_way(self, current: R, ready: Ready[R]) -> bool:
+    def preempts(self, current: R, ready: Ready[R]) -> bool:
         return self._random.random() < _GIVES_WAY
 
-    def polled(self, current: Turn) -> None:
+    def polled(self, current: ReadyRank) -> None:
         """It may be taken again at once."""
 
-    def taken(self) -> bool:
+    def deviates(self) -> bool:
         return self._random.random() < self._chance
 
     def choose(self, options: Sequence[T]) -> T:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from adjointlab.worlds.decisions import DecisionKind, decode
-from adjointlab.worlds.simulated.schedules.strategy import Ready, Strategy, Turn
+from adjointlab.worlds.simulated.schedules.strategy import Ready, ReadyRank, Strategy
 
 __all__ = ["Replay"]
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Turn)
+R = TypeVar("R", bound=ReadyRank)
 
 
 class Replay(Strategy):
@@ -39,16 +39,16 @@ class Replay(Strategy):
         self._leave()
         return self._otherwise.next(ready)
 
-    def gives_way(self, current: R, ready: Ready[R]) -> bool:
+    def preempts(self, current: R, ready: Ready[R]) -> bool:
         decision = self._decision(DecisionKind.PREEMPTION)
-        return self._otherwise.gives_way(current, ready) if decision is None else bool(decision)
+        return self._otherwise.preempts(current, ready) if decision is None else bool(decision)
 
-    def polled(self, current: Turn) -> None:
+    def polled(self, current: ReadyRank) -> None:
         self._otherwise.polled(current)
 
-    def taken(self) -> bool:
+    def deviates(self) -> bool:
         decision = self._decision(DecisionKind.DEVIATION)
-        return self._otherwise.taken() if decision is None else bool(decision)
+        return self._otherwise.deviates() if decision is None else bool(decision)
 
     def choose(self, options: Sequence[T]) -> T:
         decision = self._decision(DecisionKind.CHOICE)

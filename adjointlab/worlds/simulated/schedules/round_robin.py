@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from adjointlab.worlds.simulated.schedules.strategy import Ready, Strategy, Turn
+from adjointlab.worlds.simulated.schedules.strategy import Ready, ReadyRank, Strategy
 
 __all__ = ["RoundRobin"]
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Turn)
+R = TypeVar("R", bound=ReadyRank)
 
 
 class RoundRobin(Strategy):
@@ -21,13 +21,13 @@ class RoundRobin(Strategy):
     def next(self, ready: Ready[R]) -> R:
         return ready.popleft()
 
-    def gives_way(self, current: R, ready: Ready[R]) -> bool:
+    def preempts(self, current: R, ready: Ready[R]) -> bool:
         return False
 
-    def polled(self, current: Turn) -> None:
+    def polled(self, current: ReadyRank) -> None:
         """Its turn comes again after the others'."""
 
-    def taken(self) -> bool:
+    def deviates(self) -> bool:
         return False
 
     def choose(self, options: Sequence[T]) -> T:

@@ -10,19 +10,19 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-__all__ = ["Ready", "Strategy", "Turn"]
+__all__ = ["Ready", "ReadyRank", "Strategy"]
 
 T = TypeVar("T")
 
 
-class Turn(Protocol):
+class ReadyRank(Protocol):
     """A rank that can run."""
 
     @property
     def rank(self) -> int: ...
 
 
-R = TypeVar("R", bound=Turn)
+R = TypeVar("R", bound=ReadyRank)
 
 Ready = deque[R]
 """The ranks that can run, in the order in which they became able to."""
@@ -37,13 +37,13 @@ class Strategy(Protocol):
     def next(self, ready: Ready[R]) -> R:
         """Who runs next; removed from `ready`, which is not empty."""
 
-    def gives_way(self, current: R, ready: Ready[R]) -> bool:
+    def preempts(self, current: R, ready: Ready[R]) -> bool:
         """Whether `current`, about to make a call, lets others run first."""
 
     def polled(self, current: R) -> None:
         """`current` has asked in vain, and the others come first."""
 
-    def taken(self) -> bool:
+    def deviates(self) -> bool:
         """Whether to take the liberty that offers itself."""
 
     def choose(self, options: Sequence[T]) -> T:
