@@ -38,11 +38,10 @@ class _Target(Protocol):
     """The communicator, as far as a call needs it."""
 
     @property
-    def label(self) -> str: ...
-    @property
     def rank(self) -> int: ...
     @property
     def ranks(self) -> tuple[int, ...]: ...
+    def Get_name(self) -> str: ...
 
 
 class GuardedCall(NamedTuple):
@@ -53,16 +52,14 @@ class GuardedCall(NamedTuple):
     arguments: tuple[object, ...] = ()  # also keeps the buffers alive for as long as the call
     keywords: Mapping[str, object] | None = None
     peer: int | None = None  # the one rank of `comm` that it waits for; None for all the others
-    missing: Callable[[], tuple[int, ...]] | None = (
-        None  # the ranks of the run that it waits for, where known
-    )
+    missing: Callable[[], tuple[int, ...]] | None = None  # the ranks of the run that it waits for, if known
 
     def __str__(self) -> str:
         name = self.name.lower()
         parameters = PARAMETERS.get(name) or PARAMETERS.get(name.removeprefix("i"), ())
         given = {**dict(zip(parameters, self.arguments, strict=False)), **(self.keywords or {})}
-        if self.comm.label:
-            given["comm"] = self.comm.label
+        if comm := self.comm.Get_name():
+            given["comm"] = comm
         shown = ", ".join(f"{key}={_constant(key, value)}" for key, value in given.items() if key in _SHOWN)
         return f"{self.name}({shown})"
 

@@ -16,8 +16,8 @@ from mpi4py import MPI
 
 from adjointlab import MPI as ours
 from adjointlab.typing import Status
-from adjointlab.worlds.attributes import Attributes
 from adjointlab.worlds.call_sites import call_site
+from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.mpi.buffer_calls import BUFFER_CALLS, native, peer_of
 from adjointlab.worlds.mpi.call_log import CallSignature
 from adjointlab.worlds.mpi.calls import GuardedCall
@@ -45,7 +45,7 @@ class GuardedComm(CommBase):
     @classmethod
     def offered(cls) -> set[str]:
         """Names of mpi4py's that user code may use."""
-        internal = set(dir(CommBase)) - set(dir(Attributes))
+        internal = set(dir(CommBase)) - set(dir(LocalCalls))
         names = {*dir(cls), *cls.local, *BUFFER_CALLS, *OBJECT_CALLS, "rank", "size"} - internal
         return {name for name in names - {"local", "offered"} if not name.startswith("_")}
 
@@ -73,29 +73,6 @@ class GuardedComm(CommBase):
     def __str__(self) -> str:
         made = "" if self.made_at is None else f", made at {self.made_at}"
         return f"the communicator of ranks {' '.join(map(str, self.ranks))}{made}"
-
-    def Get_rank(self) -> int:
-        return self.rank
-
-    def Get_size(self) -> int:
-        return self.size
-
-    def Get_name(self) -> str:
-        return self.label
-
-    def Set_name(self, name: str) -> None:
-        self.label = name
-
-    name = property(Get_name, Set_name)
-
-    def Is_inter(self) -> bool:
-        return False
-
-    def Is_intra(self) -> bool:
-        return True
-
-    is_inter = property(Is_inter)
-    is_intra = property(Is_intra)
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
         """End the job. (The case is on disk, and `adjointlab run` goes on with it.)"""
@@ -239,7 +216,7 @@ class GuardedComm(CommBase):
         kind = GuardedCartcomm if isinstance(inner, MPI.Cartcomm) else GuardedComm
         comm = kind(inner, ranks, self.registry)
         comm.made_at = call_site()
-        comm.label = f"ranks {' '.join(map(str, ranks))}" + (f" #{comm.key[1]}" if comm.key[1] else "")
+        comm._name = f"ranks {' '.join(map(str, ranks))}" + (f" #{comm.key[1]}" if comm.key[1] else "")
         self.registry.derived.append(comm)
         return comm
 

@@ -9,8 +9,8 @@ from mpi4py import MPI
 
 from adjointlab import MPI as ours
 from adjointlab.typing import Status
-from adjointlab.worlds.attributes import Attributes
 from adjointlab.worlds.call_sites import CallSite, call_site
+from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.call_log import CallEntry, CallLog
 from adjointlab.worlds.mpi.calls import GuardedCall
@@ -46,7 +46,7 @@ class CommunicatorRegistry:
         return count
 
 
-class CommBase(Attributes):
+class CommBase(LocalCalls):
     """A communicator of MPI, and what its guarded calls share."""
 
     def __init__(self, inner: MPI.Intracomm, ranks: tuple[int, ...], registry: CommunicatorRegistry) -> None:
@@ -66,7 +66,7 @@ class CommBase(Attributes):
     def start_run(self) -> None:
         """Begin a run on this communicator, with nothing left of the one before."""
         self.key = (self.ranks, self.registry.serial(self.ranks))
-        self.label = ""  # what reports call it, where it is not the run's own
+        self._name = ""
         self.log = CallLog()
         self.guard.logs[self.key] = self.log
         self.receives = ReceiveQueue(self.inner, self.guard)

@@ -13,7 +13,7 @@ from mpi4py import MPI
 from adjointlab import MPI as ours
 from adjointlab.typing import Status
 from adjointlab.worlds.call_sites import CallSite, call_site
-from adjointlab.worlds.constants import fill_status, note_cancelled, source, tag
+from adjointlab.worlds.constants import fill_status, mark_cancelled, source, tag
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.guard import Guard
 
@@ -25,7 +25,7 @@ def fill(status: Status | None, found: MPI.Status) -> None:
     if status is not None and status is not found:
         fill_status(status, source(found.Get_source()), tag(found.Get_tag()), found.Get_count(MPI.BYTE))
         if found.Is_cancelled():
-            note_cancelled(status)
+            mark_cancelled(status)
 
 
 class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both have a Waitall of their own
