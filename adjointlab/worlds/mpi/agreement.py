@@ -72,6 +72,7 @@ class Agreements:
         for member in members:
             if member != rank:
                 self._control.send(Token(run, rank, key, arguments), member, TOKEN)
+        # Early tokens are there already; late ones come into the same dictionary, also after this rank is cancelled.
         collected = self._arguments.setdefault((run, key), {})
         collected[rank] = arguments
         agreement = _Agreement(members, collected, action)
@@ -103,7 +104,7 @@ class Agreements:
             self._pending.remove(agreement)
             try:
                 keep_alive(agreement.action(agreement.in_rank_order()))
-            except Exception:  # noqa: S112 - the others see the same error, and report it
+            except (Exception, Cancelled):  # noqa: S112 - the others see the same error or mismatch, and report it
                 continue
 
     def start_run(self) -> None:

@@ -67,6 +67,7 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
     root, op = signature.default_root, signature.default_op
     ndarray, getframe = np.ndarray, sys._getframe
 
+    # Only blocking collectives are compared beforehand: to wait in a non-blocking one could make a right program hang.
     def call_strictly(*arguments: Buffer, **keywords: object) -> None:
         frame = getframe(1)
         entry = signature(arguments, keywords, frame.f_code, frame.f_lasti)
@@ -206,6 +207,7 @@ def _sendrecv(comm: CommBase, name: str) -> Callable[..., None]:
     ) -> None:
         dest, source, recvtag = native(dest), native(source), native(recvtag)
         pending = GuardedCall(comm, name, (sendbuf, dest, sendtag, recvbuf, source, recvtag))
+        # The receive first, so that a message that is here already goes into the buffer at once.
         receiving = start_receive(native(recvbuf), source, recvtag)
         comm.count(source, is_send=False)
         try:

@@ -33,7 +33,7 @@ _dumps = MPI.pickle.dumps
 _loads = MPI.pickle.loads
 
 
-# Messages
+# Messages. A pickle goes out as bytes, under the tag that user code gave: a receive by buffer may take it, as in mpi4py.
 
 
 def _start_send(
@@ -104,6 +104,7 @@ def sendrecv(
         "source": native(source),
         "recvtag": native(recvtag),
     }
+    # The send must not wait for its receive, or two ranks that exchange with each other would wait for ever.
     request, call = _start_send(comm, "sendrecv", sendobj, dest, sendtag)
     sending = GuardedRequest(request, call._replace(arguments=(), keywords=keywords), comm.guard)
     received = _start_receive(comm, "sendrecv", source, recvtag, keywords).wait(status)
@@ -111,7 +112,7 @@ def sendrecv(
     return received
 
 
-# Collectives
+# Collectives. Two waits each, sizes and then pickles; both are revocable, and both are one call in the log.
 
 
 def _wait(
@@ -187,6 +188,7 @@ def _gather(comm: CommBase, name: str, sendobj: object, root: int) -> list[Any] 
 
 def scatter(comm: CommBase, sendobj: Sequence[object] | None, root: int = 0) -> Any:
     is_root = comm.rank == root
+    # Checked before the call is logged and anything sent, as by mpi4py: the other ranks then wait, and are cancelled.
     pickles, sizes = _join(_checked(comm, "scatter", sendobj)) if is_root else (b"", None)
     comm.log_call("scatter", root)
     size = np.empty(1, dtype=np.int64)
@@ -223,6 +225,10 @@ def alltoall(comm: CommBase, sendobj: Sequence[object]) -> list[Any]:
     request = comm.inner.Ialltoallv(_vector(pickles, sizes), _vector(received, incoming))
     _wait(comm, "alltoall", request, None, (pickles, received))
     return _split(received, incoming)
+
+
+# Any callable may be the operation, and it need not be commutative: so it is applied in rank order. Sums of floating-point
+# numbers may differ in the last bits from mpi4py's, which reduces objects along a tree.
 
 
 def reduce(comm: CommBase, sendobj: object, op: Operation = ours.SUM, root: int = 0) -> Any:

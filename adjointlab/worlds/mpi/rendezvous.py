@@ -76,6 +76,7 @@ class Rendezvous:
         def is_here(arrival: _Arrival) -> bool:
             return arrival.label == label and not arrival.is_departure
 
+        # Everybody tells everybody: no rank has to be there for the others to learn who is missing.
         self._announce(_Arrival(label, payload, is_departure=False))
         self._wait_for(lambda: all(self._arrivals), lambda: self.patience, diverged)
         if diverged() or not all(self._arrivals):
@@ -101,6 +102,7 @@ class Rendezvous:
         `patience` is asked again and again: what other ranks leave with may shorten the wait.
         """
         self.depart(payload)
+        # MPI_Finalize need not deliver what was sent and not yet received, so the rank stays until its own has gone out.
         self._wait_for(lambda: len(self.departures()) == self.size and self._channel.all_sent(), patience)
         departures = self.departures()
         return [departures.get(rank) for rank in range(self.size)]
@@ -114,6 +116,7 @@ class Rendezvous:
         self._channel.send_to_others(arrival, _TAG)
 
     def _collect(self) -> None:
+        # From each rank apart: MPI keeps the order of messages of one sender only.
         for rank, queue in enumerate(self._arrivals):
             while rank != self.rank and (arrival := self._channel.poll(rank, _TAG)) is not None:
                 queue.append(arrival)

@@ -28,13 +28,26 @@ def fill(status: Status | None, found: MPI.Status) -> None:
             mark_cancelled(status)
 
 
-class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both have a Waitall of their own
-    """A request made on a guarded communicator."""
+class _OpenRequest(ours.Request):
+    """A request that user code has started; the guard knows it until user code has completed it."""
 
     call: GuardedCall
     guard: Guard
-    cancelled: bool
     posted_at: CallSite
+
+    def described(self) -> str:
+        """The call that started it, and where."""
+        return f"{self.call} at {self.posted_at}"
+
+    def is_complete(self) -> bool:
+        """Return True if user code has completed it, perhaps through mpi4py's own functions."""
+        return not bool(self)
+
+
+class GuardedRequest(_OpenRequest, MPI.Request):  # type: ignore[misc] # both have a Waitall of their own
+    """A request of MPI made on a guarded communicator."""
+
+    cancelled: bool
 
     def __new__(cls, inner: MPI.Request, call: GuardedCall, guard: Guard) -> Self:
         self = super().__new__(cls, inner)
@@ -44,14 +57,6 @@ class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both ha
         self.posted_at = call_site()
         guard.open_requests[id(self)] = self
         return self
-
-    def described(self) -> str:
-        """The call that started it, and where."""
-        return f"{self.call} at {self.posted_at}"
-
-    def is_complete(self) -> bool:
-        """Return True if user code has completed it, perhaps through mpi4py's own functions."""
-        return not self
 
     def Test(self, status: Status | None = None) -> bool:
         """Return True if it is complete; if not, yield to other processes."""
@@ -118,6 +123,7 @@ class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both ha
         self.guard.failed_polls = 0
         self.guard.open_requests.pop(id(self), None)
         if found is not None:
+            # MPI may have matched it before the cancellation took effect: then it counts as any other message.
             if self.cancelled and found.Is_cancelled():
                 self.guard.uncount(self.call)
             fill(status, found)
@@ -152,7 +158,7 @@ class ReceiveQueue:
         return receive.message is not None
 
 
-class ObjectReceive(ours.Request):
+class ObjectReceive(_OpenRequest):
     """An object being received: the result of ``irecv``."""
 
     def __init__(self, queue: ReceiveQueue, source: int, tag: int, call: GuardedCall) -> None:
@@ -172,13 +178,6 @@ class ObjectReceive(ours.Request):
 
     def __bool__(self) -> bool:
         return not self.is_done
-
-    def described(self) -> str:
-        """The call that started it, and where."""
-        return f"{self.call} at {self.posted_at}"
-
-    def is_complete(self) -> bool:
-        return self.is_done
 
     def overlaps(self, other: ObjectReceive) -> bool:
         """Return True if one message could match both."""
@@ -230,7 +229,7 @@ class ObjectReceive(ours.Request):
     cancel = Cancel
 
     def _take_value(self) -> Any:
-        """Return the object, once: a request that is complete has nothing to give."""
+        """Return the object, once: in mpi4py a second wait on a completed request returns None."""
         value, self.value = self.value, None
         return value
 
