@@ -34,6 +34,7 @@ __all__ = [
     "copy",
     "copy_into",
     "dtype",
+    "dtype_name",
     "dtype_of",
     "empty",
     "from_numpy",
@@ -146,6 +147,11 @@ def library_of(array: object) -> str:
     if library is None:
         library = _LIBRARY_OF[type(array)] = _library_of(array)
     return library
+
+
+def dtype_name(array: Array) -> str:
+    """Return the name of `array`'s element type, whether or not the lab knows it."""
+    return _dtype_name(array.dtype)
 
 
 def dtype_of(array: Array) -> Dtype:
