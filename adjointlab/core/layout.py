@@ -2,13 +2,13 @@
 
 One dimension of length 10, laid along three workers, in four layouts::
 
-    index  -1   0   1   2   3   4   5   6   7   8   9  10
-    cut        [0   1   2   3] [4   5   6] [7   8   9]        (0, 4) (4, 7) (7, 10), written 0|4|7|10
-    halos      [0   1   2   3   4]                            (0, 5)
-                           [3   4   5   6   7]                (3, 8)
-                                       [6   7   8   9]        (6, 10)
-    paddin[-1   0   1   2   3] [4   5   6] [7   8   9  10]    (-1, 4) (4, 7) (7, 11)
-    gaps           [1   2   3]     [5   6] [7   8]            (1, 4) (5, 7) (7, 9)
+    index    -1   0   1   2   3   4   5   6   7   8   9  10
+    cut          [0   1   2   3] [4   5   6] [7   8   9]        (0, 4) (4, 7) (7, 10), written 0|4|7|10
+    halos        [0   1   2   3   4]                            (0, 5)
+                             [3   4   5   6   7]                (3, 8)
+                                         [6   7   8   9]        (6, 10)
+    padding [-1   0   1   2   3] [4   5   6] [7   8   9  10]    (-1, 4) (4, 7) (7, 11)
+    gaps             [1   2   3]     [5   6] [7   8]            (1, 4) (5, 7) (7, 9)
 
 A tensor of several dimensions has such a list of windows for each, and a worker holds the box that is their product::
 
