@@ -86,6 +86,11 @@ class Dtype:
         return self.kind == "integer"
 
     @property
+    def in_numpy(self) -> str:
+        """The NumPy type that holds all values: of bfloat16, which NumPy lacks, float32."""
+        return "float32" if self.name == "bfloat16" else self.name
+
+    @property
     def unit_roundoff(self) -> float:
         """u, the largest relative error of one rounding (0 for integers)."""
         return 0.0 if self.is_integer else 2.0**-self.precision

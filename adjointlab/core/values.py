@@ -60,7 +60,7 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> np.ndarr
     layout = tensor.layout
     window = layout.window(rank)
     if window is None:
-        return np.zeros(layout.local_shape(rank), dtype=_stored(tensor))
+        return np.zeros(layout.local_shape(rank), dtype=tensor.element.in_numpy)
     return _values(tensor, position, window, _copy_key(tensor, rank), draw)
 
 
@@ -95,7 +95,7 @@ def _values(
         for part in range(parts)
     ]
     values = components[0] if parts == 1 else components[0] + 1j * components[1]
-    return np.asarray(values, dtype=_stored(tensor)).reshape([stop - start for start, stop in window])
+    return np.asarray(values, dtype=tensor.element.in_numpy).reshape([stop - start for start, stop in window])
 
 
 def _component(tensor: Tensor, bits: np.ndarray[Any, Any], draw: Draw) -> np.ndarray[Any, Any]:
@@ -129,10 +129,6 @@ def _copy_key(tensor: Tensor, rank: int) -> int:
     for i, side, differs in zip(partition.index(rank), partition.shape, _differs(tensor), strict=True):
         key = key * side + (i if differs else 0)
     return key
-
-
-def _stored(tensor: Tensor) -> str:
-    return "float32" if tensor.dtype == "bfloat16" else tensor.dtype
 
 
 def _hash(counters: np.ndarray[Any, Any], key: int) -> np.ndarray[Any, Any]:
