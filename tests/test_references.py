@@ -52,7 +52,7 @@ def test_each_key_is_defined_and_each_definition_is_used() -> None:
         if path not in (REFERENCES, here) and "[" in path.read_text(encoding="utf-8")
         for key in USED.findall(text(path))
     }
-    used |= {key: path for path in (ROOT / "tests/power/faults").glob("*.py") for key in quoted(path)}
+    used |= {key: path for path in (ROOT / "tests/planted/recreated").glob("*.py") for key in quoted(path)}
     assert {key: str(path) for key, path in used.items() if key not in defined} == {}
     related_work = page.split("## Related work")[1].split("\n## ")[0]
     assert set(defined) - set(used) - set(DEFINED.findall(related_work)) == set()

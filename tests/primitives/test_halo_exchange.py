@@ -21,7 +21,7 @@ from adjointlab.core.partition import Partition
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_exchange_in_place import HaloExchangeInPlace
 from adjointlab.primitives.halo_geometry import HaloGeometry
-from adjointlab.primitives.subjects.operators import halo_exchanges
+from adjointlab.primitives.subjects.halos import halo_exchanges
 
 FORMS = [HaloExchange, HaloExchangeInPlace]
 

@@ -16,7 +16,7 @@ from mpi4py import MPI
 from adjointlab.worlds.mpi.backoff import pause
 from adjointlab.worlds.mpi.keepalive import keep_alive
 
-__all__ = ["Apart", "Assembly"]
+__all__ = ["RanksDiverged", "Rendezvous"]
 
 _TAG: Final = 1
 _GRACE: Final = 2.0
@@ -31,13 +31,13 @@ class _Word(NamedTuple):
     last: bool
 
 
-class Apart(Exception):
+class RanksDiverged(Exception):
     """The processes did not come to the same meeting."""
 
-    def __init__(self, labels: tuple[str | None, ...], left: dict[int, Any]) -> None:
+    def __init__(self, labels: tuple[str | None, ...], departures: dict[int, Any]) -> None:
         self.labels = labels
         """Where each rank is; `None` where that is unknown."""
-        self.left = left
+        self.departures = departures
         """The farewells of the ranks that have gone, by rank."""
         super().__init__(self.account())
 
@@ -45,14 +45,14 @@ class Apart(Exception):
         """Who is where, one line for each place."""
         places: dict[str | None, list[int]] = {}
         for rank, label in enumerate(self.labels):
-            places.setdefault("has left" if rank in self.left else label, []).append(rank)
+            places.setdefault("has left" if rank in self.departures else label, []).append(rank)
         return "\n".join(
             f"  rank {', '.join(map(str, ranks))}: {'not heard of' if label is None else label}"
             for label, ranks in places.items()
         )
 
 
-class Assembly:
+class Rendezvous:
     """All processes of an MPI communicator (default: ``COMM_WORLD``). Making one is collective.
 
     `patience` is how many seconds a meeting waits for everybody.
@@ -67,10 +67,10 @@ class Assembly:
         self._sending: list[MPI.Request] = []
         self.has_left = False
 
-    def meet(self, label: str, payload: Any = None) -> list[Any]:
+    def allgather(self, label: str, payload: Any = None) -> list[Any]:
         """Collective: everybody's payload, in rank order, if all have come to the meeting `label`.
 
-        Raises :class:`Apart` if some rank is at another meeting, has left, or does not come in time. There is no
+        Raises :class:`RanksDiverged` if some rank is at another meeting, has left, or does not come in time. There is no
         telling then which words belong together: leave.
         """
         self._tell(_Word(label, payload, last=False))
@@ -80,28 +80,30 @@ class Assembly:
             lambda: any(not self._is_at(label, w) for w in self._heard),
         )
         if not all(self._is_at(label, words) and words for words in self._heard):
-            raise Apart(tuple(words[0].label if words else None for words in self._heard), self.left())
+            raise RanksDiverged(
+                tuple(words[0].label if words else None for words in self._heard), self.departures()
+            )
         return [words.popleft().payload for words in self._heard]
 
-    def left(self) -> dict[int, Any]:
+    def departures(self) -> dict[int, Any]:
         """The farewells that have come in, by rank."""
         self._listen()
         return {rank: words[-1].payload for rank, words in enumerate(self._heard) if words and words[-1].last}
 
-    def leave(self, payload: Any) -> None:
+    def depart(self, payload: Any) -> None:
         """Say farewell to all, without waiting."""
         if not self.has_left:
             self.has_left = True
             self._tell(_Word("", payload, last=True))
 
-    def part(self, payload: Any, patience: Callable[[], float]) -> list[Any]:
+    def depart_together(self, payload: Any, patience: Callable[[], float]) -> list[Any]:
         """Collective: everybody's farewell, in rank order; `None` for those who did not leave in time.
 
         `patience` may change its mind while the ranks wait.
         """
-        self.leave(payload)
-        self._await(lambda: len(self.left()) == self.size and not self._sending, patience)
-        gone = self.left()
+        self.depart(payload)
+        self._await(lambda: len(self.departures()) == self.size and not self._sending, patience)
+        gone = self.departures()
         return [gone.get(rank) for rank in range(self.size)]
 
     def abort(self, code: int) -> None:

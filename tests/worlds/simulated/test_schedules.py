@@ -13,15 +13,16 @@ import pytest
 
 import adjointlab as al
 from adjointlab import MPI
+from adjointlab import session as front
 from adjointlab.checks.verdict import Status
-from adjointlab.engine import session as front
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.store.reproducer import read
+from adjointlab.worlds.decisions import decode
 from adjointlab.worlds.schedule import Schedule, schedules_from
 from adjointlab.worlds.simulated.schedules.pct import PriorityWalk
-from adjointlab.worlds.simulated.schedules.record import DecisionRecorder, decoded
+from adjointlab.worlds.simulated.schedules.record import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.replay import Replay
 from adjointlab.worlds.simulated.schedules.round_robin import RoundRobin
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -172,7 +173,7 @@ def test_every_decision_is_written_down_and_read_back():
     recorder.gives_way(turns[0], deque())
     recorder.taken()
     recorder.choose(list(range(300)))
-    assert decoded(recorder.decisions) == [(0, 1000), (1, 0), (2, 1), (3, 299)]
+    assert decode(recorder.decisions) == [(0, 1000), (1, 0), (2, 1), (3, 299)]
 
     replay = Replay(recorder.decisions, RoundRobin())
     assert replay.next(deque(turns)) is turns[1]
@@ -508,10 +509,10 @@ def test_the_two_schedules_stand_in_the_reproducer_which_replays_them(tmp_path):
     entry = front.run_check(WORLD, found, "matrix", Budget(40, seed=2, schedules=6), tmp_path)
     stored = read(entry.written.json)
     assert stored.kind == DEPENDS
-    assert stored.case == entry.report.case
+    assert stored.case == entry.result.case
     assert len(stored.case.schedules) == 2
     again = front.replay(WORLD, found.subject, stored.case)
-    assert again.verdict.lines == entry.report.verdict.lines
+    assert again.verdict.lines == entry.result.verdict.lines
     mended = found_as(al.subject(Identity, name="WeighsByArrival")(lines))
     assert front.replay(WORLD, mended.subject, stored.case).status is Status.COHERENT
 
