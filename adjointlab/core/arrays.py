@@ -24,35 +24,11 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "DTYPES",
-    "LIBRARIES",
-    "Dtype",
-    "add",
-    "add_into",
-    "clear",
-    "conjugate",
-    "copy",
-    "copy_into",
-    "dtype",
-    "dtype_name",
-    "dtype_of",
-    "empty",
-    "from_numpy",
-    "from_summable",
-    "installed",
-    "is_array",
-    "is_row_major",
-    "is_writable",
-    "library_of",
-    "matches",
-    "may_share_memory",
-    "message",
-    "scale",
-    "summable",
-    "supports",
-    "to_numpy",
-    "zeros",
-]
+    "DTYPES", "LIBRARIES", "Dtype", "add", "add_into", "clear", "conjugate", "copy", "copy_into", "dtype",
+    "dtype_name", "dtype_of", "empty", "from_numpy", "from_summable", "installed", "is_array",
+    "is_row_major", "is_writable", "library_of", "matches", "may_share_memory", "message", "scale",
+    "summable", "supports", "to_numpy", "zeros",
+]  # fmt: skip
 
 LIBRARIES = ("numpy", "torch", "cupy")
 

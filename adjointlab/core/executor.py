@@ -152,10 +152,13 @@ class ProgramOperator(LinearOperator):
         for tensor, array in zip(source.tensors, local, strict=True):
             batch = check_argument(tensor, array, rank)
         like = local[0]
-        memory = {tensor.name: array for tensor, array in zip(source.tensors, local, strict=True)}
-        for name, buffer in program.inputs.items():
-            if not _holds(source, name, rank):
-                memory[name] = arrays.zeros((*buffer.shape, *batch), buffer.dtype, like)
+        memory = {
+            name: arrays.zeros((*buffer.shape, *batch), buffer.dtype, like)
+            for name, buffer in program.inputs.items()
+        }
+        for tensor, array in zip(source.tensors, local, strict=True):
+            if tensor.layout.partition.is_active(rank):
+                memory[tensor.name] = array
         scope = program.execute(self.comm, memory, like, batch)
         results = tuple(_result(tensor, scope, rank, like) for tensor in target.tensors)
         return results[0] if len(results) == 1 else results
@@ -165,10 +168,6 @@ def _result(tensor: Tensor, scope: Mapping[str, Array], rank: int, like: Array) 
     if tensor.layout.partition.is_active(rank):
         return scope[tensor.name]
     return arrays.empty(tensor.layout.local_shape(rank), tensor.dtype, like)
-
-
-def _holds(space: Space, name: str, rank: int) -> bool:
-    return any(tensor.name == name and tensor.layout.partition.is_active(rank) for tensor in space.tensors)
 
 
 def _at(scope: Mapping[str, Array], region: Region) -> Array:

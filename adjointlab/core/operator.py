@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
+from math import prod
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -19,18 +21,9 @@ if TYPE_CHECKING:
     from adjointlab.core.program import Program
 
 __all__ = [
-    "AdjointOperator",
-    "CompositeOperator",
-    "LinearOperator",
-    "NotInSpace",
-    "ProductOperator",
-    "apply_adjoint",
-    "apply_forward",
-    "basis_batch",
-    "basis_vector",
-    "contributions",
-    "coordinates",
-]
+    "AdjointOperator", "CompositeOperator", "LinearOperator", "NotInSpace", "ProductOperator",
+    "apply_adjoint", "apply_forward", "basis_batch", "basis_vector", "contributions", "coordinates",
+]  # fmt: skip
 
 A = TypeVar("A", bound=Array)
 
@@ -139,37 +132,50 @@ class LinearOperator(ABC):
 
 
 class CompositeOperator(LinearOperator):
-    """An operator made of others, which prints as an expression in their symbols."""
+    """An operator made of others, its `parts`, which prints as an expression in their symbols.
+
+    Its bounds `gain` and `fan_in` are `combine` of those of the parts, or unknown where one of these is.
+    """
+
+    def __init__(
+        self,
+        domain: Space,
+        codomain: Space,
+        *parts: LinearOperator,
+        combine: Callable[[Iterable[int]], int] = sum,
+    ) -> None:
+        self.comm, self.domain, self.codomain, self.parts = parts[0].comm, domain, codomain, parts
+        self.batched = all(part.batched for part in parts)
+        gains = [part.gain for part in parts if part.gain is not None]
+        fan_ins = [part.fan_in for part in parts if part.fan_in is not None]
+        self.gain = combine(gains) if len(gains) == len(parts) else None
+        self.fan_in = combine(fan_ins) if len(fan_ins) == len(parts) else None
 
 
 class AdjointOperator(CompositeOperator):
     """F*: forward and adjoint exchanged, on the dual spaces."""
 
     def __init__(self, operator: LinearOperator) -> None:
-        self.operator = operator
-        self.comm = operator.comm
-        self.domain, self.codomain = operator.codomain.dual, operator.domain.dual
-        self.gain, self.fan_in = operator.gain, operator.fan_in
-        self.batched = operator.batched
+        super().__init__(operator.codomain.dual, operator.domain.dual, operator)
 
     def forward(self, *x: Any) -> Any:
-        return self.operator.adjoint(*x)
+        return self.parts[0].adjoint(*x)
 
     def adjoint(self, *y: Any) -> Any:
-        return self.operator.forward(*y)
+        return self.parts[0].forward(*y)
 
     def specification(self) -> Program | tuple[Program, Program] | None:
-        inner = self.operator.specification()
+        inner = self.parts[0].specification()
         if inner is None:
             return None
         return inner[::-1] if isinstance(inner, tuple) else inner.adjoint()
 
     def __str__(self) -> str:
-        return f"{_factor(self.operator)}*"
+        return f"{_factor(self.parts[0])}*"
 
     @property
     def H(self) -> LinearOperator:
-        return self.operator
+        return self.parts[0]
 
 
 class ProductOperator(CompositeOperator):
@@ -179,44 +185,40 @@ class ProductOperator(CompositeOperator):
     """
 
     def __init__(self, left: LinearOperator, right: LinearOperator) -> None:
-        _require(
-            left.domain.fits(right.codomain), "domain", left.domain, "codomain", right.codomain, "composed"
-        )
-        self.left, self.right = left, right
-        self.comm = right.comm
+        _require_fit("composed", ("domain", left.domain), ("codomain", right.codomain))
         self._names = {
             entering.name: leaving.name
             for entering, leaving in zip(left.domain.tensors, right.codomain.tensors, strict=True)
         }
-        self.domain, self.codomain = right.domain, _renamed(left.codomain, self._renamed_buffer)
-        self.batched = left.batched and right.batched
-        self.gain = None if left.gain is None or right.gain is None else left.gain * right.gain
-        self.fan_in = None if left.fan_in is None or right.fan_in is None else left.fan_in * right.fan_in
+        codomain = (replace(tensor, name=self._renamed(tensor.name)) for tensor in left.codomain.tensors)
+        # Bounds multiply: B makes values at most gain(B) times as large, and A these at most gain(A) times as large again.
+        super().__init__(right.domain, Space(*codomain), left, right, combine=prod)
 
     def forward(self, *x: Any) -> Any:
-        return self.left.forward(*_tuple(self.right.forward(*x)))
+        left, right = self.parts
+        return left.forward(*_tuple(right.forward(*x)))
 
     def adjoint(self, *y: Any) -> Any:
-        return self.right.adjoint(*_tuple(self.left.adjoint(*y)))
+        left, right = self.parts
+        return right.adjoint(*_tuple(left.adjoint(*y)))
 
     def specification(self) -> Program | tuple[Program, Program] | None:
-        left, right = self.left.specification(), self.right.specification()
+        left, right = (part.specification() for part in self.parts)
         if left is None or right is None:
             return None
         if not isinstance(left, tuple) and not isinstance(right, tuple):
-            return right.then(left.renamed(self._renamed_buffer))
+            return right.then(left.renamed(self._renamed))
+        # One of the two has an adjoint that is not mechanical, so the product's is composed by hand, in the other order.
         (left_forward, left_adjoint), (right_forward, right_adjoint) = _both(left), _both(right)
         return (
-            right_forward.then(left_forward.renamed(self._renamed_buffer)),
-            left_adjoint.renamed(self._renamed_buffer).then(right_adjoint),
+            right_forward.then(left_forward.renamed(self._renamed)),
+            left_adjoint.renamed(self._renamed).then(right_adjoint),
         )
 
-    def _renamed_buffer(self, name: str) -> str:
-        """Return the name that A's buffer `name` has in the product's programs.
-
-        Those that A starts from are called as B leaves them. All others get one prime more than any of these has, so that they
-        differ from B's buffers, also where B is a product whose own buffers have primes.
-        """
+    def _renamed(self, name: str) -> str:
+        """Return the name that A's buffer `name` has in the product's programs."""
+        # Those that A starts from are called as B leaves them. All others get one prime more than any of these has, so that they differ
+        # from B's buffers, also where B is a product whose own buffers have primes.
         if name in self._names:
             return self._names[name]
         primes = max((len(known) - len(known.rstrip("′")) for known in self._names.values()), default=0)
@@ -224,40 +226,33 @@ class ProductOperator(CompositeOperator):
 
     def __str__(self) -> str:
         # Products associate: (A B) C and A (B C) both print as A B C.
-        parts = (self.left, self.right)
-        return " ".join(str(part) if isinstance(part, ProductOperator) else _factor(part) for part in parts)
+        return " ".join(
+            str(part) if isinstance(part, ProductOperator) else _factor(part) for part in self.parts
+        )
 
     @property
     def factors(self) -> tuple[LinearOperator, ...]:
         """The operators that are applied, in the order in which the product is written: the last one first."""
-        nested = [
-            part.factors if isinstance(part, ProductOperator) else (part,) for part in (self.left, self.right)
-        ]
-        return nested[0] + nested[1]
+        left, right = (part.factors if isinstance(part, ProductOperator) else (part,) for part in self.parts)
+        return left + right
 
 
 class SumOperator(CompositeOperator):
     """A + B. Raises `ValueError` where their spaces differ."""
 
     def __init__(self, left: LinearOperator, right: LinearOperator) -> None:
-        _require(left.domain.fits(right.domain), "domain", left.domain, "domain", right.domain, "added")
-        _require(
-            left.codomain.fits(right.codomain), "codomain", left.codomain, "codomain", right.codomain, "added"
-        )
-        self.left, self.right = left, right
-        self.comm, self.domain, self.codomain = left.comm, left.domain, left.codomain
-        self.batched = left.batched and right.batched
-        self.gain = None if left.gain is None or right.gain is None else left.gain + right.gain
-        self.fan_in = None if left.fan_in is None or right.fan_in is None else left.fan_in + right.fan_in
+        _require_fit("added", ("domain", left.domain), ("domain", right.domain))
+        _require_fit("added", ("codomain", left.codomain), ("codomain", right.codomain))
+        super().__init__(left.domain, left.codomain, left, right)
 
     def forward(self, *x: Any) -> Any:
-        return _combine(self.left.forward(*x), self.right.forward(*x))
+        return _for_each(_add, *(part.forward(*x) for part in self.parts))
 
     def adjoint(self, *y: Any) -> Any:
-        return _combine(self.left.adjoint(*y), self.right.adjoint(*y))
+        return _for_each(_add, *(part.adjoint(*y) for part in self.parts))
 
     def __str__(self) -> str:
-        return f"{self.left} + {self.right}"
+        return " + ".join(map(str, self.parts))
 
 
 class ScaledOperator(CompositeOperator):
@@ -270,22 +265,21 @@ class ScaledOperator(CompositeOperator):
                 raise ValueError(f"scalar: {scalar} is complex, but the operator acts on the real {tensor}")
             if tensor.element.is_integer and not isinstance(number, int):
                 raise ValueError(f"scalar: {scalar} is no integer, but the operator acts on {tensor}")
-        self.scalar, self.operator = number, operator
-        self.comm, self.domain, self.codomain = operator.comm, operator.domain, operator.codomain
-        whole = not isinstance(number, complex) and float(number).is_integer()
+        super().__init__(operator.domain, operator.codomain, operator)
+        self.scalar = number
         # A fraction times an integer is no integer in general, so that no gain can be promised.
-        self.gain = max(1, int(abs(number))) * operator.gain if whole and operator.gain is not None else None
-        self.fan_in = None if operator.fan_in is None else operator.fan_in + 1  # one rounding more
-        self.batched = operator.batched
+        is_whole = not isinstance(number, complex) and float(number).is_integer()
+        self.gain = max(1, int(abs(number))) * self.gain if is_whole and self.gain is not None else None
+        self.fan_in = None if self.fan_in is None else self.fan_in + 1  # one rounding more
 
     def forward(self, *x: Any) -> Any:
-        return _scale(self.scalar, self.operator.forward(*x))
+        return _for_each(partial(arrays.scale, self.scalar), self.parts[0].forward(*x))
 
     def adjoint(self, *y: Any) -> Any:
-        return _scale(self.scalar.conjugate(), self.operator.adjoint(*y))
+        return _for_each(partial(arrays.scale, self.scalar.conjugate()), self.parts[0].adjoint(*y))
 
     def __str__(self) -> str:
-        return f"{self.scalar} {_factor(self.operator)}"
+        return f"{self.scalar} {_factor(self.parts[0])}"
 
 
 def apply_forward(operator: LinearOperator, x: Sequence[A]) -> tuple[A, ...]:
@@ -399,27 +393,19 @@ def _both(programs: Program | tuple[Program, Program]) -> tuple[Program, Program
     return programs if isinstance(programs, tuple) else (programs, programs.adjoint())
 
 
-def _renamed(space: Space, name: Callable[[str], str]) -> Space:
-    return Space(*(replace(tensor, name=name(tensor.name)) for tensor in space.tensors))
-
-
 def _tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
-def _combine(a: Any, b: Any) -> Any:
-    sums = tuple(_add(x, y) for x, y in zip(_tuple(a), _tuple(b), strict=True))
-    return sums if isinstance(a, tuple | list) else sums[0]
+def _for_each(function: Callable[..., Array], *values: Any) -> Any:
+    """Apply `function` to each local tensor of the values: one array where they are one, else a tuple."""
+    results = tuple(map(function, *map(_tuple, values)))
+    return results if isinstance(values[0], tuple | list) else results[0]
 
 
 def _add(x: Array, y: Array) -> Array:
     """Return x + y; of two zero-volume tensors, whose shapes may differ on an inactive rank, the first."""
     return x if 0 in x.shape and 0 in y.shape else arrays.add(x, y)
-
-
-def _scale(scalar: complex, value: Any) -> Any:
-    scaled = tuple(arrays.scale(scalar, array) for array in _tuple(value))
-    return scaled if isinstance(value, tuple | list) else scaled[0]
 
 
 def _number(scalar: Any) -> int | float | complex:
@@ -432,11 +418,12 @@ def _number(scalar: Any) -> int | float | complex:
     return number if number.imag else number.real
 
 
-def _require(holds: bool, left: str, a: Space, right: str, b: Space, verb: str) -> None:
-    if not holds:
+def _require_fit(verb: str, left: tuple[str, Space], right: tuple[str, Space]) -> None:
+    (left_role, left_space), (right_role, right_space) = left, right
+    if not left_space.fits(right_space):
         raise ValueError(
-            f"operators cannot be {verb}: the left one's {left} is {_located(a)}, the right one's {right} "
-            f"{_located(b)}"
+            f"operators cannot be {verb}: the left one's {left_role} is {_located(left_space)}, the right one's {right_role} "
+            f"{_located(right_space)}"
         )
 
 

@@ -27,21 +27,9 @@ from adjointlab.core.layout import Window
 from adjointlab.core.space import Space
 
 __all__ = [
-    "Add",
-    "Allocate",
-    "Buffer",
-    "Clear",
-    "Deallocate",
-    "Generator",
-    "GlobalMemory",
-    "Program",
-    "Region",
-    "buffers",
-    "copy",
-    "copy_to_new",
-    "move",
-    "move_to_new",
-]
+    "Add", "Allocate", "Buffer", "Clear", "Deallocate", "Generator", "GlobalMemory", "Program", "Region",
+    "buffers", "copy", "copy_to_new", "move", "move_to_new",
+]  # fmt: skip
 
 GlobalMemory = Mapping[tuple[int, str], np.ndarray[Any, Any]]
 """The buffers of all ranks, by (rank, name)."""

@@ -31,7 +31,7 @@ __all__ = ["LocalType", "Space", "Tensor"]
 
 
 class LocalType(Enum):
-    """What the ranks along one partition dimension hold."""
+    """Relation between the values that the ranks along one partition dimension hold."""
 
     VARYING = "varying"
     REPLICATED = "replicated"

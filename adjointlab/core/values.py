@@ -20,7 +20,7 @@ from adjointlab.core.space import Space, Tensor
 __all__ = ["Draw", "Role", "global_values", "local_values"]
 
 Role = Literal["primal", "dual"]
-"""Whether values are an argument of an operator or a cotangent."""
+"""Values are an argument of an operator, or a cotangent."""
 
 _MASK = (1 << 64) - 1
 
