@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, cast
 import array_api_compat
 import numpy as np
 
-from adjointlab.typing import Array
+from adjointlab.typing import Array, NumpyArray
 
 if TYPE_CHECKING:
     import torch
@@ -203,7 +203,7 @@ def conjugate(array: Array) -> Array:
     return array.conj_physical() if _is_torch(array) else _not_scalar(np.conj(cast(Any, array)))
 
 
-def from_numpy(array: np.ndarray[Any, Any], name: str, library: str) -> Array:
+def from_numpy(array: NumpyArray, name: str, library: str) -> Array:
     """Return a new array of `library` and type `name` with the values of `array`."""
     if library == "torch":
         import torch
@@ -212,7 +212,7 @@ def from_numpy(array: np.ndarray[Any, Any], name: str, library: str) -> Array:
     return _module(library).array(array, dtype=_native(library, name), order="C")
 
 
-def to_numpy(array: Array) -> np.ndarray[Any, Any]:
+def to_numpy(array: Array) -> NumpyArray:
     """Return the values as a NumPy array, which may share memory; bfloat16 widens to float32, which holds it exactly."""
     if isinstance(array, np.ndarray):
         return np.asarray(array)
@@ -223,7 +223,7 @@ def to_numpy(array: Array) -> np.ndarray[Any, Any]:
     return np.asarray(native.get() if library_of(array) == "cupy" else native)
 
 
-def message(array: Array) -> np.ndarray[Any, Any]:
+def message(array: Array) -> NumpyArray:
     """Return a row-major NumPy buffer that MPI can move: `array`'s own memory where that is row-major, else a copy.
 
     Element types that MPI or NumPy has no name for (float16, bfloat16) become bytes: they can be moved, not summed; see
@@ -266,7 +266,7 @@ def may_share_memory(a: Array, b: Array) -> bool:
     return bool(_module(library_of(a)).may_share_memory(a, b))
 
 
-def summable(array: Array) -> np.ndarray[Any, Any]:
+def summable(array: Array) -> NumpyArray:
     """Return the values as a row-major NumPy buffer of a type that MPI can sum: half precisions widen to float32.
 
     May share memory with `array`, or may not: a result must not be received here.
@@ -276,7 +276,7 @@ def summable(array: Array) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(values, dtype=wide).reshape(values.shape)
 
 
-def from_summable(values: np.ndarray[Any, Any], name: str, like: Array) -> Array:
+def from_summable(values: NumpyArray, name: str, like: Array) -> Array:
     """Invert :func:`summable`: return an array of `like`'s library with the values rounded to type `name`."""
     wide = "float32" if dtype(name).itemsize == 2 else name
     result = empty(values.shape, name, like)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adjointlab.core.space import Space
+from adjointlab.typing import Communicator
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["Layer", "elementwise", "undeclared"]
 
@@ -36,8 +40,8 @@ class Layer:
     With `overwrites_inputs` the module may write into its inputs, as an activation in place does, and gets copies of them.
     """
 
-    comm: Any
-    module: Any
+    comm: Communicator
+    module: nn.Module
     domain: Space
     codomain: Space
     parameters: Space
@@ -48,7 +52,7 @@ class Layer:
     overwrites_inputs: bool = False
 
 
-def undeclared(module: Any, parameters: Space, buffers: Space) -> list[str]:
+def undeclared(module: nn.Module, parameters: Space, buffers: Space) -> list[str]:
     """List the differences between the module's parameters and buffers and those that the spaces name.
 
     Each is a predicate of the module, such as "has no parameter w, ...". Buffers that are not persistent, which torch keeps out of

@@ -8,14 +8,14 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
 from adjointlab.core import arrays
 from adjointlab.core.arguments import batch_shape, mismatch
 from adjointlab.core.space import Space
-from adjointlab.typing import Array, Communicator
+from adjointlab.typing import Array, Communicator, NumpyArray
 
 if TYPE_CHECKING:
     from adjointlab.core.program import Program
@@ -26,6 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 A = TypeVar("A", bound=Array)
+Result: TypeAlias = Array | tuple[Array, ...]
 
 _BATCH_ELEMENTS = 2**20
 """The most elements that a batch of basis vectors, or of their images, has on all ranks together: 8 MiB in float64."""
@@ -71,11 +72,11 @@ class LinearOperator(ABC):
     symbol: str = "F"
 
     @abstractmethod
-    def forward(self, *x: Any) -> Any:
+    def forward(self, *x: Any) -> Result:
         """Return this rank's part of F x."""
 
     @abstractmethod
-    def adjoint(self, *y: Any) -> Any:
+    def adjoint(self, *y: Any) -> Result:
         """Return this rank's part of F* y."""
 
     def specification(self) -> Program | tuple[Program, Program] | None:
@@ -113,7 +114,7 @@ class LinearOperator(ABC):
     def __str__(self) -> str:
         return self.symbol
 
-    def matrix(self, library: str = "numpy") -> np.ndarray[Any, Any]:
+    def matrix(self, library: str = "numpy") -> NumpyArray:
         """Return the matrix <F e_i, f_j>, of shape (j, i), on every rank. Collective over `comm`.
 
         e_i runs over the basis of the domain, in arrays of `library`, and f_j over that of the codomain's dual. Costs one
@@ -158,10 +159,10 @@ class AdjointOperator(CompositeOperator):
     def __init__(self, operator: LinearOperator) -> None:
         super().__init__(operator.codomain.dual, operator.domain.dual, operator)
 
-    def forward(self, *x: Any) -> Any:
+    def forward(self, *x: Array) -> Result:
         return self.parts[0].adjoint(*x)
 
-    def adjoint(self, *y: Any) -> Any:
+    def adjoint(self, *y: Array) -> Result:
         return self.parts[0].forward(*y)
 
     def specification(self) -> Program | tuple[Program, Program] | None:
@@ -194,11 +195,11 @@ class ProductOperator(CompositeOperator):
         # Bounds multiply: B makes values at most gain(B) times as large, and A these at most gain(A) times as large again.
         super().__init__(right.domain, Space(*codomain), left, right, combine=prod)
 
-    def forward(self, *x: Any) -> Any:
+    def forward(self, *x: Array) -> Result:
         left, right = self.parts
         return left.forward(*_tuple(right.forward(*x)))
 
-    def adjoint(self, *y: Any) -> Any:
+    def adjoint(self, *y: Array) -> Result:
         left, right = self.parts
         return right.adjoint(*_tuple(left.adjoint(*y)))
 
@@ -245,10 +246,10 @@ class SumOperator(CompositeOperator):
         _require_fit("added", ("codomain", left.codomain), ("codomain", right.codomain))
         super().__init__(left.domain, left.codomain, left, right)
 
-    def forward(self, *x: Any) -> Any:
+    def forward(self, *x: Array) -> Result:
         return _for_each(_add, *(part.forward(*x) for part in self.parts))
 
-    def adjoint(self, *y: Any) -> Any:
+    def adjoint(self, *y: Array) -> Result:
         return _for_each(_add, *(part.adjoint(*y) for part in self.parts))
 
     def __str__(self) -> str:
@@ -272,10 +273,10 @@ class ScaledOperator(CompositeOperator):
         self.gain = max(1, int(abs(number))) * self.gain if is_whole and self.gain is not None else None
         self.fan_in = None if self.fan_in is None else self.fan_in + 1  # one rounding more
 
-    def forward(self, *x: Any) -> Any:
+    def forward(self, *x: Array) -> Result:
         return _for_each(partial(arrays.scale, self.scalar), self.parts[0].forward(*x))
 
-    def adjoint(self, *y: Any) -> Any:
+    def adjoint(self, *y: Array) -> Result:
         return _for_each(partial(arrays.scale, self.scalar.conjugate()), self.parts[0].adjoint(*y))
 
     def __str__(self) -> str:
@@ -335,9 +336,7 @@ def basis_batch(space: Space, indices: Sequence[int], rank: int, library: str = 
     return tuple(local)
 
 
-def coordinates(
-    space: Space, local: Sequence[Array], rank: int, batch: tuple[int, ...] = ()
-) -> np.ndarray[Any, Any]:
+def coordinates(space: Space, local: Sequence[Array], rank: int, batch: tuple[int, ...] = ()) -> NumpyArray:
     """Return what `rank` contributes to the pairings <v, f_j> of an element v of `space` with the basis of its dual.
 
     Summed over the ranks these are the coordinates of v: entries of varying and replicated tensors one by one, partial ones
@@ -360,7 +359,7 @@ def contributions(
     rank: int,
     library: str,
     batched: bool,
-) -> np.ndarray[Any, Any]:
+) -> NumpyArray:
     """Return what `rank` contributes to the columns `indices` of the matrix of `apply`, a linear map between the spaces.
 
     Collective: `apply` is called once for each basis vector, or for each batch of them.
@@ -397,7 +396,7 @@ def _tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
-def _for_each(function: Callable[..., Array], *values: Any) -> Any:
+def _for_each(function: Callable[..., Array], *values: Result) -> Result:
     """Apply `function` to each local tensor of the values: one array where they are one, else a tuple."""
     results = tuple(map(function, *map(_tuple, values)))
     return results if isinstance(values[0], tuple | list) else results[0]

@@ -11,13 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
 from adjointlab.core import arrays
 from adjointlab.core.space import Space
-from adjointlab.typing import Array
+from adjointlab.typing import Array, NumpyArray
 
 __all__ = ["ZERO", "Exact", "NotFinite", "dot", "pair_local"]
 
@@ -66,7 +65,7 @@ def pair_local(space: Space, x: Sequence[Array], g: Sequence[Array], rank: int) 
     return total
 
 
-def dot(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Exact:
+def dot(a: NumpyArray, b: NumpyArray) -> Exact:
     """Return sum_i a_i conj(b_i), exactly. Raises :class:`NotFinite`, and `ValueError` where the shapes differ."""
     if a.shape != b.shape:
         raise ValueError(f"b: has shape {b.shape}, but a has shape {a.shape}")
@@ -77,7 +76,7 @@ def dot(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Exact:
     return Exact(real + _dot(a.imag, b.imag), _dot(a.imag, b.real) - _dot(a.real, b.imag))
 
 
-def _dot(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Fraction:
+def _dot(a: NumpyArray, b: NumpyArray) -> Fraction:
     if a.size == 0:
         return Fraction(0)
     is_integer = a.dtype.kind in "iu" or b.dtype.kind in "iu"  # their 64 bits do not fit the limbs
@@ -106,7 +105,7 @@ _LIMBS = 3
 _BLOCK = 1 << 20
 
 
-def _dot_in_limbs(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Fraction:
+def _dot_in_limbs(a: NumpyArray, b: NumpyArray) -> Fraction:
     # Only products with the same exponent can be added as integers of fixed length, so they are sorted by exponent, and each run of
     # one exponent is summed by itself. The few sums left are added as Python's integers, shifted by their exponents.
     significand_a, exponent_a = _significands(a)
@@ -126,7 +125,7 @@ def _dot_in_limbs(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Fraction:
     return total * Fraction(2) ** lowest
 
 
-def _significands(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _significands(values: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
     """Return integers m and exponents e with values = m * 2**e, |m| < 2**53."""
     if not np.all(np.isfinite(values)):
         raise NotFinite("a NaN or an infinity is among the values")
@@ -134,7 +133,7 @@ def _significands(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], n
     return (fraction * 2.0**53).astype(np.int64), exponent.astype(np.int64) - 53
 
 
-def _split(significands: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+def _split(significands: NumpyArray) -> list[NumpyArray]:
     """Return the limbs, each with the sign of the whole, least significant first."""
     sign, magnitude = np.sign(significands), np.abs(significands)
     mask = (1 << _LIMB_BITS) - 1

@@ -18,20 +18,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import EllipsisType
-from typing import Any
 
 import numpy as np
 
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layout import Window
 from adjointlab.core.space import Space
+from adjointlab.typing import NumpyArray
 
 __all__ = [
     "Add", "Allocate", "Buffer", "Clear", "Deallocate", "Generator", "GlobalMemory", "Program", "Region",
     "buffers", "copy", "copy_to_new", "move", "move_to_new",
 ]  # fmt: skip
 
-GlobalMemory = Mapping[tuple[int, str], np.ndarray[Any, Any]]
+GlobalMemory = Mapping[tuple[int, str], NumpyArray]
 """The buffers of all ranks, by (rank, name)."""
 
 
@@ -261,9 +261,7 @@ class Program:
             (_renamed(step, name) for step in self.steps),
         )
 
-    def execute(
-        self, memory: GlobalMemory, batch: tuple[int, ...] = ()
-    ) -> dict[tuple[int, str], np.ndarray[Any, Any]]:
+    def execute(self, memory: GlobalMemory, batch: tuple[int, ...] = ()) -> dict[tuple[int, str], NumpyArray]:
         """Run over one global memory, which is not changed, and return the buffers in scope at the end.
 
         Over a batch (b,) of memories every buffer has a trailing dimension b. Raises `ValueError` where an input is missing or
@@ -280,7 +278,7 @@ class Program:
             _apply(step, scope, batch=batch)
         return scope
 
-    def matrix(self) -> np.ndarray[Any, Any]:
+    def matrix(self) -> NumpyArray:
         """Return the matrix of shape (elements of the outputs, elements of the inputs), buffers in their order, row-major."""
         # The program runs once, on the batch of all basis vectors: a batch dimension as long as the inputs have elements.
         width = sum(buffer.size for buffer in self.inputs)
@@ -350,7 +348,7 @@ def _buffer_of(scope: Mapping[tuple[int, str], Buffer], region: Region, context:
 
 def _apply(
     step: Generator,
-    scope: dict[tuple[int, str], np.ndarray[Any, Any]],
+    scope: dict[tuple[int, str], NumpyArray],
     dtype: str | None = None,
     batch: tuple[int, ...] = (),
 ) -> None:
