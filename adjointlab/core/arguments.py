@@ -39,6 +39,7 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
                 f"tensor, such as one of shape {local}"
             )
         )
+    # A local shape has a fixed number of dimensions, so one dimension more can only be a batch.
     if batch is None:
         batch = batch_shape(tensor, value, rank)
     if shape != local + batch:

@@ -72,6 +72,8 @@ class Dtype:
         return 0.0 if self.is_integer else 2.0**-self.precision
 
 
+# The precision of a bfloat16 is 8: a stored significand of 7 bits and the leading one. Of an integer type it is the number of bits
+# without the sign.
 DTYPES = {
     entry.name: entry
     for entry in (
@@ -161,6 +163,7 @@ def zeros(shape: Sequence[int], name: str, like: Array | str) -> Array:
 
 def copy(array: Array) -> Array:
     """Return a fresh row-major copy of `array`, whatever its memory order; torch copies are outside the graph."""
+    # Not by torch's clone(), which keeps the memory order of a strided tensor: what MPI moves must be row-major.
     result = empty(array.shape, dtype_of(array).name, array)
     copy_into(result, array)
     return result
@@ -174,7 +177,7 @@ def clear(array: Array) -> None:
 
 def copy_into(target: Array, source: Array) -> None:
     """C_{a->b} in place: b <- a [Hewett21, eq. 9]."""
-    target[...] = _detached(source)
+    target[...] = _detached(source)  # else torch would record the assignment as a step of the graph
 
 
 def add_into(target: Array, source: Array) -> None:
@@ -245,6 +248,7 @@ def message(array: Array) -> NumpyArray:
 def is_row_major(array: Array) -> bool:
     """Return True if :func:`message` of the array is its own memory, so that it can be received into."""
     if _is_torch(array):
+        # A lazy conjugate or negative is contiguous, but its memory does not hold its values.
         return array.is_contiguous() and not array.is_conj() and not array.is_neg()
     native: Any = array
     return bool(native.flags.c_contiguous)
@@ -253,6 +257,7 @@ def is_row_major(array: Array) -> bool:
 def is_writable(array: Array) -> bool:
     """Return True if `array` may be written into: neither read-only, nor a tensor for which torch would record it."""
     if _is_torch(array):
+        # torch refuses to write into a leaf that requires a gradient, and records it elsewhere, unless gradients are off.
         return not array.requires_grad or not sys.modules["torch"].is_grad_enabled()
     native: Any = array
     return library_of(array) != "numpy" or bool(native.flags.writeable)
@@ -260,6 +265,7 @@ def is_writable(array: Array) -> bool:
 
 def may_share_memory(a: Array, b: Array) -> bool:
     """Return True if the address ranges that two arrays of one library lie in overlap."""
+    # By ranges, not element by element: two interleaved views are taken to overlap. That refuses too much, never too little.
     if _is_torch(a) and _is_torch(b):
         (start, stop), (other_start, other_stop) = _address_range(a), _address_range(b)
         return max(start, other_start) < min(stop, other_stop)
@@ -323,6 +329,7 @@ def _is_bfloat16(tensor: torch.Tensor) -> bool:
 
 def _resolved(tensor: torch.Tensor) -> torch.Tensor:
     """Return `tensor` outside the graph, with pending conjugations and negations carried out."""
+    # Tensor.numpy() refuses a tensor that requires a gradient or that is a lazy conjugate or negative.
     return tensor.detach().resolve_conj().resolve_neg()
 
 

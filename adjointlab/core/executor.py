@@ -35,15 +35,12 @@ _TAGS = 32768
 
 
 class LocalProgram:
-    """One rank's part of a program: the steps that touch its memory, with their positions in the whole program.
-
-    `inputs` and `outputs` are the rank's own buffers at the start and at the end, by name.
-    """
+    """One rank's part of a program: its buffers at the start, by name, and the steps that touch its memory."""
 
     def __init__(self, program: Program, rank: int) -> None:
         self.rank = rank
         self.inputs = {buffer.name: buffer for buffer in program.inputs if buffer.rank == rank}
-        self.outputs = {buffer.name: buffer for buffer in program.outputs if buffer.rank == rank}
+        # With their positions in the whole program: sender and receiver must agree on the tag of a message.
         self.steps = [(position, step) for position, step in enumerate(program.steps) if rank in _ranks(step)]
 
     def execute(
@@ -127,6 +124,7 @@ class ProgramOperator(LinearOperator):
             _check_buffers(name, "ends with", program.outputs, target)
         self.comm, self.domain, self.codomain = comm, domain, codomain
         self.gain = max(forward.gain(), backward.gain())
+        # The gain is read off the program, in both directions, so that the exact test applies to any program.
         self.fan_in = self.gain  # no coefficient is below 1, so no sum has more terms than its row sum
         self._programs = (forward, adjoint)
         self._forward = LocalProgram(forward, comm.Get_rank())

@@ -96,6 +96,7 @@ class Layout:
                     f"windows: dimension {dim} lies along {count} workers but has {len(dim_windows)} windows "
                     f"{dim_windows}"
                 )
+            # A window that stops before it starts would have a negative length; an empty one is legal anywhere.
             if windows is not None and (wrong := [w for w in dim_windows if w[1] < w[0]]):
                 raise ValueError(f"windows: in dimension {dim} the window {wrong[0]} stops before it starts")
         object.__setattr__(self, "shape", sides)
@@ -256,7 +257,9 @@ class Layout:
 
         The windows may lie in any order along the partition, and empty ones anywhere.
         """
-        if 0 in self.shape:
+        if (
+            0 in self.shape
+        ):  # a tensor without elements is cut by empty boxes, whatever the windows of its other dimensions
             return not self._holds_anything
         return not any(self.overlapping) and all(
             _covers(sorted(window for window in dim if window[0] < window[1]), side)
@@ -321,11 +324,12 @@ def _check_axes(
 
 
 def _overlap(windows: Sequence[Window]) -> bool:
+    # Sorted by start, two windows overlap if and only if two neighbours do. Empty ones hold nothing, wherever they lie.
     held = sorted(window for window in windows if window[1] > window[0])
     return any(right[0] < left[1] for left, right in pairwise(held))
 
 
 def _covers(windows: Sequence[Window], side: int) -> bool:
     """Return True if the windows, in order, run from 0 to `side` without gap or overlap."""
-    ends = [0, *(stop for _, stop in windows)]
+    ends = [0, *(stop for _, stop in windows)]  # each window must start where the one before stops
     return ends[-1] == side and all(start == end for (start, _), end in zip(windows, ends, strict=False))

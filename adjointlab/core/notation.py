@@ -58,6 +58,8 @@ class _Labels:
     @classmethod
     def of(cls, *programs: Program) -> _Labels:
         """Label the buffers of the name that most workers hold with their ranks, and all other buffers with letters."""
+        # In the paper x on rank r is just "r", and a, b, ... are buffers of one rank. Both programs get one labelling, so that forward
+        # and adjoint can be read beside each other.
         shapes = {(buffer.rank, buffer.name): buffer.shape for buffer in _buffers(programs)}
         ranks: dict[str, list[int]] = {}
         for rank, name in sorted(shapes):
@@ -110,39 +112,33 @@ def _described(symbol: str, program: Program, labels: _Labels) -> Iterator[str]:
         line += f" {factor}"
     yield line
     terms = [_term(step, labels) for step in program.steps]
-    width = max(map(len, terms), default=0)
-    for position, (step, term) in enumerate(zip(program.steps, terms, strict=True), start=1):
-        yield f"  {position:>3}. {term:<{width}}  {_meaning(step)}"
+    width = max((len(term) for term, _ in terms), default=0)
+    for position, (term, meaning) in enumerate(terms, start=1):
+        yield f"  {position:>3}. {term:<{width}}  {meaning}"
 
 
 def _factors(program: Program, labels: _Labels) -> list[str]:
-    return [_term(step, labels) for step in reversed(program.steps)] or ["I"]
+    return [_term(step, labels)[0] for step in reversed(program.steps)] or ["I"]
 
 
-def _term(step: Generator, labels: _Labels) -> str:
+def _term(step: Generator, labels: _Labels) -> tuple[str, str]:
+    """Return a step as the paper writes it, and in words."""
     match step:
         case Allocate(buffer):
-            return f"A_{labels.buffer(buffer)}"
+            return (
+                f"A_{labels.buffer(buffer)}",
+                f"rank {buffer.rank} allocates {buffer.name} {list(buffer.shape)}, zero",
+            )
         case Deallocate(buffer):
-            return f"D_{labels.buffer(buffer)}"
+            return f"D_{labels.buffer(buffer)}", f"rank {buffer.rank} deallocates {buffer.name}"
         case Clear(region):
-            return f"K_{labels.region(region)}"
+            return f"K_{labels.region(region)}", f"rank {region.rank} clears {region.buffer}"
         case Add(source, target):
-            return f"S_{{{labels.region(source)}→{labels.region(target)}}}"
-
-
-def _meaning(step: Generator) -> str:
-    match step:
-        case Allocate(buffer):
-            return f"rank {buffer.rank} allocates {buffer.name} {list(buffer.shape)}, zero"
-        case Deallocate(buffer):
-            return f"rank {buffer.rank} deallocates {buffer.name}"
-        case Clear(region):
-            return f"rank {region.rank} clears {region.buffer}"
-        case Add(source, target) if source.rank == target.rank:
-            return f"rank {source.rank} adds {source.buffer} to {target.buffer}"
-        case Add(source, target):
-            return f"rank {source.rank} sends {source.buffer}, rank {target.rank} adds it to {target.buffer}"
+            term = f"S_{{{labels.region(source)}→{labels.region(target)}}}"
+            if source.rank == target.rank:
+                return term, f"rank {source.rank} adds {source.buffer} to {target.buffer}"
+            receives = f"rank {target.rank} adds it to {target.buffer}"
+            return term, f"rank {source.rank} sends {source.buffer}, {receives}"
 
 
 def _tensors(space: Space) -> Iterator[str]:

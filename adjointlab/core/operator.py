@@ -129,6 +129,7 @@ class LinearOperator(ABC):
             library,
             self.batched,
         )
+        # Each rank has a share of each pairing, and the pairing is their sum (:func:`coordinates`).
         return np.asarray(sum(self.comm.allgather(contribution)))
 
 

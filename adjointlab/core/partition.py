@@ -139,6 +139,7 @@ class Partition:
         """Return the one of :meth:`subpartitions` that an active rank is in; raise `ValueError` for an inactive one."""
         along = tuple(dims)
         groups = self.subpartitions(along)
+        # The position among the groups is the row-major index along the dimensions that are not in `dims`.
         position = 0
         for dim, i in enumerate(self.index(rank)):
             if dim not in along:
@@ -171,7 +172,7 @@ def _natural(size: int) -> tuple[int, ...]:
     return tuple(range(size))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # it takes a step for each worker, and every rank asks
 def _subpartitions(partition: Partition, along: tuple[int, ...]) -> tuple[Partition, ...]:
     dims = range(partition.order)
     fixed = [dim for dim in dims if dim not in along]

@@ -123,7 +123,7 @@ class Allocate:
 
 @dataclass(frozen=True)
 class Deallocate:
-    """D_b: takes a buffer out of scope."""
+    """D_b: takes a buffer out of scope, whatever it holds."""
 
     buffer: Buffer
 
@@ -306,6 +306,7 @@ class Program:
 
 def buffers(space: Space) -> tuple[Buffer, ...]:
     """Return the buffers that hold a space's local tensors: one for each active rank, named like the tensor."""
+    # Sorted as a program sorts its inputs and outputs, so that the two can be compared as tuples.
     return tuple(
         sorted(
             Buffer(rank, tensor.name, tensor.layout.local_shape(rank), tensor.dtype)
@@ -371,6 +372,7 @@ def _largest(program: Program) -> int:
     largest = 1.0
     for step in program.steps:
         _apply(step, scope, "float64")
+        # After each Add, not at the end only: an intermediate may be rounded that is cleared or deallocated later.
         if isinstance(step, Add):
             largest = max(largest, np.max(scope[step.target.key][step.target.index], initial=0.0))
     return int(largest)

@@ -92,6 +92,7 @@ class Tensor:
                 f"types: a partition of order {order} needs {order} local types, "
                 f"not {[t.value for t in types]}"
             )
+        # "The same values" and "summands of one value" have no meaning for local tensors that are different parts of the global one.
         for dim, (entry, copied) in enumerate(zip(types, self.layout.copied, strict=True)):
             if entry is not LocalType.VARYING and not copied:
                 raise ValueError(
@@ -153,7 +154,7 @@ class Tensor:
         return f"{self.layout} {self.dtype}{kind}"
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # it takes a step for each rank, and every rank asks when it composes operators
 def _are_alike(tensor: Tensor, other: Tensor) -> bool:
     layout, other_layout = tensor.layout, other.layout
     return (
@@ -250,6 +251,7 @@ class Space:
         offsets: dict[tuple[int, int], int] = {}
         end = 0
         for position, tensor in enumerate(self.tensors):
+            # One run of basis vectors for each group of local tensors that are declared equal, at the first of its ranks.
             for rank in tensor.layout.partition.ranks:
                 if tensor.groups[rank] == rank:
                     offsets[position, rank] = end

@@ -84,6 +84,7 @@ def shapes(order: int, largest: int | None = None) -> SearchStrategy[tuple[int, 
     """Draw tensor shapes: small sides, mostly pairwise different, mostly above 1; sometimes empty."""
     # Dimensions that are exchanged by mistake show where their sides differ; a factor that a side of 1 hides shows above 1.
     top = max(2, largest or _LARGEST_SIDE.get(order, 3))
+    # The mixture weighs different sides above 1 twice.
     any_sides = st.lists(st.integers(1, top), min_size=order, max_size=order)
     different = st.lists(st.integers(2, max(top, order + 1)), min_size=order, max_size=order, unique=True)
     empty = st.lists(st.integers(0, top), min_size=order, max_size=order)
@@ -93,6 +94,7 @@ def shapes(order: int, largest: int | None = None) -> SearchStrategy[tuple[int, 
 @st.composite
 def cuts(draw: DrawFn, length: int, parts: int) -> tuple[int, ...]:
     """Draw boundaries that cut `length` into `parts`: balanced, or any, empty parts included."""
+    # Sorted draws with repetitions: equal boundaries make empty parts, as they are met where there are more ranks than elements.
     if parts > 1 and draw(st.booleans()):
         inner = [draw(st.integers(0, length)) for _ in range(parts - 1)]
         return (0, *sorted(inner), length)
