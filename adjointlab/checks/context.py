@@ -101,7 +101,7 @@ class _computed_once(Generic[T]):
     """Property that is computed on first access and kept in the instance.
 
     `functools.cached_property` holds one lock for all instances while it computes, up to Python 3.11
-    (python/cpython#87634). What is computed here communicates, and simulated ranks are threads: the second rank would wait
+    [cpython-87634]. What is computed here communicates, and simulated ranks are threads: the second rank would wait
     for the lock, and the first, inside the lock, for a message of the second.
     """
 
