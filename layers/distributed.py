@@ -14,8 +14,8 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.agreement import raise_together
-from adjointlab.primitives.broadcast_rules import check_ranks
 from adjointlab.primitives.repartition import Repartition
+from adjointlab.primitives.validation import check_ranks
 
 __all__ = ["DistributedModule", "connected", "dtype_name", "face", "local_window", "of_nothing"]
 

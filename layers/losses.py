@@ -45,8 +45,8 @@ from adjointlab.layers.distributed import DistributedModule, connected, dtype_na
 from adjointlab.primitives import groups
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
-from adjointlab.primitives.broadcast_rules import check_ranks
 from adjointlab.primitives.sum_reduce import SumReduce
+from adjointlab.primitives.validation import check_ranks
 from adjointlab.worlds.constants import to_mpi4py
 
 __all__ = ["CrossEntropyLoss", "Loss", "MSELoss", "SharedSum"]

@@ -20,7 +20,6 @@ __all__ = [
     "BroadcastPattern",
     "Group",
     "broadcast_pattern",
-    "check_ranks",
     "copied_layout",
     "summed_layout",
 ]
@@ -110,17 +109,6 @@ def broadcast_pattern(
                 f"dimension {position} the sides are {one.shape[j]} and {many.shape[k]}; the first must be {legal}"
             )
     return BroadcastPattern(one, many, tuple(dims[j] for j in range(one.order)))
-
-
-def check_ranks(name: str, partition: Partition, size: int) -> None:
-    """Raise `ValueError` for a partition that uses ranks beyond a communicator of `size` ranks, `TypeError` for none."""
-    if not isinstance(partition, Partition):
-        raise TypeError(f"{name}: {partition!r} is no Partition")
-    if max(partition.ranks) >= size:
-        beyond = sorted(rank for rank in partition.ranks if rank >= size)
-        raise ValueError(
-            f"{name}: the partition {partition} uses ranks {beyond}, but the communicator has ranks 0 to {size - 1}"
-        )
 
 
 @lru_cache(maxsize=64)

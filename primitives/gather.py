@@ -13,7 +13,7 @@ from typing import Any
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import LocalType
 from adjointlab.primitives.repartition import Repartition
-from adjointlab.primitives.validation import check_layout, worker
+from adjointlab.primitives.validation import check_layout, single_worker
 
 __all__ = ["Gather"]
 
@@ -36,5 +36,5 @@ class Gather(Repartition):
         types: Sequence[LocalType | str] = (),
     ) -> None:
         check_layout("layout", layout, comm.Get_size())
-        one = worker("root", root, layout.order, comm.Get_size())
+        one = single_worker("root", root, layout.order, comm.Get_size())
         super().__init__(comm, layout, Layout(layout.shape, one), dtype=dtype, types=types)

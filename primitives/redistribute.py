@@ -24,12 +24,12 @@ from adjointlab.core.program import Program
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.assignment import Assignment, assignment, layout_of, local_types, subscript
-from adjointlab.primitives.broadcast_rules import check_ranks
 from adjointlab.primitives.collectives import result_array
 from adjointlab.primitives.redistribution_plan import Step, cheapest
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.segmented_collectives import InSegment
 from adjointlab.primitives.segments import Segment, kind_of
+from adjointlab.primitives.validation import check_ranks
 
 __all__ = ["Redistribute"]
 

@@ -13,7 +13,7 @@ from typing import Any
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import LocalType
 from adjointlab.primitives.repartition import Repartition
-from adjointlab.primitives.validation import called, check_layout, worker
+from adjointlab.primitives.validation import arguments_renamed, check_layout, single_worker
 
 __all__ = ["Scatter"]
 
@@ -36,6 +36,6 @@ class Scatter(Repartition):
         types: Sequence[LocalType | str] = (),
     ) -> None:
         check_layout("layout", layout, comm.Get_size())
-        one = worker("root", root, layout.order, comm.Get_size())
-        with called(target_types="types"):
+        one = single_worker("root", root, layout.order, comm.Get_size())
+        with arguments_renamed(target_types="types"):
             super().__init__(comm, Layout(layout.shape, one), layout, dtype=dtype, target_types=types)

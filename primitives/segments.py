@@ -16,7 +16,7 @@ from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import integers
 from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Region
 from adjointlab.core.space import LocalType, Tensor
-from adjointlab.primitives.validation import an_integer, called
+from adjointlab.primitives.validation import arguments_renamed, as_integer
 
 __all__ = [
     "Segment",
@@ -139,8 +139,8 @@ def narrow_layout(layout: Layout, dim: int, along: int, cut: Sequence[int] | Non
     that do not cut the dimension; `TypeError` for what is no integer.
     """
     _check_dim(layout, dim)
-    an_integer("along", along)
-    with called(cuts="cut"):
+    as_integer("along", along)
+    with arguments_renamed(cuts="cut"):
         return _narrow_layout(layout, dim, along, None if cut is None else integers("cuts", cut))
 
 
@@ -219,6 +219,6 @@ def kind_of(name: str, value: LocalType | str, legal: Sequence[str]) -> LocalTyp
 
 
 def _check_dim(layout: Layout, dim: int) -> None:
-    if not 0 <= an_integer("dim", dim) < layout.order:
+    if not 0 <= as_integer("dim", dim) < layout.order:
         legal = f"0 to {layout.order - 1}" if layout.order else "none"
         raise ValueError(f"dim: {dim} is no dimension of the tensor {list(layout.shape)}, which has {legal}")

@@ -16,7 +16,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Program, buffers, copy_to_new, move_to_new
 from adjointlab.core.space import Space, Tensor
-from adjointlab.primitives.validation import check_layout, worker
+from adjointlab.primitives.validation import check_layout, single_worker
 
 __all__ = ["SendReceive"]
 
@@ -55,7 +55,7 @@ class SendReceive(LinearOperator):
             )
         if form not in ("copy", "move"):
             raise ValueError(f"form: {form!r} is neither 'copy' nor 'move'")
-        there = worker("destination", destination, layout.partition.order, comm.Get_size())
+        there = single_worker("destination", destination, layout.partition.order, comm.Get_size())
         arrival = Layout(layout.shape, there, layout.windows, layout.axes)
         self.comm = comm
         self.source, self.destination = layout.partition.ranks[0], destination

@@ -16,9 +16,9 @@ from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition
 from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
 from adjointlab.core.space import Space
-from adjointlab.primitives.broadcast_rules import broadcast_pattern, check_ranks, summed_layout
+from adjointlab.primitives.broadcast_rules import broadcast_pattern, summed_layout
 from adjointlab.primitives.collectives import OneToMany
-from adjointlab.primitives.validation import check_layout
+from adjointlab.primitives.validation import check_layout, check_ranks
 
 __all__ = ["SumReduce", "sum_reduce_steps"]
 
