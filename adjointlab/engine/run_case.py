@@ -155,15 +155,13 @@ def spaces_of(run: Run) -> Spaces | None:
 
 def is_inapplicable(run: Run) -> bool:
     """Whether the check had nothing to say about the case."""
-    return any(
-        isinstance(outcome, Raised) and outcome.kind == Inapplicable.__name__ for outcome in run.outcomes
-    )
+    return any(isinstance(outcome, Raised) and outcome.is_a(Inapplicable) for outcome in run.outcomes)
 
 
 def _from_failure(run: Run) -> Verdict:
     raised = [(rank, outcome) for rank, outcome in enumerate(run.outcomes) if isinstance(outcome, Raised)]
     for rank, outcome in raised:
-        if outcome.kind == NotInSpace.__name__:
+        if outcome.is_a(NotInSpace):
             return incoherent(
                 "an output is not in its declared space", ("rank", str(rank)), ("error", outcome.message)
             )
@@ -176,11 +174,11 @@ def _from_failure(run: Run) -> Verdict:
     lines += dict.fromkeys((finding.kind, finding.text) for finding in run.findings if finding.text)
     if raised:
         rank, outcome = raised[0]
-        if overdue := [entry for entry in raised if entry[1].kind == Overdue.__name__]:
+        if overdue := [entry for entry in raised if entry[1].is_a(Overdue)]:
             rank, outcome = overdue[0]
             lines.append(("traceback", outcome.traceback.rstrip()))
             return Verdict(Status.UNJUDGED, f"rank {rank} {outcome.message}", NO_RETURN, tuple(lines))
-        if outcome.kind == SubjectError.__name__:
+        if outcome.is_a(SubjectError):
             return Verdict(Status.UNJUDGED, outcome.message, SubjectError.__name__)
         lines.append(("traceback", outcome.traceback.rstrip()))
     if raised and not run.findings:
