@@ -15,19 +15,20 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Program, buffers
 from adjointlab.core.space import LocalType, Space
-from adjointlab.primitives.segmented_collectives import InSegment
+from adjointlab.primitives.segmented_collectives import SegmentedCollectives
 from adjointlab.primitives.segments import (
     all_gather_steps,
     axis_of_cut,
     discard_steps,
-    gain,
-    kind_of,
+    gain_of,
+    local_type,
+    narrow_and_wide,
     segment_of,
     segments,
-    tensors,
     wide_layout,
 )
 from adjointlab.primitives.validation import check_layout
+from adjointlab.typing import Array, Communicator
 
 __all__ = ["AllGather"]
 
@@ -56,7 +57,7 @@ class AllGather(LinearOperator):
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         layout: Layout,
         dim: int,
         *,
@@ -66,30 +67,34 @@ class AllGather(LinearOperator):
     ) -> None:
         check_layout("layout", layout, comm.Get_size())
         axis = axis_of_cut(layout, dim)
-        kind = kind_of("copies", copies, ("varying", "replicated", "invariant"))
-        x, y = tensors(layout, wide_layout(layout, dim), axis, dtype, types, kind, ("x", "y"))
+        wide_type = local_type("copies", copies, ("varying", "replicated", "invariant"))
+        x, y = narrow_and_wide(layout, wide_layout(layout, dim), axis, dtype, types, wide_type, ("x", "y"))
         self.comm, self.dim = comm, dim
         self.domain, self.codomain = Space(x), Space(y)
-        self.is_invariant = kind is LocalType.INVARIANT
-        self.gain = self.fan_in = gain(
+        self.is_invariant = wide_type is LocalType.INVARIANT
+        self.gain = self.fan_in = gain_of(
             x, y, axis, adjoint=1 if self.is_invariant else layout.partition.shape[axis]
         )
-        self._segment = InSegment(comm, segment_of(layout, dim, comm.Get_rank()), x, y)
+        self._segment = SegmentedCollectives(comm, segment_of(layout, dim, comm.Get_rank()), x, y)
 
     def specification(self) -> Program | tuple[Program, Program]:
         """G for each segment; with invariant copies, also the adjoint, in which each worker keeps its part."""
         x = {buffer.rank: buffer for buffer in buffers(self.domain)}
         y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
-        every = tuple(segments(self.domain.tensors[0].layout, self.dim))
-        forward = Program(x.values(), (s for segment in every for s in all_gather_steps(segment, x, y)))
+        all_segments = tuple(segments(self.domain.tensors[0].layout, self.dim))
+        forward = Program(
+            x.values(), (s for segment in all_segments for s in all_gather_steps(segment, x, y))
+        )
         if not self.is_invariant:
             return forward
-        return forward, Program(y.values(), (s for segment in every for s in discard_steps(segment, x, y)))
+        return forward, Program(
+            y.values(), (s for segment in all_segments for s in discard_steps(segment, x, y))
+        )
 
-    def forward(self, x: Any, out: Any = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Any:
         """The local tensor of y = G x, in `out` if given."""
         return self._segment.gather(x, out)
 
-    def adjoint(self, y: Any, out: Any = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Any:
         """The local tensor of G* y, in `out` if given."""
-        return self._segment.keep(y, out) if self.is_invariant else self._segment.sum_and_scatter(y, out)
+        return self._segment.keep_part(y, out) if self.is_invariant else self._segment.sum_and_scatter(y, out)

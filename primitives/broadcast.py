@@ -19,6 +19,7 @@ from adjointlab.core.space import Space
 from adjointlab.primitives.broadcast_rules import broadcast_pattern, copied_layout
 from adjointlab.primitives.collectives import OneToMany
 from adjointlab.primitives.validation import check_layout, check_ranks
+from adjointlab.typing import Array, Communicator
 
 __all__ = ["Broadcast", "broadcast_steps"]
 
@@ -55,7 +56,7 @@ class Broadcast(LinearOperator):
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         layout: Layout,
         partition: Partition,
         *,
@@ -92,10 +93,10 @@ class Broadcast(LinearOperator):
             ),
         )
 
-    def forward(self, x: Any, out: Any = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Any:
         """The local tensor of y = B x, in `out` if given."""
         return self._workers.copy_to_many(x, out)
 
-    def adjoint(self, y: Any, out: Any = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Any:
         """The local tensor of B* y, in `out` if given."""
         return self._workers.sum_to_one(y, out)

@@ -27,8 +27,8 @@ from adjointlab.primitives.assignment import Assignment, assignment, layout_of, 
 from adjointlab.primitives.collectives import result_array
 from adjointlab.primitives.redistribution_plan import Step, cheapest
 from adjointlab.primitives.repartition import Repartition
-from adjointlab.primitives.segmented_collectives import InSegment
-from adjointlab.primitives.segments import Segment, kind_of
+from adjointlab.primitives.segmented_collectives import SegmentedCollectives
+from adjointlab.primitives.segments import Segment, local_type
 from adjointlab.primitives.validation import check_ranks
 
 __all__ = ["Redistribute"]
@@ -85,7 +85,7 @@ class Redistribute(LinearOperator):
         self.comm, self.grid, self.shape = comm, grid, integers("shape", shape)
         self.source = assignment("source", grid, len(self.shape), source, partial)
         self.target = assignment("target", grid, len(self.shape), target)
-        self.copies = kind_of("copies", copies, ("replicated", "invariant"))
+        self.copies = local_type("copies", copies, ("replicated", "invariant"))
         self.domain = Space(self._tensor(self.source, dtype, "x"))
         self.codomain = Space(self._tensor(self.target, dtype, "y"))
         copied = self.target.redundant(grid.shape) if self.copies is LocalType.REPLICATED else ()
@@ -137,13 +137,15 @@ class Redistribute(LinearOperator):
         is_invariant = self.copies is LocalType.INVARIANT
         match step.kind:
             case "all-gather":
-                segment = InSegment(self.comm, self._segment(step, source, target), source, target)
-                return _Stage(segment.gather, segment.keep if is_invariant else segment.sum_and_scatter)
+                segment = SegmentedCollectives(self.comm, self._segment(step, source, target), source, target)
+                return _Stage(segment.gather, segment.keep_part if is_invariant else segment.sum_and_scatter)
             case "discard":
-                segment = InSegment(self.comm, self._segment(step, target, source), target, source)
-                return _Stage(segment.keep, segment.gather if is_invariant else segment.place)
+                segment = SegmentedCollectives(self.comm, self._segment(step, target, source), target, source)
+                return _Stage(
+                    segment.keep_part, segment.gather if is_invariant else segment.surround_with_zeros
+                )
             case "reduce-scatter":
-                segment = InSegment(self.comm, self._segment(step, target, source), target, source)
+                segment = SegmentedCollectives(self.comm, self._segment(step, target, source), target, source)
                 return _Stage(segment.sum_and_scatter, segment.gather)
             case "all-reduce":
                 redundant = step.source.redundant(self.grid.shape)

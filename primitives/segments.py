@@ -1,8 +1,15 @@
 """Segments: the workers along one dimension of a partition, and the part that each has of a tensor's dimension.
 
 A segmented collective is performed in each segment at once, with the data that are local to it [Dryden19, section 2.3.3].
-Here are, as pure data, the layouts of a tensor that is *narrow*, cut along the segments, and *wide*, whole in each of
-their workers; and, as generators, what is done in one segment.
+A tensor is *narrow* in a dimension that is cut along the segments, and *wide* where every worker holds it whole::
+
+    grid 2 x 3, segments along dimension 1        narrow: worker r has part r      wide: each worker has all
+      0  1  2   one segment                          [ 0 | 1 | 2 ]                    [   0, 1 and 2  ]
+      3  4  5   another                              [ 3 | 4 | 5 ]                    [   3, 4 and 5  ]
+
+    all-gather: narrow → wide     discard: wide → narrow, the own part     reduce-scatter: wide → narrow, the part of the sum
+
+Here are, as pure data, the narrow and wide layouts and, as generators, what is done in one segment.
 """
 
 from __future__ import annotations
@@ -11,6 +18,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
+from typing import TypeAlias
 
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import integers
@@ -23,25 +32,25 @@ __all__ = [
     "all_gather_steps",
     "axis_of_cut",
     "discard_steps",
-    "gain",
-    "kind_of",
+    "gain_of",
+    "local_type",
+    "narrow_and_wide",
     "narrow_layout",
     "reduce_scatter_steps",
     "segment_of",
     "segments",
-    "tensors",
     "wide_layout",
 ]
 
-Buffers = Mapping[int, Buffer]
+Buffers: TypeAlias = Mapping[int, Buffer]
 """The buffers of one tensor, by their ranks."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Workers in their order, and the interval of dimension `dim` of the wide local tensor that each has narrow.
+    """Workers in the order of the partition, and the part of tensor dimension `dim` that each has when it is narrow.
 
-    The intervals follow one another, and all of them are the whole dimension.
+    The parts are intervals of the wide local tensor; they follow one another and make up the whole dimension.
     """
 
     dim: int
@@ -49,7 +58,7 @@ class Segment:
     parts: tuple[Window, ...]
 
     def part(self, rank: int) -> Window:
-        """The interval of one of the workers."""
+        """The part of one of the workers."""
         return self.parts[self.ranks.index(rank)]
 
 
@@ -76,18 +85,16 @@ def segments(narrow: Layout, dim: int) -> Iterator[Segment]:
 def all_gather_steps(segment: Segment, narrow: Buffers, wide: Buffers) -> Iterator[Generator]:
     """Each worker's narrow buffer is added to its part of every worker's new wide buffer."""
     yield from (Allocate(wide[rank]) for rank in segment.ranks)
-    for rank in segment.ranks:
-        for other in segment.ranks:
-            yield Add(narrow[rank].whole, _part(segment, wide[other], rank))
+    for rank, other in product(segment.ranks, repeat=2):
+        yield Add(narrow[rank].whole, _part(segment, wide[other], rank))
     yield from (Deallocate(narrow[rank]) for rank in segment.ranks)
 
 
 def reduce_scatter_steps(segment: Segment, narrow: Buffers, wide: Buffers) -> Iterator[Generator]:
     """Each worker's part of every worker's wide buffer is added to its new narrow buffer."""
     yield from (Allocate(narrow[rank]) for rank in segment.ranks)
-    for rank in segment.ranks:
-        for other in segment.ranks:
-            yield Add(_part(segment, wide[other], rank), narrow[rank].whole)
+    for rank, other in product(segment.ranks, repeat=2):
+        yield Add(_part(segment, wide[other], rank), narrow[rank].whole)
     yield from (Deallocate(wide[rank]) for rank in segment.ranks)
 
 
@@ -162,6 +169,7 @@ def _narrow_layout(layout: Layout, dim: int, along: int, cut: tuple[int, ...] | 
             f"{layout}; a dimension is cut where copies lie (say so with the layout's `axes`, None for a dimension that "
             "is not cut)"
         )
+    # A dimension that lies along `along` in copies is held there once, as one that is not cut.
     axes = [None if axis == along else axis for axis in layout.axes]
     axes[dim] = along
     cuts: list[Sequence[int] | None] = [None] * layout.order
@@ -172,47 +180,47 @@ def _narrow_layout(layout: Layout, dim: int, along: int, cut: tuple[int, ...] | 
     return Layout(layout.shape, partition, windows, axes)
 
 
-def tensors(
+def narrow_and_wide(
     narrow: Layout,
     wide: Layout,
     along: int,
     dtype: str,
     types: Sequence[LocalType | str],
-    kind: LocalType,
+    wide_type: LocalType,
     names: tuple[str, str],
 ) -> tuple[Tensor, Tensor]:
-    """The narrow and the wide tensor of the names, of local types `types`; the copies along `along` are of type `kind`.
+    """The narrow and the wide tensor, called `names`: of local types `types`, but of the type `wide_type` along `along` where wide.
 
     Raises `ValueError` for types that do not fit, and for another than varying along the cut.
     """
-    cut = Tensor(narrow, dtype, tuple(LocalType(entry) for entry in types), names[0])
-    if cut.types[along] is not LocalType.VARYING:
+    cut_tensor = Tensor(narrow, dtype, tuple(LocalType(entry) for entry in types), names[0])
+    if cut_tensor.types[along] is not LocalType.VARYING:
         raise ValueError(
             f"types: along dimension {along} of the partition the tensor is cut, so that its local type there is varying, "
-            f"not {cut.types[along].value}"
+            f"not {cut_tensor.types[along].value}"
         )
-    changed = (*cut.types[:along], kind, *cut.types[along + 1 :])
-    return cut, replace(cut, layout=wide, types=changed, name=names[1])
+    wide_types = (*cut_tensor.types[:along], wide_type, *cut_tensor.types[along + 1 :])
+    return cut_tensor, replace(cut_tensor, layout=wide, types=wide_types, name=names[1])
 
 
-def gain(x: Tensor, y: Tensor, along: int, forward: int = 1, adjoint: int = 1) -> int:
-    """The gain of a map from x to y of which each direction sums so many values along `along`.
+def gain_of(x: Tensor, y: Tensor, along: int, forward: int = 1, adjoint: int = 1) -> int:
+    """The gain of a map from x to y that sums `forward` and `adjoint` values along `along` in the two directions.
 
-    Along the other dimensions each worker does the same for itself, and summands stay summands. They count, since a
-    partial tensor is compared after summation.
+    Along the other dimensions of the partition workers do the same independently, and summands stay summands. These count
+    too, since a partial tensor is compared after summation.
     """
 
     def summands(tensor: Tensor) -> int:
         sides = zip(tensor.layout.partition.shape, tensor.types, strict=True)
         return math.prod(
-            side for axis, (side, kind) in enumerate(sides) if axis != along and kind is LocalType.PARTIAL
+            side for axis, (side, entry) in enumerate(sides) if axis != along and entry is LocalType.PARTIAL
         )
 
     return max(forward * summands(y), adjoint * summands(x.dual))
 
 
-def kind_of(name: str, value: LocalType | str, legal: Sequence[str]) -> LocalType:
-    """The local type that the argument `name` gives; `ValueError` for one that is not among the legal ones."""
+def local_type(name: str, value: LocalType | str, legal: Sequence[str]) -> LocalType:
+    """The local type `value` of the argument `name`; `ValueError` for one that is not among the legal ones."""
     if (value.value if isinstance(value, LocalType) else value) not in legal:
         raise ValueError(f"{name}: {value!r} is not one of {', '.join(legal)}")
     return LocalType(value)
