@@ -15,18 +15,8 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Program, buffers
 from adjointlab.core.space import LocalType, Space
+from adjointlab.primitives import segments
 from adjointlab.primitives.segmented_collectives import SegmentedCollectives
-from adjointlab.primitives.segments import (
-    all_gather_steps,
-    axis_of_cut,
-    discard_steps,
-    gain_of,
-    local_type,
-    narrow_and_wide,
-    segment_of,
-    segments,
-    wide_layout,
-)
 from adjointlab.primitives.validation import check_layout
 from adjointlab.typing import Array, Communicator
 
@@ -66,29 +56,31 @@ class AllGather(LinearOperator):
         copies: Literal["varying", "replicated", "invariant"] = "varying",
     ) -> None:
         check_layout("layout", layout, comm.Get_size())
-        axis = axis_of_cut(layout, dim)
-        wide_type = local_type("copies", copies, ("varying", "replicated", "invariant"))
-        x, y = narrow_and_wide(layout, wide_layout(layout, dim), axis, dtype, types, wide_type, ("x", "y"))
+        axis = segments.axis_of_cut(layout, dim)
+        wide_type = segments.local_type("copies", copies, ("varying", "replicated", "invariant"))
+        x, y = segments.narrow_and_wide(
+            layout, segments.wide_layout(layout, dim), axis, dtype, types, wide_type, ("x", "y")
+        )
         self.comm, self.dim = comm, dim
         self.domain, self.codomain = Space(x), Space(y)
         self.is_invariant = wide_type is LocalType.INVARIANT
-        self.gain = self.fan_in = gain_of(
+        self.gain = self.fan_in = segments.gain_of(
             x, y, axis, adjoint=1 if self.is_invariant else layout.partition.shape[axis]
         )
-        self._segment = SegmentedCollectives(comm, segment_of(layout, dim, comm.Get_rank()), x, y)
+        self._segment = SegmentedCollectives(comm, segments.segment_of(layout, dim, comm.Get_rank()), x, y)
 
     def specification(self) -> Program | tuple[Program, Program]:
         """G for each segment; with invariant copies, also the adjoint, in which each worker keeps its part."""
         x = {buffer.rank: buffer for buffer in buffers(self.domain)}
         y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
-        all_segments = tuple(segments(self.domain.tensors[0].layout, self.dim))
+        all_segments = tuple(segments.segments(self.domain.tensors[0].layout, self.dim))
         forward = Program(
-            x.values(), (s for segment in all_segments for s in all_gather_steps(segment, x, y))
+            x.values(), (s for segment in all_segments for s in segments.all_gather_steps(segment, x, y))
         )
         if not self.is_invariant:
             return forward
         return forward, Program(
-            y.values(), (s for segment in all_segments for s in discard_steps(segment, x, y))
+            y.values(), (s for segment in all_segments for s in segments.discard_steps(segment, x, y))
         )
 
     def forward(self, x: Array, out: Array | None = None) -> Any:

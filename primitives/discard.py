@@ -15,17 +15,8 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Program, buffers
 from adjointlab.core.space import LocalType, Space
+from adjointlab.primitives import segments
 from adjointlab.primitives.segmented_collectives import SegmentedCollectives
-from adjointlab.primitives.segments import (
-    all_gather_steps,
-    discard_steps,
-    gain_of,
-    local_type,
-    narrow_and_wide,
-    narrow_layout,
-    segment_of,
-    segments,
-)
 from adjointlab.primitives.validation import check_layout
 from adjointlab.typing import Array, Communicator
 
@@ -68,25 +59,27 @@ class Discard(LinearOperator):
         copies: Literal["varying", "replicated", "invariant"] = "varying",
     ) -> None:
         check_layout("layout", layout, comm.Get_size())
-        narrow = narrow_layout(layout, dim, along, cut)
-        wide_type = local_type("copies", copies, ("varying", "replicated", "invariant"))
-        y, x = narrow_and_wide(narrow, layout, along, dtype, types, wide_type, ("y", "x"))
+        narrow = segments.narrow_layout(layout, dim, along, cut)
+        wide_type = segments.local_type("copies", copies, ("varying", "replicated", "invariant"))
+        y, x = segments.narrow_and_wide(narrow, layout, along, dtype, types, wide_type, ("y", "x"))
         self.comm, self.dim = comm, dim
         self.domain, self.codomain = Space(x), Space(y)
         self.is_invariant = wide_type is LocalType.INVARIANT
-        self.gain = self.fan_in = gain_of(x, y, along)
-        self._segment = SegmentedCollectives(comm, segment_of(narrow, dim, comm.Get_rank()), y, x)
+        self.gain = self.fan_in = segments.gain_of(x, y, along)
+        self._segment = SegmentedCollectives(comm, segments.segment_of(narrow, dim, comm.Get_rank()), y, x)
 
     def specification(self) -> Program | tuple[Program, Program]:
         """Δ for each segment; of invariant copies, also the adjoint, in which every worker gets all parts."""
         x = {buffer.rank: buffer for buffer in buffers(self.domain)}
         y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
-        all_segments = tuple(segments(self.codomain.tensors[0].layout, self.dim))
-        forward = Program(x.values(), (s for segment in all_segments for s in discard_steps(segment, y, x)))
+        all_segments = tuple(segments.segments(self.codomain.tensors[0].layout, self.dim))
+        forward = Program(
+            x.values(), (s for segment in all_segments for s in segments.discard_steps(segment, y, x))
+        )
         if not self.is_invariant:
             return forward
         return forward, Program(
-            y.values(), (s for segment in all_segments for s in all_gather_steps(segment, y, x))
+            y.values(), (s for segment in all_segments for s in segments.all_gather_steps(segment, y, x))
         )
 
     def forward(self, x: Array, out: Array | None = None) -> Any:

@@ -15,16 +15,8 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Program, buffers
 from adjointlab.core.space import LocalType, Space
+from adjointlab.primitives import segments
 from adjointlab.primitives.segmented_collectives import SegmentedCollectives
-from adjointlab.primitives.segments import (
-    gain_of,
-    local_type,
-    narrow_and_wide,
-    narrow_layout,
-    reduce_scatter_steps,
-    segment_of,
-    segments,
-)
 from adjointlab.primitives.validation import check_layout
 from adjointlab.typing import Array, Communicator
 
@@ -64,21 +56,21 @@ class ReduceScatter(LinearOperator):
         summands: Literal["varying", "partial"] = "varying",
     ) -> None:
         check_layout("layout", layout, comm.Get_size())
-        narrow = narrow_layout(layout, dim, along, cut)
-        wide_type = local_type("summands", summands, ("varying", "partial"))
-        y, x = narrow_and_wide(narrow, layout, along, dtype, types, wide_type, ("y", "x"))
+        narrow = segments.narrow_layout(layout, dim, along, cut)
+        wide_type = segments.local_type("summands", summands, ("varying", "partial"))
+        y, x = segments.narrow_and_wide(narrow, layout, along, dtype, types, wide_type, ("y", "x"))
         self.comm, self.dim = comm, dim
         self.domain, self.codomain = Space(x), Space(y)
-        self.gain = self.fan_in = gain_of(x, y, along, forward=layout.partition.shape[along])
-        self._segment = SegmentedCollectives(comm, segment_of(narrow, dim, comm.Get_rank()), y, x)
+        self.gain = self.fan_in = segments.gain_of(x, y, along, forward=layout.partition.shape[along])
+        self._segment = SegmentedCollectives(comm, segments.segment_of(narrow, dim, comm.Get_rank()), y, x)
 
     def specification(self) -> Program:
         """S for each segment."""
         x = {buffer.rank: buffer for buffer in buffers(self.domain)}
         y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
-        all_segments = segments(self.codomain.tensors[0].layout, self.dim)
+        all_segments = segments.segments(self.codomain.tensors[0].layout, self.dim)
         return Program(
-            x.values(), (s for segment in all_segments for s in reduce_scatter_steps(segment, y, x))
+            x.values(), (s for segment in all_segments for s in segments.reduce_scatter_steps(segment, y, x))
         )
 
     def forward(self, x: Array, out: Array | None = None) -> Any:

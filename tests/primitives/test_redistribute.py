@@ -209,7 +209,7 @@ def _costs(
             len({frozenset(theirs) for theirs in held if theirs & mine}) - bool(had & mine)
             for mine, had in zip(needed, held, strict=True)
         )
-        yield _cost(missing, senders)._replace(direct=1)
+        yield _cost(missing, senders)._replace(all_to_alls=1)
 
 
 def _cost(elements: int, messages: int) -> Cost:
