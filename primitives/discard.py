@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
-from adjointlab.core.program import Program, buffers
+from adjointlab.core.program import Program
 from adjointlab.core.space import LocalType, Space
 from adjointlab.primitives import segments
 from adjointlab.primitives.segmented_collectives import SegmentedCollectives
@@ -70,17 +70,9 @@ class Discard(LinearOperator):
 
     def specification(self) -> Program | tuple[Program, Program]:
         """Δ for each segment; of invariant copies, also the adjoint, in which every worker gets all parts."""
-        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
-        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
-        all_segments = tuple(segments.segments(self.codomain.tensors[0].layout, self.dim))
-        forward = Program(
-            x.values(), (s for segment in all_segments for s in segments.discard_steps(segment, y, x))
-        )
-        if not self.is_invariant:
-            return forward
-        return forward, Program(
-            y.values(), (s for segment in all_segments for s in segments.all_gather_steps(segment, y, x))
-        )
+        (x,), (y,) = self.domain.tensors, self.codomain.tensors
+        forward = segments.discard_program(y, x, self.dim)
+        return (forward, segments.all_gather_program(y, x, self.dim)) if self.is_invariant else forward
 
     def forward(self, x: Array, out: Array | None = None) -> Any:
         """The local tensor of y = Δ x, in `out` if given."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
-from adjointlab.core.program import Program, buffers
+from adjointlab.core.program import Program
 from adjointlab.core.space import LocalType, Space
 from adjointlab.primitives import segments
 from adjointlab.primitives.segmented_collectives import SegmentedCollectives
@@ -66,12 +66,8 @@ class ReduceScatter(LinearOperator):
 
     def specification(self) -> Program:
         """S for each segment."""
-        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
-        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
-        all_segments = segments.segments(self.codomain.tensors[0].layout, self.dim)
-        return Program(
-            x.values(), (s for segment in all_segments for s in segments.reduce_scatter_steps(segment, y, x))
-        )
+        (x,), (y,) = self.domain.tensors, self.codomain.tensors
+        return segments.reduce_scatter_program(y, x, self.dim)
 
     def forward(self, x: Array, out: Array | None = None) -> Any:
         """The local tensor of y = S x, in `out` if given."""

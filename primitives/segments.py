@@ -15,35 +15,30 @@ Here are, as pure data, the narrow and wide layouts and, as generators, what is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import TypeAlias
 
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import integers
-from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Region
-from adjointlab.core.space import LocalType, Tensor
+from adjointlab.core.program import Add, Allocate, Deallocate, Generator, Program, buffers
+from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.primitives.validation import arguments_renamed, as_integer
 
 __all__ = [
     "Segment",
-    "all_gather_steps",
+    "all_gather_program",
     "axis_of_cut",
-    "discard_steps",
+    "discard_program",
     "gain_of",
     "local_type",
     "narrow_and_wide",
     "narrow_layout",
-    "reduce_scatter_steps",
+    "reduce_scatter_program",
     "segment_of",
-    "segments",
     "wide_layout",
 ]
-
-Buffers: TypeAlias = Mapping[int, Buffer]
-"""The buffers of one tensor, by their ranks."""
 
 
 @dataclass(frozen=True)
@@ -71,44 +66,42 @@ def segment_of(narrow: Layout, dim: int, rank: int) -> Segment | None:
     return Segment(dim, narrow.partition.subpartition([axis], rank).ranks, narrow.windows[dim])
 
 
-def segments(narrow: Layout, dim: int) -> Iterator[Segment]:
-    """All segments along which dimension `dim` is cut."""
-    axis = narrow.axes[dim]
+# Programs: the same steps in each segment
+
+
+def all_gather_program(narrow: Tensor, wide: Tensor, dim: int) -> Program:
+    """Add each worker's narrow buffer to its part of every worker's new wide buffer."""
+    return _program(narrow, wide, dim, widens=True, own_part_only=False)
+
+
+def reduce_scatter_program(narrow: Tensor, wide: Tensor, dim: int) -> Program:
+    """Add each worker's part of every worker's wide buffer to its new narrow buffer."""
+    return _program(narrow, wide, dim, widens=False, own_part_only=False)
+
+
+def discard_program(narrow: Tensor, wide: Tensor, dim: int) -> Program:
+    """Add each worker's part of its own wide buffer to its new narrow buffer."""
+    return _program(narrow, wide, dim, widens=False, own_part_only=True)
+
+
+def _program(narrow: Tensor, wide: Tensor, dim: int, widens: bool, own_part_only: bool) -> Program:
+    narrow_of_rank, wide_of_rank = (
+        {buffer.rank: buffer for buffer in buffers(Space(tensor))} for tensor in (narrow, wide)
+    )
+    source, target = (narrow_of_rank, wide_of_rank) if widens else (wide_of_rank, narrow_of_rank)
+    steps: list[Generator] = []
+    axis = narrow.layout.axes[dim]
     assert axis is not None
-    for group in narrow.partition.subpartitions([axis]):
-        yield Segment(dim, group.ranks, narrow.windows[dim])
-
-
-# What is done in one segment
-
-
-def all_gather_steps(segment: Segment, narrow: Buffers, wide: Buffers) -> Iterator[Generator]:
-    """Each worker's narrow buffer is added to its part of every worker's new wide buffer."""
-    yield from (Allocate(wide[rank]) for rank in segment.ranks)
-    for rank, other in product(segment.ranks, repeat=2):
-        yield Add(narrow[rank].whole, _part(segment, wide[other], rank))
-    yield from (Deallocate(narrow[rank]) for rank in segment.ranks)
-
-
-def reduce_scatter_steps(segment: Segment, narrow: Buffers, wide: Buffers) -> Iterator[Generator]:
-    """Each worker's part of every worker's wide buffer is added to its new narrow buffer."""
-    yield from (Allocate(narrow[rank]) for rank in segment.ranks)
-    for rank, other in product(segment.ranks, repeat=2):
-        yield Add(_part(segment, wide[other], rank), narrow[rank].whole)
-    yield from (Deallocate(wide[rank]) for rank in segment.ranks)
-
-
-def discard_steps(segment: Segment, narrow: Buffers, wide: Buffers) -> Iterator[Generator]:
-    """Each worker's part of its own wide buffer is added to its new narrow buffer."""
-    for rank in segment.ranks:
-        yield Allocate(narrow[rank])
-        yield Add(_part(segment, wide[rank], rank), narrow[rank].whole)
-        yield Deallocate(wide[rank])
-
-
-def _part(segment: Segment, wide: Buffer, rank: int) -> Region:
-    """The part of a wide buffer that `rank` has narrow."""
-    return wide[(slice(None),) * segment.dim + (slice(*segment.part(rank)),)]
+    for workers in narrow.layout.partition.subpartitions([axis]):
+        segment = Segment(dim, workers.ranks, narrow.layout.windows[dim])
+        steps += [Allocate(target[rank]) for rank in segment.ranks]
+        for rank, other in product(segment.ranks, repeat=2):
+            if rank == other or not own_part_only:
+                part = wide_of_rank[other][(slice(None),) * dim + (slice(*segment.part(rank)),)]
+                whole = narrow_of_rank[rank].whole
+                steps.append(Add(whole, part) if widens else Add(part, whole))
+        steps += [Deallocate(source[rank]) for rank in segment.ranks]
+    return Program(source.values(), steps)
 
 
 # Layouts and tensors
