@@ -25,7 +25,7 @@ from adjointlab.core.layout import Layout, balanced_cut
 from adjointlab.core.partition import Partition, integers
 from adjointlab.core.space import LocalType
 
-__all__ = ["Assignment", "assignment", "layout_of", "local_types", "nested_cut", "subscript"]
+__all__ = ["Assignment", "checked_assignment", "layout_of", "local_types", "nested_cut", "subscript"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Assignment:
     """For each dimension of a tensor the grid dimensions that it is distributed over, () for a whole one.
 
     `summed` are the redundant grid dimensions along which summands lie; along the other redundant ones lie copies. Make it
-    with :func:`assignment`, which checks.
+    with :func:`checked_assignment`, which checks.
     """
 
     dims: tuple[tuple[int, ...], ...]
@@ -58,7 +58,7 @@ def subscript(axes: Sequence[int]) -> str:
     return f"_{axes[0]}" if len(axes) == 1 else f"_{{{','.join(map(str, axes))}}}"
 
 
-def assignment(
+def checked_assignment(
     name: str, grid: Partition, order: int, dims: Sequence[Sequence[int]], summed: Sequence[int] = ()
 ) -> Assignment:
     """Check and make the assignment of a tensor of `order` dimensions; `name` is what the caller calls `dims`.
@@ -68,18 +68,18 @@ def assignment(
     Errors about `summed` call it ``partial``.
     """
     try:
-        given = tuple(integers(name, axes) for axes in tuple(dims))
+        entries = tuple(integers(name, axes) for axes in tuple(dims))
     except TypeError:
         raise TypeError(
             f"{name}: {dims!r} is not a list of grid dimensions for each dimension of the tensor"
         ) from None
     along = tuple(sorted(integers("partial", summed)))
-    if len(given) != order:
+    if len(entries) != order:
         raise ValueError(
             f"{name}: a tensor of order {order} needs {order} entries, the grid dimensions that each of its dimensions is "
-            f"distributed over, not {given}"
+            f"distributed over, not {entries}"
         )
-    for argument, axes in ((name, [axis for entry in given for axis in entry]), ("partial", [*along])):
+    for argument, axes in ((name, [axis for entry in entries for axis in entry]), ("partial", [*along])):
         if beyond := [axis for axis in axes if not 0 <= axis < grid.order]:
             raise ValueError(
                 f"{argument}: {beyond[0]} is no dimension of the grid {grid}, which has {grid.order} dimensions"
@@ -87,9 +87,9 @@ def assignment(
         if repeated := [axis for axis in axes if axes.count(axis) > 1]:
             raise ValueError(
                 f"{argument}: dimension {repeated[0]} of the grid stands more than once in "
-                f"{given if argument == name else along}; then some elements would lie on no worker, or be summed twice"
+                f"{entries if argument == name else along}; then some elements would lie on no worker, or be summed twice"
             )
-    result = Assignment(given, along)
+    result = Assignment(entries, along)
     if both := [axis for axis in along if axis in result.used]:
         raise ValueError(
             f"partial: the tensor is distributed over dimension {both[0]} of the grid, {result.text('x')}; summands lie "
@@ -113,16 +113,16 @@ def nested_cut(length: int, sides: Sequence[int]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=256)
-def layout_of(grid: Partition, shape: tuple[int, ...], given: Assignment) -> Layout:
+def layout_of(grid: Partition, shape: tuple[int, ...], assigned: Assignment) -> Layout:
     """The layout of an assignment over a partition of the same workers as the grid.
 
     The partition has one dimension for each distributed dimension of the tensor, into which its grid dimensions are merged,
     then the redundant grid dimensions. On a grid of 2 x 3, x[*, ◦_1] lies over 3 x 2, and x[◦_{0,1}] over 6.
     """
-    redundant = given.redundant(grid.shape)
-    distributed = [axes for axes in given.dims if axes]
+    redundant = assigned.redundant(grid.shape)
+    distributed = [axes for axes in assigned.dims if axes]
     sides = [math.prod(grid.shape[axis] for axis in axes) for axes in distributed]
-    ranks = np.array(grid.ranks).reshape(grid.shape).transpose(*given.used, *redundant).ravel()
+    ranks = np.array(grid.ranks).reshape(grid.shape).transpose(*assigned.used, *redundant).ravel()
     partition = Partition([*sides, *(grid.shape[axis] for axis in redundant)], ranks.tolist())
     merged_dim = {axes: dim for dim, axes in enumerate(distributed)}
     return Layout.cut(
@@ -130,15 +130,15 @@ def layout_of(grid: Partition, shape: tuple[int, ...], given: Assignment) -> Lay
         partition,
         [
             nested_cut(side, [grid.shape[axis] for axis in axes])
-            for side, axes in zip(shape, given.dims, strict=True)
+            for side, axes in zip(shape, assigned.dims, strict=True)
         ],
-        [merged_dim[axes] if axes else None for axes in given.dims],
+        [merged_dim[axes] if axes else None for axes in assigned.dims],
     )
 
 
-def local_types(grid: Partition, given: Assignment, copies: LocalType) -> tuple[LocalType, ...]:
+def local_types(grid: Partition, assigned: Assignment, copies: LocalType) -> tuple[LocalType, ...]:
     """The local types of :func:`layout_of`: partial along `summed`, `copies` along the other redundant dimensions."""
-    distributed = (LocalType.VARYING,) * sum(bool(axes) for axes in given.dims)
+    distributed = (LocalType.VARYING,) * sum(bool(axes) for axes in assigned.dims)
     return distributed + tuple(
-        LocalType.PARTIAL if axis in given.summed else copies for axis in given.redundant(grid.shape)
+        LocalType.PARTIAL if axis in assigned.summed else copies for axis in assigned.redundant(grid.shape)
     )

@@ -110,19 +110,17 @@ def assemble(shape: Sequence[int], boxes: Sequence[Box], disjoint_or_equal: bool
     return Assembly(rest, tuple(copied.values()), tuple(added))
 
 
+# A slab spans `hull` in the dimensions before its own and `whole` in those after it:
+#
+#     whole +-------------------+
+#           | 0                 |   slabs of dimension 0 (rows)
+#           +----+--------+-----+
+#           | 1  |  hull  | 1   |   slabs of dimension 1 (columns)
+#           +----+--------+-----+
+#           | 0                 |
+#           +-------------------+
 def _around(whole: Box, hull: Box) -> Iterator[Box]:
-    r"""Disjoint boxes that make up `whole` without `hull`: two slabs for each dimension.
-
-    A slab spans `hull` in the dimensions before its own and `whole` in those after it::
-
-        whole +-------------------+
-              | 0                 |   slabs of dimension 0 (rows)
-              +----+--------+-----+
-              | 1  |  hull  | 1   |   slabs of dimension 1 (columns)
-              +----+--------+-----+
-              | 0                 |
-              +-------------------+
-    """
+    """Disjoint boxes that make up `whole` without `hull`: two slabs for each dimension."""
     for dim, ((first, last), (start, stop)) in enumerate(zip(whole, hull, strict=True)):
         for slab in ((first, start), (stop, last)):
             if slab[0] < slab[1]:

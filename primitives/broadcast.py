@@ -73,7 +73,7 @@ class Broadcast(LinearOperator):
         self.comm, self.pattern = comm, pattern
         self.domain = Space(layout, dtype=dtype, name="x")
         self.codomain = Space(copied_layout(layout, pattern), dtype=dtype, name="y")
-        self.gain = self.fan_in = pattern.largest
+        self.gain = self.fan_in = pattern.largest  # forward copies; the adjoint sums all copies
         self.is_identity = self.codomain.tensors[0].layout == layout
         self._workers = OneToMany(
             comm, pattern, self.domain.tensors[0], self.codomain.tensors[0], preserve_batch

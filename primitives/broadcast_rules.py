@@ -1,11 +1,5 @@
 """The partition broadcasting rules: which workers hold copies of which [Hewett21, sections 3.1 and 3.2.1].
 
-P_x = 3 x 1 broadcasts to P_y = 3 x 4: its dimension of side 1 is copied, and each worker of P_x is the one of a group::
-
-    P_x   0          P_y   0  1   2   3         groups   0 → 0, 1, 2, 3
-          1                4  5   6   7                  1 → 4, 5, 6, 7
-          2                8  9  10  11                  2 → 8, 9, 10, 11
-
 Pure data, the same on every rank. Broadcast reads a pattern from the one to the many, SumReduce from the many to the one.
 """
 
@@ -31,6 +25,11 @@ __all__ = [
 ]
 
 
+# P_x = 3 x 1 broadcasts to P_y = 3 x 4: its dimension of side 1 is copied, and each worker of P_x is the one of a group:
+#
+#     P_x   0          P_y   0  1   2   3         groups   0 → 0, 1, 2, 3
+#           1                4  5   6   7                  1 → 4, 5, 6, 7
+#           2                8  9  10  11                  2 → 8, 9, 10, 11
 @dataclass(frozen=True)
 class CopyGroup:
     """One worker of P_x and the workers of P_y that hold its copies: {a} and {k} of eq. 16."""

@@ -27,7 +27,7 @@ NumpyArray = NDArray[np.generic]
 
 @dataclass(frozen=True)
 class _GroupRole:
-    """What this rank does in one group: its communicator (`None` where no message is needed), and who holds what."""
+    """Role of this rank in one group: its communicator (`None` where no message is needed) and what it holds."""
 
     comm: Communicator | None
     root: int  # the one, as a rank of `comm`
@@ -78,6 +78,7 @@ class OneToMany:
             result = result_array(self.many, array, out, self.rank, batch)
         for role in self._roles:
             if role.comm is not None:
+                # The root sends from its argument, so the collective costs it no copy.
                 role.comm.Bcast(arrays.message(array if role.is_one else result), root=role.root)
             if role.is_one and role.is_among_many:
                 arrays.copy_into(result, array)  # after the collective, so that nobody waits for it
@@ -116,6 +117,7 @@ class OneToMany:
         """
         if not was_active:
             return arrays.copy(array)
+        # Three shapes without elements. The one for a batch tells the next operator that there is a batch.
         if batch:
             shape = (*tensor.layout.local_shape(self.rank), *batch)
         elif self.preserve_batch and len(array.shape) > 0:
@@ -149,6 +151,7 @@ def sum_into(result: Array, reduce: Callable[[NumpyArray], object]) -> None:
     The buffer is the array's own memory, except in half precision, in which MPI cannot sum: there it is float32, rounded
     once at the end.
     """
+    # Rounding after each addition would lose small summands: in float16 2048 + 1 is 2048.
     if arrays.dtype_of(result).itemsize == 2:
         total = np.empty(tuple(result.shape), np.float32)
         reduce(total)

@@ -88,6 +88,7 @@ class HaloExchange(LinearOperator):
         x = {buffer.rank: buffer for buffer in buffers(self.domain)}
         y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
         steps: list[Generator] = [Allocate(buffer) for buffer in y.values()]
+        # Every pair of workers: slow, and right by inspection, with no table that the implementation uses too.
         for owner, needer in product(x, y):
             steps += self._adds(x[owner], y[needer])
         return Program(x.values(), [*steps, *map(Deallocate, x.values())])
@@ -98,6 +99,7 @@ class HaloExchange(LinearOperator):
         bulk, partition = layout.window(x.rank), layout.partition
         assert bulk is not None
         assert window is not None
+        # Along grid dimensions that no tensor dimension lies along each copy has its own exchange.
         copied_dims = [grid_dim for grid_dim in range(partition.order) if grid_dim not in layout.axes]
         owner_index, needer_index = partition.index(x.rank), partition.index(y.rank)
         if any(owner_index[grid_dim] != needer_index[grid_dim] for grid_dim in copied_dims):

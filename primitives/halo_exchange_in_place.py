@@ -76,6 +76,7 @@ class HaloExchangeInPlace(LinearOperator):
         periodic_dims = integers("periodic", periodic)
         with arguments_renamed(bulk="layout", window="windows"):
             self.bulk, padded = layout, halo_geometry(layout, windows, periodic_dims).padded
+        # The exchange proper is that to the padded windows, all of whose halo is refreshed.
         self.geometry = halo_geometry(layout, padded, periodic_dims)
         self.comm = comm
         self.domain = self.codomain = Space(padded, dtype=dtype, name="x")
@@ -88,6 +89,7 @@ class HaloExchangeInPlace(LinearOperator):
     def specification(self) -> Program:
         """The padding is cleared, then come eqs. 23 and 22."""
         x = {buffer.rank: buffer for buffer in buffers(self.domain)}
+        # Padding has no owner that would overwrite it. Cleared once, it is sent on by no phase.
         steps = [Clear(region) for buffer in x.values() for region in self._padding(buffer)]
         phases = (step for dim in range(self.bulk.order) for step in self._phase(dim, x))
         return Program(x.values(), [*steps, *phases])
@@ -102,6 +104,7 @@ class HaloExchangeInPlace(LinearOperator):
         exchange: list[Generator] = []
         unpack: list[Generator] = []
         teardown: list[Generator] = []
+        # One pair of buffers for each interval. In the implementation boxes share messages; the paper's operators do not say.
         for number, (bulk, halo) in enumerate(self._transfers(dim, x)):
             send = Buffer(bulk.rank, f"send {dim}.{number}", bulk.shape, self.domain.tensors[0].dtype)
             receive = replace(send, rank=halo.rank, name=f"receive {dim}.{number}")
@@ -131,6 +134,7 @@ class HaloExchangeInPlace(LinearOperator):
             assert owner_window
             assert window
             period = shape[dim] if dim in self.geometry.periodic else None
+            # Owner and needer differ along `dim` alone, so their windows are the same in all other dimensions.
             done = [self._within_tensor(k, window[k]) for k in range(dim)]
             to_come = owner_bulk[dim + 1 :]
             for source, target in images(owner_bulk[dim], window[dim], period):
@@ -172,6 +176,7 @@ class HaloExchangeInPlace(LinearOperator):
             return arrays.copy(x)
         y = result_array(self.codomain.tensors[0], x, out, self._rank, batch)
         bulk = self._bulk(x)
+        # The faces are sent from x, while its bulk is copied to y.
         self._phases.forward(bulk, y, batch, meanwhile=lambda: arrays.copy_into(self._bulk(y), bulk))
         return y
 

@@ -1,4 +1,4 @@
-r"""The geometry of a halo exchange [Hewett21, section 3.2.5 and appendix B]: which input each worker needs.
+"""The geometry of a halo exchange [Hewett21, section 3.2.5 and appendix B]: the input that each worker needs.
 
 The load of a worker is the volume of its part of the *output*, so the output is cut into balanced parts, and what each
 worker needs of the input follows. A kernel of size k, stride s and dilation d over an input of length n with padding
@@ -10,31 +10,7 @@ and a worker with the outputs [o, o') needs the inputs
 
     [o s - p,  (o' - 1) s - p + d (k - 1) + 1)
 
-or none if o = o'. This is its *window*; what it owns of the input is its *bulk*. One dimension of the tensor, cut along
-three workers, with the window of worker 1::
-
-    padding p |<------------------- tensor, n -------------------->| padding q
-    . . . . . +----------------+-----------------+-----------------+ . . . . .
-              |  bulk of 0     |  bulk of 1      |  bulk of 2      |
-    . . . . . +----------------+-----------------+-----------------+ . . . . .
-                          [<-->|<----- own ----->|<--->]             the window of worker 1
-                       left halo               right halo
-
-Four things happen at either end of a window, each independent of the other end::
-
-    halo        bulk       |=========|         the window reaches beyond the bulk: the workers that own these
-                window  [--------------]       cells send them; the neighbour, or workers further on
-
-    trimmed     bulk       |=========|         the window stops short of the bulk (a stride leaves the last inputs
-                window     [-----]             unused): a halo of negative width; others may need these cells
-
-    padding     tensor     |=========...       the window reaches beyond the tensor: zeros, which no worker sends
-                window  [------...
-
-    periodic    tensor     |=========... ===|  the same window in a periodic dimension: it holds the cells at the
-                window  [------...       [-]   other end of the tensor, their *image* moved by the tensor's length
-
-A window may also lie entirely apart from its worker's bulk, be empty, or go around a periodic dimension several times.
+or none if o = o'. This is its *window*; what it owns of the input is its *bulk*.
 """
 
 from __future__ import annotations
@@ -59,17 +35,18 @@ Widths: TypeAlias = tuple[int, int]
 """Numbers of cells on the left and on the right."""
 
 
+# The transfers to worker 0 in a periodic dimension of length 8:
+#
+#     index        -2 -1 | 0  1  2  3 | 4  5  6  7 |     two workers, four cells each
+#     window of 0 [----------------------]               -2:5
+#     transfers   [-----][-----------][--]               from the owners 1, 0 and 1
+#     shift         -8         0       0                 sources: 6:8, 0:4 and 4:5
 class Transfer(NamedTuple):
-    r"""An interval of one worker's window that one worker owns: what the owner sends it, along one dimension.
+    """An interval of one worker's window that one worker owns: what the owner sends it, along one dimension.
 
     `needer` and `owner` are indices of workers along the dimension. `window` is where the needer has the interval, in the
     coordinates of the tensor extended beyond its ends; `shift`, a multiple of the tensor's length, is how far it was moved
-    there: 0 but for images in a periodic dimension. With length 8 and needer 0::
-
-        index        -2 -1 | 0  1  2  3 | 4  5  6  7 |     two workers, four cells each
-        window of 0 [----------------------]               -2:5
-        transfers   [-----][-----------][--]               from the owners 1, 0 and 1
-        shift         -8         0       0                 sources: 6:8, 0:4 and 4:5
+    there: 0 but for images in a periodic dimension.
     """
 
     needer: int
@@ -79,7 +56,7 @@ class Transfer(NamedTuple):
 
     @property
     def source(self) -> Window:
-        """Where the interval lies in the tensor, and so in the owner's bulk."""
+        """The interval as it lies in the tensor, and so in the owner's bulk."""
         return self.window[0] - self.shift, self.window[1] - self.shift
 
     @property
@@ -89,6 +66,32 @@ class Transfer(NamedTuple):
         An image of the own bulk is another matter: it is a copy elsewhere in the window.
         """
         return self.owner == self.needer and self.shift == 0
+
+
+# One dimension of a tensor, cut along three workers, with the window of worker 1:
+#
+#     padding p |<------------------- tensor, n -------------------->| padding q
+#     . . . . . +----------------+-----------------+-----------------+ . . . . .
+#               |  bulk of 0     |  bulk of 1      |  bulk of 2      |
+#     . . . . . +----------------+-----------------+-----------------+ . . . . .
+#                           [<-->|<----- own ----->|<--->]             the window of worker 1
+#                        left halo               right halo
+#
+# Four things happen at either end of a window, each independent of the other end:
+#
+#     halo        bulk       |=========|         the window reaches beyond the bulk: the workers that own these
+#                 window  [--------------]       cells send them; the neighbour, or workers further on
+#
+#     trimmed     bulk       |=========|         the window stops short of the bulk (a stride leaves the last inputs
+#                 window     [-----]             unused): a halo of negative width; others may need these cells
+#
+#     padding     tensor     |=========...       the window reaches beyond the tensor: zeros, which no worker sends
+#                 window  [------...
+#
+#     periodic    tensor     |=========... ===|  the same window in a periodic dimension: it holds the cells at the
+#                 window  [------...       [-]   other end of the tensor, their *image* moved by the tensor's length
+#
+# A window may also lie entirely apart from its worker's bulk, be empty, or go around a periodic dimension several times.
 
 
 @dataclass(frozen=True)
@@ -273,15 +276,15 @@ class HaloGeometry:
         return low, max(low, min(stop, self.bulk.shape[dim]))
 
     def halo(self, dim: int, worker: int) -> Widths:
-        """How far a worker's window reaches beyond its bulk, left and right, padding not counted.
+        """Cells by which a worker's window reaches beyond its bulk, left and right, padding not counted.
 
-        A negative width says how much of the bulk must be trimmed on that side.
+        A negative number is one of cells to be trimmed from the bulk on that side.
         """
         (start, stop), (first, last) = self.bulk.windows[dim][worker], self.filled(dim, worker)
         return start - first, last - stop
 
     def padding(self, dim: int, worker: int) -> Widths:
-        """How many cells of a worker's window lie beyond the tensor, left and right; in a periodic dimension none."""
+        """Cells of a worker's window that lie beyond the tensor, left and right; in a periodic dimension none."""
         start, stop = self.window.windows[dim][worker]
         if dim in self.periodic:
             return 0, 0

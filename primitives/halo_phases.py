@@ -2,9 +2,6 @@
 
 One core for both forms of the exchange: x, over a worker's bulk, and y, over its window, are two arrays out of place
 and two views of one array in place.
-
-    forward phase      C_P  pack sent boxes from x and earlier boxes    C_E  exchange    C_U  unpack received boxes into y
-    adjoint phase      C_U* pack what was received, from y              C_E* send back   C_P* add into x and earlier boxes
 """
 
 from __future__ import annotations
@@ -27,6 +24,8 @@ _TAG = 0
 """Of every message. Callers may send messages of their own on the same communicator with any other tag."""
 
 
+# forward phase      C_P  pack sent boxes from x and earlier boxes    C_E  exchange    C_U  unpack received boxes into y
+# adjoint phase      C_U* pack what was received, from y              C_E* send back   C_P* add into x and earlier boxes
 class HaloPhases:
     """A worker's plan on a communicator, with the buffers of its messages.
 
@@ -51,9 +50,11 @@ class HaloPhases:
         phases = self._phases(y, batch) or [[]]  # without any, what is local is still done, once
         for phase_number, links in enumerate(phases):
             requests, received = [], []
+            # Receives first: a message that finds its receive posted goes straight to its memory, and no worker waits for
+            # another one to have sent.
             for link in links:
                 message = link.received_into(y) or link.received
-                if link.receives:
+                if link.receives:  # nothing from this worker to itself: it packs what it unpacks
                     requests.append(comm.Irecv(message.memory, link.peer, _TAG))
                 received.append(message)
             for link in links:
@@ -64,15 +65,17 @@ class HaloPhases:
                         arrays.copy_into(cells, sources[source][index])
                 if link.sends:
                     requests.append(comm.Isend(sent.memory, link.peer, _TAG))
-            if phase_number == 0:
+            if phase_number == 0:  # while the first messages travel
                 for padding in self.plan.padding:
                     arrays.clear(y[padding])
                 if meanwhile is not None:
                     meanwhile()
+            # Not Waitany: MPICH's takes many times longer where there are more ranks than cores.
             MPI.Request.Waitall(requests)
             for message in received:
                 for cells, _, index in message.pieces:
                     arrays.copy_into(y[index], cells)
+                # In the plan's order of sources, also a box that was received into y: it is a view of it then.
                 sources += message.boxes
 
     def adjoint(
@@ -116,7 +119,7 @@ class HaloPhases:
 
 
 class _Message(NamedTuple):
-    """What MPI moves, the boxes that lie in it one behind the other as arrays, and where their cells belong.
+    """Memory that MPI moves, the boxes that lie in it one behind the other as arrays, and where their cells belong.
 
     A piece is a view of a box, the number of a source, and the index there; of a received box the source is y.
     """

@@ -1,14 +1,7 @@
-"""What one worker sends and receives in a halo exchange: the nested phases of eq. 23, as pure data.
+"""A worker's messages in a halo exchange: the nested phases of eq. 23, as pure data.
 
 In phase k workers exchange along tensor dimension k alone, with those that differ from them only there. So a corner takes
-a step in each dimension: a neighbour receives it and passes it on. Four workers, and the window of worker 3, of which # is
-its bulk and B, C and X are its halo::
-
-    bulk of 0  |  bulk of 1
-    . . a a X  |  B B B b .       phase 0 (rows)      1 sends B and b to 3; 0 sends a and X to 2
-    -----------+-----------
-    . . . . C  |  # # # # .       phase 1 (columns)   2 sends C to 3, and with it X, which 2 received in phase 0
-    bulk of 2  |  bulk of 3
+a step in each dimension: a neighbour receives it and passes it on.
 
 A box that travels in phase k spans
 
@@ -78,7 +71,7 @@ class ReceivedBox:
 
 @dataclass(frozen=True)
 class Link:
-    """What travels in one phase between this worker and the rank `peer`, which may be this worker itself.
+    """The boxes that travel in one phase between this worker and the rank `peer`, which may be this worker itself.
 
     Each way all boxes make one message, in the order in which they lie in the receiver's window: several boxes where the
     receiver needs images of one bulk at both ends of a periodic dimension.
@@ -106,11 +99,20 @@ class HaloPlan:
     phases: tuple[tuple[Link, ...], ...]
 
 
+# How a corner travels. Four workers, and the window of worker 3, of which # is the bulk, and B, C and X are the halo:
+#
+#     bulk of 0  |  bulk of 1
+#     . . a a X  |  B B B b .       phase 0 (rows)      1 sends B and b to 3; 0 sends a and X to 2
+#     -----------+-----------
+#     . . . . C  |  # # # # .       phase 1 (columns)   2 sends C to 3, and with it X, which 2 received in phase 0
+#     bulk of 2  |  bulk of 3
 def halo_plan(geometry: HaloGeometry, rank: int) -> HaloPlan:
     """The part of `rank`, an active one, in an exchange of that geometry."""
     bulk, window = geometry.bulk.window(rank), geometry.window.window(rank)
     assert bulk is not None
     assert window is not None
+    # For each phase the peers with the boxes sent and received. A box must be kept if a later phase passes some of it on, so
+    # the phases are known as a whole before the first is planned.
     phases = [list(_traffic(geometry, rank, dim)) for dim in range(geometry.bulk.order)]
     # What can be sent in a phase: the bulk and all that earlier phases brought.
     sources, planned = [bulk], []
@@ -127,8 +129,10 @@ def halo_plan(geometry: HaloGeometry, rank: int) -> HaloPlan:
             )
         )
         sources += [box for _, _, received in peers for box in received]
+    # Bulk and window may lie apart; images of the own bulk in the window are received, from this worker itself.
     own = intersection(bulk, window)
     nothing = view_index(((0, 0),) * geometry.bulk.order)
+    # Beyond the tensor there is padding, but not in a periodic dimension, which has no end.
     tensor = tuple(
         window[dim] if dim in geometry.periodic else (0, side) for dim, side in enumerate(geometry.bulk.shape)
     )
@@ -161,6 +165,7 @@ def _traffic(geometry: HaloGeometry, rank: int, dim: int) -> Iterator[tuple[int,
     worker_along = [0 if axis is None else grid_index[axis] for axis in axes]
     below = [geometry.filled(k, worker_along[k]) for k in range(dim)]
     above = [_needed_of_bulk(geometry, k, worker_along[k]) for k in range(dim + 1, len(axes))]
+    # An empty interval in another dimension makes every box empty. The peers, which differ only along `dim`, find the same.
     if any(start == stop for start, stop in (*below, *above)):
         return
     sent: dict[int, list[Box]] = defaultdict(list)
@@ -184,6 +189,7 @@ def _needed_of_bulk(geometry: HaloGeometry, dim: int, worker: int) -> Window:
 
 
 def _sent_box(box: Box, sources: Sequence[Box]) -> SentBox:
+    # Sources are disjoint where a box draws on several, so that each cell is packed once.
     parts, is_block = [], False
     for number, source in enumerate(sources):
         if (shared := intersection(box, source)) is not None:

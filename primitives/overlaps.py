@@ -1,29 +1,8 @@
-"""Which regions of a tensor travel between which workers when it goes from one layout to another.
+"""Regions of a tensor that travel between workers when it goes from one layout to another.
 
 A worker r of P_x holds the window X_r of the tensor and a worker s of P_y needs the window Y_s. What r has for s is
-X_r ∩ Y_s. A window is an interval in each dimension, so this is one box, and one message for a pair of workers is enough::
-
-    index of the tensor     0   1   2   3   4   5   6   7
-    in X_r of r =           0   0   0   0   0   1   1   1
-    in Y_s of s =           0   0   0   1   1   1   2   2
-    boxes, r→s            [   0→0   ] [ 0→1 ][1→1][ 1→2 ]
-
-**Replica groups.** Where several workers hold copies of one window and any one of them may take part, they form a
-*replica group*. Its index is their common grid index, with 0 along the dimensions of these copies::
-
-    a grid of 2 x 3 workers     0  1  2     the group (0, 0)
-    with copies along rows      3  4  5     the group (1, 0)
-
-Two groups, one of the source and one of the target, exchange their box once, between one member of each. The rule:
-
-1. If a worker is a member of both, it keeps what it has and nothing travels.
-2. Else the members take turns: the group with the number n sends to, and receives from, member n (modulo the size) of
-   the other, so that the work is spread.
-3. Groups whose workers must end up with equal values, element by element, use the same of their members: the one that the
-   rule gives for the first of these groups. Otherwise a sum could be taken in one order here and in another there.
-
-The rule treats both sides alike. So the way back, from target to source, has the same boxes between the same workers, and
-sender and receiver find the same pairs without asking each other.
+X_r ∩ Y_s. A window is an interval in each dimension, so this is one box, and one message for a pair of workers is enough.
+Where several workers hold copies, they form replica groups, of which one member takes part.
 
 Pure data, for any rank on any rank. The overlaps of a rank cost one step for each worker that it shares elements with and
 one for each index of the grids' sides; pairs of workers that share nothing cost nothing.
@@ -46,9 +25,15 @@ from adjointlab.primitives.boxes import Box, size_of
 __all__ = ["Endpoint", "Overlap", "Overlaps", "gaps", "overlaps"]
 
 
+# Two workers of P_x, three of P_y, and a tensor of one dimension:
+#
+#     index of the tensor     0   1   2   3   4   5   6   7
+#     in X_r of r =           0   0   0   0   0   1   1   1
+#     in Y_s of s =           0   0   0   1   1   1   2   2
+#     boxes, r→s            [   0→0   ] [ 0→1 ][1→1][ 1→2 ]
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What one worker has for another: a box of global indices, inside the tensor and not empty."""
+    """A box of global indices, inside the tensor and not empty, that one worker has for another."""
 
     source: int
     target: int
@@ -65,6 +50,11 @@ class Overlap:
         return size_of(self.box)
 
 
+# Where several workers hold copies of one window and any one of them may take part, they form a
+# *replica group*. Its index is their common grid index, with 0 along the dimensions of these copies:
+#
+#     a grid of 2 x 3 workers     0  1  2     the group (0, 0)
+#     with copies along rows      3  4  5     the group (1, 0)
 @dataclass(frozen=True)
 class Endpoint:
     """One end of a repartition: a layout, and who takes part along each dimension of its partition.
@@ -73,8 +63,8 @@ class Endpoint:
     group. Along the others every worker takes part.
 
     Along an `agreeing` dimension every worker of a target gets the same values, and those of a source are all summed (on the
-    way back each gets the same). A dimension may be both: then any worker takes part, but the same one along all of the
-    agreeing dimension.
+    way back each gets the same). If another dimension is interchangeable, it matters which of the workers along that one
+    takes part: the same one all along the agreeing dimension.
     """
 
     layout: Layout
@@ -109,10 +99,10 @@ class Endpoint:
 
     def group_number(self, group: Index) -> int:
         """Position of a group among all groups, in row-major order of their indices."""
-        number = 0
+        position = 0
         for i, side, any_one in zip(group, self.layout.partition.shape, self.interchangeable, strict=True):
-            number = number if any_one else number * side + i
-        return number
+            position = position if any_one else position * side + i
+        return position
 
     def member(self, group: Index, turn: int) -> int:
         """The member of a group whose turn it is: the members in row-major order, again and again."""
@@ -172,7 +162,9 @@ class Endpoint:
 
     def groups_meeting(self, window: Box) -> Iterator[tuple[Index, Box]]:
         """Indices of the groups whose windows share elements with `window`, and the box that each shares."""
-        shared = [held.meeting(part) for held, part in zip(self.sorted_windows, window, strict=True)]
+        shared = [
+            windows.meeting(interval) for windows, interval in zip(self.sorted_windows, window, strict=True)
+        ]
         if not all(shared):
             return
         # For each dimension of the grid: the indices along it that take part, each with the interval that it shares of the
@@ -207,13 +199,13 @@ class Overlaps:
         return overlaps(self.target, self.source)
 
     def leaving(self, rank: int) -> tuple[Overlap, ...]:
-        """What `rank` has for others, and for itself, in the order of the target's groups."""
+        """Overlaps that `rank` has for others, and for itself, in the order of the target's groups."""
         if not self.source.layout.partition.is_active(rank):
             return ()
         return _leaving_group(self, self.source.group_of(rank)).get(rank, ())
 
     def arriving(self, rank: int) -> tuple[Overlap, ...]:
-        """What others, and itself, have for `rank`, in the order of the source's groups.
+        """Overlaps that others, and itself, have for `rank`, in the order of the source's groups.
 
         So workers with the same window find the same boxes in the same order, and sum them in it.
         """
@@ -222,20 +214,31 @@ class Overlaps:
 
 @lru_cache(maxsize=64)
 def overlaps(source: Endpoint, target: Endpoint) -> Overlaps:
-    """What goes from one end to the other: the same object for all who ask."""
+    """Overlaps of two ends: the same object for all who ask."""
     return Overlaps(source, target)
 
 
+# Two groups, one of the source and one of the target, exchange their box once, between one member of each. The rule:
+#
+# 1. If a worker is a member of both, it keeps what it has and nothing travels.
+# 2. Else the members take turns: the group with the number n sends to, and receives from, member n (modulo the size) of
+#    the other, so that the work is spread.
+# 3. Groups whose workers must end up with equal values, along agreeing dimensions, use the same of their members: the one
+#    that rules 1 and 2 give for the first of these groups. Otherwise a box could be added to one summand here and to
+#    another there: their sum would be right, but the copies of each summand would differ.
+#
+# The rule treats both sides alike. So the way back, from target to source, has the same boxes between the same workers, and
+# sender and receiver find the same pairs without asking each other.
 @lru_cache(maxsize=64)  # all members of a group ask the same, and each asks for both directions
 def _leaving_group(moves: Overlaps, group: Index) -> dict[int, tuple[Overlap, ...]]:
-    """What the members of a group of the source have for the target, by the rank of the member."""
+    """Overlaps that the members of a group of the source have for the target, by the rank of the member."""
     source, target = moves.source, moves.target
     window = source.layout.window(source.member(group, 0))
     assert window is not None
     in_both = _members_in_both(moves, group)
     first_in_both = _members_in_both(moves, source.first_agreeing(group))
-    number = source.group_number(group)
-    found: dict[int, list[Overlap]] = {}
+    turn = source.group_number(group)
+    leaving_from: dict[int, list[Overlap]] = {}
     for target_group, box in target.groups_meeting(window):
         # Each side chooses by its first agreeing group (rule 3): a common worker of that group if there is one (rule 1),
         # else the member whose turn it is (rule 2).
@@ -246,9 +249,9 @@ def _leaving_group(moves: Overlaps, group: Index) -> dict[int, tuple[Overlap, ..
         if (common := in_both.get(target.first_agreeing(target_group))) is not None:
             receiver = target.member_aligned_with(common, target_group)
         else:
-            receiver = target.member(target_group, number)
-        found.setdefault(sender, []).append(Overlap(sender, receiver, box))
-    return {rank: tuple(leaving) for rank, leaving in found.items()}
+            receiver = target.member(target_group, turn)
+        leaving_from.setdefault(sender, []).append(Overlap(sender, receiver, box))
+    return {rank: tuple(leaving) for rank, leaving in leaving_from.items()}
 
 
 def _members_in_both(moves: Overlaps, group: Index) -> dict[Index, int]:

@@ -23,7 +23,7 @@ from adjointlab.core.partition import Partition, integers
 from adjointlab.core.program import Program
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
-from adjointlab.primitives.assignment import Assignment, assignment, layout_of, local_types, subscript
+from adjointlab.primitives.assignment import Assignment, checked_assignment, layout_of, local_types, subscript
 from adjointlab.primitives.collectives import result_array
 from adjointlab.primitives.redistribution_plan import PlanStep, StepKind, cheapest
 from adjointlab.primitives.repartition import Repartition
@@ -84,8 +84,8 @@ class Redistribute(LinearOperator):
             raise TypeError(f"grid: {grid!r} is no Partition")
         check_ranks("grid", grid, comm.Get_size())
         self.comm, self.grid, self.shape = comm, grid, integers("shape", shape)
-        self.source = assignment("source", grid, len(self.shape), source, partial)
-        self.target = assignment("target", grid, len(self.shape), target)
+        self.source = checked_assignment("source", grid, len(self.shape), source, partial)
+        self.target = checked_assignment("target", grid, len(self.shape), target)
         self.copies = local_type("copies", copies, ("replicated", "invariant"))
         self.domain = Space(self._tensor(self.source, dtype, "x"))
         self.codomain = Space(self._tensor(self.target, dtype, "y"))
@@ -128,9 +128,9 @@ class Redistribute(LinearOperator):
         between = reversed(range(len(stages) - 1))
         return self._apply(stages, between, self.codomain.dual, self.domain.dual, y, out)
 
-    def _tensor(self, given: Assignment, dtype: str, name: str) -> Tensor:
-        types = local_types(self.grid, given, self.copies)
-        return Tensor(layout_of(self.grid, self.shape, given), dtype, types, name)
+    def _tensor(self, assigned: Assignment, dtype: str, name: str) -> Tensor:
+        types = local_types(self.grid, assigned, self.copies)
+        return Tensor(layout_of(self.grid, self.shape, assigned), dtype, types, name)
 
     def _stage(self, step: PlanStep, dtype: str) -> _Stage:
         """A step of the plan on this rank.

@@ -39,11 +39,11 @@ _GridArray: TypeAlias = NDArray[np.int64]
 """A number for each worker: one axis for each grid dimension, of side 1 where the number does not depend on it."""
 
 _Windows: TypeAlias = tuple[_GridArray, _GridArray]
-"""Where the window of each worker in one tensor dimension starts and stops."""
+"""Starts and stops of the windows of all workers in one tensor dimension."""
 
 
 class StepKind(Enum):
-    """What a step of a chain does; the value is its name in the notation."""
+    """Kind of a step; the value is its name in the notation."""
 
     ALL_GATHER = "all-gather"
     DISCARD = "discard"
@@ -107,57 +107,59 @@ def cheapest(
     frontier = [(Cost(), next(order), start)]
     done = set()
     while frontier:
-        cost, _, here = heappop(frontier)
-        if here == goal:
+        cost, _, current = heappop(frontier)
+        if current == goal:
             break
-        if here in done:
+        if current in done:
             continue
-        done.add(here)
-        for step in _steps(grid, here, goal):
+        done.add(current)
+        for step in _steps(grid, current, goal):
             total = cost.plus(_cost(grid, shape, step))
-            there = step.target
-            if there in known and known[there] <= total:
+            following = step.target
+            if following in known and known[following] <= total:
                 continue
-            if goal in known and known[goal] <= total.plus(_least(grid, shape, there, goal)):
-                continue  # a chain to the goal is known that costs no more than any through here can
-            known[there], last_step_to[there] = total, step
-            heappush(frontier, (total, next(order), there))
+            if goal in known and known[goal] <= total.plus(_least(grid, shape, following, goal)):
+                continue  # a chain to the goal is known that costs no more than any through this one can
+            known[following], last_step_to[following] = total, step
+            heappush(frontier, (total, next(order), following))
     steps: list[PlanStep] = []
-    here = goal
-    while here != start:
-        steps.append(last_step_to[here])
-        here = last_step_to[here].source
+    current = goal
+    while current != start:
+        steps.append(last_step_to[current])
+        current = last_step_to[current].source
     return RedistributionPlan(tuple(reversed(steps)), known[goal])
 
 
-def _without_ones(grid: Sequence[int], given: Assignment) -> Assignment:
+def _without_ones(grid: Sequence[int], assigned: Assignment) -> Assignment:
     return Assignment(
-        tuple(tuple(axis for axis in axes if grid[axis] > 1) for axes in given.dims),
-        tuple(axis for axis in given.summed if grid[axis] > 1),
+        tuple(tuple(axis for axis in axes if grid[axis] > 1) for axes in assigned.dims),
+        tuple(axis for axis in assigned.summed if grid[axis] > 1),
     )
 
 
-def _steps(grid: Sequence[int], here: Assignment, goal: Assignment) -> Iterator[PlanStep]:
+def _steps(grid: Sequence[int], current: Assignment, goal: Assignment) -> Iterator[PlanStep]:
     """The steps that lead on from an assignment."""
-    copied = [axis for axis in here.redundant(grid) if grid[axis] > 1 and axis not in here.summed]
-    for dim, axes in enumerate(here.dims):
+    copied = [axis for axis in current.redundant(grid) if grid[axis] > 1 and axis not in current.summed]
+    for dim, axes in enumerate(current.dims):
         for kept in range(len(axes)):
-            yield PlanStep(StepKind.ALL_GATHER, here, _with(here, dim, axes[:kept]), dim, axes[kept:])
+            yield PlanStep(StepKind.ALL_GATHER, current, _with(current, dim, axes[:kept]), dim, axes[kept:])
         for added in _added(copied, axes, goal.dims[dim]):
-            yield PlanStep(StepKind.DISCARD, here, _with(here, dim, axes + added), dim, added)
-        for added in _added(here.summed, axes, goal.dims[dim]):
-            yield PlanStep(StepKind.REDUCE_SCATTER, here, _with(here, dim, axes + added, added), dim, added)
-    for size in range(1, len(here.summed) + 1):
-        for along in combinations(here.summed, size):
-            rest = tuple(axis for axis in here.summed if axis not in along)
-            yield PlanStep(StepKind.ALL_REDUCE, here, Assignment(here.dims, rest), None, along)
-    if not here.summed:
-        yield PlanStep(StepKind.ALL_TO_ALL, here, goal)
+            yield PlanStep(StepKind.DISCARD, current, _with(current, dim, axes + added), dim, added)
+        for added in _added(current.summed, axes, goal.dims[dim]):
+            yield PlanStep(
+                StepKind.REDUCE_SCATTER, current, _with(current, dim, axes + added, added), dim, added
+            )
+    for size in range(1, len(current.summed) + 1):
+        for along in combinations(current.summed, size):
+            rest = tuple(axis for axis in current.summed if axis not in along)
+            yield PlanStep(StepKind.ALL_REDUCE, current, Assignment(current.dims, rest), None, along)
+    if not current.summed:
+        yield PlanStep(StepKind.ALL_TO_ALL, current, goal)
 
 
-def _with(here: Assignment, dim: int, axes: tuple[int, ...], summed: Sequence[int] = ()) -> Assignment:
-    dims = (*here.dims[:dim], axes, *here.dims[dim + 1 :])
-    return Assignment(dims, tuple(axis for axis in here.summed if axis not in summed))
+def _with(current: Assignment, dim: int, axes: tuple[int, ...], summed: Sequence[int] = ()) -> Assignment:
+    dims = (*current.dims[:dim], axes, *current.dims[dim + 1 :])
+    return Assignment(dims, tuple(axis for axis in current.summed if axis not in summed))
 
 
 def _added(free: Sequence[int], axes: tuple[int, ...], goal: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -200,15 +202,15 @@ def _cost(grid: tuple[int, ...], shape: tuple[int, ...], step: PlanStep) -> Cost
     return Cost(elements, messages if elements else 0, 1, all_to_alls)
 
 
-def _least(grid: tuple[int, ...], shape: tuple[int, ...], here: Assignment, goal: Assignment) -> Cost:
-    """A lower bound of the cost of any chain from here to the goal, for the pruning of the search."""
-    if here == goal:
+def _least(grid: tuple[int, ...], shape: tuple[int, ...], current: Assignment, goal: Assignment) -> Cost:
+    """A lower bound of the cost of any chain from `current` to the goal, for the pruning of the search."""
+    if current == goal:
         return Cost()
-    if not here.summed:
-        elements = _received(_windows(grid, shape, here.dims), _windows(grid, shape, goal.dims))
+    if not current.summed:
+        elements = _received(_windows(grid, shape, current.dims), _windows(grid, shape, goal.dims))
         return Cost(elements, int(elements > 0), 1)
     # To give C workers the sum of G values, an element takes G + C - 2 transfers, at best spread over all workers evenly.
-    summands = math.prod(grid[axis] for axis in here.summed)
+    summands = math.prod(grid[axis] for axis in current.summed)
     copies = math.prod(grid[axis] for axis in goal.redundant(grid))
     elements = -(-math.prod(shape) * (summands + copies - 2) // math.prod(grid))
     return Cost(elements, (summands - 1).bit_length() if elements else 0, 1)

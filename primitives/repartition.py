@@ -104,6 +104,7 @@ class Repartition(LinearOperator):
         self.adjoint_overlaps = _overlaps(y.dual, x.dual)
         _check_source(x, self.overlaps)
         self.gain = self.fan_in = _terms(self.overlaps, self.adjoint_overlaps)
+        # Both directions are planned here, so that a call does nothing but move data.
         self._forward = _Exchange(comm, x, y, self.overlaps)
         self._adjoint = _Exchange(comm, y.dual, x.dual, self.adjoint_overlaps)
 
@@ -150,7 +151,7 @@ def _is_first(tensor: Tensor, rank: int, *types: LocalType) -> bool:
 
 
 def _overlaps(source: Tensor, target: Tensor) -> Overlaps:
-    """What goes from one tensor to the other by the table of local types."""
+    """Overlaps of two tensors by the table of local types."""
     return overlaps(Endpoint.of_source(source), Endpoint.of_target(target))
 
 
@@ -201,6 +202,7 @@ class _Exchange:
         self._is_target = target.layout.partition.is_active(rank)
         arriving = moves.arriving(rank)
         held, wanted = source.layout.window(rank) or (), target.layout.window(rank) or ()
+        # An inactive rank has no window and no overlaps; () stands for it.
         boxes = [relative_to(wanted, entry.box) for entry in arriving]
         assembly = assemble(target.layout.local_shape(rank), boxes, moves.source.is_regular)
         # From the next rank on, so that not all ranks send to the same one first.
@@ -229,6 +231,7 @@ class _Exchange:
             shape = (*self.target.layout.local_shape(self.rank), *batch)
             result = arrays.empty(shape, self.target.dtype, array)
         total = arrays.empty(result.shape, "float32", array) if self._widens else result
+        # Before any receive is posted, as memory that MPI receives into must not be touched.
         for index in self._cleared:
             arrays.clear(total[index])
         # All receives are posted before the first send, so no message waits in a buffer of the MPI library for long.

@@ -1,13 +1,7 @@
 """Segments: the workers along one dimension of a partition, and the part that each has of a tensor's dimension.
 
 A segmented collective is performed in each segment at once, with the data that are local to it [Dryden19, section 2.3.3].
-A tensor is *narrow* in a dimension that is cut along the segments, and *wide* where every worker holds it whole::
-
-    grid 2 x 3, segments along dimension 1        narrow: worker r has part r      wide: each worker has all
-      0  1  2   one segment                          [ 0 | 1 | 2 ]                    [   0, 1 and 2  ]
-      3  4  5   another                              [ 3 | 4 | 5 ]                    [   3, 4 and 5  ]
-
-    all-gather: narrow → wide     discard: wide → narrow, the own part     reduce-scatter: wide → narrow, the part of the sum
+A tensor is *narrow* in a dimension that is cut along the segments, and *wide* where every worker holds it whole.
 
 Here are, as pure data, the narrow and wide layouts and, as generators, what is done in one segment.
 """
@@ -41,6 +35,11 @@ __all__ = [
 ]
 
 
+# grid 2 x 3, segments along dimension 1        narrow: worker r has part r      wide: each worker has all
+#   0  1  2   one segment                          [ 0 | 1 | 2 ]                    [   0, 1 and 2  ]
+#   3  4  5   another                              [ 3 | 4 | 5 ]                    [   3, 4 and 5  ]
+#
+# all-gather: narrow → wide     discard: wide → narrow, the own part     reduce-scatter: wide → narrow, the part of the sum
 @dataclass(frozen=True)
 class Segment:
     """Workers in the order of the partition, and the part of tensor dimension `dim` that each has when it is narrow.

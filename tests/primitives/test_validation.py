@@ -1,4 +1,4 @@
-"""What no operator can be made of is refused in the caller's words, and on every rank alike."""
+"""Arguments that no operator can be made with are refused under the caller's names, on every rank alike."""
 
 from __future__ import annotations
 
