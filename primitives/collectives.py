@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from adjointlab.core import arrays
 from adjointlab.core.arguments import check_argument, check_out
+from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Tensor
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast_rules import BroadcastPattern, CopyGroup
 from adjointlab.typing import Array, Communicator
 
-__all__ = ["NumpyArray", "OneToMany", "result_array", "sum_into"]
+__all__ = ["NumpyArray", "OneToManyOperator", "result_array", "sum_into"]
 
 NumpyArray = NDArray[np.generic]
 
@@ -36,18 +37,22 @@ class _GroupRole:
     shape: tuple[int, ...]
 
 
-class OneToMany:
-    """The groups of a pattern on a communicator, and this rank's roles in them.
+class OneToManyOperator(LinearOperator):
+    """The groups of a pattern on a communicator, this rank's roles in them, and the two directions.
 
     `one` is the tensor over P_x and `many` that over P_y. Made collectively, from the same arguments on all ranks. A
     rank is in two groups at most: where it is the one, and where it is among the many. All ranks visit the groups in the
     pattern's order, so that blocking collectives cannot wait for each other in a circle.
     """
 
+    batched = True
+
     def __init__(
         self, comm: Communicator, pattern: BroadcastPattern, one: Tensor, many: Tensor, preserve_batch: bool
     ) -> None:
-        self.rank = comm.Get_rank()
+        self.comm, self.pattern, self.rank = comm, pattern, comm.Get_rank()
+        self.gain = self.fan_in = pattern.largest  # one direction copies, and the other sums all copies
+        self.is_identity = one.layout == many.layout
         self.one, self.many = one, many
         self.preserve_batch = preserve_batch
         self._roles = tuple(self._role(comm, group) for group in pattern.groups_of(self.rank))

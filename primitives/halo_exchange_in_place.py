@@ -18,7 +18,6 @@ from typing import Any
 from adjointlab.core import arrays
 from adjointlab.core.arguments import check_argument, check_writable
 from adjointlab.core.layout import Layout, Window
-from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import integers
 from adjointlab.core.program import (
     Allocate,
@@ -34,17 +33,15 @@ from adjointlab.core.program import (
 from adjointlab.core.space import Space
 from adjointlab.primitives.boxes import Box, region_in
 from adjointlab.primitives.collectives import result_array
-from adjointlab.primitives.halo_exchange import images
+from adjointlab.primitives.halo_exchange import HaloExchange, images
 from adjointlab.primitives.halo_geometry import halo_geometry
-from adjointlab.primitives.halo_phases import HaloPhases
-from adjointlab.primitives.halo_plan import halo_plan
 from adjointlab.primitives.validation import arguments_renamed, check_layout
 from adjointlab.typing import Array, Communicator
 
 __all__ = ["HaloExchangeInPlace"]
 
 
-class HaloExchangeInPlace(LinearOperator):
+class HaloExchangeInPlace(HaloExchange):
     """H on padded local tensors, the hulls of the bulks `layout` and the windows `windows`, over one partition.
 
     The arguments are those of :class:`~adjointlab.primitives.halo_exchange.HaloExchange`. What of a padded tensor is
@@ -59,9 +56,6 @@ class HaloExchangeInPlace(LinearOperator):
     Raises `ValueError` for what HaloExchange does.
     """
 
-    symbol = "H"
-    batched = True
-
     def __init__(
         self,
         comm: Communicator,
@@ -75,16 +69,11 @@ class HaloExchangeInPlace(LinearOperator):
         check_layout("windows", windows, comm.Get_size())
         periodic_dims = integers("periodic", periodic)
         with arguments_renamed(bulk="layout", window="windows"):
-            self.bulk, padded = layout, halo_geometry(layout, windows, periodic_dims).padded
+            padded = halo_geometry(layout, windows, periodic_dims).padded
         # The exchange proper is that to the padded windows, all of whose halo is refreshed.
-        self.geometry = halo_geometry(layout, padded, periodic_dims)
-        self.comm = comm
+        super().__init__(comm, layout, padded, periodic=periodic_dims, dtype=dtype)
+        self.bulk = layout
         self.domain = self.codomain = Space(padded, dtype=dtype, name="x")
-        self.gain = self.fan_in = max(1, self.geometry.copies)
-        self._rank = comm.Get_rank()
-        self._phases: HaloPhases | None = None
-        if layout.partition.is_active(self._rank):
-            self._phases = HaloPhases(comm, halo_plan(self.geometry, self._rank), dtype)
 
     def specification(self) -> Program:
         """The padding is cleared, then come eqs. 23 and 22."""
