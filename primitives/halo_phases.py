@@ -71,7 +71,8 @@ class HaloPhases:
                 if meanwhile is not None:
                     meanwhile()
             # Not Waitany: MPICH's takes many times longer where there are more ranks than cores.
-            MPI.Request.Waitall(requests)
+            if requests:
+                MPI.Request.Waitall(requests)
             for message in received:
                 for cells, _, index in message.pieces:
                     arrays.copy_into(y[index], cells)
@@ -99,7 +100,8 @@ class HaloPhases:
                     requests.append(comm.Isend(message.memory, link.peer, _TAG))
             if number == 0 and meanwhile is not None:
                 meanwhile()
-            MPI.Request.Waitall(requests)
+            if requests:
+                MPI.Request.Waitall(requests)
             for link in links:
                 for cells, source, index in link.sent.pieces:
                     arrays.add_into(sources[source][index], cells)

@@ -230,28 +230,28 @@ class _Exchange:
         else:
             shape = (*self.target.layout.local_shape(self.rank), *batch)
             result = arrays.empty(shape, self.target.dtype, array)
-        total = arrays.empty(result.shape, "float32", array) if self._widens else result
+        total = result if not self._widens else arrays.empty(result.shape, "float32", array)
         # Before any receive is posted, as memory that MPI receives into must not be touched.
         for index in self._cleared:
             arrays.clear(total[index])
         # All receives are posted before the first send, so no message waits in a buffer of the MPI library for long.
         requests: list[Request] = []
         to_copy: list[tuple[ViewIndex, Array]] = []
-        for box in self._copied:
-            if box.in_argument is None:
-                view = total[box.in_result]
+        for source, in_result, in_argument in self._copied:
+            if in_argument is None:
+                view = total[in_result]
                 if self._widens or not arrays.is_row_major(view):
-                    view = self._buffer(True, box.source, view, array, batch)
-                    to_copy.append((box.in_result, view))
-                requests.append(self._receive(view, box.source))
+                    view = self._buffer(True, source, view, array, batch)
+                    to_copy.append((in_result, view))
+                requests.append(self._receive(view, source))
         to_add: list[tuple[ViewIndex, Array]] = []
-        for box in self._added:
-            if box.in_argument is None:
-                view = self._buffer(True, box.source, total[box.in_result], array, batch)
-                requests.append(self._receive(view, box.source))
+        for source, in_result, in_argument in self._added:
+            if in_argument is None:
+                view = self._buffer(True, source, total[in_result], array, batch)
+                requests.append(self._receive(view, source))
             else:
-                view = array[box.in_argument]
-            to_add.append((box.in_result, view))
+                view = array[in_argument]
+            to_add.append((in_result, view))
         for target, index in self._sent:
             view = array[index]
             if not arrays.is_row_major(view):
@@ -259,10 +259,11 @@ class _Exchange:
                 arrays.copy_into(packed, view)
                 view = packed
             requests.append(self.comm.Isend(arrays.message(view), dest=target, tag=_TAG))
-        for box in self._copied:  # while the messages are on their way
-            if box.in_argument is not None:
-                arrays.copy_into(total[box.in_result], array[box.in_argument])
-        MPI.Request.Waitall(requests)
+        for _, in_result, in_argument in self._copied:  # while the messages are on their way
+            if in_argument is not None:
+                arrays.copy_into(total[in_result], array[in_argument])
+        if requests:
+            MPI.Request.Waitall(requests)
         for index, view in to_copy:
             arrays.copy_into(total[index], view)
         for index, view in to_add:  # after all copies: a box is added to what they left
