@@ -122,6 +122,7 @@ def layout_of(grid: Partition, shape: tuple[int, ...], assigned: Assignment) -> 
     redundant = assigned.redundant(grid.shape)
     distributed = [axes for axes in assigned.dims if axes]
     sides = [math.prod(grid.shape[axis] for axis in axes) for axes in distributed]
+    # Grid dimensions in the order in which they cut the tensor, so that merging some of them is reading them in a row.
     ranks = np.array(grid.ranks).reshape(grid.shape).transpose(*assigned.used, *redundant).ravel()
     partition = Partition([*sides, *(grid.shape[axis] for axis in redundant)], ranks.tolist())
     merged_dim = {axes: dim for dim, axes in enumerate(distributed)}

@@ -54,6 +54,7 @@ class MemoryOperator(LinearOperator):
         self.comm = comm
         self.domain = Space(*(Tensor(layout, dtype, name=name) for name in before))
         self.codomain = Space(*(Tensor(layout, dtype, name=name) for name in rows))
+        # The adjoint is the transposed matrix: the column of a buffer has the rows that it is summed into.
         columns = {
             name: "".join(after for after, summed in rows.items() if name in summed) for name in before
         }

@@ -170,6 +170,7 @@ class Redistribute(LinearOperator):
             return None
         assert step.dim is not None
         ranks = self.grid.subpartition(step.along, self._rank).ranks
+        # Parts are relative to the wide window, which may itself be a part: the dimension may be cut along others too.
         first = window[step.dim][0]
         parts = []
         for rank in ranks:
@@ -200,6 +201,7 @@ class Redistribute(LinearOperator):
         result = result_array(target.tensors[0], array, out, self._rank, batch)
         if not stages:
             return self._copy(array, result)
+        # Only the last stage writes into the result. A batch has a size of its own, so its intermediates are not kept.
         *first, last = stages
         for stage, number in zip(first, between, strict=True):
             array = stage(array, None if batch else self._intermediate(number, array))

@@ -60,10 +60,11 @@ class SegmentedCollectives:
         if self._segment is None:
             return arrays.copy(array)
         result = result_array(self.wide, array, out, self._rank, batch)
-        if self._workers is None:
+        if self._workers is None:  # one worker, whose part is the whole, or an empty tensor
             arrays.copy_into(result[self._own], array)
             return result
         sent, received = _elements(array), _elements(result)
+        # Elements of one index of dimension `dim`, in a batch more than the layout says.
         unit = received.size // self._shape[self._segment.dim]
         counts = [(stop - start) * unit for start, stop in self._parts]
         if self._has_ordered_blocks and len(set(counts)) == 1:
@@ -73,6 +74,7 @@ class SegmentedCollectives:
             displacements = [start * unit for start, _ in self._parts]
             self._workers.Allgatherv(sent, [received, (counts, displacements)])
         else:
+            # MPI can place blocks only: the parts are received one after another and then copied to their columns.
             packed = self._packing_buffer(received.dtype, received.size, batch)
             self._workers.Allgatherv(sent, [packed, (counts, [0, *accumulate(counts[:-1])])])
             for index, block in self._blocks(packed, received.shape):
@@ -88,6 +90,7 @@ class SegmentedCollectives:
         if self._workers is None:
             arrays.copy_into(result, array[self._own])
             return result
+        # Reduce_scatter takes no displacements: the parts must lie one after another, in the order of the communicator.
         if self._has_ordered_blocks:
             summands = arrays.summable(array)
         else:
@@ -117,6 +120,7 @@ class SegmentedCollectives:
         if self._segment is None:
             return arrays.copy(array)
         result = result_array(self.wide, array, out, self._rank, batch)
+        # Not all of it is cleared first: each element is written once.
         *before, own = self._own
         arrays.clear(result[(*before, slice(0, own.start))])
         arrays.copy_into(result[self._own], array)

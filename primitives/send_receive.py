@@ -91,7 +91,7 @@ class SendReceive(LinearOperator):
     def _carry(self, array: Array, sent: Tensor, received: Tensor, batch: tuple[int, ...]) -> Array:
         """The local tensor of `received`, brought from the worker of `sent` by one message."""
         source, target = sent.layout.partition.ranks[0], received.layout.partition.ranks[0]
-        if source == target == self._rank:
+        if source == target == self._rank:  # MPI need not buffer a Send to oneself, so it could wait for ever
             return arrays.copy(array)
         is_message = received.layout.local_size(target) > 0  # an empty tensor needs none; both workers know
         if is_message and self._rank == source:
