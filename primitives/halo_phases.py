@@ -76,7 +76,7 @@ class HaloPhases:
             for message in received:
                 for cells, _, index in message.pieces:
                     arrays.copy_into(y[index], cells)
-                # In the plan's order of sources, also a box that was received into y: it is a view of it then.
+                # Later phases count the sources as the plan does. A box that was received into y is a view of y.
                 sources += message.boxes
 
     def adjoint(

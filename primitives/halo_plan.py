@@ -102,9 +102,9 @@ class HaloPlan:
 # How a corner travels. Four workers, and the window of worker 3, of which # is the bulk, and B, C and X are the halo:
 #
 #     bulk of 0  |  bulk of 1
-#     . . a a X  |  B B B b .       phase 0 (rows)      1 sends B and b to 3; 0 sends a and X to 2
+#     a a a a X  |  B B B B     phase 0 (rows)      1 sends B to 3; 0 sends a and X to 2, as the halo of 2
 #     -----------+-----------
-#     . . . . C  |  # # # # .       phase 1 (columns)   2 sends C to 3, and with it X, which 2 received in phase 0
+#     . . . . C  |  # # # #     phase 1 (columns)   2 sends C to 3, and with it X, which it received in phase 0
 #     bulk of 2  |  bulk of 3
 def halo_plan(geometry: HaloGeometry, rank: int) -> HaloPlan:
     """The part of `rank`, an active one, in an exchange of that geometry."""
