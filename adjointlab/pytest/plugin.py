@@ -200,9 +200,9 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         from adjointlab.engine.discovery import found_as
         from adjointlab.engine.search import Budget
         from adjointlab.engine.subject import SubjectError
+        from adjointlab.exit_codes import ExitCode
         from adjointlab.report import failure_text
         from adjointlab.session import replay_corpus, run_check
-        from adjointlab.store.running_case import EXHAUSTED
         from adjointlab.worlds.world import Exhausted
 
         found = found_as(subject)
@@ -216,7 +216,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
             text = str(error)
         except Exhausted as problem:
             # On all ranks alike.
-            pytest.exit(str(problem), EXHAUSTED)
+            pytest.exit(str(problem), ExitCode.RESTART)
         if text:
             pytest.fail(text, pytrace=False)
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.exit_codes import ExitCode
 from adjointlab.store import running_case as running
-from adjointlab.store.job_log import Death, JobLog, key_of, work_of
+from adjointlab.store.job_log import Death, JobLog, work_of
 from adjointlab.store.reproducer import write_case
 from adjointlab.supervisor.exit_report import ExitReport, exit_report
 from adjointlab.supervisor.job import Ended, Job, Signals
@@ -98,9 +99,9 @@ def _until_the_end(
             if signals.number != signal.SIGINT:  # the command line says so itself
                 tell(f"ended by {signal.Signals(signals.number).name}")
             return signals.code
-        if ended.in_order and ended.code != running.EXHAUSTED:
+        if ended.in_order and ended.code != ExitCode.RESTART:
             return _code(ended, job_log, tests, state, tell)
-        if ended.in_order or _ended_itself(job_log) == "communicators":
+        if ended.in_order or _ended_itself(job_log) == running.EndedBy.EXHAUSTION:
             standing = (len(job_log.done), len(job_log.deaths), tests.done, _cases_done(job_log))
             state.stalls = state.stalls + 1 if standing == state.standing else 0
             state.standing = standing
@@ -157,16 +158,15 @@ def _death(found: ExitReport, job_log: JobLog, tests: Tests, ended: Ended) -> De
     if record is None or record.case is None:
         work, _ = job_log.work
         return replace(death, work=work) if work else replace(death, test=tests.interrupted(found.ranks))
-    progress = record.progress
-    death = replace(death, case=key_of(record.case), work=work_of(progress.location, progress.check))
-    if record.ended == "watchdog":
+    death = replace(death, case=record.case.digest, work=work_of(record.location, record.check))
+    if record.ended is running.EndedBy.WATCHDOG:
         lines = _lines_of(Path(record.reproducer)) or death.lines
         death = replace(death, kind=record.kind or death.kind, lines=lines, ranks={}, certain=True)
     if not job_log.is_known(death):
         number = len(job_log.deaths)
         verdict = Verdict(Status.UNJUDGED, death.kind, death.kind, death.verdict().lines)
         path = write_case(
-            record.case, progress.location, progress.world, verdict, job_log.folder / f"death-{number}"
+            record.case, record.location, record.world, verdict, job_log.folder / f"death-{number}"
         )
         death = replace(death, reproducer=str(path), folder=str(job_log.work[1] or ""))
     return death

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.case import Case, StoredCase
+from adjointlab.engine.case import Case
 from adjointlab.engine.search import Budget, SearchResult, investigate
-from adjointlab.store.job_log import Death, Done, JobLog, key_of, supervised
+from adjointlab.store.job_log import Death, Done, JobLog, supervised
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run, Runner
@@ -64,9 +64,9 @@ def test_half_a_line_of_somebody_who_died_is_passed_over(job_log: JobLog) -> Non
 def test_a_case_is_the_same_after_it_was_stored() -> None:
     case = failing_report().case
     assert case is not None
-    read = msgspec.json.decode(msgspec.json.encode(case.data()), type=StoredCase).case()
+    read = msgspec.json.decode(msgspec.json.encode(case.data()), type=Case).restored()
 
-    assert key_of(read) == key_of(case)
+    assert read.digest == case.digest
 
 
 def test_what_a_supervised_process_starts_is_not_supervised(
@@ -103,7 +103,7 @@ class Deadly:
     def job(self, shrinking: float) -> SearchResult | None:
         self.jobs += 1
         world = SimulatedWorld(4)
-        memory = self.job_log.memory("work")
+        memory = self.job_log.deadly_cases("work")
         budget = Budget(20, seed=1, shrinking=shrinking)
         lead = world.lead
 
@@ -113,7 +113,7 @@ class Deadly:
                     if ranks > 1:
                         self.ended_by.append(payload)
                         self.job_log.record_death(
-                            Death("died", case=key_of(payload), work="work", at=time.time())
+                            Death("died", case=payload.digest, work="work", at=time.time())
                         )
                         raise Deadly.Ended
                     return run(payload, ranks, **options)  # type: ignore[arg-type]
@@ -141,8 +141,8 @@ def test_jobs_that_die_go_on_shrinking_where_the_one_before_was(job_log: JobLog)
     assert report.case is not None
     assert report.case.ranks == 2
     # The last job ran nothing that ends a job; the smallest case has done so twice, all others once.
-    times = [key_of(case) for case in world.ended_by]
-    assert times.count(key_of(report.case)) == 2
+    times = [case.digest for case in world.ended_by]
+    assert times.count(report.case.digest) == 2
     assert len(times) == len(set(times)) + 1 == world.jobs - 1
 
 
@@ -155,7 +155,7 @@ def test_without_time_the_smallest_known_case_is_the_result(job_log: JobLog) -> 
     assert report is not None
     assert report.case is not None
     smallest = min(world.ended_by, key=lambda case: (case.ranks, len(case.key())))
-    assert key_of(report.case) == key_of(smallest)
+    assert report.case.digest == smallest.digest
 
 
 def test_a_process_that_ends_in_order_says_so_and_one_that_leaves_says_where(tmp_path: Path) -> None:
