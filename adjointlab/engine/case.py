@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from adjointlab.checks.bench import Setting
+from adjointlab.checks.context import InputSetting
 from adjointlab.engine.case_data import from_data, to_data
 from adjointlab.worlds.schedule import Schedule
 
@@ -30,7 +30,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     check: str
     ranks: int
     parameters: Mapping[str, Any]
-    setting: Setting
+    setting: InputSetting
     schedule: int
     schedules: tuple[Schedule, ...] = ()
 
