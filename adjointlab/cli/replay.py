@@ -30,7 +30,8 @@ def replay(
     """Run a stored failure again: exit code 1 (or 3 for a crash or hang) while it fails, 0 once it passes."""
     from adjointlab import session
     from adjointlab.checks.verdict import Status
-    from adjointlab.report import exit_code, failure_text
+    from adjointlab.report.failure_text import failure_text
+    from adjointlab.report.summary import exit_code
     from adjointlab.store.reproducer import Written, read
 
     def prepare() -> tuple[Reproducer, Found]:
