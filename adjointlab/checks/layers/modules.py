@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -240,5 +240,4 @@ def _overlap(layout: Layout, rank: int) -> tuple[tuple[slice, ...], tuple[slice,
 
 
 def _as_torch(array: NumpyArray, dtype: str) -> torch.Tensor:
-    tensor: torch.Tensor = arrays.from_numpy(array, dtype, "torch")
-    return tensor
+    return cast("torch.Tensor", arrays.from_numpy(array, dtype, "torch"))
