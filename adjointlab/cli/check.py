@@ -129,7 +129,7 @@ class _CheckRun:
         if note := blind_spots(self.results):
             self.out.line(f"{note}\n")
         for known in self.known.unused({(found.subject.name, name) for found, name in self.plan}):
-            self.out.line(f"{known.place}: lists a failure of something that was not checked")
+            self.out.line(f"{known.position}: lists a failure of something that was not checked")
         self.out.line(f"{summary(self.results)}, {describe_ranks(self.world)}")
 
     def save(self, code: int, *, complete: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adjointlab.core.layer import Layer, Prepare
 from adjointlab.core.operator import LinearOperator
@@ -12,7 +12,16 @@ from adjointlab.core.space import Space
 from adjointlab.engine.case_data import Parameters
 from adjointlab.typing import Array, Communicator
 
-__all__ = ["Differentiable", "FunctionPair", "make_layer", "make_twin"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Differentiable", "FunctionPair", "UserFunction", "make_layer", "make_twin"]
+
+UserFunction: TypeAlias = Callable[..., Any]
+"""A function of the user's, or a class: it takes what its case holds, and arrays or modules of a library go in and out."""
+
+Locals: TypeAlias = Any
+"""One local tensor or a tuple of several, as operators return them."""
 
 _DECLARATIONS = frozenset(
     {
@@ -35,8 +44,8 @@ class FunctionPair(LinearOperator):
     def __init__(
         self,
         comm: Communicator,
-        forward: Callable[..., Any],
-        adjoint: Callable[..., Any],
+        forward: UserFunction,
+        adjoint: UserFunction,
         domain: Space,
         codomain: Space,
         arguments: Parameters,
@@ -44,10 +53,10 @@ class FunctionPair(LinearOperator):
         self.comm, self.domain, self.codomain = comm, domain, codomain
         self._forward, self._adjoint, self._arguments = forward, adjoint, arguments
 
-    def forward(self, *x: Array) -> Any:
+    def forward(self, *x: Array) -> Locals:
         return self._forward(self.comm, *x, **self._arguments)
 
-    def adjoint(self, *y: Array) -> Any:
+    def adjoint(self, *y: Array) -> Locals:
         return self._adjoint(self.comm, *y, **self._arguments)
 
 
@@ -61,7 +70,7 @@ class Differentiable(LinearOperator):
     def __init__(
         self,
         comm: Communicator,
-        function: Callable[..., Any],
+        function: UserFunction,
         domain: Space,
         codomain: Space,
         arguments: Parameters,
@@ -69,7 +78,7 @@ class Differentiable(LinearOperator):
         self.comm, self.domain, self.codomain = comm, domain, codomain
         self._function, self._arguments = function, arguments
 
-    def _call(self, x: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _call(self, x: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         if inspect.isclass(self._function):
             # `apply` takes positional arguments only.
             function: Any = self._function
@@ -78,12 +87,12 @@ class Differentiable(LinearOperator):
             result = self._function(self.comm, *x, **self._arguments)
         return tuple(result) if isinstance(result, tuple | list) else (result,)
 
-    def forward(self, *x: Any) -> Any:
+    def forward(self, *x: torch.Tensor) -> Locals:
         result = self._call(tuple(tensor.detach().requires_grad_() for tensor in x))
         detached = tuple(tensor.detach() for tensor in result)
         return detached[0] if len(detached) == 1 else detached
 
-    def adjoint(self, *y: Any) -> Any:
+    def adjoint(self, *y: torch.Tensor) -> Locals:
         import torch
 
         rank = self.comm.Get_rank()
@@ -101,7 +110,7 @@ class Differentiable(LinearOperator):
         return tuple(torch.zeros_like(entry) if entry.grad is None else entry.grad for entry in x)
 
 
-def make_layer(build: Callable[..., Any], prepare: Prepare, comm: Communicator, **parameters: Any) -> Layer:
+def make_layer(build: UserFunction, prepare: Prepare, comm: Communicator, **parameters: Any) -> Layer:
     """Make the layer of a case on this rank. Raises `TypeError` for a module that does not say where its tensors lie."""
     module = _module(lambda **arguments: build(comm, **arguments), parameters)
 
@@ -128,13 +137,15 @@ def make_layer(build: Callable[..., Any], prepare: Prepare, comm: Communicator, 
     )
 
 
-def make_twin(build: Callable[..., Any], **parameters: Any) -> Any:
+def make_twin(build: UserFunction, **parameters: Any) -> torch.nn.Module:
     """Make the sequential twin of a case."""
     return _module(build, parameters)
 
 
-def _module(build: Callable[..., Any], parameters: Parameters) -> Any:
-    module = build(**{name: value for name, value in parameters.items() if name not in _DECLARATIONS})
+def _module(build: UserFunction, parameters: Parameters) -> torch.nn.Module:
+    module: torch.nn.Module = build(
+        **{name: value for name, value in parameters.items() if name not in _DECLARATIONS}
+    )
     if "training" in parameters:
         module.train(parameters["training"])
     return module

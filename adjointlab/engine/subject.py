@@ -18,7 +18,7 @@ from adjointlab.core import arrays as array_libraries
 from adjointlab.core.layer import Layer, Prepare, elementwise, undeclared
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import Differentiable, FunctionPair, make_layer, make_twin
+from adjointlab.engine.adapters import Differentiable, FunctionPair, UserFunction, make_layer, make_twin
 from adjointlab.engine.case_data import Parameters
 from adjointlab.typing import Communicator
 
@@ -55,7 +55,7 @@ class Kind(Enum):
 class Options(TypedDict, total=False):
     """The options of all kinds of subject, each with a default."""
 
-    reference: Callable[..., Any] | None
+    reference: UserFunction | None
     """The sequential twin of an operator: it takes the global tensors and the arguments of a case."""
     arrays: Sequence[str] | None
     """The array libraries to draw inputs from. Default: torch for what torch differentiates, else NumPy."""
@@ -83,7 +83,7 @@ class Subject:
     build: Callable[..., LinearOperator | Layer]
     draws: DrawParameters
     target: Any
-    reference: Callable[..., Any] | None = None
+    reference: UserFunction | None = None
     arrays: tuple[str, ...] = ("numpy",)
     orders: tuple[str, ...] = ORDERS
     ranks: tuple[int, ...] = _RANKS
@@ -107,11 +107,11 @@ class Subject:
         given = getattr(self.target, "specification", None)
         return given is not None and given is not LinearOperator.specification
 
-    def parameters(self, ranks: int) -> SearchStrategy[dict[str, Any]]:
+    def parameters(self, ranks: int) -> SearchStrategy[dict[str, object]]:
         """The strategy that draws the parameters of a case on `ranks` ranks."""
         return _parameters(self, ranks)
 
-    def drawn(self, draw: DrawFn, ranks: int) -> dict[str, Any]:
+    def drawn(self, draw: DrawFn, ranks: int) -> dict[str, object]:
         """Draw the parameters of a case inside another strategy, with its `draw`."""
         result: object = self.draws(draw, ranks)
         if not isinstance(result, Mapping):
@@ -150,7 +150,7 @@ class Subject:
 
 
 @st.composite
-def _parameters(draw: DrawFn, subject: Subject, ranks: int) -> dict[str, Any]:
+def _parameters(draw: DrawFn, subject: Subject, ranks: int) -> dict[str, object]:
     return subject.drawn(draw, ranks)
 
 
@@ -188,9 +188,7 @@ class _SubjectDecorators:
         _check_operator(operator)
         return _declare(Kind.OPERATOR, operator, operator, options)
 
-    def pair(
-        self, forward: Callable[..., Any], adjoint: Callable[..., Any], **options: Unpack[Options]
-    ) -> Declare:
+    def pair(self, forward: UserFunction, adjoint: UserFunction, **options: Unpack[Options]) -> Declare:
         """Check two functions, called as ``forward(comm, *x, **arguments)`` and ``adjoint(comm, *y, **arguments)``.
 
         The dictionary of a case also has the spaces `domain` and `codomain`, which are not passed on.
@@ -201,7 +199,7 @@ class _SubjectDecorators:
 
         return _declare(Kind.PAIR, forward, build, options)
 
-    def autograd(self, function: Callable[..., Any], **options: Unpack[Options]) -> Declare:
+    def autograd(self, function: UserFunction, **options: Unpack[Options]) -> Declare:
         """Check the derivative of a linear function of torch tensors.
 
         A subclass of `torch.autograd.Function` is applied to ``(*x, comm, *arguments.values())``; any other function is
@@ -216,8 +214,8 @@ class _SubjectDecorators:
 
     def layer(
         self,
-        layer: Callable[..., Any],
-        sequential: Callable[..., Any],
+        layer: UserFunction,
+        sequential: UserFunction,
         *,
         prepare: Prepare = elementwise,
         twice_differentiable: bool = False,
@@ -255,11 +253,11 @@ class _SubjectDecorators:
         self,
         operator: Callable[..., LinearOperator] | None = None,
         *,
-        forward: Callable[..., Any] | None = None,
-        adjoint: Callable[..., Any] | None = None,
-        autograd: Callable[..., Any] | None = None,
-        layer: Callable[..., Any] | None = None,
-        sequential: Callable[..., Any] | None = None,
+        forward: UserFunction | None = None,
+        adjoint: UserFunction | None = None,
+        autograd: UserFunction | None = None,
+        layer: UserFunction | None = None,
+        sequential: UserFunction | None = None,
         prepare: Prepare = elementwise,
         twice_differentiable: bool = False,
         **options: Unpack[Options],
