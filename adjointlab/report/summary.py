@@ -14,15 +14,7 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.report.failure_text import count
 from adjointlab.session import CheckResult
 
-__all__ = [
-    "blind_spots",
-    "exit_code",
-    "outcome",
-    "proof_summary",
-    "proof_table",
-    "summary",
-    "verdict_table",
-]
+__all__ = ["blind_spots", "exit_code", "outcome", "proof_summary", "proof_table", "summary", "verdict_table"]
 
 _COLOURS = {Status.COHERENT: "green", Status.INCOHERENT: "bold red", Status.UNJUDGED: "bold yellow"}
 
