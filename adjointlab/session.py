@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
@@ -274,7 +273,7 @@ def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path
     Every rank can do so, since the leader may be the one that hangs; a rank other than the leader keeps no record itself.
     """
 
-    def store(payload: Any, late: str, stack: str) -> str:
+    def store(payload: object, late: str, stack: str) -> str:
         if not isinstance(payload, Case):
             return ""
         verdict = Verdict(Status.UNJUDGED, late, NO_RETURN, (("because", late), ("stack", stack)))

@@ -28,7 +28,7 @@ _FIELDS: dict[str, tuple[type, tuple[str, ...]]] = {
 }
 """The types that are made again of their attributes, by these names."""
 
-_MAKE: dict[str, Callable[[dict[str, Any]], object]] = {
+_MAKE: dict[str, Callable[[Parameters], object]] = {
     "local type": lambda fields: LocalType(fields["value"]),
     "complex": lambda fields: complex(fields["real"], fields["imag"]),
     "space": lambda fields: Space(*fields["tensors"]),

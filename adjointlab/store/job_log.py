@@ -87,7 +87,7 @@ class _DoneLine(msgspec.Struct, frozen=True):
     work: str
     result: SearchResult
     case: Case | None
-    spaces: tuple[Any, Any] | None
+    spaces: tuple[Any, Any] | None  # as to_data makes them; msgspec takes no recursive alias (0.22)
     written: tuple[str, str] | None
     unwritten: str
 
@@ -136,18 +136,21 @@ class JobLog:
     @property
     def deaths(self) -> list[Death]:
         """The deaths so far, the first one first."""
-        return json_lines.lines(self.folder / "deaths.jsonl", Death)
+        return json_lines.lines(self.folder / "deaths.jsonl", msgspec.json.Decoder(Death))
 
     @property
     def work(self) -> tuple[str, Path | None]:
         """The piece of work that the leader is at, and the folder of its failures; empty between two."""
-        lines = json_lines.lines(self._work_file, _Work)
+        lines = json_lines.lines(self._work_file, msgspec.json.Decoder(_Work))
         return (lines[0].work, Path(lines[0].folder)) if lines else ("", None)
 
     @property
     def done(self) -> list[Done]:
         """The pieces of work that are done."""
-        return [line.done() for line in json_lines.lines(self.folder / "done.jsonl", _DoneLine)]
+        return [
+            line.done()
+            for line in json_lines.lines(self.folder / "done.jsonl", msgspec.json.Decoder(_DoneLine))
+        ]
 
     def outcome(self, work: str) -> Done | None:
         """The result of `work`, if it is done."""
@@ -222,7 +225,7 @@ class JobLog:
 
     @property
     def _settings(self) -> _Settings:
-        return json_lines.lines(self._settings_file, _Settings)[0]
+        return json_lines.lines(self._settings_file, msgspec.json.Decoder(_Settings))[0]
 
     @property
     def _settings_file(self) -> Path:

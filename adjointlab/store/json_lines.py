@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TypeVar
 
 import msgspec
 
@@ -14,12 +14,8 @@ __all__ = ["append", "json_figures", "lines"]
 T = TypeVar("T")
 
 
-@overload
-def lines(path: Path) -> list[Any]: ...
-@overload
-def lines(path: Path, kind: type[T]) -> list[T]: ...
-def lines(path: Path, kind: Any = Any) -> list[Any]:
-    """Read a file, each line as a `kind`.
+def lines(path: Path, decoder: msgspec.json.Decoder[T]) -> list[T]:
+    """Read a file, each line with `decoder`.
 
     A line that its writer did not finish is passed over, and a file that does not exist has no lines.
     """
@@ -27,8 +23,7 @@ def lines(path: Path, kind: Any = Any) -> list[Any]:
         content = path.read_bytes()
     except OSError:
         return []
-    decoder = msgspec.json.Decoder(kind)
-    found = []
+    found: list[T] = []
     for line in content.splitlines():
         try:
             found.append(decoder.decode(line))
@@ -37,7 +32,7 @@ def lines(path: Path, kind: Any = Any) -> list[Any]:
     return found
 
 
-def append(path: Path, content: Any) -> None:
+def append(path: Path, content: object) -> None:
     """Append a line.
 
     The newline before it ends whatever half a line a killed process has left. With O_APPEND the one write is placed as a whole

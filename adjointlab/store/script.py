@@ -20,7 +20,7 @@ from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.values import Draw, Role, local_values
 from adjointlab.engine.case import Case
-from adjointlab.engine.case_data import to_data
+from adjointlab.engine.case_data import Parameters, to_data
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
 
@@ -162,7 +162,7 @@ def script(case: Case, report: SearchResult, subject: Subject, name: str) -> str
     )
 
 
-def _setup(subject: Subject, attribute: str, parameters: Mapping[str, Any]) -> str:
+def _setup(subject: Subject, attribute: str, parameters: Parameters) -> str:
     """The lines that make the operator: from its class, or, for functions, through the declared subject."""
     arguments = ", ".join(f"{key}={value!r}" for key, value in parameters.items())
     if inspect.isclass(subject.target) and hasattr(subject.target, "adjoint"):
@@ -197,7 +197,7 @@ except ImportError:
     {name} = runpy.run_path({str(Path(file).resolve())!r})[{name!r}]"""
 
 
-def _names(value: Any) -> set[str]:
+def _names(value: object) -> set[str]:
     """The classes of adjointlab that the repr of `value` names."""
     kinds = (Partition, Layout, Space, Tensor, LocalType)
     if isinstance(value, Mapping):
@@ -239,7 +239,7 @@ def _numpy_dtype(tensor: Tensor) -> str:
     return "float32" if tensor.dtype == "bfloat16" else tensor.dtype
 
 
-def _imports(subject: Subject, parameters: Mapping[str, Any], library: str) -> list[str]:
+def _imports(subject: Subject, parameters: Parameters, library: str) -> list[str]:
     needed = sorted(_names(parameters))
     names = [f"from adjointlab import {', '.join(needed)}"] if needed else []
     return [*(["import torch"] if library == "torch" else []), *names, _import(subject)]
