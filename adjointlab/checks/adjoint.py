@@ -15,20 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from adjointlab.checks.check import Check, Spaces
-from adjointlab.checks.compare import first_not_finite, returned_not_finite
+from adjointlab.checks.check import Spaces
+from adjointlab.checks.compare import first_not_finite, returned_not_finite, square_norm
 from adjointlab.checks.context import CheckContext, Gain
-from adjointlab.checks.matrix import WITNESS, with_witness
+from adjointlab.checks.matrix import WitnessedCheck
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.pairing import ZERO, Exact, pair_local
-from adjointlab.core.space import Space
-from adjointlab.typing import Array
 
 __all__ = ["ADJOINT", "AdjointCheck", "DotTestObservation", "InnerProducts", "miss_probability"]
 
@@ -74,17 +71,11 @@ class DotTestObservation:
     unit_roundoff: float
 
 
-class AdjointCheck(Check[DotTestObservation]):
+class AdjointCheck(WitnessedCheck[DotTestObservation]):
     """The exact form as often as its miss probability asks for, and the floating form once."""
 
     name = "adjoint"
     order = 10
-
-    def follow_up(self) -> Check[Any]:
-        return WITNESS
-
-    def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
-        return with_witness(verdict, answer)
 
     def observe(self, context: CheckContext) -> DotTestObservation:
         gain = context.gain
@@ -185,26 +176,15 @@ def _products(context: CheckContext, number: int, bound: int) -> InnerProducts |
     if bound and context.gain.is_exact:
         return InnerProducts(bound, forward, adjoint, None)
     squares = (
-        _square(codomain, image, rank),
-        _square(codomain, y, rank),
-        _square(domain, x, rank),
-        _square(domain, coimage, rank),
+        square_norm(codomain, image, rank),
+        square_norm(codomain, y, rank),
+        square_norm(domain, x, rank),
+        square_norm(domain, coimage, rank),
     )
     sizes = [np.abs(np.concatenate([np.zeros(0), *(a.ravel() for a in v)])) for v in (x, y)]
     sums = (float(sizes[0].sum()), float(sizes[1].sum()))
     peaks = (float(sizes[0].max(initial=0.0)), float(sizes[1].max(initial=0.0)))
     return InnerProducts(bound, forward, adjoint, Magnitudes(squares, sums, peaks))
-
-
-def _square(space: Space, local: Sequence[Array], rank: int) -> float:
-    """This rank's part of the squared norm; of invariant copies the first counts, as in the pairing."""
-    return float(
-        sum(
-            (np.abs(np.asarray(arrays.to_numpy(array), dtype=np.complex128)) ** 2).sum()
-            for tensor, array in zip(space.tensors, local, strict=True)
-            if tensor.is_counted(rank)
-        )
-    )
 
 
 def _total(contributions: Sequence[InnerProducts]) -> InnerProducts:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adjointlab.checks.check import BothDirections, Check, Spaces, by_direction
+from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.compare import Local, NumpyArray, unequal_copies_verdict
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.forms import other_forms
@@ -65,8 +65,8 @@ class ProofCheck(Check[ProofObservation]):
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[ProofObservation]) -> Verdict:
-        parts = by_direction(seen.directions for seen in observations)
-        forward, adjoint = (np.sum([each.matrix for each in part], axis=0) for part in parts)
+        parts = [ranks for _, _, ranks in spaces.outputs(seen.directions for seen in observations)]
+        forward, adjoint = (np.sum([each.matrix for each in ranks], axis=0) for ranks in parts)
         figures: dict[str, float | str] = {"entries": forward.size}
         programs = observations[0].specification
         for (name, source, target), program, matrix in zip(
