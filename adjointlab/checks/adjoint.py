@@ -4,7 +4,8 @@
 (:mod:`adjointlab.checks.context`), and both inner products are accumulated as integers. Then they are equal for a right
 adjoint. For a wrong one, <Fx, y> - <x, F*y> is a polynomial of degree two in the values that is not zero, and by the lemma of
 Schwartz and Zippel one draw makes it vanish with probability at most 2/(2K+1). Draws repeat until the product of these bounds
-is below 1e-9.
+is below 1e-9. If the gain is read off the matrix, intermediates may be larger than it shows; then differences within the
+rounding bound of the floating form pass.
 
 *Floating form.* x and y fill the significand, so that a cast to a narrower type shows. The difference is compared with what
 rounding can do at most to this operator, not with a constant: a constant that passes long sums also passes one lost ghost cell.

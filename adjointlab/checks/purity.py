@@ -25,7 +25,7 @@ class DirectionOutputs:
     """One rank's outputs of one direction for the same values in several circumstances."""
 
     changed: bool  # whether an argument or its guard zones were written into
-    outputs: dict[str, Local]  # by circumstance; the first is the standard
+    outputs: dict[str, Local]  # by memory order and fill; the first is the standard
     forms: dict[str, Local]  # contents of the memory that each other form was to write into
     returned_elsewhere: tuple[str, ...]  # forms that return other memory than that
     plain: Local  # outputs of a fresh instance that has met no NaN, neither around its argument nor in fresh memory

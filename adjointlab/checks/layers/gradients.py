@@ -21,9 +21,9 @@ __all__ = ["GRADIENTS", "GradcheckCheck", "GradientsCheck"]
 class GradientsCheck(TwinCheck):
     """Outputs, all gradients under random cotangents, and buffers, beside the sequential layer's, in two passes.
 
-    Drawn are: what requires a gradient (everything, some tensors, or others on each rank); whether both passes go forward
-    before either goes backward; whether gradients are added to others; and where inputs and cotangents lie in memory. These,
-    and what was returned, must be left as they are.
+    A case draws which tensors require a gradient (all, some, or others on each rank), whether both passes go forward before
+    either goes backward, whether gradients are added to earlier ones, and the memory orders of inputs and cotangents. The layer
+    must write neither into these nor into outputs that it has returned.
     """
 
     name = "gradients"
