@@ -27,11 +27,11 @@ from adjointlab.engine.search import Budget, SearchResult, investigate  # noqa: 
 from adjointlab.engine.subject import Subject  # noqa: E402
 from adjointlab.worlds.launch import open_world  # noqa: E402
 from adjointlab.worlds.world import World  # noqa: E402
-from tests.power.faults.table import FAULTS  # noqa: E402
-from tests.power.planted import PLANTED  # noqa: E402
-from tests.power.planted_halos import PLANTED as PLANTED_HALOS  # noqa: E402
-from tests.power.planted_halos import customary_dot_test  # noqa: E402
-from tests.power.planted_layers import PLANTED as PLANTED_LAYERS  # noqa: E402
+from tests.planted.halos import PLANTED as PLANTED_HALOS  # noqa: E402
+from tests.planted.halos import customary_dot_test  # noqa: E402
+from tests.planted.layers import PLANTED as PLANTED_LAYERS  # noqa: E402
+from tests.planted.recreated.table import FAULTS  # noqa: E402
+from tests.planted.reductions import PLANTED  # noqa: E402
 
 HEADER = (
     "| {first} | what it is | found by | cases | shrunk to | also seen by |",
@@ -81,7 +81,7 @@ def tables(world: World, seed: int) -> tuple[list[str], int]:
     lines, missed, cases = [], 0, []
     for title, first, entries in (
         ("Planted operator bugs", "bug", [("", planted.bug, planted.subject) for planted in PLANTED]),
-        ("Documented faults", "fault", [(fault.number, fault.what, fault.subject) for fault in FAULTS]),
+        ("Documented faults", "fault", [(f"[{fault.source}]", fault.bug, fault.subject) for fault in FAULTS]),
     ):
         lines += [f"### {title}", "", HEADER[0].format(first=first), HEADER[1]]
         for number, (name, what, subject) in enumerate(entries, start=1):

@@ -37,14 +37,14 @@ from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
-from adjointlab.primitives.subjects import operators as built_in
+from adjointlab.primitives.subjects import installed as built_in
 from adjointlab.worlds.launch import open_world
 from adjointlab.worlds.world import RankContext, Runner, World
 
 
 def subjects() -> list[Subject]:
     """The built-in ones."""
-    return [entry for name in built_in.__all__ if isinstance(entry := getattr(built_in, name), Subject)]
+    return [value for value in vars(built_in).values() if isinstance(value, Subject)]
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ import numpy as np
 from adjointlab.checks.verdict import Verdict, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.space import Space, Tensor
-from adjointlab.typing import Array
+from adjointlab.typing import Array, NumpyArray
 
 __all__ = [
     "EXACT",
     "Difference",
     "Local",
-    "NumpyArray",
     "Tolerance",
     "element_name",
     "first_difference",
@@ -28,9 +27,6 @@ __all__ = [
     "summed",
     "unequal_copies_verdict",
 ]
-
-NumpyArray: TypeAlias = np.ndarray[Any, Any]
-"""A NumPy array of any shape and element type."""
 
 Local: TypeAlias = tuple[NumpyArray, ...]
 """What one rank holds of an element of a space, in NumPy: one array for each tensor."""

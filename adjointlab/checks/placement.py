@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab.checks.compare import NumpyArray
 from adjointlab.core import arrays
-from adjointlab.typing import Array
+from adjointlab.typing import Array, NumpyArray
 
 __all__ = ["ORDERS", "Placed", "place", "placed_as_it_is"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
-from adjointlab.checks.compare import Local, NumpyArray, unequal_copies_verdict
+from adjointlab.checks.compare import Local, unequal_copies_verdict
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.matrix import Witness, first_witness
@@ -23,7 +23,7 @@ from adjointlab.core import arrays
 from adjointlab.core.operator import basis_batch, contributions, coordinates
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
-from adjointlab.typing import Array
+from adjointlab.typing import Array, NumpyArray
 
 __all__ = ["PROOF", "ProofCheck", "program_matrix"]
 

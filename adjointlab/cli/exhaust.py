@@ -48,8 +48,8 @@ def exhaust(
         with progress_line(is_shown=not quiet, time_left=True) as line:
             for number, (entry, bound) in enumerate(plan):
                 tick = line.track(f"[{number + 1}/{len(plan)}] {entry.subject.name}")
-                report = proof.exhaust(entry.subject, entry.reference, bound, jobs, tick)
-                results.append(kept(entry, report, folder))
+                result = proof.exhaust(entry.subject, entry.reference, bound, jobs, tick)
+                results.append(kept(entry, result, folder))
     finally:
         # Also after Ctrl-C or an error: proofs take minutes, and those that are complete are worth having.
         if not quiet:

@@ -47,18 +47,18 @@ def replay(
                 f"{file}: the case needs {needed} ranks; run mpiexec -n {needed} adjointlab replay, or without mpiexec "
                 f"--ranks {needed}"
             )
-        report = session.replay(world, found.subject, stored.case)
-        if report.status is Status.COHERENT:
+        result = session.replay(world, found.subject, stored.case)
+        if result.status is Status.COHERENT:
             out.line(
-                f"{report.subject}: {report.check} is coherent on this case now, {describe_ranks(world)}"
+                f"{result.subject}: {result.check} is coherent on this case now, {describe_ranks(world)}"
             )
             out.line(f"  was   {stored.headline}")
         else:
             written = Written(file, file.with_suffix(".py"))
-            out.line(failure_text(session.CheckResult(found, report, written, replayed=file)))
-            if report.verdict.kind != stored.kind:
+            out.line(failure_text(session.CheckResult(found, result, written, replayed=file)))
+            if result.verdict.kind != stored.kind:
                 out.line(f"  was another failure when it was stored: {stored.headline}")
-        return exit_code([report.status])
+        return exit_code([result.status])
 
 
 def _subject_of(stored: Stored, reference: str | None, file: Path) -> Found:

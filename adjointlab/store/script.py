@@ -14,7 +14,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import basis_vector
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.values import Draw, Role, local_values
 from adjointlab.engine.case import Case
 from adjointlab.engine.case_data import to_data
 from adjointlab.engine.search import SearchResult
@@ -207,7 +207,7 @@ def _names(value: Any) -> set[str]:
     return found.union(*(_names(getattr(value, field)) for field in fields))
 
 
-def _values(space: Space, case: Case, side: str, index: int | None) -> str:
+def _values(space: Space, case: Case, side: Role, index: int | None) -> str:
     """What each rank holds of the basis vector `index` of the space, or of a random element if that is `None`."""
     ranks = []
     for rank in range(case.ranks):
@@ -219,7 +219,7 @@ def _values(space: Space, case: Case, side: str, index: int | None) -> str:
     return "[\n    " + ",\n    ".join(ranks) + ",\n]"
 
 
-def _local(space: Space, case: Case, side: str, index: int | None, rank: int) -> list[np.ndarray[Any, Any]]:
+def _local(space: Space, case: Case, side: Role, index: int | None, rank: int) -> list[np.ndarray[Any, Any]]:
     if index is None:
         draw = Draw(case.setting.seed, 0, side, bound=8)
         return [local_values(space, position, rank, draw) for position in range(len(space.tensors))]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adjointlab.checks.compare import Local, NumpyArray
+from adjointlab.checks.compare import Local
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
@@ -27,6 +27,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import NotInSpace
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.values import Draw, local_values
+from adjointlab.typing import NumpyArray
 
 if TYPE_CHECKING:
     import torch
@@ -240,5 +241,8 @@ def _overlap(layout: Layout, rank: int) -> tuple[tuple[slice, ...], tuple[slice,
 
 
 def _as_torch(array: NumpyArray, dtype: str) -> torch.Tensor:
-    tensor: torch.Tensor = arrays.from_numpy(array, dtype, "torch")
+    import torch
+
+    tensor = arrays.from_numpy(array, dtype, "torch")
+    assert isinstance(tensor, torch.Tensor)
     return tensor

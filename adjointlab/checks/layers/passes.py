@@ -17,7 +17,7 @@ from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, pass_keys, values
 from adjointlab.checks.placement import Placed, place, placed_as_it_is
 from adjointlab.core import arrays
-from adjointlab.core.dtypes import DTYPES
+from adjointlab.core.arrays import DTYPES
 
 if TYPE_CHECKING:
     import torch

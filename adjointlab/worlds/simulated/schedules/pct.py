@@ -1,7 +1,6 @@
 """Probabilistic concurrency testing: random priorities, and a few points at which they change.
 
-S. Burckhardt, P. Kothari, M. Musuvathi and S. Nagarakatte, "A randomized scheduler with probabilistic guarantees of
-finding bugs", ASPLOS 2010. A fault of depth d needs d orderings between steps of different ranks. With n ranks and k
+The algorithm PCT of [Burckhardt10]. A fault of depth d needs d orderings between steps of different ranks. With n ranks and k
 steps a run finds it with a probability of at least 1 / (n k**(d-1)), however many schedules there are: a rank that has to be
 far behind stays so, which a random walk hardly ever brings about.
 
