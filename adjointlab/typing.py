@@ -7,15 +7,30 @@ lab's own code calls, so it is smaller than what user code may call.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
 
 from adjointlab.MPI import ANY_SOURCE, ANY_TAG, SUM, Op
 
-__all__ = ["Array", "Buffer", "CartesianCommunicator", "Communicator", "Group", "Request", "Status"]
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "Array",
+    "Buffer",
+    "CartesianCommunicator",
+    "Communicator",
+    "Group",
+    "NumpyArray",
+    "Request",
+    "Status",
+]
 
 Buffer: TypeAlias = object
 """A buffer as mpi4py takes it: an array, ``[array, datatype]``, ``[array, counts, displacements, datatype]``, bytes,
 ``IN_PLACE`` or ``None``. Its form is checked where it is read, with an error that says what is wrong."""
+
+NumpyArray: TypeAlias = "np.ndarray[Any, Any]"
+"""A NumPy array of any shape and element type."""
 
 
 class Array(Protocol):
@@ -59,6 +74,8 @@ class Request(Protocol):
     def test(self, status: Status | None = None) -> tuple[bool, Any]: ...
     def Cancel(self) -> None: ...
     def Free(self) -> None: ...
+    @classmethod
+    def Waitall(cls, requests: Sequence[Any], statuses: Any = None) -> bool: ...
 
 
 class Group(Protocol):

@@ -115,7 +115,7 @@ def program_matrix(program: Program, source: Space, target: Space) -> NumpyArray
     for rank in source.ranks:
         for tensor, array in zip(source.tensors, basis_batch(source, columns, rank), strict=True):
             if tensor.layout.partition.is_active(rank):
-                memory[rank, tensor.name] = array
+                memory[rank, tensor.name] = arrays.to_numpy(array)
     result = program.execute(memory, (len(columns),))
     matrix = np.zeros((target.dual.dimension, len(columns)))
     for rank in target.ranks:

@@ -18,40 +18,17 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, cast
 import array_api_compat
 import numpy as np
 
-from adjointlab.typing import Array
+from adjointlab.typing import Array, NumpyArray
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "DTYPES",
-    "LIBRARIES",
-    "Dtype",
-    "add",
-    "add_into",
-    "clear",
-    "conjugate",
-    "copy",
-    "copy_into",
-    "dtype",
-    "dtype_of",
-    "empty",
-    "from_numpy",
-    "from_summable",
-    "installed",
-    "is_array",
-    "is_row_major",
-    "is_writable",
-    "library_of",
-    "matches",
-    "may_share_memory",
-    "message",
-    "scale",
-    "summable",
-    "supports",
-    "to_numpy",
-    "zeros",
-]
+    "DTYPES", "LIBRARIES", "Dtype", "add", "add_into", "clear", "conjugate", "copy", "copy_into", "dtype",
+    "dtype_name", "dtype_of", "empty", "from_numpy", "from_summable", "installed", "is_array",
+    "is_row_major", "is_writable", "library_of", "matches", "may_share_memory", "message", "scale",
+    "summable", "supports", "to_numpy", "zeros",
+]  # fmt: skip
 
 LIBRARIES = ("numpy", "torch", "cupy")
 
@@ -85,11 +62,18 @@ class Dtype:
         return self.kind == "integer"
 
     @property
+    def in_numpy(self) -> str:
+        """The NumPy type that holds all values: of bfloat16, which NumPy lacks, float32."""
+        return "float32" if self.name == "bfloat16" else self.name
+
+    @property
     def unit_roundoff(self) -> float:
         """u, the largest relative error of one rounding (0 for integers)."""
         return 0.0 if self.is_integer else 2.0**-self.precision
 
 
+# The precision of a bfloat16 is 8: a stored significand of 7 bits and the leading one. Of an integer type it is the number of bits
+# without the sign.
 DTYPES = {
     entry.name: entry
     for entry in (
@@ -148,6 +132,11 @@ def library_of(array: object) -> str:
     return library
 
 
+def dtype_name(array: Array) -> str:
+    """Return the name of `array`'s element type, whether or not the lab knows it."""
+    return _dtype_name(array.dtype)
+
+
 def dtype_of(array: Array) -> Dtype:
     """Return the element type of `array`; raise `ValueError` for one that the lab does not know."""
     return dtype(_dtype_name(array.dtype))
@@ -174,6 +163,7 @@ def zeros(shape: Sequence[int], name: str, like: Array | str) -> Array:
 
 def copy(array: Array) -> Array:
     """Return a fresh row-major copy of `array`, whatever its memory order; torch copies are outside the graph."""
+    # Not by torch's clone(), which keeps the memory order of a strided tensor: what MPI moves must be row-major.
     result = empty(array.shape, dtype_of(array).name, array)
     copy_into(result, array)
     return result
@@ -187,7 +177,7 @@ def clear(array: Array) -> None:
 
 def copy_into(target: Array, source: Array) -> None:
     """C_{a->b} in place: b <- a [Hewett21, eq. 9]."""
-    target[...] = _detached(source)
+    target[...] = _detached(source)  # else torch would record the assignment as a step of the graph
 
 
 def add_into(target: Array, source: Array) -> None:
@@ -216,7 +206,7 @@ def conjugate(array: Array) -> Array:
     return array.conj_physical() if _is_torch(array) else _not_scalar(np.conj(cast(Any, array)))
 
 
-def from_numpy(array: np.ndarray[Any, Any], name: str, library: str) -> Array:
+def from_numpy(array: NumpyArray, name: str, library: str) -> Array:
     """Return a new array of `library` and type `name` with the values of `array`."""
     if library == "torch":
         import torch
@@ -225,7 +215,7 @@ def from_numpy(array: np.ndarray[Any, Any], name: str, library: str) -> Array:
     return _module(library).array(array, dtype=_native(library, name), order="C")
 
 
-def to_numpy(array: Array) -> np.ndarray[Any, Any]:
+def to_numpy(array: Array) -> NumpyArray:
     """Return the values as a NumPy array, which may share memory; bfloat16 widens to float32, which holds it exactly."""
     if isinstance(array, np.ndarray):
         return np.asarray(array)
@@ -236,7 +226,7 @@ def to_numpy(array: Array) -> np.ndarray[Any, Any]:
     return np.asarray(native.get() if library_of(array) == "cupy" else native)
 
 
-def message(array: Array) -> np.ndarray[Any, Any]:
+def message(array: Array) -> NumpyArray:
     """Return a row-major NumPy buffer that MPI can move: `array`'s own memory where that is row-major, else a copy.
 
     Element types that MPI or NumPy has no name for (float16, bfloat16) become bytes: they can be moved, not summed; see
@@ -258,6 +248,7 @@ def message(array: Array) -> np.ndarray[Any, Any]:
 def is_row_major(array: Array) -> bool:
     """Return True if :func:`message` of the array is its own memory, so that it can be received into."""
     if _is_torch(array):
+        # A lazy conjugate or negative is contiguous, but its memory does not hold its values.
         return array.is_contiguous() and not array.is_conj() and not array.is_neg()
     native: Any = array
     return bool(native.flags.c_contiguous)
@@ -266,6 +257,7 @@ def is_row_major(array: Array) -> bool:
 def is_writable(array: Array) -> bool:
     """Return True if `array` may be written into: neither read-only, nor a tensor for which torch would record it."""
     if _is_torch(array):
+        # torch refuses to write into a leaf that requires a gradient, and records it elsewhere, unless gradients are off.
         return not array.requires_grad or not sys.modules["torch"].is_grad_enabled()
     native: Any = array
     return library_of(array) != "numpy" or bool(native.flags.writeable)
@@ -273,13 +265,14 @@ def is_writable(array: Array) -> bool:
 
 def may_share_memory(a: Array, b: Array) -> bool:
     """Return True if the address ranges that two arrays of one library lie in overlap."""
+    # By ranges, not element by element: two interleaved views are taken to overlap. That refuses too much, never too little.
     if _is_torch(a) and _is_torch(b):
         (start, stop), (other_start, other_stop) = _address_range(a), _address_range(b)
         return max(start, other_start) < min(stop, other_stop)
     return bool(_module(library_of(a)).may_share_memory(a, b))
 
 
-def summable(array: Array) -> np.ndarray[Any, Any]:
+def summable(array: Array) -> NumpyArray:
     """Return the values as a row-major NumPy buffer of a type that MPI can sum: half precisions widen to float32.
 
     May share memory with `array`, or may not: a result must not be received here.
@@ -289,7 +282,7 @@ def summable(array: Array) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(values, dtype=wide).reshape(values.shape)
 
 
-def from_summable(values: np.ndarray[Any, Any], name: str, like: Array) -> Array:
+def from_summable(values: NumpyArray, name: str, like: Array) -> Array:
     """Invert :func:`summable`: return an array of `like`'s library with the values rounded to type `name`."""
     wide = "float32" if dtype(name).itemsize == 2 else name
     result = empty(values.shape, name, like)
@@ -336,6 +329,7 @@ def _is_bfloat16(tensor: torch.Tensor) -> bool:
 
 def _resolved(tensor: torch.Tensor) -> torch.Tensor:
     """Return `tensor` outside the graph, with pending conjugations and negations carried out."""
+    # Tensor.numpy() refuses a tensor that requires a gradient or that is a lazy conjugate or negative.
     return tensor.detach().resolve_conj().resolve_neg()
 
 

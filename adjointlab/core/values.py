@@ -10,17 +10,18 @@ wrong adjoints are right: a broadcast's adjoint that returns P*y_0 for sum_r y_r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from adjointlab.core.layout import Window
 from adjointlab.core.space import Space, Tensor
+from adjointlab.typing import NumpyArray
 
 __all__ = ["Draw", "Role", "global_values", "local_values"]
 
 Role = Literal["primal", "dual"]
-"""Whether values are an argument of an operator or a cotangent."""
+"""Values are an argument of an operator, or a cotangent."""
 
 _MASK = (1 << 64) - 1
 
@@ -54,17 +55,17 @@ class Draw:
             raise ValueError(f"bound: {self.bound} is not in 0 ... 2**63 - 1")
 
 
-def local_values(space: Space, position: int, rank: int, draw: Draw) -> np.ndarray[Any, Any]:
+def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArray:
     """Return what `rank` holds of tensor `position`, in NumPy (bfloat16 as float32, which is exact)."""
     tensor = space.tensors[position]
     layout = tensor.layout
     window = layout.window(rank)
     if window is None:
-        return np.zeros(layout.local_shape(rank), dtype=_stored(tensor))
+        return np.zeros(layout.local_shape(rank), dtype=tensor.element.in_numpy)
     return _values(tensor, position, window, _copy_key(tensor, rank), draw)
 
 
-def global_values(space: Space, position: int, draw: Draw) -> np.ndarray[Any, Any]:
+def global_values(space: Space, position: int, draw: Draw) -> NumpyArray:
     """Return the global tensor whose windows :func:`local_values` gives, for the sequential twin.
 
     Raises `ValueError` where ranks hold different values of one element, so that there is no global tensor.
@@ -75,17 +76,13 @@ def global_values(space: Space, position: int, draw: Draw) -> np.ndarray[Any, An
     return _values(tensor, position, tuple((0, side) for side in tensor.layout.shape), 0, draw)
 
 
-def _values(
-    tensor: Tensor, position: int, window: tuple[Window, ...], copy: int, draw: Draw
-) -> np.ndarray[Any, Any]:
+def _values(tensor: Tensor, position: int, window: tuple[Window, ...], copy: int, draw: Draw) -> NumpyArray:
     key = 0
     for part in (draw.seed, draw.index, position, int(draw.role == "dual"), copy):
         key = _mix_int(key ^ part)
     # The counter of an element is its row-major index in the hull of the tensor and all windows, not in the tensor: windows may
     # reach beyond the tensor, and what they hold there needs values too.
-    counters: np.ndarray[Any, Any] = np.zeros(
-        1, np.uint64
-    )  # of order 1: NumPy warns where scalars wrap around
+    counters: NumpyArray = np.zeros(1, np.uint64)  # of order 1: NumPy warns where scalars wrap around
     for (start, stop), (low, high) in zip(window, tensor.layout.hull, strict=True):
         indices = np.arange(start - low, stop - low, dtype=np.uint64)
         counters = counters[..., None] * np.uint64(high - low) + indices
@@ -95,10 +92,10 @@ def _values(
         for part in range(parts)
     ]
     values = components[0] if parts == 1 else components[0] + 1j * components[1]
-    return np.asarray(values, dtype=_stored(tensor)).reshape([stop - start for start, stop in window])
+    return np.asarray(values, dtype=tensor.element.in_numpy).reshape([stop - start for start, stop in window])
 
 
-def _component(tensor: Tensor, bits: np.ndarray[Any, Any], draw: Draw) -> np.ndarray[Any, Any]:
+def _component(tensor: Tensor, bits: NumpyArray, draw: Draw) -> NumpyArray:
     """Turn 64 random bits each into real numbers of the set that `draw` names."""
     scale = 2.0**draw.exponent
     precision = tensor.element.precision
@@ -131,17 +128,13 @@ def _copy_key(tensor: Tensor, rank: int) -> int:
     return key
 
 
-def _stored(tensor: Tensor) -> str:
-    return "float32" if tensor.dtype == "bfloat16" else tensor.dtype
-
-
-def _hash(counters: np.ndarray[Any, Any], key: int) -> np.ndarray[Any, Any]:
+def _hash(counters: NumpyArray, key: int) -> NumpyArray:
     # SplitMix64's finaliser [Steele14] over the counter, and once more with the key. One pass over their sum would give
     # neighbouring keys the same values, shifted.
     return _mix(_mix(counters + np.uint64(0x9E3779B97F4A7C15)) ^ np.uint64(key))
 
 
-def _mix(z: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _mix(z: NumpyArray) -> NumpyArray:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(z ^ (z >> np.uint64(31)))
