@@ -65,7 +65,7 @@ def apply_both(spmd: Callable[..., Any]) -> Callable[..., Any]:
             for given in (*x, *y):
                 assert given.unchanged
                 for result in (*forward, *adjoint):
-                    assert not np.shares_memory(arrays.to_numpy(result), arrays.to_numpy(given.base))
+                    assert not np.shares_memory(arrays.to_numpy(result), arrays.to_numpy(given.buffer))
             left = pair_local(operator.codomain, forward, [placed.view for placed in y], rank)
             right = pair_local(operator.domain, [placed.view for placed in x], adjoint, rank)
             return operator, forward, adjoint, left - right

@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from adjointlab.checks.check import Check, CheckedSubject, Spaces
+from adjointlab.checks.check import CheckedSubject
 from adjointlab.checks.compare import Local, Tolerance
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.modules import LARGEST, LocalModule, ModuleUnderTest, SequentialTwin, pass_keys
 from adjointlab.checks.layers.passes import gradients
-from adjointlab.checks.layers.twin import Comparison, PassObservation, first_wrong, with_expected
-from adjointlab.checks.verdict import Verdict
+from adjointlab.checks.layers.twin import Comparison, PassObservation, TwinCheck, with_expected
 from adjointlab.core.values import Draw
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ _BY_PARAMETER = "second derivative by a parameter"
 _BY_COTANGENT = "derivative of gradients by a cotangent"
 
 
-class DoubleBackwardCheck(Check[tuple[PassObservation, ...]]):
+class DoubleBackwardCheck(TwinCheck):
     """H v and J v, for layers that declare that they are twice differentiable.
 
     In half of the cases the cotangents require a gradient, so that J v is computed. It is compared for layers of exact
@@ -60,9 +59,6 @@ class DoubleBackwardCheck(Check[tuple[PassObservation, ...]]):
             expected = _second_derivatives(context, SequentialTwin(context))
             comparisons = with_expected(comparisons, expected, context.comm.Get_size())
         return (PassObservation(comparisons),)
-
-    def judge(self, spaces: Spaces, observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
-        return first_wrong(observations)
 
 
 def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict[str, Local]:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from adjointlab.checks.check import Check, CheckedSubject, Spaces
+from adjointlab.checks.check import Check, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.modules import SequentialTwin, as_tuple, pass_keys
-from adjointlab.checks.layers.twin import PassObservation, first_wrong, twin_passes
+from adjointlab.checks.layers.twin import PassObservation, TwinCheck, twin_passes
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 
 if TYPE_CHECKING:
@@ -18,19 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["GRADIENTS", "GradcheckCheck", "GradientsCheck"]
 
 
-class GradientsCheck(Check[tuple[PassObservation, ...]]):
+class GradientsCheck(TwinCheck):
     """Outputs, all gradients under random cotangents, and buffers, beside the sequential layer's, in two passes.
 
-    Drawn are: what requires a gradient (everything, some tensors, or others on each rank); whether both passes go forward
-    before either goes backward; whether gradients are added to others; and where inputs and cotangents lie in memory. These,
-    and what was returned, must be left as they are.
+    A case draws which tensors require a gradient (all, some, or others on each rank), whether both passes go forward before
+    either goes backward, whether gradients are added to earlier ones, and the memory orders of inputs and cotangents. The layer
+    must write neither into these nor into outputs that it has returned.
     """
 
     name = "gradients"
     order = 90
-
-    def applies_to(self, subject: CheckedSubject) -> bool:
-        return subject.is_layer
 
     def follow_up(self) -> Check[Any]:
         return GRADCHECK
@@ -41,9 +38,6 @@ class GradientsCheck(Check[tuple[PassObservation, ...]]):
 
     def observe(self, context: CheckContext) -> tuple[PassObservation, ...]:
         return twin_passes(context, backward=True)
-
-    def judge(self, spaces: Spaces, observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
-        return first_wrong(observations)
 
 
 class GradcheckCheck(Check[str]):

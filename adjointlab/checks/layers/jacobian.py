@@ -21,13 +21,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
+from adjointlab.checks.compare import square_norm
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.modules import LocalModule, as_tuple, pass_keys
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
-from adjointlab.core import arrays
 from adjointlab.core.pairing import ZERO, Exact, pair_local
 from adjointlab.core.space import Space
 from adjointlab.core.values import Draw
@@ -89,7 +87,7 @@ class JacobianCheck(Check[JacobianProducts]):
         )
         rank = context.rank
         products = [pair_local(space, a, b, rank) if space.tensors else ZERO for space, a, b in pairs]
-        norms = [(_square(space, a, rank), _square(space, b, rank)) for space, a, b in pairs]
+        norms = [(square_norm(space, a, rank), square_norm(space, b, rank)) for space, a, b in pairs]
         return JacobianProducts(
             products[0],
             products[1] + products[2],
@@ -231,16 +229,6 @@ class _Point:
         step, allowed = (_STEP, _DIFFERENCES) if self.version.layer.rounding else (1.0, 0.0)
         coarse, fine = difference(2 * step), difference(step)
         return [(4 * b - a) / 3 for a, b in zip(coarse, fine, strict=True)], allowed
-
-
-def _square(space: Space, local: Sequence[torch.Tensor], rank: int) -> float:
-    return float(
-        sum(
-            (np.asarray(arrays.to_numpy(array.detach()), dtype=np.float64) ** 2).sum()
-            for tensor, array in zip(space.tensors, local, strict=True)
-            if tensor.is_counted(rank)
-        )
-    )
 
 
 JACOBIAN = JacobianCheck()

@@ -2,9 +2,9 @@
 
 Every rank runs the layer on its local tensors; rank 0 runs the twin on the whole tensors, of which the local ones are windows:
 
-    tensor             0   1   2   3   4   5           values follow from the global index, so that
-    rank 0, window   [ 0   1   2   3 )                 the ranks and the twin have the same tensor
-    rank 1, window         [ 2   3   4   5   6 )       beyond the tensor (6: padding) a window holds other values
+    tensor             0   1   2   3   4   5       values follow from the seed and the global index, so that
+    rank 0, window   [ 0   1   2   3 )             the ranks and the twin have the same tensor without
+    rank 1, window                   [ 4   5 )     a message
 
 The twin's results are cut into the windows of the ranks and compared there. So nobody gathers anything, and the layer's call
 log shows the layer's messages alone.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from adjointlab.checks.compare import Local, NumpyArray
+from adjointlab.checks.compare import Local
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
@@ -27,6 +27,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import NotInSpace
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.values import Draw, local_values
+from adjointlab.typing import NumpyArray
 
 if TYPE_CHECKING:
     import torch

@@ -79,8 +79,8 @@ def run_passes(
 ) -> list[Pass]:
     """Run a module through all passes. Collective for a layer.
 
-    Everything that can requires a gradient where `differentiated` is `None`; else what it names, and arguments lie in memory
-    as the case's setting says.
+    `differentiated` names what requires a gradient; with `None`, everything does that can. Arguments of a layer lie in memory as
+    the case's setting says.
     """
     _require_gradients(version, differentiated)
     passes = [_drawn(version, plan, context, number, differentiated) for number in range(_PASSES)]

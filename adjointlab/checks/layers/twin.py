@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.compare import Difference, Local, Tolerance, first_difference
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.modules import LARGEST, LocalModule, SequentialTwin, held, values
@@ -14,7 +15,7 @@ from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import LocalType, Space
 
-__all__ = ["Comparison", "PassObservation", "first_wrong", "twin_passes", "with_expected"]
+__all__ = ["Comparison", "PassObservation", "TwinCheck", "first_wrong", "twin_passes", "with_expected"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,16 @@ class PassObservation:
     comparisons: tuple[Comparison, ...]
     changes: tuple[Change, ...] = ()
     accumulated: bool = False
+
+
+class TwinCheck(Check[tuple[PassObservation, ...]]):
+    """A check of layers that compares passes with those of the twin."""
+
+    def applies_to(self, subject: CheckedSubject) -> bool:
+        return subject.is_layer
+
+    def judge(self, spaces: Spaces, observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
+        return first_wrong(observations)
 
 
 def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservation, ...]:
