@@ -16,7 +16,7 @@ from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from adjointlab.layers.distributed import local_window
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
 from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks

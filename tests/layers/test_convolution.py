@@ -18,7 +18,7 @@ from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers import convolution
 from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d
 from adjointlab.layers.distributed import connected
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
 from .derivative_assertions import (

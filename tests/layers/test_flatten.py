@@ -21,7 +21,7 @@ from adjointlab.layers.linear import Linear
 from adjointlab.layers.losses import CrossEntropyLoss
 from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.pooling import MaxPool2d
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
 from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks

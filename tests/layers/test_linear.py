@@ -15,7 +15,7 @@ from adjointlab.core.partition import Partition
 from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.linear import Linear
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
 from .derivative_assertions import (

@@ -14,7 +14,7 @@ from adjointlab.core.partition import Partition
 from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.pointwise import Pointwise
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
 from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks

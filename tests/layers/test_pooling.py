@@ -19,7 +19,7 @@ from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers import pooling
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.pooling import AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.layers.torch_modules import spatial_dims
 from adjointlab.primitives.halo_geometry import halo_geometry
 from adjointlab.worlds.world import World
