@@ -27,7 +27,7 @@ from torch import nn
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried
-from adjointlab.layers.distributed import DistributedModule, dtype_name
+from adjointlab.layers.distributed import TorchLayer, dtype_name
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.sum_reduce import SumReduce
@@ -35,7 +35,7 @@ from adjointlab.primitives.sum_reduce import SumReduce
 __all__ = ["AffineModule"]
 
 
-class AffineModule(DistributedModule):
+class AffineModule(TorchLayer):
     """A layer that is affine in its input, its weight and its bias; :meth:`summand` is the function on each worker."""
 
     weight: nn.Parameter
@@ -58,7 +58,7 @@ class AffineModule(DistributedModule):
         broadcasts carry it to all who use it, and their adjoints sum its gradients. With a `window`, which each
         worker's part of x becomes in an exchange, that is what is broadcast.
         """
-        dtype = dtype_name(module.get_parameter("weight").dtype)
+        dtype = dtype_name(self.dtype)
         windows = x if window is None else window
         summands = Layout(y.shape, self.partition, y.windows, y.axes)
         self.local_output_shape = summands.local_shape(self.rank)

@@ -61,12 +61,14 @@ class CrossEntropyLoss(Loss):
     argument_names = ("weight", "ignore_index", "reduction", "label_smoothing")
     weight: torch.Tensor | None
 
-    def take(self, module: Any) -> None:
-        order = len(self.shape)
+    def plan(self, module: Any) -> None:
+        order = len(self.input_shape)
         self.class_dim = class_dim = min(1, order - 1)
-        if order == 0 or self.shape[class_dim] == 0:
-            raise ValueError(f"input_shape: {self.shape} is neither (classes,) nor (batch, classes, ...)")
-        self.classes = self.shape[class_dim]
+        if order == 0 or self.input_shape[class_dim] == 0:
+            raise ValueError(
+                f"input_shape: {self.input_shape} is neither (classes,) nor (batch, classes, ...)"
+            )
+        self.classes = self.input_shape[class_dim]
         given: torch.Tensor | None = module.weight
         element = torch.get_default_dtype() if given is None else given.dtype
         result_of(module, torch.empty(0, self.classes, dtype=element), torch.empty(0, dtype=torch.int64))
@@ -75,12 +77,12 @@ class CrossEntropyLoss(Loss):
         # Normwise: some ten roundings of logits and of their exponentials, in another order than torch's. What a loss and a
         # gradient are differences of is of the order of 1, with the lab's small integers, also where hardly anything is left.
         self.rounding, self.reach = 2.0**-44 if self.dtype == torch.float64 else 2.0**-17, 1.0
-        self._plan(self.input_layout, class_dim)
+        self._make_operators(self.input_layout, class_dim)
         whole = nn.CrossEntropyLoss(None if given is None else given.detach().to(self.dtype))
         everyone = Partition((self.comm.Get_size(),))
         self.own(whole, {"weight": Layout((self.classes,), everyone, axes=(None,))})
 
-    def _plan(self, x: Layout, class_dim: int) -> None:
+    def _make_operators(self, x: Layout, class_dim: int) -> None:
         """Collective: make the operators between the workers that have the same targets, and all of them."""
         comm, partition, name = self.comm, self.partition, dtype_name(self.dtype)
         others = tuple(dim for dim in range(x.order) if dim != class_dim)

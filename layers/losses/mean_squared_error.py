@@ -25,7 +25,7 @@ class MSELoss(Loss):
     torch_classes = (nn.MSELoss,)
     argument_names = ("reduction",)
 
-    def take(self, module: Any) -> None:
+    def plan(self, module: Any) -> None:
         result_of(module, torch.empty(0), torch.empty(0))
         name = dtype_name(self.dtype)
         self.domain = Space(Tensor(self.input_layout, name), Tensor(self.input_layout, name, name="target"))

@@ -28,7 +28,8 @@ class MaxPooling(Pooling):
     torch_classes: ClassVar[TorchClasses] = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
     holds_padding = False
 
-    def take(self, module: Any) -> None:
+    def lay_out(self, module: Any) -> None:
+        super().lay_out(module)
         self.return_indices: bool = module.return_indices
         if self.return_indices:
             (y,) = self.codomain.tensors

@@ -15,11 +15,11 @@ from torch.utils.checkpoint import checkpoint
 
 from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.core.partition import Partition
-from adjointlab.layers.batch_norm import BatchNorm2d
-from adjointlab.layers.convolution import Conv1d, Conv2d
+from adjointlab.layers.batch_norm import BatchNorm2d, BatchNormalisation
+from adjointlab.layers.convolution import Conv1d, Conv2d, Convolution
 from adjointlab.layers.distributed import DistributedModule, local_window
 from adjointlab.layers.linear import Linear
-from adjointlab.layers.pooling import AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d
+from adjointlab.layers.pooling import AveragePooling, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d, MaxPooling
 from adjointlab.worlds.world import Raised, World
 
 from .derivative_assertions import assert_second_derivatives_match, assert_tangent_matches
@@ -261,6 +261,45 @@ def test_a_module_of_another_class_is_the_same_error_on_every_rank(
 ) -> None:
     ranks = min(adjointlab_world.ranks, 2)
     assert error_of_every_rank(adjointlab_world, ranks, lambda comm: made(module, comm)) == message
+
+
+def test_the_constructor_takes_a_module_of_any_number_of_dimensions(adjointlab_world: World) -> None:
+    ranks = min(adjointlab_world.ranks, 2)
+
+    def body(comm: Any) -> None:
+        for dims, sides in enumerate(((6,), (6, 5), (6, 5, 4)), start=1):
+            for kind, name, given, lead in (
+                (Convolution, f"Conv{dims}d", (2, 2, 2), (1, 1, 1)),
+                (MaxPooling, f"MaxPool{dims}d", (2,), (1, 1)),
+                (AveragePooling, f"AvgPool{dims}d", (2,), (1, 1)),
+                (BatchNormalisation, f"BatchNorm{dims}d", (2,), (1, 1)),
+            ):
+                torch.manual_seed(1)
+                module = getattr(nn, name)(*given)
+                partition = Partition((*lead, ranks, *(1,) * (dims - 1)))
+                layer = kind(comm, partition, (2, 2, *sides), module.double().eval(), dtype=DOUBLE)
+                assert_matches_twin(comm, layer, module, data(2, 2, *sides), relative=1e-13)
+
+    run_on_ranks(adjointlab_world, ranks, body)
+
+
+def test_a_module_with_further_arguments_or_none_where_torch_has_several_is_refused(
+    adjointlab_world: World,
+) -> None:
+    def body(comm: Any) -> None:
+        partition, shape = Partition((1,) * 5), (1, 2, 6, 6)
+        with pytest.raises(TypeError, match="a module or the arguments of one"):
+            Conv2d(comm, partition, shape, nn.Conv2d(2, 3, 3), stride=2)
+        with pytest.raises(TypeError, match=r"made from torch\.nn\.Conv1d or .*, but was given none"):
+            Convolution(comm, partition, shape, 2, 3, 3)
+        with pytest.raises(ValueError, match=r"dtype: torch\.float64, but the parameters .* torch\.float32"):
+            Conv2d(comm, partition, shape, nn.Conv2d(2, 3, 3), dtype=DOUBLE)
+        extended = nn.Conv2d(2, 3, 3)
+        extended.gain = nn.Parameter(torch.ones(1))
+        with pytest.raises(ValueError, match="has gain, unlike torch's own class"):
+            Conv2d(comm, partition, shape, extended)
+
+    run_on_ranks(adjointlab_world, 1, body)
 
 
 def test_a_subclass_that_computes_the_same_is_as_good(adjointlab_world: World) -> None:
