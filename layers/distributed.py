@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -80,7 +80,7 @@ class DistributedModule(DistributedParameters):
             for tensor, local in zip(self.domain.tensors, x, strict=True)
         )
 
-    def _check_inputs(self, x: tuple[Any, ...]) -> None:
+    def _check_inputs(self, x: tuple[torch.Tensor, ...]) -> None:
         for tensor, local in zip(self.domain.tensors, x, strict=True):
             if not isinstance(local, torch.Tensor):
                 raise TypeError(

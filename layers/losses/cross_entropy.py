@@ -13,7 +13,7 @@ among. So no worker counts a weight, or an ignored target, a second time.
 from __future__ import annotations
 
 import sys
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -61,7 +61,7 @@ class CrossEntropyLoss(Loss):
     argument_names = ("weight", "ignore_index", "reduction", "label_smoothing")
     weight: torch.Tensor | None
 
-    def plan(self, module: Any) -> None:
+    def plan(self, module: nn.Module) -> None:
         order = len(self.input_shape)
         self.class_dim = class_dim = min(1, order - 1)
         if order == 0 or self.input_shape[class_dim] == 0:
@@ -69,11 +69,11 @@ class CrossEntropyLoss(Loss):
                 f"input_shape: {self.input_shape} is neither (classes,) nor (batch, classes, ...)"
             )
         self.classes = self.input_shape[class_dim]
-        given: torch.Tensor | None = module.weight
+        torchs = cast(nn.CrossEntropyLoss, module)
+        given = torchs.weight
         element = torch.get_default_dtype() if given is None else given.dtype
         result_of(module, torch.empty(0, self.classes, dtype=element), torch.empty(0, dtype=torch.int64))
-        self.ignore_index: int = module.ignore_index
-        self.label_smoothing: float = module.label_smoothing
+        self.ignore_index, self.label_smoothing = torchs.ignore_index, torchs.label_smoothing
         # Normwise: some ten roundings of logits and of their exponentials, in another order than torch's. What a loss and a
         # gradient are differences of is of the order of 1, with the lab's small integers, also where hardly anything is left.
         self.rounding, self.reach = 2.0**-44 if self.dtype == torch.float64 else 2.0**-17, 1.0
@@ -140,7 +140,7 @@ class CrossEntropyLoss(Loss):
         is_mean = self.reduction == "mean"
         return self.reduced(losses.sum(dtype=SUMS), weights.detach().sum(dtype=SUMS) if is_mean else None)
 
-    def _check_inputs(self, x: tuple[Any, ...]) -> None:
+    def _check_inputs(self, x: tuple[torch.Tensor, ...]) -> None:
         super()._check_inputs(x)
         judged = x[1].detach()
         judged = judged[judged != self.ignore_index]

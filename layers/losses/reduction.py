@@ -21,7 +21,7 @@ gradient; docs/local-types.md has both).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -70,7 +70,7 @@ class Loss(TorchLayer):
 
     def lay_out(
         self,
-        module: Any,
+        module: nn.CrossEntropyLoss | nn.MSELoss,
         root: int = 0,
         all_reduce: bool = False,
         cuts: Sequence[Sequence[int] | None] | None = None,
@@ -80,11 +80,11 @@ class Loss(TorchLayer):
             raise ValueError(f"root: {root} is none of the ranks 0 to {comm.Get_size() - 1}")
         self.check_order(shape)
         self.root, self.all_reduce = root, all_reduce
-        self.reduction: str = module.reduction
+        self.reduction = module.reduction
         self.input_layout = Layout.cut(shape, self.partition, (None,) * len(shape) if cuts is None else cuts)
         self.plan(module)
 
-    def plan(self, module: Any) -> None:
+    def plan(self, module: nn.Module) -> None:
         """Make the operators, spaces and buffers of this loss, whose torch module is `module`."""
         raise NotImplementedError
 

@@ -9,14 +9,13 @@
     adjoint    that of each step in the reverse order
 
 The output of a linear layer is cut over P_fo, on the workers whose index along P_fi is 0. These are the workers
-on which the next layer, over the transposed partition, expects its input, so that between them nothing travels.
+on which the next layer, over the transposed partition, expects its input, so that between them nothing is sent.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -28,6 +27,7 @@ from adjointlab.layers.distributed import DistributedModule
 from adjointlab.layers.flatten import Flatten
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.pooling import AvgPool2d
+from adjointlab.typing import Communicator
 
 __all__ = ["LeNet5", "sequential_lenet5"]
 
@@ -45,7 +45,7 @@ class LeNet5(nn.Module):
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         batch: int,
         spatial: Partition,
         features: Partition,
@@ -56,19 +56,21 @@ class LeNet5(nn.Module):
         if spatial.order != 2 or features.order != 2:
             raise ValueError(f"spatial, features: {spatial} and {features} are not both of order 2")
         self.comm, self.classes, self.dtype = comm, classes, dtype
-        over = Partition((1, 1, 1, *spatial.shape), spatial.ranks)
+        # Batch, output channels, input channels; batch, channels; batch: none of them is cut.
+        convolved = Partition((1, 1, 1, *spatial.shape), spatial.ranks)
         pooled = Partition((1, 1, *spatial.shape), spatial.ranks)
         dense = Partition((1, *features.shape), features.ranks)
-        turned = Partition((1, *features.shape[::-1]), features.transpose().ranks)
-        self.convolution_1 = Conv2d(comm, over, (batch, 1, _SIDE, _SIDE), 1, 6, 5, dtype=dtype)
-        self.pooling_1 = AvgPool2d(comm, pooled, (batch, 6, 28, 28), 2, dtype=dtype)
-        self.convolution_2 = Conv2d(comm, over, (batch, 6, 14, 14), 6, 16, 5, dtype=dtype)
-        self.pooling_2 = AvgPool2d(comm, pooled, (batch, 16, 10, 10), 2, dtype=dtype)
-        self.linear_1 = Linear(comm, dense, (batch, 400), 400, 120, dtype=dtype)
+        transposed = Partition((1, *features.shape[::-1]), features.transpose().ranks)
+        module = self.sequential().get_submodule
+        self.convolution_1 = Conv2d(comm, convolved, (batch, 1, _SIDE, _SIDE), module("convolution_1"))
+        self.pooling_1 = AvgPool2d(comm, pooled, (batch, 6, 28, 28), module("pooling_1"), dtype=dtype)
+        self.convolution_2 = Conv2d(comm, convolved, (batch, 6, 14, 14), module("convolution_2"))
+        self.pooling_2 = AvgPool2d(comm, pooled, (batch, 16, 10, 10), module("pooling_2"), dtype=dtype)
+        self.linear_1 = Linear(comm, dense, (batch, 400), module("linear_1"))
         (wanted,) = self.linear_1.domain.tensors
         self.flatten = Flatten(comm, pooled, (batch, 16, 5, 5), target=wanted.layout, dtype=dtype)
-        self.linear_2 = Linear(comm, turned, (batch, 120), 120, 84, dtype=dtype)
-        self.linear_3 = Linear(comm, dense, (batch, 84), 84, classes, dtype=dtype)
+        self.linear_2 = Linear(comm, transposed, (batch, 120), module("linear_2"))
+        self.linear_3 = Linear(comm, dense, (batch, 84), module("linear_3"))
         self.domain, self.codomain = self.convolution_1.domain, self.linear_3.codomain
         self.parameter_space = Space(
             *(
@@ -116,7 +118,7 @@ class LeNet5(nn.Module):
 
 
 def sequential_lenet5(classes: int = 10, dtype: torch.dtype | None = None) -> nn.Module:
-    """The sequential network, whose modules have the names of the distributed one's."""
+    """The sequential network; its modules have the names of the distributed network's."""
     return nn.Sequential(
         OrderedDict[str, nn.Module](
             convolution_1=nn.Conv2d(1, 6, 5, dtype=dtype),
