@@ -10,16 +10,13 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from adjointlab.checks.layers.jacobian import JacobianCheck
-from adjointlab.checks.verdict import Status
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks
+from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -43,9 +40,7 @@ def learnt(twin: nn.Module) -> nn.Module:
 
 
 def test_batch_normalisation_is_coherent_with_its_sequential_twin(adjointlab_world: World) -> None:
-    for check in checks_of(subjects.batch_norms):
-        report = investigate(adjointlab_world, subjects.batch_norms, check, Budget(25, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
+    assert_coherent(adjointlab_world, subjects.batch_norms)
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])

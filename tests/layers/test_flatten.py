@@ -9,11 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.convolution import Conv2d
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.flatten import Flatten
@@ -24,7 +21,7 @@ from adjointlab.layers.pooling import MaxPool2d
 from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks
+from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -34,9 +31,7 @@ def numbered(*shape: int) -> torch.Tensor:
 
 
 def test_flatten_is_coherent_with_its_sequential_twin(adjointlab_world: World) -> None:
-    for check in checks_of(subjects.flattens):
-        report = investigate(adjointlab_world, subjects.flattens, check, Budget(25, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
+    assert_coherent(adjointlab_world, subjects.flattens)
 
 
 def test_the_flat_windows_are_multiples_of_what_follows_the_first_flattened_dimension(

@@ -10,17 +10,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.losses import CrossEntropyLoss, MSELoss, SharedSum
 from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .twin_assertions import error_of_every_rank, run_on_ranks
+from .twin_assertions import assert_coherent, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -71,9 +68,7 @@ def assert_loss(
     "subject", [subjects.cross_entropies, subjects.mean_squared_errors], ids=lambda s: s.name
 )
 def test_losses_are_coherent_with_their_sequential_twins(adjointlab_world: World, subject: Any) -> None:
-    for check in checks_of(subject):
-        report = investigate(adjointlab_world, subject, check, Budget(25, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
+    assert_coherent(adjointlab_world, subject)
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])

@@ -12,10 +12,7 @@ import torch
 from torch import nn
 
 from adjointlab.checks.layers.jacobian import JacobianCheck
-from adjointlab.checks.verdict import Status
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers import pooling
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.pooling import AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d
@@ -29,16 +26,14 @@ from .derivative_assertions import (
     assert_second_derivatives_match,
     assert_tangent_matches,
 )
-from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks
+from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
 
 @pytest.mark.parametrize("subject", [subjects.max_pools, subjects.average_pools], ids=lambda s: s.name)
 def test_pooling_is_coherent_with_its_sequential_twin(adjointlab_world: World, subject: Any) -> None:
-    for check in checks_of(subject):
-        report = investigate(adjointlab_world, subject, check, Budget(25, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
+    assert_coherent(adjointlab_world, subject)
 
 
 def along(ranks: int, dim: int, order: int) -> Partition:

@@ -7,11 +7,28 @@ from typing import Any
 
 import torch
 
+from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.subject import Subject
 from adjointlab.layers.distributed import local_window
 from adjointlab.worlds.world import Raised, World
 
-__all__ = ["assert_matches_twin", "error_of_every_rank", "integer_cotangent", "run_on_ranks"]
+__all__ = [
+    "assert_coherent",
+    "assert_matches_twin",
+    "error_of_every_rank",
+    "integer_cotangent",
+    "run_on_ranks",
+]
+
+
+def assert_coherent(world: World, subject: Subject) -> None:
+    """Assert that 25 cases of the subject pass every check."""
+    for check in checks_of(subject):
+        report = investigate(world, subject, check, Budget(25, seed=3))
+        assert report.status is Status.COHERENT, report.verdict
 
 
 def run_on_ranks(world: World, ranks: int, body: Callable[[Any], Any]) -> tuple[Any, ...]:
