@@ -1,10 +1,5 @@
 """The composition that convolution and affine layer share [Hewett21, figures 4 and 5].
 
-    forward    x̂ = B_{P_x→P} H x    ŵ = B_{P_w→P} w    b̂ = B_{P_b→P_y} b
-               ŷ = f(x̂, ŵ) + b̂                                            on each worker
-               y = R_{P→P_y} ŷ
-    adjoint    δŷ = R* δy    (δx̂, δŵ, δb̂) = f* δŷ    δx = H* B* δx̂    δw = B* δŵ    δb = B* δb̂
-
 P has a dimension for output features (fo), along which x is copied, and one for input features (fi), along which ŷ is
 summed. x lies where the index along fo is 0, y where that along fi is 0:
 
@@ -74,10 +69,7 @@ class AffineModule(TorchLayer):
         self.own(module, layouts)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor of y, from that of x. Under autocast the local products alone are of the lower precision.
-
-        Raises `ValueError` on every rank where one of them has a tensor of another shape or element type.
-        """
+        """The local tensor of y, from that of x. Under autocast the local products alone are of the lower precision."""
         (x,) = self.check_inputs(x)
         if self.exchange is not None:
             x = carried(self.exchange, x)

@@ -49,8 +49,8 @@ class BatchNormalisation(TorchLayer):
     every worker that holds their channels.
 
     Raises `ValueError`, with torch's words where torch has some, for an input of an order that the layer does not
-    take or without `num_features` channels, and for a partition of another order; in a call, on every rank, for a local
-    tensor that is not what `domain` says on some, and for statistics of one value per channel, counted globally.
+    take or without `num_features` channels, and for a partition of another order; in a call, for statistics of one value
+    per channel, counted globally.
     """
 
     torch_classes: ClassVar[TorchClasses] = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

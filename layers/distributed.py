@@ -34,12 +34,11 @@ __all__ = [
 class DistributedModule(DistributedParameters):
     """A layer over the workers of `partition`: every rank of `comm` makes its own, from the same arguments.
 
-    `domain` and `codomain` are the spaces of its inputs and outputs; `parameter_space` and `buffer_space` say which
-    worker holds which part of a parameter or buffer, which all others hold as a tensor of zero volume. Parameters have
-    the names, and all of them together the values, of the sequential `module` that the layer is made from.
+    `domain` and `codomain` are the spaces of its inputs and outputs. Of the lab's checks, `rounding` is the relative error
+    that they allow, 0 for exact arithmetic, and `reach` the size of the terms whose rounding it counts.
 
     Calls are collective over `comm`, and so is ``backward``: it takes place on every rank, whatever requires a gradient
-    there.
+    there. A call raises `ValueError`, the same on every rank, if some rank's local tensor is not what `domain` says.
 
     A layer is made for one element type: ``.double()`` and the like raise `ValueError` where they would change that of
     a parameter or buffer. A deep copy has parameters and buffers of its own, and shares communicator and operators.

@@ -51,8 +51,7 @@ class Flatten(TorchLayer):
     `cuts` are the boundaries of the input in each dimension (default, and for `None` in one: balanced).
 
     Raises `ValueError`, with torch's words, for dimensions that the input has not or that are in the wrong order; and for a
-    partition of another order than the input, and a target that is no layout of the output; and in a call, on every rank, for
-    a local tensor that is not what `domain` says on some.
+    partition of another order than the input, and a target that is no layout of the output.
     """
 
     torch_classes = (nn.Flatten,)

@@ -44,8 +44,7 @@ class Pointwise(DistributedModule):
     Raises `ValueError` for a function that changes the shape, or of which an element of the output depends on others of the
     input (a softmax, a normalisation, a cumulative sum); for dropout of whole channels (`Dropout1d`, `2d`, `3d`,
     `FeatureAlphaDropout`); and for a module with parameters or buffers, such as `PReLU`: their gradient is a sum over all
-    workers, and needs a layer that says where they lie and sums it. In a call, on every rank, for a local tensor that is
-    not what `layout` says on some.
+    workers, and needs a layer that says where they lie and sums it.
     """
 
     def __init__(

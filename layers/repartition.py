@@ -27,8 +27,7 @@ class Repartition(DistributedModule):
     For example ``Repartition(comm, first.codomain.tensors[0].layout, second.domain.tensors[0].layout)`` between two
     layers. A rank that is in one of the partitions only takes, or returns, a tensor of zero volume. `types` and
     `target_types` are local types, as those of :class:`adjointlab.primitives.repartition.Repartition`, which raises
-    `ValueError` for illegal ones. A call raises `ValueError` on every rank for a local tensor that is not what `layout`
-    says on some.
+    `ValueError` for illegal ones.
     """
 
     def __init__(

@@ -58,8 +58,7 @@ class Loss(TorchLayer):
     `cuts` are the boundaries of the input in each dimension (default, and for `None` in one: balanced).
 
     Raises `ValueError`, in torch's words for what torch refuses, and for a `root` that is no rank, and a partition of
-    another order than the input; and in a call, on every rank, for an input or a target that is not what `domain` says
-    on some: nothing is broadcast.
+    another order than the input. Unlike in torch, inputs and targets are not broadcast to each other.
     """
 
     reduction_names: ClassVar[tuple[str, ...]] = ("none", "mean", "sum")

@@ -51,10 +51,7 @@ class AveragePooling(Pooling):
             self.rounding, self.reach = 8 * seen * torch.finfo(element).eps, 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor of y, from that of x.
-
-        Raises `ValueError` on every rank where one of them has a tensor of another shape or element type.
-        """
+        """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)
         x = carried(self.exchange, x)
         if self._has_outputs(x):

@@ -36,10 +36,7 @@ class MaxPooling(Pooling):
             self.codomain = Space(y, Tensor(y.layout, "int64", name="indices"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """The local tensor of y, from that of x; with `return_indices` (y, indices).
-
-        Raises `ValueError` on every rank where one of them has a tensor of another shape or element type.
-        """
+        """The local tensor of y, from that of x; with `return_indices` (y, indices)."""
         (x,) = self.check_inputs(x)
         x = carried(self.exchange, x)
         pool: Callable[..., Any] = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[
