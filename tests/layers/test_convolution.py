@@ -14,13 +14,9 @@ from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d
 from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
+from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks, sines
 
 DOUBLE = torch.float64
-
-
-def data(*shape: int) -> torch.Tensor:
-    return torch.sin(torch.arange(1.0, 1.0 + torch.Size(shape).numel(), dtype=DOUBLE)).reshape(shape)
 
 
 def test_the_layer_is_coherent_with_its_sequential_twin(adjointlab_world: World) -> None:
@@ -56,7 +52,7 @@ def test_sizes_are_given_as_torch_takes_them(
         twin = nn.Conv2d(2, 3, 3, **same, dtype=DOUBLE)
         assert repr(layer.sequential()) == repr(twin)
         twin.load_state_dict(layer.sequential_state_dict())
-        assert_matches_twin(comm, layer, twin, data(*shape), relative=1e-13)
+        assert_matches_twin(comm, layer, twin, sines(*shape), relative=1e-13)
 
     run_on_ranks(adjointlab_world, ranks, body)
 
@@ -139,11 +135,11 @@ def test_a_layer_goes_from_and_to_its_sequential_module(adjointlab_world: World,
             dtype=DOUBLE,
         ).eval()
         layer = kind.from_sequential(whole, comm, Partition((1, 1, 1, ranks, *(1,) * (dims - 1))), shape)
-        assert_matches_twin(comm, layer, whole, data(*shape), relative=1e-13)
+        assert_matches_twin(comm, layer, whole, sines(*shape), relative=1e-13)
         back = layer.to_sequential()
         assert not back.training
         assert all(torch.equal(value, whole.state_dict()[name]) for name, value in back.state_dict().items())
-        assert torch.equal(back(data(*shape)), whole(data(*shape)))
+        assert torch.equal(back(sines(*shape)), whole(sines(*shape)))
 
     run_on_ranks(adjointlab_world, ranks, body)
 

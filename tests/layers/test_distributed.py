@@ -23,7 +23,7 @@ from adjointlab.layers.pooling import AveragePooling, AvgPool1d, AvgPool2d, MaxP
 from adjointlab.worlds.world import Raised, World
 
 from .derivative_assertions import assert_second_derivatives_match, assert_tangent_matches
-from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks
+from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks, sines
 
 DOUBLE = torch.float64
 
@@ -41,10 +41,6 @@ LAYERS: dict[str, tuple[Make, tuple[int, ...]]] = {
 """Over two workers, of which both have something; other ranks are idle."""
 
 each_layer = pytest.mark.parametrize(("make", "shape"), LAYERS.values(), ids=LAYERS)
-
-
-def data(*shape: int) -> torch.Tensor:
-    return torch.sin(torch.arange(1.0, 1.0 + torch.Size(shape).numel(), dtype=DOUBLE)).reshape(shape)
 
 
 def ranks_of(world: World) -> int:
@@ -77,7 +73,7 @@ def test_a_wrong_input_on_one_rank_is_the_same_error_on_every_rank(
 
     def body(comm: Any) -> None:
         layer = make(comm)
-        x = local(layer, data(*shape))
+        x = local(layer, sines(*shape))
         held = layer.domain.tensors[0].layout.local_shape(rank)
         seen.append(
             {"short": (*held[:-1], held[-1] - 1), "batched": (*held, 1), "led": (1, *held), "rank": rank}
@@ -99,9 +95,9 @@ def test_mpi4pys_own_communicator_will_do(
     from mpi4py import MPI
 
     layer = make(MPI.COMM_WORLD)
-    layer(local(layer, data(*shape))).sum().backward()
+    layer(local(layer, sines(*shape))).sum().backward()
     with pytest.raises(ValueError, match="float32 on rank 0"):
-        layer(local(layer, data(*shape)).float())
+        layer(local(layer, sines(*shape)).float())
 
 
 @each_layer
@@ -113,7 +109,7 @@ def test_elements_on_an_idle_rank_are_the_same_error_on_every_rank(
 
     def body(comm: Any) -> None:
         layer = make(comm)
-        layer(torch.zeros(2) if comm.Get_rank() == 2 else local(layer, data(*shape)))
+        layer(torch.zeros(2) if comm.Get_rank() == 2 else local(layer, sines(*shape)))
 
     raised = error_of_every_rank(adjointlab_world, 3, body)
     assert raised.startswith("x: shape (2,) on rank 2, which is inactive in the partition")
@@ -125,7 +121,7 @@ def test_what_is_no_tensor_on_one_rank_is_a_type_error_on_every_rank(
 ) -> None:
     def body(comm: Any) -> None:
         layer = make(comm)
-        x = local(layer, data(*shape))
+        x = local(layer, sines(*shape))
         layer(x.numpy() if comm.Get_rank() == 1 else x)
 
     run = adjointlab_world.run(lambda context, _: body(context.comm), None, ranks_of(adjointlab_world))
@@ -155,7 +151,7 @@ def test_an_idle_rank_may_have_any_tensor_of_zero_volume(
     def body(comm: Any) -> None:
         torch.manual_seed(1)
         layer = make(comm)
-        x = empty.clone() if comm.Get_rank() == 2 else local(layer, data(*shape))
+        x = empty.clone() if comm.Get_rank() == 2 else local(layer, sines(*shape))
         x.requires_grad_(x.is_floating_point())
         y = layer(x)
         y.sum().backward()
@@ -170,9 +166,9 @@ def test_what_an_idle_rank_has_is_no_batch_to_those_that_get_the_input(adjointla
     def body(comm: Any) -> None:
         torch.manual_seed(1)
         layer = Linear(comm, Partition((1, 2, 1)), (3, 4), 4, 5, dtype=DOUBLE)
-        x = local(layer, data(3, 4)) if comm.Get_rank() == 0 else torch.zeros(0, 0, 5)
+        x = local(layer, sines(3, 4)) if comm.Get_rank() == 0 else torch.zeros(0, 0, 5)
         y = layer(x)
-        want = layer.to_sequential()(data(3, 4))
+        want = layer.to_sequential()(sines(3, 4))
         assert torch.allclose(y, local_window(want, layer.codomain.tensors[0].layout, comm.Get_rank()))
 
     run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
@@ -186,8 +182,8 @@ def test_inputs_are_checked_under_no_grad_checkpoints_functional_calls_and_forwa
         torch.manual_seed(1)
         layer = make(comm)
         twin = layer.to_sequential()
-        assert_tangent_matches(comm, layer, twin, data(*shape))
-        x = local(layer, data(*shape)).requires_grad_()
+        assert_tangent_matches(comm, layer, twin, sines(*shape))
+        x = local(layer, sines(*shape)).requires_grad_()
         with torch.no_grad():
             want = layer(x)
         parameters = dict(layer.named_parameters())
@@ -278,7 +274,7 @@ def test_the_constructor_takes_a_module_of_any_number_of_dimensions(adjointlab_w
                 module = getattr(nn, name)(*given)
                 partition = Partition((*lead, ranks, *(1,) * (dims - 1)))
                 layer = kind(comm, partition, (2, 2, *sides), module.double().eval(), dtype=DOUBLE)
-                assert_matches_twin(comm, layer, module, data(2, 2, *sides), relative=1e-13)
+                assert_matches_twin(comm, layer, module, sines(2, 2, *sides), relative=1e-13)
 
     run_on_ranks(adjointlab_world, ranks, body)
 
@@ -307,7 +303,7 @@ def test_a_subclass_that_computes_the_same_is_as_good(adjointlab_world: World) -
         torch.manual_seed(1)
         twin = Named(2, 3, 3, dtype=DOUBLE)
         layer = Conv2d.from_sequential(twin, comm, Partition((1, 1, 1, 2, 1)), (1, 2, 6, 6))
-        assert_matches_twin(comm, layer, twin, data(1, 2, 6, 6), relative=1e-13)
+        assert_matches_twin(comm, layer, twin, sines(1, 2, 6, 6), relative=1e-13)
 
     run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
@@ -369,14 +365,14 @@ def test_a_deep_copy_has_its_own_parameters_and_shares_the_operators(
         assert (len(layer._forward_hooks), len(twin._forward_hooks)) == (1, 2)
         for module in (layer, twin):
             assert_second_derivatives_match(
-                comm, module, module.to_sequential(), data(*shape), power=2, wanted=["x"]
+                comm, module, module.to_sequential(), sines(*shape), power=2, wanted=["x"]
             )
 
     run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
 
 def test_an_average_of_models_is_that_of_the_sequential_ones(adjointlab_world: World) -> None:
-    x = data(3, 4)
+    x = sines(3, 4)
 
     def body(comm: Any) -> None:
         torch.manual_seed(1)
@@ -438,7 +434,7 @@ def test_to_change_the_element_type_is_the_same_error_on_every_rank_and_changes_
         layer = make(comm)
         with pytest.raises(ValueError, match=r"made for float64; make the layer with dtype=\.\.\.") as error:
             convert(layer)
-        layer(local(layer, data(*shape)))
+        layer(local(layer, sines(*shape)))
         return str(error.value)
 
     assert len(set(run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body))) == 1
@@ -451,9 +447,9 @@ def test_conversions_that_keep_the_element_type_go_through(
     def body(comm: Any) -> None:
         torch.manual_seed(1)
         layer = make(comm)
-        before = layer(local(layer, data(*shape)))
+        before = layer(local(layer, sines(*shape)))
         kept = layer.double().to("cpu").to(torch.float64).to(memory_format=torch.channels_last).cpu()
         assert kept.share_memory() is layer  # type: ignore[no-untyped-call]
-        assert torch.equal(layer(local(layer, data(*shape))), before)
+        assert torch.equal(layer(local(layer, sines(*shape))), before)
 
     run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)

@@ -21,7 +21,7 @@ from .derivative_assertions import (
     assert_second_derivatives_match,
     assert_tangent_matches,
 )
-from .twin_assertions import run_on_ranks
+from .twin_assertions import run_on_ranks, sines
 
 DOUBLE = torch.float64
 
@@ -71,10 +71,6 @@ CASES: dict[str, Callable[[int], Case]] = {
 """Of the number of workers: layer, partition, shape and arguments, such that the last worker has nothing to do."""
 
 
-def data(*shape: int) -> torch.Tensor:
-    return torch.sin(torch.arange(1.0, 1.0 + torch.Size(shape).numel(), dtype=DOUBLE)).reshape(shape)
-
-
 def check_with_idle_worker(world: World, case: str, bias: bool, assertion: Callable[..., None]) -> None:
     """Make `assertion` of a layer whose last worker has nothing to do."""
     ranks = min(world.ranks, 3)
@@ -85,7 +81,7 @@ def check_with_idle_worker(world: World, case: str, bias: bool, assertion: Calla
     def body(comm: Any) -> None:
         torch.manual_seed(1)
         twin = layer.torch_classes[0](**arguments, bias=bias, dtype=DOUBLE)
-        assertion(comm, layer(comm, Partition(partition), shape, twin), twin, data(*shape))
+        assertion(comm, layer(comm, Partition(partition), shape, twin), twin, sines(*shape))
 
     run_on_ranks(world, ranks, body)
 

@@ -13,13 +13,9 @@ from adjointlab.layers.linear import Linear
 from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
+from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks, sines
 
 DOUBLE = torch.float64
-
-
-def data(*shape: int) -> torch.Tensor:
-    return torch.sin(torch.arange(1.0, 1.0 + torch.Size(shape).numel(), dtype=DOUBLE)).reshape(shape)
 
 
 def test_the_layer_is_coherent_with_its_sequential_twin(adjointlab_world: World) -> None:
@@ -34,7 +30,7 @@ def test_the_layer_goes_from_and_to_its_sequential_module(adjointlab_world: Worl
         twin = nn.Linear(5, 4, bias, dtype=DOUBLE).eval()
         twin.weight.requires_grad_(False)
         layer = Linear.from_sequential(twin, comm, Partition((1, 1, ranks)), (2, 5))
-        assert_matches_twin(comm, layer, twin, data(2, 5), relative=1e-14)
+        assert_matches_twin(comm, layer, twin, sines(2, 5), relative=1e-14)
         back = layer.to_sequential()
         assert (repr(back), back.training) == (repr(twin), False)
         assert [p.requires_grad for p in back.parameters()] == [p.requires_grad for p in twin.parameters()]
@@ -59,7 +55,7 @@ def test_initial_values_are_torchs_for_the_same_seed(adjointlab_world: World) ->
 
 def test_under_autocast_the_local_products_alone_are_of_the_lower_precision(adjointlab_world: World) -> None:
     ranks = min(adjointlab_world.ranks, 3)
-    x = data(2, 4).float()
+    x = sines(2, 4).float()
 
     def body(comm: Any) -> None:
         torch.manual_seed(1)
