@@ -39,10 +39,4 @@ def repartition_layers(draw: DrawFn, ranks: int) -> Arguments:
     shape = draw(strategies.shapes(draw(st.sampled_from((1, 2, 3, 4, 0)))))
     dtype = draw(dtypes)
     (layout, types), (target, target_types) = (_shared(draw, ranks, shape) for _ in range(2))
-    return {
-        "layout": layout,
-        "target": target,
-        "dtype": dtype,
-        "types": types,
-        "target_types": target_types,
-    }
+    return {"layout": layout, "target": target, "dtype": dtype, "types": types, "target_types": target_types}

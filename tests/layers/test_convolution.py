@@ -87,9 +87,7 @@ def test_an_illegal_argument_is_the_same_error_on_every_rank_in_torchs_words(
     ranks, shape = min(adjointlab_world.ranks, 2), (2, 4, 6, 6)
     arguments = {"in_channels": 4, "out_channels": 4, "kernel_size": 3, **given}
     raised = error_of_every_rank(
-        adjointlab_world,
-        ranks,
-        lambda comm: Conv2d(comm, Partition((1, 1, 1, ranks, 1)), shape, **arguments),
+        adjointlab_world, ranks, lambda comm: Conv2d(comm, Partition((1, 1, 1, ranks, 1)), shape, **arguments)
     )
     if message is None:
         with pytest.raises((ValueError, RuntimeError)) as refused:

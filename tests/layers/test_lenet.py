@@ -49,11 +49,7 @@ def test_outputs_and_gradients_are_the_sequential_ones(
         off = {"y": apart(made, local_window(expected.detach(), y.layout, rank), expected)}
         pairs = {"x": (mine, whole, x)}
         for tensor in network.parameter_space.tensors:
-            pairs[tensor.name] = (
-                network.get_parameter(tensor.name),
-                twin.get_parameter(tensor.name),
-                tensor,
-            )
+            pairs[tensor.name] = (network.get_parameter(tensor.name), twin.get_parameter(tensor.name), tensor)
         for name, (leaf, twins, tensor) in pairs.items():
             if leaf.numel():
                 wanted = local_window(twins.grad, tensor.layout, rank)

@@ -63,10 +63,7 @@ def compare_with_torch(
 
 @pytest.mark.parametrize(
     ("length", "workers", "halos"),
-    [
-        (10, 3, [(0, 0), (0, 1), (-1, 0)]),
-        (20, 6, [(0, 0), (0, 0), (0, 1), (-1, 2), (-2, 1), (-1, 0)]),
-    ],
+    [(10, 3, [(0, 0), (0, 1), (-1, 0)]), (20, 6, [(0, 0), (0, 0), (0, 1), (-1, 2), (-2, 1), (-1, 0)])],
     ids=["simple", "complex"],
 )
 def test_the_halos_are_those_of_appendix_b(
