@@ -1,4 +1,4 @@
-"""Your own torch.nn.Module under the lab: a linear layer whose weight is cut by rows, beside torch.nn.Linear.
+"""Your own torch.nn.Module under the lab: a linear layer whose weight is cut by rows, checked against torch.nn.Linear.
 
 pytest examples/my_own_layer.py, or mpiexec -n 4 python -m pytest examples/my_own_layer.py
 """

@@ -11,7 +11,7 @@
 Σ sums over a worker's elements of a channel, and 𝒜 over the workers that hold the channel, that is, along all dimensions of
 P but P_c. Workers merge sums, not means, and n is known: so uneven parts, empty ones too, weigh what they hold, where a mean
 of means would weigh all parts alike. The second pass measures deviations from the global mean: to merge Σ x² instead would
-cancel all digits of a variance that is small beside the mean's square. Without rounding s is 0; it takes away what the
+cancel all digits of a variance that is small relative to the mean's square. Without rounding s is 0; it takes away what the
 rounding of μ has brought in (the corrected two-pass algorithm of Chan, Golub and LeVeque, 1983).
 
 P_c has P's side along the channels and 1 elsewhere. μ and σ² are the same on all workers along the others, and so are
@@ -114,7 +114,7 @@ class BatchNormalisation(TorchLayer):
         return y if bias is None else y + self._along(bias)
 
     def _learnt(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Weight and bias of this worker's channels, which travel in one message."""
+        """Weight and bias of this worker's channels, from one broadcast."""
         if self.weight is None:
             return None, None
         if self.bias is None:

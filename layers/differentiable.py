@@ -108,7 +108,7 @@ def _anchor(x: tuple[torch.Tensor, ...]) -> torch.Tensor:
 
 
 class _Context(FunctionCtx):
-    """What torch hands from the forward to the backward pass of one application."""
+    """State of one application between its forward and its backward pass."""
 
     operator: LinearOperator
     saved_tensors: tuple[torch.Tensor, ...]

@@ -101,7 +101,7 @@ class TorchLayer(DistributedModule):
     the initial values that torch would. Either way arguments, defaults and errors are torch's own.
 
     Every layer also takes `dtype`, its element type, by default that of the module's tensors, and else torch's default.
-    Raises `ValueError` for a module of another class or element type, and `TypeError` for arguments beside a module.
+    Raises `ValueError` for a module of another class or element type, and `TypeError` for further arguments with a module.
     """
 
     torch_classes: ClassVar[TorchClasses] = ()

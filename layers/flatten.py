@@ -1,4 +1,4 @@
-"""Flattening a tensor that is cut [Hewett21, section 5: repartitioning as glue before the classifier].
+"""Flattening a tensor that is cut [Hewett21, section 5: a repartition before the classifier].
 
     forward    x ← T_{P_x→P_f} x              of the dimensions s to e, the first alone stays cut
                y = flat(x)                     on each worker

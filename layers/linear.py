@@ -58,7 +58,7 @@ class Linear(AffineModule):
     def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if bias is not None and bias.numel():
             return functional.linear(x, weight, bias)
-        # An empty bias is another worker's to add; here it keeps its place in the graph, so that this worker too takes
+        # An empty bias is another worker's to add; here y depends on it in the graph, so that this worker too takes
         # part in the reduction of the bias's gradient.
         y = functional.linear(x, weight)
         return y if bias is None else connected(y, bias)

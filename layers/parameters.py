@@ -61,7 +61,7 @@ class DistributedParameters(nn.Module):
         for name, value in named:
             layout, is_parameter = layouts[name], isinstance(value, nn.Parameter)
             window = local_window(value.detach(), layout, self.rank)
-            # A parameter lies in one place. Copies of a buffer are one value, which every worker updates alike: were
+            # A parameter has no copies. Copies of a buffer are one value, which every worker updates alike: were
             # they declared varying, the lab would compare their sum with the sequential module's one.
             types = [LocalType.INVARIANT if copied else LocalType.VARYING for copied in layout.copied]
             tensor = Tensor(layout, dtype_name(value.dtype), () if is_parameter else tuple(types), name=name)

@@ -43,7 +43,7 @@ class CrossEntropyLoss(Loss):
     """`torch.nn.CrossEntropyLoss` over `partition` = P_b x P_c x P_1 x ..., for logits of `input_shape` (n, C, d_1, ...).
 
     Called with (logits, targets): the logits are cut over any dimensions, the classes too. The targets are class indices
-    (n, d_1, ...), of element type int64, and each is in one place: they are cut as the logits are, on the workers whose
+    (n, d_1, ...), of element type int64, and each lies on one worker: they are cut as the logits are, on the workers whose
     index along P_c is 0, and of zero volume elsewhere. So is the loss with `reduction` "none". Logits (C,) with a target of
     order 0 are legal, as they are in torch; targets of class probabilities are not.
 

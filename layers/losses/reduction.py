@@ -114,8 +114,8 @@ class Loss(TorchLayer):
     def reduced(self, summand: torch.Tensor, divisor: torch.Tensor | None = None) -> torch.Tensor:
         """The loss, from this worker's summand, and from that of the divisor where it is a mean.
 
-        A rank that is no worker sends nothing: of its numbers it keeps none, but their place in the graph, through
-        which it takes part in the backward pass.
+        A rank that is no worker sends nothing: it passes none of its numbers on, but depends on them in the graph, and so
+        takes part in the backward pass.
         """
         numbers = torch.stack([summand] if divisor is None else [summand, divisor])
         sums: torch.Tensor = apply(

@@ -42,7 +42,7 @@ class Pooling(TorchLayer):
     """
 
     holds_padding: ClassVar[bool]
-    """Whether the exchange leaves zeros for the part of a window beyond the tensor, or leaves that part out."""
+    """True where the exchange fills the part of a window beyond the tensor with zeros, False where it leaves that part out."""
 
     def lay_out(self, module: Any) -> None:
         partition, shape = self.partition, self.input_shape

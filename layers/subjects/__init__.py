@@ -1,1 +1,1 @@
-"""Cases of the layers for the lab: one module for each family of layers."""
+"""Cases of the layers for the lab: one module for each kind of layer."""

@@ -15,16 +15,16 @@ from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, twin_
 __all__ = ["repartition_layers"]
 
 
-def _shared(draw: DrawFn, ranks: int, shape: tuple[int, ...]) -> tuple[Layout, tuple[str, ...]]:
-    """A layout in any cut, copied along one more dimension of the workers, and local types that say what copies are."""
+def _layout_with_copies(draw: DrawFn, ranks: int, shape: tuple[int, ...]) -> tuple[Layout, tuple[str, ...]]:
+    """A layout in any cut, copied along one more dimension of the workers, and the local types of such copies."""
     partition = draw(strategies.partitions(ranks, len(shape) + 1, whole=False))
-    place = draw(st.integers(0, len(shape)))
-    axes = [dim for dim in range(len(shape) + 1) if dim != place]
+    copy_axis = draw(st.integers(0, len(shape)))
+    axes = [dim for dim in range(len(shape) + 1) if dim != copy_axis]
     ends = [
         draw(strategies.cuts(side, partition.shape[axis])) for side, axis in zip(shape, axes, strict=True)
     ]
     copies = draw(st.sampled_from(("invariant", "replicated", "partial")))
-    types = tuple(copies if dim == place else "varying" for dim in range(len(shape) + 1))
+    types = tuple(copies if dim == copy_axis else "varying" for dim in range(len(shape) + 1))
     return Layout.cut(shape, partition, ends, axes), types
 
 
@@ -38,5 +38,5 @@ def repartition_layers(draw: DrawFn, ranks: int) -> Arguments:
     """Any cut to any cut, over other workers in another order; copies of each local type."""
     shape = draw(strategies.shapes(draw(st.sampled_from((1, 2, 3, 4, 0)))))
     dtype = draw(dtypes)
-    (layout, types), (target, target_types) = (_shared(draw, ranks, shape) for _ in range(2))
+    (layout, types), (target, target_types) = (_layout_with_copies(draw, ranks, shape) for _ in range(2))
     return {"layout": layout, "target": target, "dtype": dtype, "types": types, "target_types": target_types}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -125,13 +126,8 @@ def test_a_layer_goes_from_and_to_its_sequential_module(adjointlab_world: World,
 
     def body(comm: Any) -> None:
         torch.manual_seed(1)
-        whole = type(twin)(
-            **{name: getattr(twin, name) for name in ("in_channels", "out_channels", "kernel_size")},
-            **{name: getattr(twin, name) for name in ("stride", "padding", "dilation", "groups")},
-            bias=twin.bias is not None,
-            padding_mode=twin.padding_mode,
-            dtype=DOUBLE,
-        ).eval()
+        whole = copy.deepcopy(twin).eval()  # each rank's own, with the same values
+        whole.reset_parameters()
         layer = kind.from_sequential(whole, comm, Partition((1, 1, 1, ranks, *(1,) * (dims - 1))), shape)
         assert_matches_twin(comm, layer, whole, sines(*shape), relative=1e-13)
         back = layer.to_sequential()

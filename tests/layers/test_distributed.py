@@ -1,4 +1,4 @@
-"""What all layers share: inputs that are checked on every rank, sequential modules, copies, conversions."""
+"""Properties of all layers: inputs that are checked on every rank, sequential modules, copies, conversions."""
 
 from __future__ import annotations
 
@@ -74,9 +74,14 @@ def test_a_wrong_input_on_one_rank_is_the_same_error_on_every_rank(
     def body(comm: Any) -> None:
         layer = make(comm)
         x = local(layer, sines(*shape))
-        held = layer.domain.tensors[0].layout.local_shape(rank)
+        local_shape = layer.domain.tensors[0].layout.local_shape(rank)
         seen.append(
-            {"short": (*held[:-1], held[-1] - 1), "batched": (*held, 1), "led": (1, *held), "rank": rank}
+            {
+                "short": (*local_shape[:-1], local_shape[-1] - 1),
+                "batched": (*local_shape, 1),
+                "led": (1, *local_shape),
+                "rank": rank,
+            }
         )
         layer(wrong(x) if comm.Get_rank() == rank else x)
 
@@ -216,47 +221,48 @@ class Named(nn.Conv2d):
     """torch's convolution under another name."""
 
 
-FEATURES = Partition((1, 1, 1, 1))
-OTHERS: list[tuple[Callable[[Any, Any], Any], nn.Module, str]] = [
+OTHERS: list[tuple[Any, int, tuple[int, ...], nn.Module, str]] = [
     (
-        lambda module, comm: Conv2d.from_sequential(module, comm, Partition((1,) * 5), (1, 2, 6, 6)),
+        Conv2d,
+        5,
+        (1, 2, 6, 6),
         nn.ConvTranspose2d(2, 2, 3),
-        "module: ConvTranspose2d, but Conv2d is made from torch.nn.Conv2d",
+        "ConvTranspose2d, but Conv2d is made from torch.nn.Conv2d",
     ),
+    (Conv1d, 4, (1, 2, 6), nn.Conv2d(2, 2, 3), "Conv2d, but Conv1d is made from torch.nn.Conv1d"),
     (
-        lambda module, comm: Conv1d.from_sequential(module, comm, Partition((1,) * 4), (1, 2, 6)),
-        nn.Conv2d(2, 2, 3),
-        "module: Conv2d, but Conv1d is made from torch.nn.Conv1d",
-    ),
-    (
-        lambda module, comm: Conv2d.from_sequential(module, comm, Partition((1,) * 5), (1, 2, 6, 6)),
+        Conv2d,
+        5,
+        (1, 2, 6, 6),
         Standardised(2, 2, 3),
-        "module: Standardised has a forward of its own, but Conv2d computes what torch.nn.Conv2d does",
+        "Standardised has a forward of its own, but Conv2d computes what torch.nn.Conv2d does",
     ),
+    (Linear, 3, (1, 2), nn.Bilinear(2, 2, 3), "Bilinear, but Linear is made from torch.nn.Linear"),
     (
-        lambda module, comm: Linear.from_sequential(module, comm, Partition((1,) * 3), (1, 2)),
-        nn.Bilinear(2, 2, 3),
-        "module: Bilinear, but Linear is made from torch.nn.Linear",
-    ),
-    (
-        lambda module, comm: MaxPool2d.from_sequential(module, comm, FEATURES, (1, 2, 6, 6)),
+        MaxPool2d,
+        4,
+        (1, 2, 6, 6),
         nn.LPPool2d(2, 2),
-        "module: LPPool2d, but MaxPool2d is made from torch.nn.MaxPool2d",
+        "LPPool2d, but MaxPool2d is made from torch.nn.MaxPool2d",
     ),
-    (
-        lambda module, comm: AvgPool2d.from_sequential(module, comm, FEATURES, (1, 2, 6, 6)),
-        nn.MaxPool2d(2),
-        "module: MaxPool2d, but AvgPool2d is made from torch.nn.AvgPool2d",
-    ),
+    (AvgPool2d, 4, (1, 2, 6, 6), nn.MaxPool2d(2), "MaxPool2d, but AvgPool2d is made from torch.nn.AvgPool2d"),
 ]
+"""Layer, order of the partition, shape, module, and the error."""
 
 
-@pytest.mark.parametrize(("made", "module", "message"), OTHERS, ids=[other[-1][:24] for other in OTHERS])
+@pytest.mark.parametrize("constructor", ["from_sequential", "class"])
+@pytest.mark.parametrize(("layer", "order", "shape", "module", "message"), OTHERS, ids=lambda value: "")
 def test_a_module_of_another_class_is_the_same_error_on_every_rank(
-    adjointlab_world: World, made: Any, module: nn.Module, message: str
+    adjointlab_world: World, constructor: str, layer: Any, order: int, shape: Any, module: Any, message: str
 ) -> None:
-    ranks = min(adjointlab_world.ranks, 2)
-    assert error_of_every_rank(adjointlab_world, ranks, lambda comm: made(module, comm)) == message
+    ranks, partition = min(adjointlab_world.ranks, 2), Partition((1,) * order)
+
+    def make(comm: Any) -> DistributedModule:
+        if constructor == "class":
+            return layer(comm, partition, shape, module)  # type: ignore[no-any-return]
+        return layer.from_sequential(module, comm, partition, shape)  # type: ignore[no-any-return]
+
+    assert error_of_every_rank(adjointlab_world, ranks, make) == f"module: {message}"
 
 
 def test_the_constructor_takes_a_module_of_any_number_of_dimensions(adjointlab_world: World) -> None:
@@ -309,33 +315,22 @@ def test_a_subclass_that_computes_the_same_is_as_good(adjointlab_world: World) -
 
 
 def test_a_sequential_modules_mode_and_what_of_it_is_frozen_are_taken_over(adjointlab_world: World) -> None:
-    modules: list[tuple[nn.Module, Callable[[Any, Any], Any]]] = [
-        (
-            nn.Conv2d(2, 2, 3),
-            lambda twin, comm: Conv2d.from_sequential(twin, comm, Partition((1, 1, 1, 2, 1)), (1, 2, 6, 6)),
-        ),
-        (
-            nn.BatchNorm2d(2),
-            lambda twin, comm: BatchNorm2d.from_sequential(twin, comm, Partition((1, 1, 2, 1)), (1, 2, 6, 6)),
-        ),
-        (
-            nn.Linear(4, 3),
-            lambda twin, comm: Linear.from_sequential(twin, comm, Partition((1, 2, 1)), (2, 4)),
-        ),
-        (
-            nn.AvgPool2d(2),
-            lambda twin, comm: AvgPool2d.from_sequential(twin, comm, Partition((1, 1, 2, 1)), (1, 2, 6, 6)),
-        ),
+    cases: list[tuple[Any, nn.Module, tuple[int, ...], tuple[int, ...]]] = [
+        (Conv2d, nn.Conv2d(2, 2, 3), (1, 1, 1, 2, 1), (1, 2, 6, 6)),
+        (BatchNorm2d, nn.BatchNorm2d(2), (1, 1, 2, 1), (1, 2, 6, 6)),
+        (Linear, nn.Linear(4, 3), (1, 2, 1), (2, 4)),
+        (AvgPool2d, nn.AvgPool2d(2), (1, 1, 2, 1), (1, 2, 6, 6)),
     ]
-    for twin, made in modules:
+    for layer, twin, partition, shape in cases:
         twin.eval()
         if hasattr(twin, "weight"):
             twin.get_parameter("weight").requires_grad_(False)
         frozen = {name: parameter.requires_grad for name, parameter in twin.named_parameters()}
 
-        def body(comm: Any, twin: Any = twin, made: Any = made, frozen: Any = frozen) -> None:
-            layer = made(twin, comm)
-            for module in (layer, layer.to_sequential(), copy.deepcopy(layer)):
+        def body(comm: Any, case: Any = (layer, twin, partition, shape), frozen: Any = frozen) -> None:
+            layer, twin, partition, shape = case
+            made = layer.from_sequential(twin, comm, Partition(partition), shape)
+            for module in (made, made.to_sequential(), copy.deepcopy(made)):
                 assert not module.training
                 assert {name: p.requires_grad for name, p in module.named_parameters()} == frozen
 

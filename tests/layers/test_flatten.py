@@ -127,9 +127,9 @@ def test_a_network_composes_and_its_layouts_fit(adjointlab_world: World) -> None
         close: dict[str, Any] = {"rtol": 2.0**-40, "atol": 2.0**-40}
         if rank == 0:
             torch.testing.assert_close(value, want, **close)
-        for layer, place in ((conv, 0), (linear, 4)):
+        for layer, index in ((conv, 0), (linear, 4)):
             for tensor in layer.parameter_space.tensors:
-                gradient = twin[place].get_parameter(tensor.name).grad
+                gradient = twin[index].get_parameter(tensor.name).grad
                 assert gradient is not None
                 window = local_window(gradient, tensor.layout, rank)
                 torch.testing.assert_close(layer.get_parameter(tensor.name).grad, window, **close)

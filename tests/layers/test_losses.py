@@ -50,11 +50,11 @@ def assert_loss(
         assert loss.numel() == 0
     want.backward(torch.ones_like(want))
     loss.backward(torch.ones_like(loss))
-    for x, mine, tensor in zip(whole, local, layer.domain.tensors, strict=True):
+    for x, leaf, tensor in zip(whole, local, layer.domain.tensors, strict=True):
         if x.is_floating_point() and tensor.layout.partition.is_active(rank):
             assert x.grad is not None
             window = local_window(x.grad, tensor.layout, rank)
-            torch.testing.assert_close(mine.grad, window, rtol=relative, atol=relative, equal_nan=True)
+            torch.testing.assert_close(leaf.grad, window, rtol=relative, atol=relative, equal_nan=True)
     assert isinstance(loss, torch.Tensor)
     return loss.detach()
 
@@ -74,7 +74,7 @@ def test_cross_entropy_is_torchs_along_every_dimension(
 ) -> None:
     ranks = min(adjointlab_world.ranks, 4)
     targets = classes_of(5, 5, 3)
-    targets[1, 1] = targets[4, 2] = 3  # which is ignored, at more places than these
+    targets[1, 1] = targets[4, 2] = 3  # which is ignored, for other targets too
 
     def body(comm: Any) -> None:
         twin = nn.CrossEntropyLoss(
@@ -174,12 +174,12 @@ def test_a_class_out_of_range_on_one_rank_is_the_same_error_on_all(
         layer = CrossEntropyLoss(comm, reversed_line(ranks, dim, 2), (8, 5), dtype=DOUBLE)
         targets = classes_of(5, 8)
         targets[-1] = wrong
-        logits, places = (tensor.layout for tensor in layer.domain.tensors)
+        logits, targets_layout = (tensor.layout for tensor in layer.domain.tensors)
         # Caught on each rank: the errors come after a reduction, which some ranks leave earlier than others.
         with pytest.raises(ValueError, match="out of bounds") as raised:
             layer(
                 local_window(drawn(8, 5), logits, comm.Get_rank()),
-                local_window(targets, places, comm.Get_rank()),
+                local_window(targets, targets_layout, comm.Get_rank()),
             )
         return str(raised.value)
 

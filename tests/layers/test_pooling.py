@@ -131,11 +131,11 @@ def test_a_worker_without_output_takes_part_in_every_derivative(
     x = ints(*shape)
 
     def body(comm: Any) -> None:
-        mine = layer.from_sequential(twin, comm, Partition(partition), shape, DOUBLE)
+        distributed = layer.from_sequential(twin, comm, Partition(partition), shape, DOUBLE)
         for power in (1, 2):
-            assert_second_derivatives_match(comm, mine, twin, x, power=power, wanted=["x"])
-        assert_checkpoint_matches(comm, mine, twin, x)
-        assert_tangent_matches(comm, mine, twin, x)
+            assert_second_derivatives_match(comm, distributed, twin, x, power=power, wanted=["x"])
+        assert_checkpoint_matches(comm, distributed, twin, x)
+        assert_tangent_matches(comm, distributed, twin, x)
 
     # A dual level is a state of the process: simulated ranks share one.
     with JacobianCheck().surroundings():
@@ -271,10 +271,10 @@ def test_a_second_derivative_goes_through_the_exchange(adjointlab_world: World) 
     for layer, twin in ((MaxPool1d, nn.MaxPool1d(3, 2)), (AvgPool1d, nn.AvgPool1d(4, 2))):
 
         def body(comm: Any, layer: Any = layer, twin: Any = twin) -> None:
-            mine = layer.from_sequential(twin, comm, along(ranks, -1, 3), x.shape, DOUBLE)
+            distributed = layer.from_sequential(twin, comm, along(ranks, -1, 3), x.shape, DOUBLE)
             want = second(twin, x.clone().requires_grad_())
-            layout = mine.domain.tensors[0].layout
-            got = second(mine, local_window(x, layout, comm.Get_rank()).requires_grad_())
+            layout = distributed.domain.tensors[0].layout
+            got = second(distributed, local_window(x, layout, comm.Get_rank()).requires_grad_())
             assert torch.equal(got, local_window(want, layout, comm.Get_rank()))
 
         run_on_ranks(adjointlab_world, ranks, body)
@@ -296,9 +296,9 @@ def test_a_layer_goes_from_and_to_its_sequential_module(
     dims = spatial_dims(twin)
 
     def body(comm: Any) -> str:
-        mine = layer.from_sequential(twin, comm, along(1, 0, dims + 2), (1, 1, *(8,) * dims))
-        assert not mine.state_dict()
-        return repr(mine.to_sequential())
+        distributed = layer.from_sequential(twin, comm, along(1, 0, dims + 2), (1, 1, *(8,) * dims))
+        assert not distributed.state_dict()
+        return repr(distributed.to_sequential())
 
     assert run_on_ranks(adjointlab_world, 1, body) == (repr(twin),)
 
