@@ -59,17 +59,12 @@ class Pooling(TorchLayer):
         self.dilation = each("dilation", getattr(module, "dilation", 1), dims)
         name = dtype_name(self.dtype)
         x = Layout(shape, partition)
-        # How far the last window leads out of the tensor, which with ceil_mode may be beyond the padding.
+        # The length by which the last window leads out of the tensor, which with ceil_mode may be beyond the padding.
+        sizes = zip(self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
         reach = [
             max(0, (length - 1) * stride - padding + dilation * (kernel - 1) + 1 - side)
-            for length, stride, padding, dilation, kernel, side in zip(
-                lengths,
-                self.stride,
-                self.padding,
-                self.dilation,
-                self.kernel_size,
-                shape[-dims:],
-                strict=True,
+            for (kernel, stride, padding, dilation), length, side in zip(
+                sizes, lengths, shape[-dims:], strict=True
             )
         ]
         lead = len(shape) - dims

@@ -304,6 +304,19 @@ def test_a_module_with_further_arguments_or_none_where_torch_has_several_is_refu
     run_on_ranks(adjointlab_world, 1, body)
 
 
+def test_hooks_stay_with_the_sequential_module(adjointlab_world: World) -> None:
+    def body(comm: Any) -> None:
+        twin, calls = nn.Conv1d(2, 3, 3, dtype=DOUBLE), []
+        twin.register_forward_hook(lambda *_: calls.append(comm))
+        layer = Conv1d(comm, Partition((1, 1, 1, 2)), (1, 2, 8), twin)
+        layer.to_sequential()(sines(1, 2, 8))
+        layer(local(layer, sines(1, 2, 8)))
+        assert not calls
+        assert len(twin._forward_hooks) == 1
+
+    run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
+
+
 def test_a_subclass_that_computes_the_same_is_as_good(adjointlab_world: World) -> None:
     def body(comm: Any) -> None:
         torch.manual_seed(1)
