@@ -67,6 +67,11 @@ class BatchNormalisation(TorchLayer):
         if shape[1] != module.num_features:
             raise ValueError(f"input_shape: {shape} has not num_features = {module.num_features} channels")
         self.check_order(shape)
+        mean = module.running_mean
+        if mean is not None and mean.dtype != self.dtype:
+            raise ValueError(
+                f"dtype: {self.dtype}, but the running statistics of the module are of {mean.dtype}"
+            )
         self.num_features, self.eps, self.momentum = module.num_features, module.eps, module.momentum
         self.track_running_stats = module.track_running_stats
         self.count = shape[0] * math.prod(shape[2:])

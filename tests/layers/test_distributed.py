@@ -296,6 +296,8 @@ def test_a_module_with_further_arguments_or_none_where_torch_has_several_is_refu
             Convolution(comm, partition, shape, 2, 3, 3)
         with pytest.raises(ValueError, match=r"dtype: torch\.float64, but the parameters .* torch\.float32"):
             Conv2d(comm, partition, shape, nn.Conv2d(2, 3, 3), dtype=DOUBLE)
+        with pytest.raises(ValueError, match=r"dtype: torch\.float64, but the running statistics"):
+            BatchNorm2d(comm, Partition((1,) * 4), shape, nn.BatchNorm2d(2, affine=False), dtype=DOUBLE)
         extended = nn.Conv2d(2, 3, 3)
         extended.gain = nn.Parameter(torch.ones(1))
         with pytest.raises(ValueError, match="has gain, unlike torch's own class"):
