@@ -1,10 +1,5 @@
 """The composition that convolution and affine layer share [Hewett21, figures 4 and 5].
 
-    forward    x̂ = B_{P_x→P} H x    ŵ = B_{P_w→P} w    b̂ = B_{P_b→P_y} b
-               ŷ = f(x̂, ŵ) + b̂                                            on each worker
-               y = R_{P→P_y} ŷ
-    adjoint    δŷ = R* δy    (δx̂, δŵ, δb̂) = f* δŷ    δx = H* B* δx̂    δw = B* δŵ    δb = B* δb̂
-
 P has a dimension for output features (fo), along which x is copied, and one for input features (fi), along which ŷ is
 summed. x lies where the index along fo is 0, y where that along fi is 0:
 
@@ -27,7 +22,7 @@ from torch import nn
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried
-from adjointlab.layers.distributed import DistributedModule, dtype_name
+from adjointlab.layers.distributed import TorchLayer, dtype_name
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.sum_reduce import SumReduce
@@ -35,7 +30,7 @@ from adjointlab.primitives.sum_reduce import SumReduce
 __all__ = ["AffineModule"]
 
 
-class AffineModule(DistributedModule):
+class AffineModule(TorchLayer):
     """A layer that is affine in its input, its weight and its bias; :meth:`summand` is the function on each worker."""
 
     weight: nn.Parameter
@@ -58,7 +53,7 @@ class AffineModule(DistributedModule):
         broadcasts carry it to all who use it, and their adjoints sum its gradients. With a `window`, which each
         worker's part of x becomes in an exchange, that is what is broadcast.
         """
-        dtype = dtype_name(module.get_parameter("weight").dtype)
+        dtype = dtype_name(self.dtype)
         windows = x if window is None else window
         summands = Layout(y.shape, self.partition, y.windows, y.axes)
         self.local_output_shape = summands.local_shape(self.rank)
@@ -74,10 +69,7 @@ class AffineModule(DistributedModule):
         self.own(module, layouts)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor of y, from that of x. Under autocast the local products alone are of the lower precision.
-
-        Raises `ValueError` on every rank where one of them has a tensor of another shape or element type.
-        """
+        """The local tensor of y, from that of x. Under autocast the local products alone are of the lower precision."""
         (x,) = self.check_inputs(x)
         if self.exchange is not None:
             x = carried(self.exchange, x)

@@ -11,7 +11,7 @@
 Σ sums over a worker's elements of a channel, and 𝒜 over the workers that hold the channel, that is, along all dimensions of
 P but P_c. Workers merge sums, not means, and n is known: so uneven parts, empty ones too, weigh what they hold, where a mean
 of means would weigh all parts alike. The second pass measures deviations from the global mean: to merge Σ x² instead would
-cancel all digits of a variance that is small beside the mean's square. Without rounding s is 0; it takes away what the
+cancel all digits of a variance that is small relative to the mean's square. Without rounding s is 0; it takes away what the
 rounding of μ has brought in (the corrected two-pass algorithm of [Chan83]).
 
 P_c has P's side along the channels and 1 elsewhere. μ and σ² are the same on all workers along the others, and so are
@@ -21,21 +21,18 @@ the running statistics, which each worker keeps of its channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import ClassVar, TypeAlias, cast
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried
-from adjointlab.layers.distributed import DistributedModule, dtype_name, face
+from adjointlab.layers.distributed import TorchLayer, dtype_name, face
 from adjointlab.layers.torch_modules import TorchClasses
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
-from adjointlab.typing import Communicator
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "BatchNormalisation"]
 
@@ -45,19 +42,15 @@ _SUMS = torch.float64
 """Statistics are accumulated in double precision, as torch's are."""
 
 
-class BatchNormalisation(DistributedModule):
+class BatchNormalisation(TorchLayer):
     """`torch.nn.BatchNorm1d`, `2d` or `3d` over `partition`, of the order of the input, cut in any dimension.
-
-    Made from a module of torch's, ``BatchNormalisation(comm, partition, input_shape, nn.BatchNorm2d(8))``, which every
-    rank has with the same values; the classes for one to three dimensions also take torch's arguments. `dtype` is
-    the element type of a layer that has neither parameters nor running statistics.
 
     Weight and bias lie on the workers whose index is 0 in all dimensions but the channels'; the running statistics, on
     every worker that holds their channels.
 
     Raises `ValueError`, with torch's words where torch has some, for an input of an order that the layer does not
-    take or without `num_features` channels, and for a partition of another order; in a call, on every rank, for a local
-    tensor that is not what `domain` says on some, and for statistics of one value per channel, counted globally.
+    take or without `num_features` channels, and for a partition of another order; in a call, for statistics of one value
+    per channel, counted globally.
     """
 
     torch_classes: ClassVar[TorchClasses] = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -67,41 +60,29 @@ class BatchNormalisation(DistributedModule):
     running_var: torch.Tensor | None
     num_batches_tracked: torch.Tensor | None
 
-    def __init__(
-        self,
-        comm: Communicator,
-        partition: Partition,
-        input_shape: Sequence[int],
-        *arguments: object,
-        dtype: torch.dtype | None = None,
-        **named: object,
-    ) -> None:
-        if not (arguments and isinstance(arguments[0], nn.Module)):
-            named["dtype"] = dtype
-        module = cast(_TorchBatchNorm, self.torch_module(*arguments, **named))
-        super().__init__(comm, partition, module)
-        self.shape = tuple(input_shape)
+    def lay_out(self, module: _TorchBatchNorm) -> None:
+        comm, partition, shape = self.comm, self.partition, self.input_shape
         # Private to torch (2.13), but it says in each class's own words what a call would, and computes nothing.
-        module._check_input_dim(torch.empty(()).expand(self.shape))
-        if self.shape[1] != module.num_features:
+        module._check_input_dim(torch.empty(()).expand(shape))
+        if shape[1] != module.num_features:
+            raise ValueError(f"input_shape: {shape} has not num_features = {module.num_features} channels")
+        self.check_order(shape)
+        mean = module.running_mean
+        if mean is not None and mean.dtype != self.dtype:
             raise ValueError(
-                f"input_shape: {self.shape} has not num_features = {module.num_features} channels"
+                f"dtype: {self.dtype}, but the running statistics of the module are of {mean.dtype}"
             )
-        self.check_order(self.shape)
         self.num_features, self.eps, self.momentum = module.num_features, module.eps, module.momentum
         self.track_running_stats = module.track_running_stats
-        known = (module.weight, module.running_mean)
-        dtypes = (tensor.dtype for tensor in known if tensor is not None)
-        self.element = next(dtypes, dtype or torch.get_default_dtype())
-        self.count = self.shape[0] * math.prod(self.shape[2:])
-        self.others = (0, *range(2, len(self.shape)))
-        name = dtype_name(self.element)
+        self.count = shape[0] * math.prod(shape[2:])
+        self.others = (0, *range(2, len(shape)))
+        name = dtype_name(self.dtype)
         # Normwise: some hundred terms of the size of the data, each rounded, in another order than torch's. Terms cancel:
         # of two values per channel the input's gradient is of the size of ε, and torch's outputs are x α + (b - μ α),
         # where α is up to ε^(-1/2) in a channel of equal values.
         self.rounding = 2.0**-42 if name == "float64" else 2.0**-18
         self.reach = max(1.0, max(self.eps, 2.0**-20) ** -0.5)
-        x = Layout(self.shape, partition)
+        x = Layout(shape, partition)
         channels = x.windows[1]
         per_channel = Layout((self.num_features,), partition, [channels], (1,))
         pairs = Layout((2, self.num_features), partition, [((0, 2),), channels], (None, 1))
@@ -138,7 +119,7 @@ class BatchNormalisation(DistributedModule):
         return y if bias is None else y + self._along(bias)
 
     def _learnt(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Weight and bias of this worker's channels, which travel in one message."""
+        """Weight and bias of this worker's channels, from one broadcast."""
         if self.weight is None:
             return None, None
         if self.bias is None:
@@ -153,7 +134,7 @@ class BatchNormalisation(DistributedModule):
         """
         if self.count == 1:
             raise ValueError(
-                f"Expected more than 1 value per channel when training, got input size {torch.Size(self.shape)}"
+                f"Expected more than 1 value per channel when training, got input size {torch.Size(self.input_shape)}"
             )
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
@@ -183,7 +164,7 @@ class BatchNormalisation(DistributedModule):
 
     def _along(self, channels: torch.Tensor) -> torch.Tensor:
         """One value for each channel, in the shape (1, channels, 1, ...) that broadcasts with the input."""
-        return channels.reshape(1, channels.shape[0], *(1,) * (len(self.shape) - 2))
+        return channels.reshape(1, channels.shape[0], *(1,) * (len(self.input_shape) - 2))
 
 
 class BatchNorm1d(BatchNormalisation):

@@ -38,7 +38,6 @@ from adjointlab.layers.padded import Padded, Paddings, convolution_of, paddings
 from adjointlab.layers.torch_modules import TorchClasses, each, result_of, spatial_dims
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_geometry import HaloGeometry
-from adjointlab.typing import Communicator
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "Convolution", "Padded"]
 
@@ -49,9 +48,8 @@ Windows: TypeAlias = tuple[Window, ...]
 class Convolution(AffineModule):
     """`torch.nn.Conv1d`, `2d` or `3d` over `partition` = P_b x P_co x P_ci x P_spatial, for inputs of `input_shape`.
 
-    Made from a module of torch's, ``Convolution(comm, partition, input_shape, nn.Conv2d(3, 8, 5))``, which every rank
-    has with the same values, or from a :class:`Padded` one. :class:`Conv1d`, :class:`Conv2d` and :class:`Conv3d` also
-    take torch's arguments, and as `padding` also (left, right) in each dimension, up to dilation * (kernel size - 1).
+    Made from a module of torch's, or a :class:`Padded` one; :class:`Conv1d`, :class:`Conv2d` and :class:`Conv3d` also
+    from torch's arguments, where `padding` may be (left, right) in each dimension, up to dilation * (kernel size - 1).
 
     The input (n, in_channels, *sides) is cut over P_b, P_ci and P_spatial, on the workers whose index along P_co is 0; the
     output (n, out_channels, *sides) over P_b, P_co and P_spatial, on those whose index along P_ci is 0. Everybody else
@@ -65,17 +63,8 @@ class Convolution(AffineModule):
 
     torch_classes: ClassVar[TorchClasses] = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
-    def __init__(
-        self,
-        comm: Communicator,
-        partition: Partition,
-        input_shape: Sequence[int],
-        *arguments: object,
-        **named: object,
-    ) -> None:
-        module = self.torch_module(*arguments, **named)
-        super().__init__(comm, partition, module)
-        shape = tuple(input_shape)
+    def lay_out(self, module: nn.Module) -> None:
+        partition, shape = self.partition, self.input_shape
         kernel, pads, mode = self._read(module)
         dims = len(kernel)
         if len(shape) != dims + 2 or shape[1] != self.in_channels:
@@ -89,14 +78,12 @@ class Convolution(AffineModule):
             )
         if mode not in ("zeros", "circular"):
             raise ValueError(f"padding_mode: {mode!r} is neither 'zeros' nor 'circular'")
-        weight_dtype = module.get_parameter("weight").dtype
         if min(self.dilation) < 1:
-            raise ValueError(
-                "non-positive dilation is not supported"
-            )  # torch's words, but not for an empty batch
-        result_of(module, torch.empty(0, *shape[1:], dtype=weight_dtype))
+            # Torch's words, which it does not have for an empty batch.
+            raise ValueError("non-positive dilation is not supported")
+        result_of(module, torch.empty(0, *shape[1:], dtype=self.dtype))
         # In single precision libraries choose other algorithms (Winograd's, FFT) by the shape, which a cut changes.
-        self.rounding = 0.0 if weight_dtype == torch.float64 else 2.0**-18
+        self.rounding = 0.0 if self.dtype == torch.float64 else 2.0**-18
 
         channels = self._channels(partition)
         # Dimensions of the partition: 0 the batch, 1 output channels, 2 input channels, from 3 on spatial ones.
@@ -128,7 +115,7 @@ class Convolution(AffineModule):
         )
         bias = Layout((self.out_channels,), face(partition, 0, 2, *spatial), [channels.outputs], (1,))
         self.exchange: HaloExchange = HaloExchange(
-            comm, x, geometry.window, periodic=geometry.periodic, dtype=dtype_name(weight_dtype)
+            self.comm, x, geometry.window, periodic=geometry.periodic, dtype=dtype_name(self.dtype)
         )
         self.compose(module, x, y, weight, bias, window=geometry.window)
 
@@ -148,11 +135,11 @@ class Convolution(AffineModule):
         return kernel, self.padding, mode
 
     @classmethod
-    def torch_module(cls, *arguments: object, **named: object) -> nn.Module:
+    def torch_module(cls, dtype: torch.dtype | None, *arguments: object, **named: object) -> nn.Module:
         is_module = bool(arguments) and isinstance(arguments[0], nn.Module)
         if is_module or len(cls.torch_classes) > 1:
-            return super().torch_module(*arguments, **named)
-        return convolution_of(cls.torch_classes[0], *arguments, **named)
+            return super().torch_module(dtype, *arguments, **named)
+        return convolution_of(cls.torch_classes[0], *arguments, dtype=dtype, **named)
 
     @classmethod
     def check_sequential(cls, module: nn.Module) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from adjointlab.typing import Communicator
 
 __all__ = [
     "DistributedModule",
+    "TorchLayer",
     "connected",
     "dtype_name",
     "face",
@@ -32,20 +34,17 @@ __all__ = [
 class DistributedModule(DistributedParameters):
     """A layer over the workers of `partition`: every rank of `comm` makes its own, from the same arguments.
 
-    `domain` and `codomain` are the spaces of its inputs and outputs; `parameter_space` and `buffer_space` say which
-    worker holds which part of a parameter or buffer, which all others hold as a tensor of zero volume. Parameters have
-    the names, and all of them together the values, of the sequential `module` that the layer is made from.
+    `domain` and `codomain` are the spaces of its inputs and outputs. Of the lab's checks, `rounding` is the relative error
+    that they allow, 0 for exact arithmetic, and `reach` the size of the terms whose rounding it counts.
 
     Calls are collective over `comm`, and so is ``backward``: it takes place on every rank, whatever requires a gradient
-    there.
+    there. A call raises `ValueError`, the same on every rank, if some rank's local tensor is not what `domain` says.
 
     A layer is made for one element type: ``.double()`` and the like raise `ValueError` where they would change that of
     a parameter or buffer. A deep copy has parameters and buffers of its own, and shares communicator and operators.
     Layers are not pickled: ``torch.save`` takes a state_dict, each rank's own, or ``sequential_state_dict()``.
     """
 
-    torch_classes: ClassVar[TorchClasses] = ()
-    """The sequential modules that the layer is made from; one of them where it also takes torch's arguments."""
     domain: Space
     codomain: Space
     rounding = 0.0
@@ -55,57 +54,6 @@ class DistributedModule(DistributedParameters):
         super().__init__(comm, module)
         check_ranks("partition", partition, comm.Get_size())
         self.partition = partition
-
-    @classmethod
-    def torch_module(cls, *arguments: object, **named: object) -> nn.Module:
-        """The sequential module that is the only argument, or a new one made from the arguments, which are torch's.
-
-        Raises `ValueError` for a module of another class, and `TypeError` for further arguments beside a module.
-        """
-        names = " or ".join(f"torch.nn.{torch_class.__name__}" for torch_class in cls.torch_classes)
-        module = arguments[0] if arguments else None
-        if isinstance(module, nn.Module):
-            if len(arguments) > 1 or named:
-                raise TypeError(
-                    f"module: {cls.__name__} takes either a module or the arguments of one, not both"
-                )
-            cls.check_sequential(module)
-            return module
-        if len(cls.torch_classes) != 1:
-            raise TypeError(f"module: {cls.__name__} is made from {names}, but was given none")
-        return cls.torch_classes[0](*arguments, **named)
-
-    @classmethod
-    def check_sequential(cls, module: nn.Module) -> None:
-        """Raise `ValueError` unless `module` is of one of `torch_classes`, and computes what that does."""
-        name = type(module).__name__
-        torch_class = next((each for each in cls.torch_classes if isinstance(module, each)), None)
-        if torch_class is None:
-            names = " or ".join(f"torch.nn.{each.__name__}" for each in cls.torch_classes)
-            raise ValueError(f"module: {name}, but {cls.__name__} is made from {names}")
-        if type(module).forward is not torch_class.forward:
-            raise ValueError(
-                f"module: {name} has a forward of its own, but {cls.__name__} computes what "
-                f"torch.nn.{torch_class.__name__} does"
-            )
-
-    @classmethod
-    def from_sequential(
-        cls,
-        module: nn.Module,
-        comm: Communicator,
-        partition: Partition,
-        input_shape: Sequence[int],
-        dtype: torch.dtype | None = None,
-        **named: Any,
-    ) -> Self:
-        """The constructor with the module first: the layer has the module's values, its mode, and what is frozen.
-
-        `dtype` is for modules that have no element type, `named` for arguments that are the distributed layer's alone.
-        """
-        if dtype is not None:
-            named["dtype"] = dtype
-        return cls(comm, partition, input_shape, module, **named)  # type: ignore[arg-type, call-arg]
 
     def check_order(self, shape: Sequence[int]) -> None:
         """Raise `ValueError` unless the partition has as many dimensions as an input of that shape."""
@@ -131,7 +79,7 @@ class DistributedModule(DistributedParameters):
             for tensor, local in zip(self.domain.tensors, x, strict=True)
         )
 
-    def _check_inputs(self, x: tuple[Any, ...]) -> None:
+    def _check_inputs(self, x: tuple[torch.Tensor, ...]) -> None:
         for tensor, local in zip(self.domain.tensors, x, strict=True):
             if not isinstance(local, torch.Tensor):
                 raise TypeError(
@@ -143,6 +91,92 @@ class DistributedModule(DistributedParameters):
                     f"{tensor.name}: shape {tuple(local.shape)} on rank {self.rank}, but the layout {tensor.layout} gives it "
                     f"{tensor.layout.local_shape(self.rank)}"
                 )
+
+
+class TorchLayer(DistributedModule):
+    """A layer that is made from a module of torch's, or from that module's arguments.
+
+    ``Conv2d(comm, partition, input_shape, nn.Conv2d(3, 8, 5))`` takes the values of a module that every rank has, its
+    mode, and what of it is frozen; ``Conv2d(comm, partition, input_shape, 3, 8, 5)`` makes that module first, drawing
+    the initial values that torch would. Either way arguments, defaults and errors are torch's own.
+
+    Every layer also takes `dtype`, its element type, by default that of the module's tensors, and else torch's default.
+    Raises `ValueError` for a module of another class or element type, and `TypeError` for further arguments with a module.
+    """
+
+    torch_classes: ClassVar[TorchClasses] = ()
+    """The modules that the layer is made from; a single one where it also takes torch's arguments."""
+    options: ClassVar[tuple[str, ...]] = ()
+    """Keyword arguments beyond torch's, which :meth:`lay_out` takes."""
+    lay_out: Callable[..., None]
+    """Make the operators, the spaces and the parameters: the step of the constructor that each layer has of its own."""
+
+    def __init__(
+        self,
+        comm: Communicator,
+        partition: Partition,
+        input_shape: Sequence[int],
+        *arguments: object,
+        dtype: torch.dtype | None = None,
+        **named: object,
+    ) -> None:
+        options = {name: named.pop(name) for name in self.options if name in named}
+        module = self.torch_module(dtype, *arguments, **named)
+        super().__init__(comm, partition, module)
+        known = {tensor.dtype for tensor in module.parameters()}
+        if dtype is not None and not known <= {dtype}:
+            raise ValueError(f"dtype: {dtype}, but the parameters of the module are of {known.pop()}")
+        buffers = (tensor.dtype for tensor in module.buffers() if tensor.is_floating_point())
+        self.dtype = dtype or next(iter(known), None) or next(buffers, torch.get_default_dtype())
+        self.input_shape = tuple(input_shape)
+        self.lay_out(module, **options)
+
+    @classmethod
+    def torch_module(cls, dtype: torch.dtype | None, *arguments: object, **named: object) -> nn.Module:
+        """The sequential module that is the only argument, or a new one made from the arguments."""
+        module = arguments[0] if arguments else None
+        if isinstance(module, nn.Module):
+            if len(arguments) > 1 or named:
+                raise TypeError(f"module: {cls.__name__} takes a module or the arguments of one, not both")
+            cls.check_sequential(module)
+            return module
+        if len(cls.torch_classes) != 1:
+            raise TypeError(f"module: {cls.__name__} is made from {cls._torch_names()}, but was given none")
+        (torch_class,) = cls.torch_classes
+        if "dtype" in inspect.signature(torch_class).parameters:
+            named["dtype"] = dtype
+        return torch_class(*arguments, **named)
+
+    @classmethod
+    def check_sequential(cls, module: nn.Module) -> None:
+        """Raise `ValueError` unless `module` is of one of `torch_classes`, and computes what that does."""
+        name = type(module).__name__
+        torch_class = next((each for each in cls.torch_classes if isinstance(module, each)), None)
+        if torch_class is None:
+            raise ValueError(f"module: {name}, but {cls.__name__} is made from {cls._torch_names()}")
+        if type(module).forward is not torch_class.forward:
+            raise ValueError(
+                f"module: {name} has a forward of its own, but {cls.__name__} computes what "
+                f"torch.nn.{torch_class.__name__} does"
+            )
+
+    @classmethod
+    def from_sequential(
+        cls,
+        module: nn.Module,
+        comm: Communicator,
+        partition: Partition,
+        input_shape: Sequence[int],
+        dtype: torch.dtype | None = None,
+        **named: object,
+    ) -> Self:
+        """The constructor with the module first, and no arguments of torch's."""
+        cls.check_sequential(module)
+        return cls(comm, partition, input_shape, module, dtype=dtype, **named)
+
+    @classmethod
+    def _torch_names(cls) -> str:
+        return " or ".join(f"torch.nn.{torch_class.__name__}" for torch_class in cls.torch_classes)
 
 
 def face(partition: Partition, *dims: int) -> Partition:

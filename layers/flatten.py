@@ -1,4 +1,4 @@
-"""Flattening a tensor that is cut [Hewett21, section 5: repartitioning as glue before the classifier].
+"""Flattening a tensor that is cut [Hewett21, section 5: a repartition before the classifier].
 
     forward    x ← T_{P_x→P_f} x              of the dimensions s to e, the first alone stays cut
                y = flat(x)                     on each worker
@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import nn
@@ -34,55 +33,45 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import apply
-from adjointlab.layers.distributed import DistributedModule, dtype_name
+from adjointlab.layers.distributed import TorchLayer, dtype_name
 from adjointlab.layers.torch_modules import result_of
 from adjointlab.primitives.repartition import Repartition
-from adjointlab.typing import Communicator
 
 __all__ = ["Flatten"]
 
 
-class Flatten(DistributedModule):
+class Flatten(TorchLayer):
     """`torch.nn.Flatten` over `partition`, of the order of the input, which is cut in any dimensions.
-
-    Made from a module, ``Flatten(comm, partition, input_shape, nn.Flatten(1))``, or from torch's arguments.
 
     The output lies over all of the workers: the dimensions that are not flattened are cut as before, and the flat one into
     multiples of the number of elements that follow the first of the flattened dimensions. `target`, a layout of the
     output over any ranks, says where it is wanted instead: that of the next layer's input,
     ``linear.domain.tensors[0].layout``. Either way ``codomain.tensors[0].layout`` is where it lies.
 
-    `cuts` are the boundaries of the input in each dimension (default, and for `None` in one: balanced), and `dtype` is
-    its element type.
+    `cuts` are the boundaries of the input in each dimension (default, and for `None` in one: balanced).
 
     Raises `ValueError`, with torch's words, for dimensions that the input has not or that are in the wrong order; and for a
-    partition of another order than the input, and a target that is no layout of the output; and in a call, on every rank, for
-    a local tensor that is not what `domain` says on some.
+    partition of another order than the input, and a target that is no layout of the output.
     """
 
     torch_classes = (nn.Flatten,)
 
-    def __init__(
+    options = ("target", "cuts")
+
+    def lay_out(
         self,
-        comm: Communicator,
-        partition: Partition,
-        input_shape: Sequence[int],
-        *arguments: object,
+        module: nn.Flatten,
         target: Layout | None = None,
-        dtype: torch.dtype | None = None,
         cuts: Sequence[Sequence[int] | None] | None = None,
-        **named: object,
     ) -> None:
-        module = cast(nn.Flatten, self.torch_module(*arguments, **named))
-        super().__init__(comm, partition, module)
-        shape = tuple(input_shape)
+        comm, partition, shape = self.comm, self.partition, self.input_shape
         order = len(shape)
         # On the device "meta" a view has a shape and no elements; an empty batch will not do where it is flattened.
         flat_shape = tuple(result_of(module, torch.empty(shape, device="meta")).shape)
         self.check_order(shape)
         # Torch has found both dimensions legal. A tensor of order 0 counts as one of order 1 there.
         first, last = (dim % max(1, order) for dim in (module.start_dim, module.end_dim))
-        name = dtype_name(dtype or torch.get_default_dtype())
+        name = dtype_name(self.dtype)
         x = Layout.cut(shape, partition, (None,) * order if cuts is None else cuts)
         gathered = _cut_along_the_first(x, first, last)
         per_index = math.prod(shape[first + 1 : last + 1])

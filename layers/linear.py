@@ -11,28 +11,20 @@ P_x is P with P_fo = 1, P_y with P_fi = 1, P_w with all leading sides 1, P_b wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
-
 import torch
 from torch import nn
 from torch.nn import functional
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition
 from adjointlab.layers.affine import AffineModule
 from adjointlab.layers.differentiable import connected
 from adjointlab.layers.distributed import face
-from adjointlab.typing import Communicator
 
 __all__ = ["Linear"]
 
 
 class Linear(AffineModule):
     """`torch.nn.Linear` over `partition` = P_lead... x P_fo x P_fi, for inputs of global shape `input_shape`.
-
-    Made from a module, ``Linear(comm, partition, input_shape, nn.Linear(5, 3))``, which every rank has with the same
-    values, or from torch's arguments, ``Linear(comm, partition, input_shape, 5, 3)``.
 
     The input (*lead, in_features) is cut over the leading dimensions and P_fi, on the workers whose index along P_fo is
     0; the output (*lead, out_features) over the leading dimensions and P_fo, on those whose index along P_fi is 0.
@@ -43,17 +35,8 @@ class Linear(AffineModule):
 
     torch_classes = (nn.Linear,)
 
-    def __init__(
-        self,
-        comm: Communicator,
-        partition: Partition,
-        input_shape: Sequence[int],
-        *arguments: object,
-        **named: object,
-    ) -> None:
-        module = cast(nn.Linear, self.torch_module(*arguments, **named))
-        super().__init__(comm, partition, module)
-        shape = tuple(input_shape)
+    def lay_out(self, module: nn.Linear) -> None:
+        partition, shape = self.partition, self.input_shape
         if not shape or shape[-1] != module.in_features:
             raise ValueError(f"input_shape: {shape} does not end in in_features = {module.in_features}")
         if partition.order != len(shape) + 1:
@@ -75,7 +58,7 @@ class Linear(AffineModule):
     def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if bias is not None and bias.numel():
             return functional.linear(x, weight, bias)
-        # An empty bias is another worker's to add; here it keeps its place in the graph, so that this worker too takes
+        # An empty bias is another worker's to add; here y depends on it in the graph, so that this worker too takes
         # part in the reduction of the bias's gradient.
         y = functional.linear(x, weight)
         return y if bias is None else connected(y, bias)

@@ -20,7 +20,7 @@ __all__ = ["DistributedParameters", "local_window"]
 
 
 class DistributedParameters(nn.Module):
-    """A module each of whose parameters and buffers lies on some ranks of `comm`, as a tensor of zero volume elsewhere.
+    """A module whose parameters and buffers lie on some ranks of `comm`, cut or not, and have zero volume elsewhere.
 
     `parameter_space` and `buffer_space` say where. Names, and all ranks' values together, are those of the sequential
     `module` that it is made from; the mode is that of `module` too.
@@ -58,22 +58,23 @@ class DistributedParameters(nn.Module):
                 f"module: {type(whole).__name__} has {', '.join(unknown)}, unlike torch's own class"
             )
         parameters, buffers = [], []
-        for name, parameter in whole.named_parameters():
-            tensor = Tensor(layouts[name], dtype_name(parameter.dtype), name=name)
-            parameters.append(tensor)
-            window = local_window(parameter.detach(), tensor.layout, self.rank)
-            self.register_parameter(name, nn.Parameter(window, parameter.requires_grad))
-        for name, buffer in whole.named_buffers():
-            layout = layouts[name]
-            # Copies of a buffer are one value, which every worker updates alike: were they declared varying, the lab
-            # would ask for the sum of them where the sequential module has one.
-            types = tuple(LocalType.INVARIANT if copied else LocalType.VARYING for copied in layout.copied)
-            buffers.append(Tensor(layout, dtype_name(buffer.dtype), types, name=name))
-            self.register_buffer(name, local_window(buffer, layout, self.rank))
+        for name, value in named:
+            layout, is_parameter = layouts[name], isinstance(value, nn.Parameter)
+            window = local_window(value.detach(), layout, self.rank)
+            # A parameter has no copies. Copies of a buffer are one value, which every worker updates alike: were
+            # they declared varying, the lab would compare their sum with the sequential module's one.
+            types = [LocalType.INVARIANT if copied else LocalType.VARYING for copied in layout.copied]
+            tensor = Tensor(layout, dtype_name(value.dtype), () if is_parameter else tuple(types), name=name)
+            if is_parameter:
+                parameters.append(tensor)
+                self.register_parameter(name, nn.Parameter(window, value.requires_grad))
+            else:
+                buffers.append(tensor)
+                self.register_buffer(name, window)
         # What torch's module could have and has not (bias=False) is an attribute all the same, and None.
-        for name in (name for name, value in whole._parameters.items() if value is None):
+        for name, _ in (item for item in whole._parameters.items() if item[1] is None):
             self.register_parameter(name, None)
-        for name in (name for name, value in whole._buffers.items() if value is None):
+        for name, _ in (item for item in whole._buffers.items() if item[1] is None):
             self.register_buffer(name, None)
         self.parameter_space, self.buffer_space = Space(*parameters), Space(*buffers)
 

@@ -64,13 +64,18 @@ def result_of(module: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
 
 
 def uninitialised_copy(module: nn.Module, device: str) -> nn.Module:
-    """A copy of `module` whose parameters and buffers are new tensors on `device`, of arbitrary values.
+    """A copy of `module`, without its hooks, whose parameters and buffers are new tensors on `device`, of arbitrary values.
 
     The tensors go into the memo of the deep copy, so that none of the module's is ever copied, and a tensor that the
     module has under two names stays one tensor.
     """
     memo: dict[int, object] = {
         id(tensor): torch.empty_like(tensor, device=device) for tensor in module.buffers()
+    }
+    # Hooks are the caller's, and may belong to objects that cannot be copied. Torch (2.13) keeps them in dictionaries.
+    attributes = [item for part in module.modules() for item in vars(part).items()]
+    memo |= {
+        id(hooks): type(hooks)() for name, hooks in attributes if "_hooks" in name and isinstance(hooks, dict)
     }
     for tensor in module.parameters():
         empty = torch.empty_like(tensor, device=device, requires_grad=False)

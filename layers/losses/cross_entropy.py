@@ -13,7 +13,7 @@ among. So no worker counts a weight, or an ignored target, a second time.
 from __future__ import annotations
 
 import sys
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ class CrossEntropyLoss(Loss):
     """`torch.nn.CrossEntropyLoss` over `partition` = P_b x P_c x P_1 x ..., for logits of `input_shape` (n, C, d_1, ...).
 
     Called with (logits, targets): the logits are cut over any dimensions, the classes too. The targets are class indices
-    (n, d_1, ...), of element type int64, and each is in one place: they are cut as the logits are, on the workers whose
+    (n, d_1, ...), of element type int64, and each lies on one worker: they are cut as the logits are, on the workers whose
     index along P_c is 0, and of zero volume elsewhere. So is the loss with `reduction` "none". Logits (C,) with a target of
     order 0 are legal, as they are in torch; targets of class probabilities are not.
 
@@ -61,26 +61,28 @@ class CrossEntropyLoss(Loss):
     argument_names = ("weight", "ignore_index", "reduction", "label_smoothing")
     weight: torch.Tensor | None
 
-    def take(self, module: Any) -> None:
-        order = len(self.shape)
+    def plan(self, module: nn.Module) -> None:
+        order = len(self.input_shape)
         self.class_dim = class_dim = min(1, order - 1)
-        if order == 0 or self.shape[class_dim] == 0:
-            raise ValueError(f"input_shape: {self.shape} is neither (classes,) nor (batch, classes, ...)")
-        self.classes = self.shape[class_dim]
-        given: torch.Tensor | None = module.weight
+        if order == 0 or self.input_shape[class_dim] == 0:
+            raise ValueError(
+                f"input_shape: {self.input_shape} is neither (classes,) nor (batch, classes, ...)"
+            )
+        self.classes = self.input_shape[class_dim]
+        torchs = cast(nn.CrossEntropyLoss, module)
+        given = torchs.weight
         element = torch.get_default_dtype() if given is None else given.dtype
         result_of(module, torch.empty(0, self.classes, dtype=element), torch.empty(0, dtype=torch.int64))
-        self.ignore_index: int = module.ignore_index
-        self.label_smoothing: float = module.label_smoothing
+        self.ignore_index, self.label_smoothing = torchs.ignore_index, torchs.label_smoothing
         # Normwise: some ten roundings of logits and of their exponentials, in another order than torch's. What a loss and a
         # gradient are differences of is of the order of 1, with the lab's small integers, also where hardly anything is left.
         self.rounding, self.reach = 2.0**-44 if self.dtype == torch.float64 else 2.0**-17, 1.0
-        self._plan(self.input_layout, class_dim)
+        self._make_operators(self.input_layout, class_dim)
         whole = nn.CrossEntropyLoss(None if given is None else given.detach().to(self.dtype))
         everyone = Partition((self.comm.Get_size(),))
         self.own(whole, {"weight": Layout((self.classes,), everyone, axes=(None,))})
 
-    def _plan(self, x: Layout, class_dim: int) -> None:
+    def _make_operators(self, x: Layout, class_dim: int) -> None:
         """Collective: make the operators between the workers that have the same targets, and all of them."""
         comm, partition, name = self.comm, self.partition, dtype_name(self.dtype)
         others = tuple(dim for dim in range(x.order) if dim != class_dim)
@@ -138,7 +140,7 @@ class CrossEntropyLoss(Loss):
         is_mean = self.reduction == "mean"
         return self.reduced(losses.sum(dtype=SUMS), weights.detach().sum(dtype=SUMS) if is_mean else None)
 
-    def _check_inputs(self, x: tuple[Any, ...]) -> None:
+    def _check_inputs(self, x: tuple[torch.Tensor, ...]) -> None:
         super()._check_inputs(x)
         judged = x[1].detach()
         judged = judged[judged != self.ignore_index]

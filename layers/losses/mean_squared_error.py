@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -25,7 +23,7 @@ class MSELoss(Loss):
     torch_classes = (nn.MSELoss,)
     argument_names = ("reduction",)
 
-    def take(self, module: Any) -> None:
+    def plan(self, module: nn.Module) -> None:
         result_of(module, torch.empty(0), torch.empty(0))
         name = dtype_name(self.dtype)
         self.domain = Space(Tensor(self.input_layout, name), Tensor(self.input_layout, name, name="target"))

@@ -21,7 +21,7 @@ gradient; docs/local-types.md has both).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -32,7 +32,7 @@ from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space
 from adjointlab.layers.differentiable import apply
-from adjointlab.layers.distributed import DistributedModule, dtype_name
+from adjointlab.layers.distributed import TorchLayer, dtype_name
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.sum_reduce import SumReduce
 from adjointlab.primitives.validation import check_ranks
@@ -44,11 +44,10 @@ SUMS = torch.float64
 """Losses and counts are summed in double precision, in which counts are exact."""
 
 
-class Loss(DistributedModule):
+class Loss(TorchLayer):
     """A loss over `partition`, of the order of the input, and its reduction to one value.
 
-    Made from a module, ``MSELoss(comm, partition, input_shape, nn.MSELoss())``, or from torch's arguments but for the
-    deprecated `size_average` and `reduce`.
+    Of torch's arguments it does not take the deprecated `size_average` and `reduce`.
 
     With `reduction` "mean" or "sum" the loss is a tensor of order 0 on the rank `root`, which may be any rank of `comm`,
     and a tensor of zero volume, of shape (0,), elsewhere. Backward is called on every rank:
@@ -56,57 +55,48 @@ class Loss(DistributedModule):
     value: ``loss.backward()`` there, and as before where it is of zero volume; every worker gives the same cotangent, and
     it counts once. `root` is then of no meaning, and neither has a meaning with `reduction` "none".
 
-    `cuts` are the boundaries of the input in each dimension (default, and for `None` in one: balanced), `dtype` its
-    element type.
+    `cuts` are the boundaries of the input in each dimension (default, and for `None` in one: balanced).
 
     Raises `ValueError`, in torch's words for what torch refuses, and for a `root` that is no rank, and a partition of
-    another order than the input; and in a call, on every rank, for an input or a target that is not what `domain` says
-    on some: nothing is broadcast.
+    another order than the input. Unlike in torch, inputs and targets are not broadcast to each other.
     """
 
     reduction_names: ClassVar[tuple[str, ...]] = ("none", "mean", "sum")
     argument_names: ClassVar[tuple[str, ...]]
     """Torch's arguments in their order, without the deprecated ones among them."""
 
-    def __init__(
+    options = ("root", "all_reduce", "cuts")
+
+    def lay_out(
         self,
-        comm: Communicator,
-        partition: Partition,
-        input_shape: Sequence[int],
-        *arguments: object,
+        module: nn.CrossEntropyLoss | nn.MSELoss,
         root: int = 0,
         all_reduce: bool = False,
-        dtype: torch.dtype | None = None,
         cuts: Sequence[Sequence[int] | None] | None = None,
-        **named: object,
     ) -> None:
-        module: Any = self.torch_module(*arguments, **named)
-        super().__init__(comm, partition, module)
-        shape = tuple(input_shape)
+        comm, shape = self.comm, self.input_shape
         if not 0 <= root < comm.Get_size():
             raise ValueError(f"root: {root} is none of the ranks 0 to {comm.Get_size() - 1}")
         self.check_order(shape)
-        self.shape, self.root, self.all_reduce = shape, root, all_reduce
-        self.reduction: str = module.reduction
-        weight: torch.Tensor | None = getattr(module, "weight", None)
-        self.dtype = dtype or (torch.get_default_dtype() if weight is None else weight.dtype)
-        self.input_layout = Layout.cut(shape, partition, (None,) * len(shape) if cuts is None else cuts)
-        self.take(module)
+        self.root, self.all_reduce = root, all_reduce
+        self.reduction = module.reduction
+        self.input_layout = Layout.cut(shape, self.partition, (None,) * len(shape) if cuts is None else cuts)
+        self.plan(module)
+
+    def plan(self, module: nn.Module) -> None:
+        """Make the operators, spaces and buffers of this loss, whose torch module is `module`."""
+        raise NotImplementedError
 
     @classmethod
-    def torch_module(cls, *arguments: object, **named: object) -> nn.Module:
+    def torch_module(cls, dtype: torch.dtype | None, *arguments: object, **named: object) -> nn.Module:
         if arguments and isinstance(arguments[0], nn.Module):
-            return super().torch_module(*arguments, **named)
+            return super().torch_module(dtype, *arguments, **named)
         if len(arguments) > len(cls.argument_names):
             raise TypeError(
                 f"{cls.__name__}: takes {', '.join(cls.argument_names)}, not {len(arguments)} arguments"
             )
         by_name = dict(zip(cls.argument_names, arguments, strict=False))
-        return super().torch_module(**by_name, **named)
-
-    def take(self, module: Any) -> None:
-        """Take over the arguments that this loss alone has, and make its spaces; the last step of the constructor."""
-        raise NotImplementedError
+        return super().torch_module(dtype, **by_name, **named)
 
     def reduced_to(self, summands: int) -> Space:
         """Collective: plan the sum of `summands` numbers of each worker; the space of the loss."""
@@ -124,8 +114,8 @@ class Loss(DistributedModule):
     def reduced(self, summand: torch.Tensor, divisor: torch.Tensor | None = None) -> torch.Tensor:
         """The loss, from this worker's summand, and from that of the divisor where it is a mean.
 
-        A rank that is no worker sends nothing: of its numbers it keeps none, but their place in the graph, through
-        which it takes part in the backward pass.
+        A rank that is no worker sends nothing: it passes none of its numbers on, but depends on them in the graph, and so
+        takes part in the backward pass.
         """
         numbers = torch.stack([summand] if divisor is None else [summand, divisor])
         sums: torch.Tensor = apply(

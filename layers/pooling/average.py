@@ -30,15 +30,16 @@ class AveragePooling(Pooling):
     holds_padding = True
     count: torch.Tensor
 
-    def take(self, module: Any) -> None:
+    def lay_out(self, module: Any) -> None:
+        super().lay_out(module)
         self.count_include_pad: bool = module.count_include_pad
         divisor: int | None = getattr(module, "divisor_override", None)  # which AvgPool1d has not
-        sides = self.domain.tensors[0].layout.shape[-self.dims :]
+        sides = self.input_shape[-self.dims :]
         counts = [self._counts(dim, sides[dim]) for dim in range(self.dims)]
         if divisor is not None:
             counts = [[1] * len(along) for along in counts]
             counts[0] = [divisor] * len(counts[0])
-        element = getattr(torch, self.domain.tensors[0].dtype)
+        element = self.dtype
         count = torch.ones((), dtype=element)
         for along, (first, last) in zip(counts, self.outputs, strict=True):
             count = count[..., None] * torch.tensor(along[first:last], dtype=element)
@@ -50,10 +51,7 @@ class AveragePooling(Pooling):
             self.rounding, self.reach = 8 * seen * torch.finfo(element).eps, 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor of y, from that of x.
-
-        Raises `ValueError` on every rank where one of them has a tensor of another shape or element type.
-        """
+        """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)
         x = carried(self.exchange, x)
         if self._has_outputs(x):

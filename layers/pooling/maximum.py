@@ -28,17 +28,15 @@ class MaxPooling(Pooling):
     torch_classes: ClassVar[TorchClasses] = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
     holds_padding = False
 
-    def take(self, module: Any) -> None:
+    def lay_out(self, module: Any) -> None:
+        super().lay_out(module)
         self.return_indices: bool = module.return_indices
         if self.return_indices:
             (y,) = self.codomain.tensors
             self.codomain = Space(y, Tensor(y.layout, "int64", name="indices"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """The local tensor of y, from that of x; with `return_indices` (y, indices).
-
-        Raises `ValueError` on every rank where one of them has a tensor of another shape or element type.
-        """
+        """The local tensor of y, from that of x; with `return_indices` (y, indices)."""
         (x,) = self.check_inputs(x)
         x = carried(self.exchange, x)
         pool: Callable[..., Any] = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[

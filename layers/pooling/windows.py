@@ -23,23 +23,17 @@ from typing import Any, ClassVar
 import torch
 
 from adjointlab.core.layout import Layout, Window
-from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
-from adjointlab.layers.distributed import DistributedModule, dtype_name
+from adjointlab.layers.distributed import TorchLayer, dtype_name
 from adjointlab.layers.torch_modules import each, result_of, spatial_dims
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_geometry import HaloGeometry
-from adjointlab.typing import Communicator
 
 __all__ = ["Pooling"]
 
 
-class Pooling(DistributedModule):
+class Pooling(TorchLayer):
     """The geometry of the windows and their exchange, which max and average pooling share.
-
-    Made from a module of torch's, ``MaxPooling(comm, partition, input_shape, nn.MaxPool2d(2))``; the classes for one to
-    three dimensions also take torch's arguments, ``MaxPool2d(comm, partition, input_shape, 2)``. `dtype` is the element
-    type of the input.
 
     Input (n, channels, *sides), or (channels, *sides), and output lie over `partition`, whose order is that of the
     input; the input is balanced, and so is the output. A worker without outputs returns a tensor of zero volume.
@@ -48,20 +42,10 @@ class Pooling(DistributedModule):
     """
 
     holds_padding: ClassVar[bool]
-    """Whether the exchange leaves zeros for the part of a window beyond the tensor, or leaves that part out."""
+    """True where the exchange fills the part of a window beyond the tensor with zeros, False where it leaves that part out."""
 
-    def __init__(
-        self,
-        comm: Communicator,
-        partition: Partition,
-        input_shape: Sequence[int],
-        *arguments: object,
-        dtype: torch.dtype | None = None,
-        **named: object,
-    ) -> None:
-        module: Any = self.torch_module(*arguments, **named)
-        super().__init__(comm, partition, module)
-        shape = tuple(input_shape)
+    def lay_out(self, module: Any) -> None:
+        partition, shape = self.partition, self.input_shape
         dims = self.dims = spatial_dims(module)
         # Torch takes one leading dimension for channels and two for batch and channels, and refuses others.
         is_legal, channels_on = len(shape) - dims in (1, 2), shape[-dims - 1 :]
@@ -73,19 +57,14 @@ class Pooling(DistributedModule):
         self.stride = self.kernel_size if is_empty else each("stride", module.stride, dims)
         self.padding = each("padding", module.padding, dims)
         self.dilation = each("dilation", getattr(module, "dilation", 1), dims)
-        name = dtype_name(dtype or torch.get_default_dtype())
+        name = dtype_name(self.dtype)
         x = Layout(shape, partition)
-        # How far the last window leads out of the tensor, which with ceil_mode may be beyond the padding.
+        # The length by which the last window leads out of the tensor, which with ceil_mode may be beyond the padding.
+        sizes = zip(self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
         reach = [
             max(0, (length - 1) * stride - padding + dilation * (kernel - 1) + 1 - side)
-            for length, stride, padding, dilation, kernel, side in zip(
-                lengths,
-                self.stride,
-                self.padding,
-                self.dilation,
-                self.kernel_size,
-                shape[-dims:],
-                strict=True,
+            for (kernel, stride, padding, dilation), length, side in zip(
+                sizes, lengths, shape[-dims:], strict=True
             )
         ]
         lead = len(shape) - dims
@@ -101,7 +80,7 @@ class Pooling(DistributedModule):
         y = geometry.output
         assert y.shape[-dims:] == lengths
         window = geometry.window if self.holds_padding else _within_the_tensor(geometry)
-        self.exchange = HaloExchange(comm, x, window, dtype=name)
+        self.exchange = HaloExchange(self.comm, x, window, dtype=name)
         self.local_output_shape = y.local_shape(self.rank)
         self.window: tuple[Window, ...] = ()
         """In the spatial dimensions, the elements of the tensor that this worker pools."""
@@ -115,10 +94,6 @@ class Pooling(DistributedModule):
             self.outside = tuple(geometry.padding(dim, worker) for dim, worker in spatial)
             self.outputs = tuple(y.windows[dim][worker] for dim, worker in spatial)
         self.domain, self.codomain = Space(x, dtype=name), Space(y, dtype=name, name="y")
-        self.take(module)
-
-    def take(self, module: Any) -> None:
-        """Take over the arguments that this kind of pooling alone has; the last step of the constructor."""
 
     def _has_outputs(self, x: torch.Tensor) -> bool:
         return 0 not in (*self.local_output_shape, x.numel())

@@ -85,7 +85,7 @@ def assert_tangent_matches(comm: Any, layer: Any, twin: torch.nn.Module, x: torc
 def _assert_windows(
     comm: Any, gots: Sequence[Any], wants: Sequence[Any], wholes: Sequence[Any], layouts: Sequence[Layout]
 ) -> None:
-    """Where torch has no gradient at all, zeros are as good."""
+    """Assert that each tensor is this rank's window of the twin's. Where torch has no gradient, zeros count as equal."""
     for got, want, whole, layout in zip(gots, wants, wholes, layouts, strict=True):
         want = torch.zeros_like(whole) if want is None else want
         window = local_window(want.detach(), layout, comm.Get_rank())

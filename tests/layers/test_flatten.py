@@ -9,11 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.convolution import Conv2d
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.flatten import Flatten
@@ -21,10 +18,10 @@ from adjointlab.layers.linear import Linear
 from adjointlab.layers.losses import CrossEntropyLoss
 from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.pooling import MaxPool2d
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks
+from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -34,9 +31,7 @@ def numbered(*shape: int) -> torch.Tensor:
 
 
 def test_flatten_is_coherent_with_its_sequential_twin(adjointlab_world: World) -> None:
-    for check in checks_of(subjects.flattens):
-        report = investigate(adjointlab_world, subjects.flattens, check, Budget(25, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
+    assert_coherent(adjointlab_world, subjects.flattens)
 
 
 def test_the_flat_windows_are_multiples_of_what_follows_the_first_flattened_dimension(
@@ -132,9 +127,9 @@ def test_a_network_composes_and_its_layouts_fit(adjointlab_world: World) -> None
         close: dict[str, Any] = {"rtol": 2.0**-40, "atol": 2.0**-40}
         if rank == 0:
             torch.testing.assert_close(value, want, **close)
-        for layer, place in ((conv, 0), (linear, 4)):
+        for layer, index in ((conv, 0), (linear, 4)):
             for tensor in layer.parameter_space.tensors:
-                gradient = twin[place].get_parameter(tensor.name).grad
+                gradient = twin[index].get_parameter(tensor.name).grad
                 assert gradient is not None
                 window = local_window(gradient, tensor.layout, rank)
                 torch.testing.assert_close(layer.get_parameter(tensor.name).grad, window, **close)

@@ -14,7 +14,7 @@ from adjointlab.worlds.world import World
 
 from .twin_assertions import error_of_every_rank, integer_cotangent, run_on_ranks
 
-BOUND = 1e-13  # beside the largest element of each tensor: some 500 units of rounding, for ten layers
+BOUND = 1e-13  # relative to the largest element of each tensor: some 500 units of rounding, for ten layers
 GRIDS = (((1, 1), (1, 1)), ((2, 1), (1, 2)), ((1, 2), (2, 1)), ((1, 3), (1, 1)), ((2, 2), (2, 2)))
 
 
@@ -43,17 +43,13 @@ def test_outputs_and_gradients_are_the_sequential_ones(
         cotangent = integer_cotangent(expected)
         expected.backward(cotangent)
         (x, y), rank = (*network.domain.tensors, *network.codomain.tensors), comm.Get_rank()
-        mine = local_window(whole.detach(), x.layout, rank).requires_grad_()
-        made = network(mine)
-        made.backward(local_window(cotangent, y.layout, rank))
-        off = {"y": apart(made, local_window(expected.detach(), y.layout, rank), expected)}
-        pairs = {"x": (mine, whole, x)}
+        images = local_window(whole.detach(), x.layout, rank).requires_grad_()
+        logits = network(images)
+        logits.backward(local_window(cotangent, y.layout, rank))
+        off = {"y": apart(logits, local_window(expected.detach(), y.layout, rank), expected)}
+        pairs = {"x": (images, whole, x)}
         for tensor in network.parameter_space.tensors:
-            pairs[tensor.name] = (
-                network.get_parameter(tensor.name),
-                twin.get_parameter(tensor.name),
-                tensor,
-            )
+            pairs[tensor.name] = (network.get_parameter(tensor.name), twin.get_parameter(tensor.name), tensor)
         for name, (leaf, twins, tensor) in pairs.items():
             if leaf.numel():
                 wanted = local_window(twins.grad, tensor.layout, rank)

@@ -10,17 +10,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.losses import CrossEntropyLoss, MSELoss, SharedSum
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .twin_assertions import error_of_every_rank, run_on_ranks
+from .twin_assertions import assert_coherent, error_of_every_rank, reversed_line, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -32,11 +29,6 @@ def drawn(*shape: int) -> torch.Tensor:
 
 def classes_of(count: int, *shape: int) -> torch.Tensor:
     return (torch.arange(math.prod(shape)) * 7 % 11 % count).reshape(shape)
-
-
-def along(ranks: int, dim: int, order: int) -> Partition:
-    """All workers along one dimension of an input of that order, backwards."""
-    return Partition([ranks if d == dim else 1 for d in range(order)], range(ranks - 1, -1, -1))
 
 
 def assert_loss(
@@ -58,11 +50,11 @@ def assert_loss(
         assert loss.numel() == 0
     want.backward(torch.ones_like(want))
     loss.backward(torch.ones_like(loss))
-    for x, mine, tensor in zip(whole, local, layer.domain.tensors, strict=True):
+    for x, leaf, tensor in zip(whole, local, layer.domain.tensors, strict=True):
         if x.is_floating_point() and tensor.layout.partition.is_active(rank):
             assert x.grad is not None
             window = local_window(x.grad, tensor.layout, rank)
-            torch.testing.assert_close(mine.grad, window, rtol=relative, atol=relative, equal_nan=True)
+            torch.testing.assert_close(leaf.grad, window, rtol=relative, atol=relative, equal_nan=True)
     assert isinstance(loss, torch.Tensor)
     return loss.detach()
 
@@ -71,9 +63,7 @@ def assert_loss(
     "subject", [subjects.cross_entropies, subjects.mean_squared_errors], ids=lambda s: s.name
 )
 def test_losses_are_coherent_with_their_sequential_twins(adjointlab_world: World, subject: Any) -> None:
-    for check in checks_of(subject):
-        report = investigate(adjointlab_world, subject, check, Budget(25, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
+    assert_coherent(adjointlab_world, subject)
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
@@ -84,7 +74,7 @@ def test_cross_entropy_is_torchs_along_every_dimension(
 ) -> None:
     ranks = min(adjointlab_world.ranks, 4)
     targets = classes_of(5, 5, 3)
-    targets[1, 1] = targets[4, 2] = 3  # which is ignored, at more places than these
+    targets[1, 1] = targets[4, 2] = 3  # which is ignored, for other targets too
 
     def body(comm: Any) -> None:
         twin = nn.CrossEntropyLoss(
@@ -94,7 +84,7 @@ def test_cross_entropy_is_torchs_along_every_dimension(
             label_smoothing=0.3,
         )
         layer = CrossEntropyLoss.from_sequential(
-            twin, comm, along(ranks, dim, 3), (5, 5, 3), root=ranks - 1, all_reduce=all_reduce
+            twin, comm, reversed_line(ranks, dim, 3), (5, 5, 3), root=ranks - 1, all_reduce=all_reduce
         )
         assert_loss(comm, layer, twin, (4 * drawn(5, 5, 3), targets))
 
@@ -150,7 +140,7 @@ def test_a_mean_over_nothing_is_nan_and_its_gradient_zero(adjointlab_world: Worl
         twin = nn.CrossEntropyLoss(label_smoothing=0.25)
         for dim in range(2):
             layer = CrossEntropyLoss.from_sequential(
-                twin, comm, along(ranks, dim, 2), (batch, 3), dtype=DOUBLE, all_reduce=bool(dim)
+                twin, comm, reversed_line(ranks, dim, 2), (batch, 3), dtype=DOUBLE, all_reduce=bool(dim)
             )
             loss = assert_loss(comm, layer, twin, (drawn(batch, 3), torch.full((batch,), -100)))
             assert loss.isnan().all()
@@ -166,7 +156,7 @@ def test_large_logits_and_excluded_classes_are_as_in_torch(
 
     def body(comm: Any) -> None:
         twin = nn.CrossEntropyLoss(reduction="none")
-        layer = CrossEntropyLoss.from_sequential(twin, comm, along(ranks, 1, 2), (2, 3), dtype=DOUBLE)
+        layer = CrossEntropyLoss.from_sequential(twin, comm, reversed_line(ranks, 1, 2), (2, 3), dtype=DOUBLE)
         x = torch.tensor([logits, logits[::-1]], dtype=DOUBLE)
         assert_loss(comm, layer, twin, (x, torch.tensor([2, 0])))
 
@@ -181,15 +171,15 @@ def test_a_class_out_of_range_on_one_rank_is_the_same_error_on_all(
     ranks = min(adjointlab_world.ranks, 4)
 
     def body(comm: Any) -> str:
-        layer = CrossEntropyLoss(comm, along(ranks, dim, 2), (8, 5), dtype=DOUBLE)
+        layer = CrossEntropyLoss(comm, reversed_line(ranks, dim, 2), (8, 5), dtype=DOUBLE)
         targets = classes_of(5, 8)
         targets[-1] = wrong
-        logits, places = (tensor.layout for tensor in layer.domain.tensors)
+        logits, targets_layout = (tensor.layout for tensor in layer.domain.tensors)
         # Caught on each rank: the errors come after a reduction, which some ranks leave earlier than others.
         with pytest.raises(ValueError, match="out of bounds") as raised:
             layer(
                 local_window(drawn(8, 5), logits, comm.Get_rank()),
-                local_window(targets, places, comm.Get_rank()),
+                local_window(targets, targets_layout, comm.Get_rank()),
             )
         return str(raised.value)
 
@@ -221,7 +211,7 @@ def test_weights_go_from_and_to_the_sequential_module(adjointlab_world: World) -
 
     def body(comm: Any) -> None:
         twin = nn.CrossEntropyLoss(torch.arange(5.0), ignore_index=2, label_smoothing=0.5, reduction="sum")
-        layer = CrossEntropyLoss.from_sequential(twin, comm, along(ranks, 1, 2), (4, 5))
+        layer = CrossEntropyLoss.from_sequential(twin, comm, reversed_line(ranks, 1, 2), (4, 5))
         back = layer.to_sequential()
         assert isinstance(back, nn.CrossEntropyLoss)
         assert back.weight is not None
@@ -237,7 +227,7 @@ def test_the_sequential_loss_has_the_weights_that_the_layer_has_now(adjointlab_w
     ranks = min(adjointlab_world.ranks, 3)
 
     def body(comm: Any) -> None:
-        layer = CrossEntropyLoss(comm, along(ranks, 1, 2), (4, 5), torch.ones(5, dtype=DOUBLE))
+        layer = CrossEntropyLoss(comm, reversed_line(ranks, 1, 2), (4, 5), torch.ones(5, dtype=DOUBLE))
         layer.load_sequential_state_dict({"weight": torch.arange(5.0)})
         loaded = layer.sequential().weight
         assert loaded is not None

@@ -8,16 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.pointwise import Pointwise
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks
+from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -29,9 +26,7 @@ def error(world: World, function: Any) -> str:
 
 
 def test_pointwise_layers_are_coherent_with_their_sequential_twins(adjointlab_world: World) -> None:
-    for check in checks_of(subjects.pointwise_layers):
-        report = investigate(adjointlab_world, subjects.pointwise_layers, check, Budget(25, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
+    assert_coherent(adjointlab_world, subjects.pointwise_layers)
 
 
 def test_the_function_need_not_take_tensors_without_elements(adjointlab_world: World) -> None:

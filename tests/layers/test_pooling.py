@@ -12,14 +12,11 @@ import torch
 from torch import nn
 
 from adjointlab.checks.layers.jacobian import JacobianCheck
-from adjointlab.checks.verdict import Status
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers import pooling
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.pooling import AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.layers.torch_modules import spatial_dims
 from adjointlab.primitives.halo_geometry import halo_geometry
 from adjointlab.worlds.world import World
@@ -29,16 +26,14 @@ from .derivative_assertions import (
     assert_second_derivatives_match,
     assert_tangent_matches,
 )
-from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks
+from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
 
 @pytest.mark.parametrize("subject", [subjects.max_pools, subjects.average_pools], ids=lambda s: s.name)
 def test_pooling_is_coherent_with_its_sequential_twin(adjointlab_world: World, subject: Any) -> None:
-    for check in checks_of(subject):
-        report = investigate(adjointlab_world, subject, check, Budget(25, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
+    assert_coherent(adjointlab_world, subject)
 
 
 def along(ranks: int, dim: int, order: int) -> Partition:
@@ -68,10 +63,7 @@ def compare_with_torch(
 
 @pytest.mark.parametrize(
     ("length", "workers", "halos"),
-    [
-        (10, 3, [(0, 0), (0, 1), (-1, 0)]),
-        (20, 6, [(0, 0), (0, 0), (0, 1), (-1, 2), (-2, 1), (-1, 0)]),
-    ],
+    [(10, 3, [(0, 0), (0, 1), (-1, 0)]), (20, 6, [(0, 0), (0, 0), (0, 1), (-1, 2), (-2, 1), (-1, 0)])],
     ids=["simple", "complex"],
 )
 def test_the_halos_are_those_of_appendix_b(
@@ -139,11 +131,11 @@ def test_a_worker_without_output_takes_part_in_every_derivative(
     x = ints(*shape)
 
     def body(comm: Any) -> None:
-        mine = layer.from_sequential(twin, comm, Partition(partition), shape, DOUBLE)
+        distributed = layer.from_sequential(twin, comm, Partition(partition), shape, DOUBLE)
         for power in (1, 2):
-            assert_second_derivatives_match(comm, mine, twin, x, power=power, wanted=["x"])
-        assert_checkpoint_matches(comm, mine, twin, x)
-        assert_tangent_matches(comm, mine, twin, x)
+            assert_second_derivatives_match(comm, distributed, twin, x, power=power, wanted=["x"])
+        assert_checkpoint_matches(comm, distributed, twin, x)
+        assert_tangent_matches(comm, distributed, twin, x)
 
     # A dual level is a state of the process: simulated ranks share one.
     with JacobianCheck().surroundings():
@@ -279,10 +271,10 @@ def test_a_second_derivative_goes_through_the_exchange(adjointlab_world: World) 
     for layer, twin in ((MaxPool1d, nn.MaxPool1d(3, 2)), (AvgPool1d, nn.AvgPool1d(4, 2))):
 
         def body(comm: Any, layer: Any = layer, twin: Any = twin) -> None:
-            mine = layer.from_sequential(twin, comm, along(ranks, -1, 3), x.shape, DOUBLE)
+            distributed = layer.from_sequential(twin, comm, along(ranks, -1, 3), x.shape, DOUBLE)
             want = second(twin, x.clone().requires_grad_())
-            layout = mine.domain.tensors[0].layout
-            got = second(mine, local_window(x, layout, comm.Get_rank()).requires_grad_())
+            layout = distributed.domain.tensors[0].layout
+            got = second(distributed, local_window(x, layout, comm.Get_rank()).requires_grad_())
             assert torch.equal(got, local_window(want, layout, comm.Get_rank()))
 
         run_on_ranks(adjointlab_world, ranks, body)
@@ -304,9 +296,9 @@ def test_a_layer_goes_from_and_to_its_sequential_module(
     dims = spatial_dims(twin)
 
     def body(comm: Any) -> str:
-        mine = layer.from_sequential(twin, comm, along(1, 0, dims + 2), (1, 1, *(8,) * dims))
-        assert not mine.state_dict()
-        return repr(mine.to_sequential())
+        distributed = layer.from_sequential(twin, comm, along(1, 0, dims + 2), (1, 1, *(8,) * dims))
+        assert not distributed.state_dict()
+        return repr(distributed.to_sequential())
 
     assert run_on_ranks(adjointlab_world, 1, body) == (repr(twin),)
 

@@ -8,16 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.repartition import Repartition
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks
+from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -27,9 +24,7 @@ def numbered(*shape: int) -> torch.Tensor:
 
 
 def test_repartition_is_coherent_with_the_identity(adjointlab_world: World) -> None:
-    for check in checks_of(subjects.repartition_layers):
-        report = investigate(adjointlab_world, subjects.repartition_layers, check, Budget(25, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
+    assert_coherent(adjointlab_world, subjects.repartition_layers)
 
 
 @pytest.mark.parametrize("shape", [(5, 2), (2, 5)], ids=str)

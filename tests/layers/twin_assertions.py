@@ -7,11 +7,31 @@ from typing import Any
 
 import torch
 
+from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.subject import Subject
 from adjointlab.layers.distributed import local_window
 from adjointlab.worlds.world import Raised, World
 
-__all__ = ["assert_matches_twin", "error_of_every_rank", "integer_cotangent", "run_on_ranks"]
+__all__ = [
+    "assert_coherent",
+    "assert_matches_twin",
+    "error_of_every_rank",
+    "integer_cotangent",
+    "reversed_line",
+    "run_on_ranks",
+    "sines",
+]
+
+
+def assert_coherent(world: World, subject: Subject) -> None:
+    """Assert that 25 cases of the subject pass every check."""
+    for check in checks_of(subject):
+        report = investigate(world, subject, check, Budget(25, seed=3))
+        assert report.status is Status.COHERENT, report.verdict
 
 
 def run_on_ranks(world: World, ranks: int, body: Callable[[Any], Any]) -> tuple[Any, ...]:
@@ -33,6 +53,16 @@ def error_of_every_rank(world: World, ranks: int, body: Callable[[Any], Any]) ->
     )
     assert len(messages) == 1, messages
     return messages.pop()
+
+
+def sines(*shape: int) -> torch.Tensor:
+    """The same data on every rank, without torch's generator, no two elements alike."""
+    return torch.sin(torch.arange(1.0, 1.0 + torch.Size(shape).numel(), dtype=torch.float64)).reshape(shape)
+
+
+def reversed_line(ranks: int, dim: int, order: int) -> Partition:
+    """All workers along one dimension of an input of that order, the last rank first."""
+    return Partition([ranks if d == dim else 1 for d in range(order)], range(ranks - 1, -1, -1))
 
 
 def integer_cotangent(y: torch.Tensor) -> torch.Tensor:

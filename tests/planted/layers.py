@@ -27,7 +27,7 @@ from adjointlab.layers.pooling import (
     MaxPool3d,
     MaxPooling,
 )
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.sum_reduce import SumReduce
