@@ -1,4 +1,4 @@
-"""What a communicator says of a method that it has not."""
+"""Error for methods that a communicator does not have."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Final
 
 __all__ = ["ONLY_MPI", "ONLY_SIMULATED", "missing"]
 
-# Said here, because simulated ranks know nothing of a world that needs MPI.
+# Listed here, because neither world may import the other, and the simulated one must work without MPI.
 ONLY_SIMULATED: Final = frozenset({"Bsend", "Improbe", "Mprobe", "Split_type", "bsend", "improbe", "mprobe"})
 ONLY_MPI: Final = frozenset({"Alltoallw", "Clone", "Disconnect", "Ialltoallw"})
 
 
-def missing(kind: str, name: str, there: Iterable[str], elsewhere: str = "") -> AttributeError:
-    """The error: `kind` of communicator has no `name`; `elsewhere` has it."""
+def missing(kind: str, name: str, methods: Iterable[str], elsewhere: str = "") -> AttributeError:
+    """Error for a `kind` of communicator that has `methods` and no `name`, which the one `elsewhere` may have."""
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if elsewhere:
         known = f", but {elsewhere} has"
@@ -23,5 +23,5 @@ def missing(kind: str, name: str, there: Iterable[str], elsewhere: str = "") -> 
     else:
         known = ""
     return AttributeError(
-        f"the {kind} communicator has no {name!r}{known}. It has {', '.join(sorted(there))}"
+        f"the {kind} communicator has no {name!r}{known}. It has {', '.join(sorted(methods))}"
     )

@@ -162,7 +162,7 @@ class MPIWorld:
         self._leading = True
         self._lead += 1
         try:
-            with Interrupts() as self._interrupts, self._watchdog_thread.on_duty():
+            with Interrupts() as self._interrupts, self._watchdog_thread.signal_handler():
                 return self._conduct(body, conduct) if self.is_leader else self._follow(body)
         finally:
             self._leading = False
@@ -257,7 +257,7 @@ class MPIWorld:
             self._agreements.honour()
             self._show_stacks_if_asked()
             if time.monotonic() > end:
-                self.watchdog.account(f"rank {rank}", limit, self._payload, threading.get_ident())
+                self.watchdog.report_overdue(f"rank {rank}", limit, self._payload, threading.get_ident())
                 self._end()
             if self._interrupts.pending and not told:
                 # The others may be waiting for each other: call them out.
@@ -330,7 +330,7 @@ class MPIWorld:
             with Interposition():
                 try:
                     interrupts.allow()
-                    with self._watchdog_thread.over(payload, limit):
+                    with self._watchdog_thread.watch(payload, limit):
                         value = body(context, payload)
                 finally:
                     interrupts.hold()
