@@ -17,7 +17,7 @@ _SIMULATED_ONLY = (
     "tests/primitives",
     "tests/supervisor",
     "tests/worlds/simulated",
-    "tests/power/faults",
+    "tests/power/test_recreated",
     "tests/power/test_planted_halos",
     "tests/power/test_planted_layers",
 )

@@ -32,13 +32,13 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from adjointlab.checks.bench import Setting
+from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.engine.case import Case
-from adjointlab.engine.search import Report
-from adjointlab.engine.session import CheckResult
+from adjointlab.engine.search import SearchResult
+from adjointlab.session import CheckResult
 
 __all__ = [
     "as_data",
@@ -79,7 +79,7 @@ def outcome(results: Iterable[CheckResult]) -> int:
 
 def failure_text(run_check: CheckResult) -> str:
     """A failure as people read it; empty for a coherent run_check, one line for a known failure or one that is mended."""
-    report = run_check.report
+    report = run_check.result
     if run_check.unexpectedly_passes:
         return (
             f"{report.subject} {report.check}: is coherent, although it is listed as a known failure; remove the line: "
@@ -118,7 +118,7 @@ def failure_text(run_check: CheckResult) -> str:
 def replay_command(run_check: CheckResult) -> str:
     """The command that runs a stored failure again, with the subject named where nobody would find it otherwise."""
     assert run_check.written is not None
-    report = run_check.report
+    report = run_check.result
     words = ["adjointlab", "replay", str(_relative(run_check.written.json))]
     if not run_check.found.is_installed:
         words += ["--subject", run_check.found.reference]
@@ -138,7 +138,7 @@ def verdict_table(results: Sequence[CheckResult]) -> Table:
     table.add_column("Reach")
     before = ""
     for entry in results:
-        report = entry.report
+        report = entry.result
         table.add_row(
             "" if report.subject == before else escape(report.subject),
             report.check,
@@ -159,7 +159,7 @@ def _verdict(entry: CheckResult) -> str:
     return f"[{_COLOURS[entry.status]}]{entry.status.value}[/]"
 
 
-def reach(report: Report) -> str:
+def reach(report: SearchResult) -> str:
     """How far a coherent verdict reaches; the headline of another."""
     if report.status is not Status.COHERENT:
         return report.verdict.headline
@@ -190,8 +190,8 @@ def summary(results: Sequence[CheckResult]) -> str:
     counts.append(("failed as expected", sum(entry.is_expected for entry in results)))
     counts.append(("mended", sum(entry.unexpectedly_passes for entry in results)))
     told = ", ".join(f"{count} {name}" for name, count in counts if count)
-    cases = sum(entry.report.tried for entry in results)
-    seconds = sum(entry.report.seconds for entry in results)
+    cases = sum(entry.result.tried for entry in results)
+    seconds = sum(entry.result.seconds for entry in results)
     return f"{told or 'nothing checked'}: {cases} cases in {seconds:.1f} s"
 
 
@@ -204,7 +204,7 @@ def proof_table(results: Sequence[CheckResult], bounds: Sequence[Mapping[str, in
     for name in ("Cases", "Matrix entries", "Seconds"):
         table.add_column(name, justify="right", no_wrap=True)
     for entry, bound in zip(results, bounds, strict=True):
-        report = entry.report
+        report = entry.result
         proved = report.status is Status.COHERENT
         table.add_row(
             escape(report.subject),
@@ -219,9 +219,9 @@ def proof_table(results: Sequence[CheckResult], bounds: Sequence[Mapping[str, in
 
 def proof_summary(results: Sequence[CheckResult]) -> str:
     """What is proved of how many cases, and what that rests on."""
-    proved = [entry.report for entry in results if entry.status is Status.COHERENT]
+    proved = [entry.result for entry in results if entry.status is Status.COHERENT]
     cases = sum(report.tried for report in proved)
-    seconds = sum(entry.report.seconds for entry in results)
+    seconds = sum(entry.result.seconds for entry in results)
     text = (
         f"{cases:,} cases of {_count(len(proved), 'subject')} proved in {seconds:.1f} s: forward has the matrix of the "
         "specification (where there is one), adjoint its transpose, given linearity, which was sampled in every case"
@@ -260,7 +260,7 @@ def as_data(
 
 
 def _entry(run_check: CheckResult) -> dict[str, Any]:
-    report, written = run_check.report, run_check.written
+    report, written = run_check.result, run_check.written
     return {
         "subject": report.subject,
         "reference": run_check.found.reference,
@@ -285,7 +285,7 @@ def _entry(run_check: CheckResult) -> dict[str, Any]:
 
 
 def _history(run_check: CheckResult) -> str:
-    report = run_check.report
+    report = run_check.result
     if report.case is None:
         return ""
     on = _count(report.case.ranks, "rank")
@@ -295,7 +295,7 @@ def _history(run_check: CheckResult) -> str:
     return f"        (found after {_count(report.tried, 'case')}, {shrunk})"
 
 
-def _where(report: Report) -> Iterator[tuple[str, str]]:
+def _where(report: SearchResult) -> Iterator[tuple[str, str]]:
     if report.case is None:
         return
     if report.spaces is None:
@@ -331,8 +331,8 @@ def _tensors(space: Space) -> list[str]:
     return texts
 
 
-def _memory(setting: Setting) -> str:
-    plain = Setting(setting.seed)
+def _memory(setting: InputSetting) -> str:
+    plain = InputSetting(setting.seed)
     notes = [] if setting.library == plain.library else [setting.library]
     notes += [
         f"{side} {order}"
@@ -345,7 +345,7 @@ def _memory(setting: Setting) -> str:
     return ", ".join(notes)
 
 
-def _findings(report: Report) -> Iterator[tuple[str, str]]:
+def _findings(report: SearchResult) -> Iterator[tuple[str, str]]:
     here = f"{Path.cwd()}{os.sep}"
     for label, text in report.verdict.lines:
         if label == "traceback":

@@ -20,6 +20,7 @@ worker that holds nothing of a tensor has an empty one, which keeps its graph co
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from torch.autograd import Function
 from adjointlab.core.arguments import check_argument
 from adjointlab.core.operator import LinearOperator, apply_forward
 
-__all__ = ["apply", "carried", "differentiable"]
+__all__ = ["apply", "carried", "connected", "differentiable", "of_nothing"]
 
 
 def apply(operator: LinearOperator, *x: torch.Tensor) -> Any:
@@ -56,6 +57,29 @@ def carried(operator: LinearOperator, x: torch.Tensor) -> torch.Tensor:
 def differentiable(operator: LinearOperator) -> Any:
     """The function ``x -> apply(operator, *x)``."""
     return lambda *x: apply(operator, *x)
+
+
+def connected(result: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+    """`result`, which as far as the graph is concerned also depends on `others`, but on none of their elements.
+
+    So a worker that computes nothing with a tensor takes part in its backward pass. The dependence is linear; where other
+    workers apply a function, :func:`of_nothing` has that function's.
+    """
+    for other in others:
+        result = result + other.reshape(-1)[:0].sum().to(result.dtype)
+    return result
+
+
+def of_nothing(
+    shape: Sequence[int], function: Callable[..., torch.Tensor], *tensors: torch.Tensor
+) -> torch.Tensor:
+    """Zeros, on a worker that has nothing to apply `function` to, where others have applied it to `tensors`.
+
+    The function is applied all the same, to a single zero in the place of each tensor. So in passes back and forth of any
+    order, and in a checkpoint's, this worker comes by the same operators as the others, and sends what they wait for.
+    """
+    zeros = [connected(tensor.new_zeros((1,) * tensor.ndim), tensor) for tensor in tensors]
+    return connected(tensors[0].new_zeros(shape), function(*zeros))
 
 
 def _applied(

@@ -92,5 +92,5 @@ class AllSumReduce(LinearOperator):
         if self._workers is None:
             arrays.copy_into(result, array)
         else:
-            sum_into(result, partial(self._workers.Allreduce, arrays.to_sum(array)))
+            sum_into(result, partial(self._workers.Allreduce, arrays.summable(array)))
         return result

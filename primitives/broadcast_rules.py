@@ -11,8 +11,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition
-from adjointlab.core.shared import shared_property
+from adjointlab.core.partition import Partition, shared_property
 
 # The functions here are memoised: simulated ranks ask the same of the same data, and what P ranks would each do in P
 # steps is done once.

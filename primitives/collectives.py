@@ -96,7 +96,7 @@ class OneToMany:
                 if part.is_one and part.is_many:
                     arrays.copy_into(result, array)
                 continue
-            summand = arrays.to_sum(
+            summand = arrays.summable(
                 array if part.is_many else arrays.zeros((*part.shape, *batch), self.one.dtype, array)
             )
             if part.is_one:
@@ -145,6 +145,6 @@ def sum_into(result: Any, reduce: Callable[[np.ndarray[Any, Any]], object]) -> N
     if arrays.dtype_of(result).itemsize == 2:
         total = np.empty(tuple(result.shape), np.float32)
         reduce(total)
-        arrays.copy_into(result, arrays.from_message(total, arrays.dtype_of(result).name, result))
+        arrays.copy_into(result, arrays.from_summable(total, arrays.dtype_of(result).name, result))
     else:
         reduce(arrays.message(result))

@@ -25,8 +25,7 @@ from itertools import accumulate, product
 from types import EllipsisType
 
 from adjointlab.core.layout import Layout, Window
-from adjointlab.core.partition import Index
-from adjointlab.core.shared import shared_property
+from adjointlab.core.partition import Index, shared_property
 from adjointlab.core.space import LocalType, Tensor
 
 __all__ = [

@@ -89,7 +89,7 @@ class InSegment:
             arrays.copy_into(result, array[self._own])
             return result
         if self._is_ordered:
-            summands = arrays.to_sum(array)
+            summands = arrays.summable(array)
         else:
             values = arrays.to_numpy(array)
             wide = np.dtype(np.float32) if values.dtype == np.float16 else values.dtype

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab.checks.check import Inapplicable
+from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space, Tensor
 from adjointlab.core.values import Draw, local_values

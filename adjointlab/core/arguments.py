@@ -30,14 +30,10 @@ def check_argument(tensor: Tensor, array: Any, rank: int, name: str = "") -> tup
     """
     name = name or tensor.name
     layout = tensor.layout
+    if layout.partition.is_active(rank) and arrays.matches(array, layout.local_shape(rank), tensor.dtype):
+        return ()  # nearly always, and every call of every operator comes by
     if not arrays.is_array(array):
         raise TypeError(f"{name}: a {type(array).__name__} on rank {rank} is no array; pass its local tensor")
-    if (
-        tuple(array.shape) == layout.local_shape(rank)
-        and layout.partition.is_active(rank)
-        and arrays.dtype_of(array).name == tensor.dtype
-    ):
-        return ()  # nearly always, and every call of every operator comes by
     shape, batch = tuple(map(int, array.shape)), batch_shape(tensor, array, rank)
     if not layout.partition.is_active(rank):
         if 0 not in shape:

@@ -9,8 +9,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from operator import index as integer
 
-from adjointlab.core.partition import Index, Partition, integers
-from adjointlab.core.shared import shared_property
+from adjointlab.core.partition import Index, Partition, integers, shared_property
 
 __all__ = ["Layout", "Window", "balanced_cut"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from adjointlab.core.operator import Composition, LinearOperator, Product
+from adjointlab.core.operator import CompositeOperator, LinearOperator, ProductOperator
 from adjointlab.core.program import Add, Allocate, Buffer, Clear, Deallocate, Generator, Program, Region
 from adjointlab.core.space import Space
 
@@ -25,11 +25,11 @@ def explain(operator: LinearOperator) -> str:
     Meant for a small case. A composition is explained by its factors and by the one program that they make. An
     operator without a specification is explained by its spaces alone.
     """
-    lines = [str(operator) if isinstance(operator, Composition) else type(operator).__name__]
+    lines = [str(operator) if isinstance(operator, CompositeOperator) else type(operator).__name__]
     lines += [f"  from  {entry}" for entry in _tensors(operator.domain)]
     lines += [f"  to    {entry}" for entry in _tensors(operator.codomain)]
     lines += [f"  {line}" for line in getattr(operator, "notation", tuple)()]
-    if isinstance(operator, Product):
+    if isinstance(operator, ProductOperator):
         lines += ["", "Factors, in the order in which they apply", *_factors_of(operator)]
     given = operator.specification()
     if given is None:
@@ -88,13 +88,13 @@ class _Names:
                 yield f"{', '.join(numbers)}: {name} on the rank of that number"
 
 
-def _factors_of(product: Product) -> Iterator[str]:
+def _factors_of(product: ProductOperator) -> Iterator[str]:
     for place, factor in enumerate(reversed(product.factors), start=1):
         source, target = (
             ", ".join(f"{tensor} over {tensor.layout.partition}" for tensor in space.tensors)
             for space in (factor.domain, factor.codomain)
         )
-        name = "" if isinstance(factor, Composition) else f", {type(factor).__name__}"
+        name = "" if isinstance(factor, CompositeOperator) else f", {type(factor).__name__}"
         yield f"  {place:>3}. {factor}{name}: {source} → {target}"
 
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from adjointlab.core.program import Program
 
 __all__ = [
-    "Adjoint",
-    "Composition",
+    "AdjointOperator",
+    "CompositeOperator",
     "LinearOperator",
     "NotInSpace",
-    "Product",
+    "ProductOperator",
     "apply_adjoint",
     "apply_forward",
     "basis_batch",
@@ -97,25 +97,25 @@ class LinearOperator(ABC):
     @property
     def H(self) -> LinearOperator:
         """The adjoint operator, from ``codomain.dual`` to ``domain.dual``."""
-        return Adjoint(self)
+        return AdjointOperator(self)
 
     def __matmul__(self, other: LinearOperator) -> LinearOperator:
-        return Product(self, other)
+        return ProductOperator(self, other)
 
     def __add__(self, other: LinearOperator) -> LinearOperator:
-        return Sum(self, other)
+        return SumOperator(self, other)
 
     def __sub__(self, other: LinearOperator) -> LinearOperator:
-        return Sum(self, Scaled(-1, other))
+        return SumOperator(self, ScaledOperator(-1, other))
 
     def __mul__(self, scalar: complex) -> LinearOperator:
-        return Scaled(scalar, self)
+        return ScaledOperator(scalar, self)
 
     def __rmul__(self, scalar: complex) -> LinearOperator:
-        return Scaled(scalar, self)
+        return ScaledOperator(scalar, self)
 
     def __neg__(self) -> LinearOperator:
-        return Scaled(-1, self)
+        return ScaledOperator(-1, self)
 
     def __str__(self) -> str:
         return self.symbol
@@ -138,11 +138,11 @@ class LinearOperator(ABC):
         return np.asarray(sum(self.comm.allgather(contribution)))
 
 
-class Composition(LinearOperator):
+class CompositeOperator(LinearOperator):
     """An operator made of others; it prints as the expression that it is."""
 
 
-class Adjoint(Composition):
+class AdjointOperator(CompositeOperator):
     """F*: forward and adjoint exchanged, on the dual spaces."""
 
     def __init__(self, operator: LinearOperator) -> None:
@@ -172,7 +172,7 @@ class Adjoint(Composition):
         return self.operator
 
 
-class Product(Composition):
+class ProductOperator(CompositeOperator):
     """A B: first B, then A; (A B)* = B* A*. Raises `ValueError` where B's codomain is not A's domain.
 
     Its specification is B's program followed by A's. A's buffers are renamed for it: those that it starts from are
@@ -219,16 +219,18 @@ class Product(Composition):
     def __str__(self) -> str:
         # Products associate, so that theirs need no parentheses.
         parts = (self.left, self.right)
-        return " ".join(str(part) if isinstance(part, Product) else _factor(part) for part in parts)
+        return " ".join(str(part) if isinstance(part, ProductOperator) else _factor(part) for part in parts)
 
     @property
     def factors(self) -> tuple[LinearOperator, ...]:
         """All that is applied, from the last to the first, as the product is written."""
-        nested = [part.factors if isinstance(part, Product) else (part,) for part in (self.left, self.right)]
+        nested = [
+            part.factors if isinstance(part, ProductOperator) else (part,) for part in (self.left, self.right)
+        ]
         return nested[0] + nested[1]
 
 
-class Sum(Composition):
+class SumOperator(CompositeOperator):
     """A + B. Raises `ValueError` where their spaces differ."""
 
     def __init__(self, left: LinearOperator, right: LinearOperator) -> None:
@@ -252,7 +254,7 @@ class Sum(Composition):
         return f"{self.left} + {self.right}"
 
 
-class Scaled(Composition):
+class ScaledOperator(CompositeOperator):
     """c A, whose adjoint is conj(c) A*. Raises `ValueError` where c is not in the field of every tensor."""
 
     def __init__(self, scalar: complex, operator: LinearOperator) -> None:
@@ -401,7 +403,11 @@ def contributions(
 
 def _factor(operator: LinearOperator) -> str:
     """`operator` as it stands in a product."""
-    return f"({operator})" if isinstance(operator, Sum | Product | Scaled) else str(operator)
+    return (
+        f"({operator})"
+        if isinstance(operator, SumOperator | ProductOperator | ScaledOperator)
+        else str(operator)
+    )
 
 
 def _both(programs: Program | tuple[Program, Program]) -> tuple[Program, Program]:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 from operator import index as integer
+from typing import TypeVar
 
-from adjointlab.core.shared import shared_property
-
-__all__ = ["Index", "Partition"]
+__all__ = ["Index", "Partition", "integers", "shared_property"]
 
 Index = tuple[int, ...]
+
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+def shared_property(compute: Callable[[S], R]) -> cached_property[R]:
+    """Property of an immutable, hashable object, computed once for all objects that are equal.
+
+    Its value must follow from what equality compares, and nobody may change it.
+    """
+    # Every rank describes the whole operator: partitions, layouts and spaces of P ranks, whose properties take P steps. Where
+    # P ranks are simulated in one process that would be P**2 steps; so equal objects share one result.
+    return cached_property(lru_cache(maxsize=64)(compute))
 
 
 def integers(name: str, values: object) -> tuple[int, ...]:

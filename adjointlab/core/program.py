@@ -26,7 +26,7 @@ __all__ = [
     "Clear",
     "Deallocate",
     "Generator",
-    "Memory",
+    "GlobalMemory",
     "Program",
     "Region",
     "buffers",
@@ -36,7 +36,7 @@ __all__ = [
     "move_to_new",
 ]
 
-Memory = Mapping[tuple[int, str], np.ndarray[Any, Any]]
+GlobalMemory = Mapping[tuple[int, str], np.ndarray[Any, Any]]
 """One global memory: the buffers of all ranks, by (rank, name)."""
 
 
@@ -262,7 +262,7 @@ class Program:
         )
 
     def execute(
-        self, memory: Memory, batch: tuple[int, ...] = ()
+        self, memory: GlobalMemory, batch: tuple[int, ...] = ()
     ) -> dict[tuple[int, str], np.ndarray[Any, Any]]:
         """Run over one global memory, which is not changed. Returns the buffers in scope at the end.
 

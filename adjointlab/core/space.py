@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache
 
-from adjointlab.core.dtypes import Dtype, dtype
+from adjointlab.core.arrays import Dtype, dtype
 from adjointlab.core.layout import Layout
-from adjointlab.core.shared import shared_property
+from adjointlab.core.partition import shared_property
 
 __all__ = ["LocalType", "Space", "Tensor"]
 

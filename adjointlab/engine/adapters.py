@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from adjointlab.core import arrays
 from adjointlab.core.layer import Layer, Prepare
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
@@ -76,7 +75,9 @@ class Differentiable(LinearOperator):
 
         rank = self.comm.Get_rank()
         x = tuple(
-            arrays.zeros(tensor.layout.local_shape(rank), tensor.dtype, "torch").requires_grad_()
+            torch.zeros(
+                tensor.layout.local_shape(rank), dtype=getattr(torch, tensor.dtype), requires_grad=True
+            )
             for tensor in self.domain.tensors
         )
         outputs = self._call(x)

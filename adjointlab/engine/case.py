@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from adjointlab.checks.bench import Setting
+from adjointlab.checks.context import InputSetting
 from adjointlab.engine.case_data import from_data, to_data
 from adjointlab.worlds.schedule import Schedule
 
@@ -27,7 +27,7 @@ class Case:
     check: str
     ranks: int
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    setting: Setting = field(default_factory=Setting)
+    setting: InputSetting = field(default_factory=InputSetting)
     schedule: int = 0
     schedules: tuple[Schedule, ...] = ()
 
@@ -56,7 +56,7 @@ class StoredCase(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     check: str
     ranks: int
     parameters: dict[str, Any]
-    setting: Setting
+    setting: InputSetting
     schedule: int
     schedules: tuple[Schedule, ...] = ()
 

@@ -92,8 +92,13 @@ def installed() -> list[Found]:
 def found_as(subject: Subject) -> Found:
     """How `subject`, which somebody already has, is named on a command line."""
     module, name = subject.draws.__module__, subject.draws.__name__
-    if module in {entry.module for entry in _entries()}:
-        return Found(subject, f"{module}:{name}", True)
+    package = module.rpartition(".")[0]
+    for entry in _entries():
+        # The module of an entry point may collect the subjects of other modules of its package. Entry points of other
+        # packages are not imported: they may be slow or broken, and nobody asked for them.
+        is_near = entry.module == module or (package and entry.module.rpartition(".")[0] == package)
+        if is_near and subject in dict(_subjects(importlib.import_module(entry.module))).values():
+            return Found(subject, f"{entry.module}:{name}", True)
     file = inspect.getsourcefile(subject.draws)
     return Found(subject, f"{_short(file) if file else module}:{name}", False)
 

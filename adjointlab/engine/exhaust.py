@@ -18,12 +18,14 @@ from itertools import islice
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
-from adjointlab.checks.bench import Setting
+from adjointlab.checks.context import InputSetting
+from adjointlab.checks.proof import PROOF
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_runner import run_case
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.run_case import PROOF, body
-from adjointlab.engine.search import Report, run_case
+from adjointlab.engine.run_case import body
+from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
@@ -85,7 +87,9 @@ def every_case(subject: Subject, bound: Bound) -> Iterator[Case]:
             )
         ranks, parameters = entry
         # The seed makes the random vector, and the schedule another legal interleaving, of each case.
-        yield Case(subject.name, PROOF, ranks, parameters, Setting(seed=number), schedule=number % 2**16)
+        yield Case(
+            subject.name, PROOF.name, ranks, parameters, InputSetting(seed=number), schedule=number % 2**16
+        )
 
 
 def _is_case(entry: object) -> bool:
@@ -103,7 +107,7 @@ def exhaust(
     bound: Bound,
     jobs: int | None = None,
     tick: Callable[[int, int], None] = lambda done, total: None,
-) -> Report:
+) -> SearchResult:
     """Prove every case of `subject` within `bound` on `jobs` processes (default: one for each core).
 
     `reference` is what names the subject on a command line: the processes find it by that. `tick` is called with the
@@ -129,9 +133,9 @@ def exhaust(
         tried = number + 1
     elif proved != total:
         raise RuntimeError(f"{proved} of {total} cases were proved, and nothing says why")
-    return Report(
+    return SearchResult(
         subject.name,
-        PROOF,
+        PROOF.name,
         "simulated",
         verdict,
         tried,

@@ -30,12 +30,12 @@ from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case, StoredCase
 from adjointlab.engine.case_data import from_data, to_data
-from adjointlab.engine.search import Report
+from adjointlab.engine.search import SearchResult
 from adjointlab.store import json_lines as journal
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.world import Dead, Finding, Run
 
-__all__ = ["HOOKED", "VARIABLE", "Death", "Done", "JobLog", "KnownRuns", "key_of", "supervised", "work_of"]
+__all__ = ["HOOKED", "VARIABLE", "DeadlyCases", "Death", "Done", "JobLog", "key_of", "supervised", "work_of"]
 
 VARIABLE: Final = "ADJOINTLAB_SUPERVISED"
 HOOKED: Final = "ADJOINTLAB_HOOKED"
@@ -74,7 +74,7 @@ class Done:
     """A piece of work that an earlier job has finished."""
 
     work: str
-    report: Report
+    result: SearchResult
     written: Written | None
     unwritten: str
 
@@ -158,9 +158,9 @@ class JobLog:
         except OSError:
             return False
 
-    def memory(self, work: str) -> KnownRuns:
+    def memory(self, work: str) -> DeadlyCases:
         """What is known of the cases of `work`."""
-        return KnownRuns(tuple(death for death in self.deaths if death.work == work and death.case))
+        return DeadlyCases(tuple(death for death in self.deaths if death.work == work and death.case))
 
     def death_without_case(self, work: str) -> Death | None:
         """A death at `work`, but at none of its cases."""
@@ -177,7 +177,7 @@ class JobLog:
             self.folder / "done.jsonl",
             {
                 "work": done.work,
-                "report": _report_as_data(done.report),
+                "report": _report_as_data(done.result),
                 "written": written,
                 "unwritten": done.unwritten,
             },
@@ -188,7 +188,7 @@ class JobLog:
 
 
 @dataclass(frozen=True)
-class KnownRuns:
+class DeadlyCases:
     """The cases that have ended a job."""
 
     deaths: tuple[Death, ...] = ()
@@ -232,7 +232,7 @@ def _done(data: Mapping[str, Any]) -> Done:
     return Done(data["work"], _report(data["report"]), written, data["unwritten"])
 
 
-def _report_as_data(report: Report) -> dict[str, Any]:
+def _report_as_data(report: SearchResult) -> dict[str, Any]:
     data = {entry.name: getattr(report, entry.name) for entry in dataclasses.fields(report)}
     return data | {
         # Without the entry, which the script of its failure needed, and that is written.
@@ -242,9 +242,9 @@ def _report_as_data(report: Report) -> dict[str, Any]:
     }
 
 
-def _report(data: Mapping[str, Any]) -> Report:
+def _report(data: Mapping[str, Any]) -> SearchResult:
     verdict = data["verdict"]
-    return Report(
+    return SearchResult(
         **{
             **data,
             "verdict": Verdict(

@@ -19,7 +19,7 @@ import msgspec
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.case import Case, StoredCase
 from adjointlab.engine.run_case import check_named
-from adjointlab.engine.search import Report
+from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.store.script import script
 
@@ -69,7 +69,7 @@ class Written:
     script: Path
 
 
-def write(report: Report, subject: Subject, folder: Path) -> Written:
+def write(report: SearchResult, subject: Subject, folder: Path) -> Written:
     """Store a failure under a name made from its case. On one rank only.
 
     Raises `ValueError` for a report without a case.

@@ -14,10 +14,10 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import basis_vector
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.values import Draw, Role, local_values
 from adjointlab.engine.case import Case
 from adjointlab.engine.case_data import to_data
-from adjointlab.engine.search import Report
+from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
 
 __all__ = ["script"]
@@ -119,7 +119,7 @@ print("rank", rank, "has come back", flush=True)
 '''
 
 
-def script(case: Case, report: Report, subject: Subject, name: str) -> str:
+def script(case: Case, report: SearchResult, subject: Subject, name: str) -> str:
     """The text of the script for `case`; `name` is the file name of the reproducer beside it.
 
     Where the verdict names a matrix entry, the vectors are its two basis vectors, so that the script shows that entry. Else
@@ -207,7 +207,7 @@ def _names(value: Any) -> set[str]:
     return found.union(*(_names(getattr(value, field)) for field in fields))
 
 
-def _values(space: Space, case: Case, side: str, index: int | None) -> str:
+def _values(space: Space, case: Case, side: Role, index: int | None) -> str:
     """What each rank holds of the basis vector `index` of the space, or of a random element if that is `None`."""
     ranks = []
     for rank in range(case.ranks):
@@ -219,7 +219,7 @@ def _values(space: Space, case: Case, side: str, index: int | None) -> str:
     return "[\n    " + ",\n    ".join(ranks) + ",\n]"
 
 
-def _local(space: Space, case: Case, side: str, index: int | None, rank: int) -> list[np.ndarray[Any, Any]]:
+def _local(space: Space, case: Case, side: Role, index: int | None, rank: int) -> list[np.ndarray[Any, Any]]:
     if index is None:
         draw = Draw(case.setting.seed, 0, side, bound=8)
         return [local_values(space, position, rank, draw) for position in range(len(space.tensors))]
@@ -241,7 +241,7 @@ def _imports(subject: Subject, parameters: Mapping[str, Any], library: str) -> l
     return [*(["import torch"] if library == "torch" else []), *names, _import(subject)]
 
 
-def _bare(case: Case, report: Report, subject: Subject, lines: list[str], name: str) -> str:
+def _bare(case: Case, report: SearchResult, subject: Subject, lines: list[str], name: str) -> str:
     """A script for a case of which no rank has come back with its spaces."""
     text = "\n".join(lines)
     if not subject.is_layer:

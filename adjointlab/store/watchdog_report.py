@@ -9,7 +9,7 @@ from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.run_case import NO_RETURN
-from adjointlab.engine.search import Report
+from adjointlab.engine.search import SearchResult
 from adjointlab.store.reproducer import write
 from adjointlab.store.running_case import Progress, Running, ending, read_file
 from adjointlab.worlds.watchdog import OverdueReport
@@ -26,7 +26,7 @@ def overdue_report(found: Found, progress: Progress, folder: Path, record: Path)
         verdict = Verdict(Status.UNJUDGED, late, NO_RETURN, (("because", late), ("stack", stack)))
         before = read_file(record)
         done = 0 if before is None else before.done
-        report = Report(
+        report = SearchResult(
             found.subject.name,
             payload.check,
             progress.world,

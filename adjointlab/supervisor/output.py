@@ -1,4 +1,4 @@
-"""What a job says, passed on; held back while nobody needs to see it."""
+"""The output of a supervised job: passed on, or held back while it only repeats that of an earlier job."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 __all__ = ["Output"]
 
 _TAIL: Final = 20_000
-"""Bytes of standard error that are kept."""
+"""Bytes of standard error that are kept for the exit report."""
 
 
 class Output:
-    """The standard output and error of a job.
+    """Passes on standard output and error of a job.
 
-    What a job says that is started again to make a failure smaller is its beginning once more. It is held back until
-    the job has got further, and dropped if the job dies before.
+    A job that is started again to shrink a failure prints once more what the job before it has printed. With
+    `held_until`, its output is held back until that returns True, and dropped if the job dies first.
     """
 
     def __init__(self, held_until: Callable[[], bool] | None = None) -> None:
@@ -31,7 +31,7 @@ class Output:
         return self._tail.decode(errors="replace")
 
     def write(self, data: bytes, *, is_error: bool) -> None:
-        """The job has said `data`."""
+        """Take `data` that the job has printed."""
         if is_error:
             self._tail = (self._tail + data)[-_TAIL:]
         if self._held is not None:
@@ -39,8 +39,8 @@ class Output:
         else:
             _pass_on(data, is_error)
 
-    def look(self) -> None:
-        """Release what is held back, if it is time."""
+    def release_when_due(self) -> None:
+        """Release what is held back, if `held_until` says so now."""
         if self._held_until is not None and self._held_until():
             self.release()
 
@@ -53,7 +53,7 @@ class Output:
 
 def _pass_on(data: bytes, is_error: bool) -> None:
     stream = sys.stderr if is_error else sys.stdout
-    # Nobody may be listening any more; the job goes on.
+    # With the reader gone (`| head`) the job still goes on: its failures are stored on disk.
     with suppress(BrokenPipeError):
         stream.buffer.write(data)
         stream.buffer.flush()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.search import Budget, Report, investigate
+from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.checks import not_finite
@@ -20,7 +20,7 @@ CHECKS = ["adjoint", "matrix", "linearity", "purity", "reentrancy"]
 CASES = [("nan_forward", "forward returned nan on rank 1"), ("inf_adjoint", "adjoint returned inf on rank 1")]
 
 
-def investigated(subject: Subject, check: str) -> Report:
+def investigated(subject: Subject, check: str) -> SearchResult:
     world = SimulatedWorld(4)
     try:
         return investigate(world, subject, check, Budget(20, seed=1))

@@ -19,7 +19,7 @@ from adjointlab.layers.distributed import local_window
 from adjointlab.layers.subjects import modules as subjects
 from adjointlab.worlds.world import World
 
-from .beside import assert_beside, everywhere, same_error
+from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -58,13 +58,13 @@ def test_uneven_parts_weigh_what_they_hold(adjointlab_world: World, dim: int, mo
         twin = learnt(nn.BatchNorm2d(3, momentum=momentum, dtype=DOUBLE))
         layer = BatchNorm2d.from_sequential(twin, comm, along(ranks, dim, 4), shape)
         for step in range(3):
-            assert_beside(comm, layer, twin, drawn(*shape) * (step + 1) + step, relative=layer.rounding)
+            assert_matches_twin(comm, layer, twin, drawn(*shape) * (step + 1) + step, relative=layer.rounding)
         for tensor in layer.buffer_space.tensors:
             want = local_window(twin.get_buffer(tensor.name), tensor.layout, comm.Get_rank())
             torch.testing.assert_close(layer.get_buffer(tensor.name), want, rtol=layer.rounding, atol=0)
-        assert_beside(comm, layer.eval(), twin.eval(), drawn(*shape), relative=layer.rounding)
+        assert_matches_twin(comm, layer.eval(), twin.eval(), drawn(*shape), relative=layer.rounding)
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_the_variance_of_data_far_from_zero_keeps_its_digits(adjointlab_world: World) -> None:
@@ -80,7 +80,7 @@ def test_the_variance_of_data_far_from_zero_keeps_its_digits(adjointlab_world: W
         return float((layer.running_var / exact - 1).abs().max())
 
     # The data themselves are rounded to 1e-9; sums of squares would leave no digit.
-    assert max(everywhere(adjointlab_world, ranks, body)) < 1e-8
+    assert max(run_on_ranks(adjointlab_world, ranks, body)) < 1e-8
 
 
 def test_float32_is_accumulated_as_well_as_torch_does(adjointlab_world: World) -> None:
@@ -96,7 +96,7 @@ def test_float32_is_accumulated_as_well_as_torch_does(adjointlab_world: World) -
         exact = data.double().transpose(0, 1).reshape(2, -1).var(1)
         return float((layer.running_var / exact - 1).abs().max())
 
-    assert max(everywhere(adjointlab_world, ranks, body)) < 2.0**-22
+    assert max(run_on_ranks(adjointlab_world, ranks, body)) < 2.0**-22
 
 
 def test_the_running_statistics_are_on_every_worker_that_holds_the_channels(adjointlab_world: World) -> None:
@@ -110,7 +110,7 @@ def test_the_running_statistics_are_on_every_worker_that_holds_the_channels(adjo
         assert layer.weight is not None
         return layer.running_mean.tolist(), int(layer.num_batches_tracked), layer.weight.numel()
 
-    values = everywhere(adjointlab_world, ranks, body)
+    values = run_on_ranks(adjointlab_world, ranks, body)
     assert all(value[:2] == values[0][:2] for value in values)
     # The parameters lie once, on the worker whose index is 0, which is the last rank.
     assert [value[2] for value in values] == [0] * (ranks - 1) + [2]
@@ -133,9 +133,9 @@ def test_the_state_goes_from_and_to_the_sequential_module(adjointlab_world: Worl
             comm, along(ranks, 1, 5), (2, 4, 2, 2, 2), 4, eps=0.5, momentum=None, dtype=DOUBLE
         )
         fresh.load_state_dict(layer.state_dict())
-        assert_beside(comm, fresh.eval(), twin, drawn(2, 4, 2, 2, 2), relative=layer.rounding)
+        assert_matches_twin(comm, fresh.eval(), twin, drawn(2, 4, 2, 2, 2), relative=layer.rounding)
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
@@ -149,7 +149,7 @@ def test_what_is_frozen_stays_frozen_both_ways(adjointlab_world: World, frozen: 
         for module in (layer, layer.to_sequential()):
             assert {name for name, p in module.named_parameters() if not p.requires_grad} == {frozen}
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_is_frozen_stays_frozen_both_ways(adjointlab_world: World, frozen: 
 )
 def test_another_normalisation_is_refused(adjointlab_world: World, other: Any) -> None:
     ranks = min(adjointlab_world.ranks, 2)
-    message = same_error(
+    message = error_of_every_rank(
         adjointlab_world,
         ranks,
         lambda comm: BatchNorm2d.from_sequential(other, comm, along(ranks, 0, 4), (2, 3, 4, 4)),
@@ -172,9 +172,9 @@ def test_without_parameters_and_statistics_there_is_no_state(adjointlab_world: W
         twin = nn.BatchNorm1d(3, affine=False, track_running_stats=False)
         layer = BatchNorm1d.from_sequential(twin, comm, along(ranks, 0, 2), (4, 3), DOUBLE)
         assert not layer.state_dict()
-        assert_beside(comm, layer.eval(), twin.eval(), drawn(4, 3), relative=layer.rounding)
+        assert_matches_twin(comm, layer.eval(), twin.eval(), drawn(4, 3), relative=layer.rounding)
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_a_batch_of_none_leaves_the_statistics_as_they_are(adjointlab_world: World) -> None:
@@ -183,14 +183,14 @@ def test_a_batch_of_none_leaves_the_statistics_as_they_are(adjointlab_world: Wor
     def body(comm: Any) -> None:
         twin = nn.BatchNorm1d(3, dtype=DOUBLE)
         layer = BatchNorm1d.from_sequential(twin, comm, along(ranks, 1, 2), (0, 3))
-        assert_beside(comm, layer, twin, drawn(0, 3))
+        assert_matches_twin(comm, layer, twin, drawn(0, 3))
         assert layer.weight is not None
         assert layer.weight.grad is not None
         assert not layer.weight.grad.any()
         for name, value in layer.sequential_state_dict().items():
             assert torch.equal(value, twin.state_dict()[name])
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_one_value_per_channel_is_counted_globally_and_refused_on_every_rank(adjointlab_world: World) -> None:
@@ -201,7 +201,7 @@ def test_one_value_per_channel_is_counted_globally_and_refused_on_every_rank(adj
         layer = BatchNorm1d(comm, partition, shape, shape[1], dtype=DOUBLE).train(training)
         layer(local_window(drawn(*shape), layer.domain.tensors[0].layout, comm.Get_rank()))
 
-    message = same_error(adjointlab_world, ranks, lambda comm: call(comm, (1, 3, 1)))
+    message = error_of_every_rank(adjointlab_world, ranks, lambda comm: call(comm, (1, 3, 1)))
     assert (
         message
         == "Expected more than 1 value per channel when training, got input size torch.Size([1, 3, 1])"
@@ -209,14 +209,14 @@ def test_one_value_per_channel_is_counted_globally_and_refused_on_every_rank(adj
     with pytest.raises(ValueError, match="Expected more than 1 value per channel") as error:
         nn.BatchNorm1d(3)(torch.zeros(1, 3, 1))
     assert str(error.value) == message
-    everywhere(adjointlab_world, ranks, lambda comm: call(comm, (1, 3, 1), training=False))
+    run_on_ranks(adjointlab_world, ranks, lambda comm: call(comm, (1, 3, 1), training=False))
 
     def one_each(comm: Any) -> None:
         layer = BatchNorm1d(comm, along(ranks, 0, 2), (ranks, 3), 3, dtype=DOUBLE)
         layer(local_window(drawn(ranks, 3), layer.domain.tensors[0].layout, comm.Get_rank()))
 
     if ranks > 1:  # one value on each worker is more than one
-        everywhere(adjointlab_world, ranks, one_each)
+        run_on_ranks(adjointlab_world, ranks, one_each)
 
 
 @pytest.mark.parametrize(
@@ -232,14 +232,14 @@ def test_an_illegal_input_is_the_same_error_on_every_rank(
 ) -> None:
     ranks = min(adjointlab_world.ranks, 2)
     partition = along(ranks, 0, len(shape))
-    assert message == same_error(
+    assert message == error_of_every_rank(
         adjointlab_world, ranks, lambda comm: BatchNorm2d(comm, partition, shape, features)
     )
 
 
 def test_a_partition_of_another_order_is_the_same_error_on_every_rank(adjointlab_world: World) -> None:
     ranks = min(adjointlab_world.ranks, 2)
-    message = same_error(
+    message = error_of_every_rank(
         adjointlab_world, ranks, lambda comm: BatchNorm2d(comm, Partition((1, ranks)), (2, 3, 4, 4), 3)
     )
     assert message.startswith("partition: of order 2")
@@ -274,4 +274,4 @@ def test_second_derivatives_and_forward_mode_go_through_the_statistics(adjointla
 
     # A dual level is a state of the process: simulated ranks share one.
     with JacobianCheck().surroundings():
-        everywhere(adjointlab_world, ranks, body)
+        run_on_ranks(adjointlab_world, ranks, body)

@@ -21,8 +21,12 @@ from adjointlab.layers.distributed import connected
 from adjointlab.layers.subjects import modules as subjects
 from adjointlab.worlds.world import World
 
-from .beside import assert_beside, everywhere, same_error
-from .derivatives import assert_checkpoint_beside, assert_second_beside, assert_tangent_beside
+from .derivative_assertions import (
+    assert_checkpoint_matches,
+    assert_second_derivatives_match,
+    assert_tangent_matches,
+)
+from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -70,7 +74,7 @@ def data(*shape: int) -> torch.Tensor:
     return torch.sin(torch.arange(1.0, 1.0 + torch.Size(shape).numel(), dtype=DOUBLE)).reshape(shape)
 
 
-def beside(world: World, case: str, bias: bool, assertion: Callable[..., None]) -> None:
+def check_with_idle_worker(world: World, case: str, bias: bool, assertion: Callable[..., None]) -> None:
     """Make `assertion` of a layer whose last worker has nothing to do."""
     ranks = min(world.ranks, 3)
     if ranks < 2:
@@ -80,10 +84,10 @@ def beside(world: World, case: str, bias: bool, assertion: Callable[..., None]) 
 
     def body(comm: Any) -> None:
         torch.manual_seed(1)
-        twin = kind.module(**arguments, dtype=DOUBLE)
+        twin = kind.torch_classes[0](**arguments, dtype=DOUBLE)
         assertion(comm, kind.from_sequential(twin, comm, Partition(partition), shape), twin, data(*shape))
 
-    everywhere(world, ranks, body)
+    run_on_ranks(world, ranks, body)
 
 
 def test_the_layer_is_coherent_with_its_sequential_twin(adjointlab_world: World) -> None:
@@ -101,21 +105,21 @@ def test_a_worker_with_nothing_to_do_takes_part_in_every_derivative(
         names = ["weight", "bias"] if bias else ["weight"]
         for power in (1, 2):
             for wanted in (["x"], *([name] for name in names), ["x", *names]):
-                assert_second_beside(*given, power=power, wanted=wanted)
+                assert_second_derivatives_match(*given, power=power, wanted=wanted)
 
-    beside(adjointlab_world, case, bias, assertions)
+    check_with_idle_worker(adjointlab_world, case, bias, assertions)
 
 
 @pytest.mark.parametrize("case", UNEVEN)
 def test_a_worker_with_nothing_to_do_takes_part_in_a_checkpoint(adjointlab_world: World, case: str) -> None:
-    beside(adjointlab_world, case, True, assert_checkpoint_beside)
+    check_with_idle_worker(adjointlab_world, case, True, assert_checkpoint_matches)
 
 
 @pytest.mark.parametrize("case", UNEVEN)
 def test_a_worker_with_nothing_to_do_takes_part_in_forward_mode(adjointlab_world: World, case: str) -> None:
     # A dual level is a state of the process: simulated ranks share one.
     with JacobianCheck().surroundings():
-        beside(adjointlab_world, case, True, assert_tangent_beside)
+        check_with_idle_worker(adjointlab_world, case, True, assert_tangent_matches)
 
 
 @pytest.mark.parametrize(
@@ -138,12 +142,12 @@ def test_zeros_that_are_linear_in_x_and_weight_leave_a_second_derivative_to_the_
         return connected(tensors[0].new_zeros(shape), *tensors)
 
     def assertion(*given: Any) -> None:
-        assert_second_beside(*given, power=1, wanted=["bias"])
+        assert_second_derivatives_match(*given, power=1, wanted=["bias"])
 
-    beside(adjointlab_world, case, True, assertion)
+    check_with_idle_worker(adjointlab_world, case, True, assertion)
     monkeypatch.setattr(convolution, "of_nothing", planted)
     with pytest.raises(AssertionError, match=r"deadlock|PeerFailed"):
-        beside(adjointlab_world, case, True, assertion)
+        check_with_idle_worker(adjointlab_world, case, True, assertion)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +179,9 @@ def test_sizes_are_given_as_torch_takes_them(
         twin = nn.Conv2d(2, 3, 3, **same, dtype=DOUBLE)
         assert repr(layer.sequential()) == repr(twin)
         twin.load_state_dict(layer.sequential_state_dict())
-        assert_beside(comm, layer, twin, data(*shape), relative=1e-13)
+        assert_matches_twin(comm, layer, twin, data(*shape), relative=1e-13)
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +213,7 @@ def test_an_illegal_argument_is_the_same_error_on_every_rank_in_torchs_words(
 ) -> None:
     ranks, shape = min(adjointlab_world.ranks, 2), (2, 4, 6, 6)
     arguments = {"in_channels": 4, "out_channels": 4, "kernel_size": 3, **given}
-    raised = same_error(
+    raised = error_of_every_rank(
         adjointlab_world,
         ranks,
         lambda comm: Conv2d(comm, Partition((1, 1, 1, ranks, 1)), shape, **arguments),
@@ -226,7 +230,7 @@ def test_groups_cut_over_inputs_and_outputs_at_once_are_the_same_error_on_every_
 ) -> None:
     if adjointlab_world.ranks < 4:
         pytest.skip("needs 4 ranks")
-    raised = same_error(
+    raised = error_of_every_rank(
         adjointlab_world, 4, lambda comm: Conv1d(comm, Partition((1, 2, 2, 1)), (1, 4, 5), 4, 4, 3, groups=2)
     )
     assert raised == (
@@ -258,13 +262,13 @@ def test_a_layer_goes_from_and_to_its_sequential_module(adjointlab_world: World,
             dtype=DOUBLE,
         ).eval()
         layer = kind.from_sequential(whole, comm, Partition((1, 1, 1, ranks, *(1,) * (dims - 1))), shape)
-        assert_beside(comm, layer, whole, data(*shape), relative=1e-13)
+        assert_matches_twin(comm, layer, whole, data(*shape), relative=1e-13)
         back = layer.to_sequential()
         assert not back.training
         assert all(torch.equal(value, whole.state_dict()[name]) for name, value in back.state_dict().items())
         assert torch.equal(back(data(*shape)), whole(data(*shape)))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_initial_values_are_torchs_for_the_same_seed(adjointlab_world: World) -> None:
@@ -277,4 +281,4 @@ def test_initial_values_are_torchs_for_the_same_seed(adjointlab_world: World) ->
         state = Conv1d(comm, Partition((1, 1, ranks, 1)), (2, 2, 5), 2, 3, 3).sequential_state_dict()
         assert all(torch.equal(value, twin.state_dict()[name]) for name, value in state.items())
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)

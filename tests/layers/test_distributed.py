@@ -22,8 +22,8 @@ from adjointlab.layers.linear import Linear
 from adjointlab.layers.pooling import AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d
 from adjointlab.worlds.world import Raised, World
 
-from .beside import assert_beside, everywhere, same_error
-from .derivatives import assert_second_beside, assert_tangent_beside
+from .derivative_assertions import assert_second_derivatives_match, assert_tangent_matches
+from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -84,7 +84,7 @@ def test_a_wrong_input_on_one_rank_is_the_same_error_on_every_rank(
         )
         layer(wrong(x) if comm.Get_rank() == rank else x)
 
-    raised = same_error(adjointlab_world, ranks_of(adjointlab_world), body)
+    raised = error_of_every_rank(adjointlab_world, ranks_of(adjointlab_world), body)
     # A process beyond the ranks of the run has seen nothing, and hears of the error.
     assert not seen or raised.startswith(message.format(**seen[0]))
 
@@ -115,7 +115,7 @@ def test_elements_on_an_idle_rank_are_the_same_error_on_every_rank(
         layer = make(comm)
         layer(torch.zeros(2) if comm.Get_rank() == 2 else local(layer, data(*shape)))
 
-    raised = same_error(adjointlab_world, 3, body)
+    raised = error_of_every_rank(adjointlab_world, 3, body)
     assert raised.startswith("x: shape (2,) on rank 2, which is inactive in the partition")
 
 
@@ -162,7 +162,7 @@ def test_an_idle_rank_may_have_any_tensor_of_zero_volume(
         assert tuple(y.shape) == layer.codomain.tensors[0].layout.local_shape(comm.Get_rank())
         assert not x.is_floating_point() or (x.grad is not None and x.grad.shape == x.shape)
 
-    everywhere(adjointlab_world, 3, body)
+    run_on_ranks(adjointlab_world, 3, body)
 
 
 def test_what_an_idle_rank_has_is_no_batch_to_those_that_get_the_input(adjointlab_world: World) -> None:
@@ -175,7 +175,7 @@ def test_what_an_idle_rank_has_is_no_batch_to_those_that_get_the_input(adjointla
         want = layer.to_sequential()(data(3, 4))
         assert torch.allclose(y, local_window(want, layer.codomain.tensors[0].layout, comm.Get_rank()))
 
-    everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+    run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
 
 @each_layer
@@ -186,7 +186,7 @@ def test_inputs_are_checked_under_no_grad_checkpoints_functional_calls_and_forwa
         torch.manual_seed(1)
         layer = make(comm)
         twin = layer.to_sequential()
-        assert_tangent_beside(comm, layer, twin, data(*shape))
+        assert_tangent_matches(comm, layer, twin, data(*shape))
         x = local(layer, data(*shape)).requires_grad_()
         with torch.no_grad():
             want = layer(x)
@@ -206,7 +206,7 @@ def test_inputs_are_checked_under_no_grad_checkpoints_functional_calls_and_forwa
 
     # A dual level is a state of the process: simulated ranks share one.
     with JacobianCheck().surroundings():
-        everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+        run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
 
 class Standardised(nn.Conv2d):
@@ -260,7 +260,7 @@ def test_a_module_of_another_class_is_the_same_error_on_every_rank(
     adjointlab_world: World, made: Any, module: nn.Module, message: str
 ) -> None:
     ranks = min(adjointlab_world.ranks, 2)
-    assert same_error(adjointlab_world, ranks, lambda comm: made(module, comm)) == message
+    assert error_of_every_rank(adjointlab_world, ranks, lambda comm: made(module, comm)) == message
 
 
 def test_a_subclass_that_computes_the_same_is_as_good(adjointlab_world: World) -> None:
@@ -268,9 +268,9 @@ def test_a_subclass_that_computes_the_same_is_as_good(adjointlab_world: World) -
         torch.manual_seed(1)
         twin = Named(2, 3, 3, dtype=DOUBLE)
         layer = Conv2d.from_sequential(twin, comm, Partition((1, 1, 1, 2, 1)), (1, 2, 6, 6))
-        assert_beside(comm, layer, twin, data(1, 2, 6, 6), relative=1e-13)
+        assert_matches_twin(comm, layer, twin, data(1, 2, 6, 6), relative=1e-13)
 
-    everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+    run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
 
 def test_a_sequential_modules_mode_and_what_of_it_is_frozen_are_taken_over(adjointlab_world: World) -> None:
@@ -304,7 +304,7 @@ def test_a_sequential_modules_mode_and_what_of_it_is_frozen_are_taken_over(adjoi
                 assert not module.training
                 assert {name: p.requires_grad for name, p in module.named_parameters()} == frozen
 
-        everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+        run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
 
 @each_layer
@@ -329,9 +329,11 @@ def test_a_deep_copy_has_its_own_parameters_and_shares_the_operators(
         twin.register_forward_hook(lambda *_: None)
         assert (len(layer._forward_hooks), len(twin._forward_hooks)) == (1, 2)
         for module in (layer, twin):
-            assert_second_beside(comm, module, module.to_sequential(), data(*shape), power=2, wanted=["x"])
+            assert_second_derivatives_match(
+                comm, module, module.to_sequential(), data(*shape), power=2, wanted=["x"]
+            )
 
-    everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+    run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
 
 def test_an_average_of_models_is_that_of_the_sequential_ones(adjointlab_world: World) -> None:
@@ -359,7 +361,7 @@ def test_an_average_of_models_is_that_of_the_sequential_ones(adjointlab_world: W
             atol=1e-14,
         )
 
-    everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+    run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
 
 @each_layer
@@ -371,7 +373,7 @@ def test_to_pickle_a_layer_is_the_same_error_on_every_rank(
             pickle.dumps(make(comm))
         return str(error.value)
 
-    messages = everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+    messages = run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
     assert len(set(messages)) == 1
 
 
@@ -400,7 +402,7 @@ def test_to_change_the_element_type_is_the_same_error_on_every_rank_and_changes_
         layer(local(layer, data(*shape)))
         return str(error.value)
 
-    assert len(set(everywhere(adjointlab_world, ranks_of(adjointlab_world), body))) == 1
+    assert len(set(run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body))) == 1
 
 
 @each_layer
@@ -415,4 +417,4 @@ def test_conversions_that_keep_the_element_type_go_through(
         assert kept.share_memory() is layer  # type: ignore[no-untyped-call]
         assert torch.equal(layer(local(layer, data(*shape))), before)
 
-    everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+    run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)

@@ -26,7 +26,7 @@ from adjointlab.layers.pooling import AvgPool1d, MaxPool1d, MaxPool2d
 from adjointlab.layers.repartition import Repartition
 from adjointlab.worlds.world import World
 
-from .beside import everywhere
+from .twin_assertions import run_on_ranks
 
 DOUBLE = torch.float64
 RELATIVE = 1e-9
@@ -101,7 +101,7 @@ def assert_hessian(
                 got, local_window(product, layout, rank), rtol=0, atol=RELATIVE * scale
             )
 
-    everywhere(world, ranks, body)
+    run_on_ranks(world, ranks, body)
 
 
 LAYERS: dict[str, tuple[Layers, tuple[int, ...]]] = {

@@ -24,7 +24,7 @@ from adjointlab.layers.pooling import MaxPool2d
 from adjointlab.layers.subjects import modules as subjects
 from adjointlab.worlds.world import World
 
-from .beside import assert_beside, everywhere, same_error
+from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -47,10 +47,10 @@ def test_the_flat_windows_are_multiples_of_what_follows_the_first_flattened_dime
 
     def body(comm: Any) -> Any:
         layer = Flatten(comm, Partition((1, 2, 1, 2)), (2, 5, 3, 2), dtype=DOUBLE)
-        assert_beside(comm, layer, nn.Flatten(), numbered(2, 5, 3, 2))
+        assert_matches_twin(comm, layer, nn.Flatten(), numbered(2, 5, 3, 2))
         return layer.codomain.tensors[0].layout
 
-    (layout, *_) = everywhere(adjointlab_world, 4, body)
+    (layout, *_) = run_on_ranks(adjointlab_world, 4, body)
     assert layout.partition == Partition((1, 4))
     assert layout.ends(1) == (0, 12, 18, 24, 30)
 
@@ -62,9 +62,9 @@ def test_where_the_first_flattened_dimension_alone_is_cut_nothing_travels(adjoin
         layer = Flatten(comm, Partition((1, ranks, 1)), (2, 5, 3), dtype=DOUBLE)
         assert layer.gather is None
         assert layer.deliver is None
-        assert_beside(comm, layer, nn.Flatten(), numbered(2, 5, 3))
+        assert_matches_twin(comm, layer, nn.Flatten(), numbered(2, 5, 3))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_fewer_elements_than_workers_are_flattened_too(adjointlab_world: World) -> None:
@@ -73,9 +73,9 @@ def test_fewer_elements_than_workers_are_flattened_too(adjointlab_world: World) 
     def body(comm: Any) -> None:
         for shape in ((1, 1, 3), (1, 0, 3), (0, 2, 3)):
             layer = Flatten(comm, Partition((1, 1, ranks)), shape, dtype=DOUBLE)
-            assert_beside(comm, layer, nn.Flatten(), numbered(*shape))
+            assert_matches_twin(comm, layer, nn.Flatten(), numbered(*shape))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_a_network_composes_and_its_layouts_fit(adjointlab_world: World) -> None:
@@ -143,14 +143,14 @@ def test_a_network_composes_and_its_layouts_fit(adjointlab_world: World) -> None
             local.grad, local_window(whole.grad, conv.domain.tensors[0].layout, rank), **close
         )
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_dimensions_that_are_not_there_have_torchs_words(adjointlab_world: World) -> None:
     ranks = min(adjointlab_world.ranks, 2)
 
     def error(*given: int, **keywords: Any) -> str:
-        return same_error(
+        return error_of_every_rank(
             adjointlab_world,
             ranks,
             lambda comm: Flatten(comm, Partition((1, 1, 1)), (2, 3, 4), *given, **keywords),
@@ -168,4 +168,6 @@ def test_another_module_is_no_flatten(adjointlab_world: World) -> None:
     def body(comm: Any) -> Flatten:
         return Flatten.from_sequential(nn.Unflatten(1, (2, 2)), comm, Partition((1, 1)), (2, 4))  # type: ignore[arg-type]
 
-    assert same_error(adjointlab_world, 1, body).startswith("module: Unflatten, but Flatten is made from")
+    assert error_of_every_rank(adjointlab_world, 1, body).startswith(
+        "module: Unflatten, but Flatten is made from"
+    )

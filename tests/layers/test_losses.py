@@ -20,7 +20,7 @@ from adjointlab.layers.losses import CrossEntropyLoss, MSELoss, SharedSum
 from adjointlab.layers.subjects import modules as subjects
 from adjointlab.worlds.world import World
 
-from .beside import everywhere, same_error
+from .twin_assertions import error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -98,7 +98,7 @@ def test_cross_entropy_is_torchs_along_every_dimension(
         )
         assert_loss(comm, layer, twin, (4 * drawn(5, 5, 3), targets))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_a_mean_divides_by_the_weights_over_all_ranks_however_uneven_the_cut(adjointlab_world: World) -> None:
@@ -113,7 +113,7 @@ def test_a_mean_divides_by_the_weights_over_all_ranks_however_uneven_the_cut(adj
         error = MSELoss(comm, partition, (7, 3), dtype=DOUBLE, cuts=(cut, None))
         assert_loss(comm, error, nn.MSELoss(), (drawn(7, 3), drawn(3, 7).T))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_the_loss_is_on_the_root_alone_which_need_not_be_a_worker(adjointlab_world: World) -> None:
@@ -123,7 +123,7 @@ def test_the_loss_is_on_the_root_alone_which_need_not_be_a_worker(adjointlab_wor
         layer = MSELoss(comm, Partition((max(1, ranks - 1),)), (5,), root=ranks - 1, dtype=DOUBLE)
         return tuple(assert_loss(comm, layer, nn.MSELoss(), (drawn(5), drawn(10)[5:])).shape)
 
-    assert everywhere(adjointlab_world, ranks, body) == ((0,),) * (ranks - 1) + ((),)
+    assert run_on_ranks(adjointlab_world, ranks, body) == ((0,),) * (ranks - 1) + ((),)
 
 
 def test_with_all_reduce_the_gradient_is_that_of_one_loss(adjointlab_world: World) -> None:
@@ -138,7 +138,7 @@ def test_with_all_reduce_the_gradient_is_that_of_one_loss(adjointlab_world: Worl
         torch.testing.assert_close(x.grad, 2 * x.detach(), rtol=0, atol=0)
         return float(loss.detach())
 
-    assert len(set(everywhere(adjointlab_world, ranks, body))) == 1
+    assert len(set(run_on_ranks(adjointlab_world, ranks, body))) == 1
 
 
 @pytest.mark.parametrize("ignored", [False, True], ids=["nothing given", "all ignored"])
@@ -155,7 +155,7 @@ def test_a_mean_over_nothing_is_nan_and_its_gradient_zero(adjointlab_world: Worl
             loss = assert_loss(comm, layer, twin, (drawn(batch, 3), torch.full((batch,), -100)))
             assert loss.isnan().all()
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 @pytest.mark.parametrize("logits", [[1e15, 1e15 + 2, 1e15], [0.0, -math.inf, 2.0], [800.0, -800.0, 0.0]])
@@ -170,7 +170,7 @@ def test_large_logits_and_excluded_classes_are_as_in_torch(
         x = torch.tensor([logits, logits[::-1]], dtype=DOUBLE)
         assert_loss(comm, layer, twin, (x, torch.tensor([2, 0])))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 @pytest.mark.parametrize("wrong", [5, -3, 2**40])
@@ -193,7 +193,7 @@ def test_a_class_out_of_range_on_one_rank_is_the_same_error_on_all(
             )
         return str(raised.value)
 
-    assert set(everywhere(adjointlab_world, ranks, body)) == {f"Target {wrong} is out of bounds."}
+    assert set(run_on_ranks(adjointlab_world, ranks, body)) == {f"Target {wrong} is out of bounds."}
 
 
 def test_illegal_arguments_have_torchs_words(adjointlab_world: World) -> None:
@@ -201,7 +201,9 @@ def test_illegal_arguments_have_torchs_words(adjointlab_world: World) -> None:
 
     def error(kind: Any = CrossEntropyLoss, shape: tuple[int, ...] = (3, 5), **given: Any) -> str:
         partition = given.pop("partition", Partition((1,) * len(shape)))
-        return same_error(adjointlab_world, ranks, lambda comm: kind(comm, partition, shape, **given))
+        return error_of_every_rank(
+            adjointlab_world, ranks, lambda comm: kind(comm, partition, shape, **given)
+        )
 
     assert error(reduction="avg") == "avg is not a valid value for reduction"
     assert error(MSELoss, reduction="avg") == "avg is not a valid value for reduction"
@@ -228,7 +230,7 @@ def test_weights_go_from_and_to_the_sequential_module(adjointlab_world: World) -
         layer.load_sequential_state_dict({"weight": torch.ones(5)})
         assert layer.sequential_state_dict()["weight"].equal(torch.ones(5))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_the_sequential_loss_has_the_weights_that_the_layer_has_now(adjointlab_world: World) -> None:
@@ -246,7 +248,7 @@ def test_the_sequential_loss_has_the_weights_that_the_layer_has_now(adjointlab_w
         assert again.weight.equal(torch.arange(5.0, dtype=DOUBLE) + 1)
         assert_loss(comm, layer, again, (drawn(4, 5), classes_of(5, 4)))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_a_loss_is_made_from_its_own_sequential_class_and_keeps_its_mode(adjointlab_world: World) -> None:
@@ -254,11 +256,11 @@ def test_a_loss_is_made_from_its_own_sequential_class_and_keeps_its_mode(adjoint
         return kind.from_sequential(module, comm, Partition((1, 1)), (2, 3))
 
     for kind, other in ((CrossEntropyLoss, nn.NLLLoss()), (MSELoss, nn.L1Loss())):
-        message = same_error(adjointlab_world, 1, lambda comm, k=kind, o=other: made(comm, k, o))  # type: ignore[misc]
+        message = error_of_every_rank(adjointlab_world, 1, lambda comm, k=kind, o=other: made(comm, k, o))  # type: ignore[misc]
         assert message == (
             f"module: {type(other).__name__}, but {kind.__name__} is made from torch.nn.{kind.__name__}"
         )
-    kept = everywhere(adjointlab_world, 1, lambda comm: made(comm, MSELoss, nn.MSELoss().eval()).training)
+    kept = run_on_ranks(adjointlab_world, 1, lambda comm: made(comm, MSELoss, nn.MSELoss().eval()).training)
     assert kept == (False,)
 
 
@@ -271,6 +273,6 @@ def test_the_shared_sum_moves_nothing_back_and_is_an_adjoint(adjointlab_world: W
         # To an invariant value the matrix is that of the sum, and its transpose that of the copies.
         return operator.matrix().tolist(), operator.H.matrix().tolist()
 
-    for forward, adjoint in everywhere(adjointlab_world, ranks, body):
+    for forward, adjoint in run_on_ranks(adjointlab_world, ranks, body):
         assert torch.tensor(forward).equal(torch.eye(2).repeat(1, ranks).to(torch.tensor(forward).dtype))
         assert torch.tensor(adjoint).equal(torch.tensor(forward).T)

@@ -11,15 +11,15 @@ from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World
-
-from .planted import PLANTED, RIGHT, Planted
+from tests.planted.bug import PlantedBug
+from tests.planted.reductions import PLANTED, RIGHT
 
 SEED = 20
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=[planted.bug for planted in PLANTED])
 def test_a_planted_bug_is_found_and_shrunk_to_three_ranks_and_four_elements(
-    world: World, planted: Planted
+    world: World, planted: PlantedBug
 ) -> None:
     if world.ranks < planted.least_ranks:
         pytest.skip(f"shows on {planted.least_ranks} ranks at least")

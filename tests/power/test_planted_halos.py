@@ -8,9 +8,8 @@ from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World
-
-from .planted import Planted
-from .planted_halos import PLANTED, RIGHT, customary_dot_test
+from tests.planted.bug import PlantedBug
+from tests.planted.halos import PLANTED, RIGHT, customary_dot_test
 
 SEEDS = (1, 2, 3)
 """One search finds a bug; where it stops at a large case (a 2 x 2 grid does not shrink to a torus of one rank), another is made."""
@@ -23,7 +22,7 @@ def _simulated(world: World) -> None:
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=[planted.bug for planted in PLANTED])
-def test_a_planted_bug_is_found_and_shrunk_to_three_ranks(world: World, planted: Planted) -> None:
+def test_a_planted_bug_is_found_and_shrunk_to_three_ranks(world: World, planted: PlantedBug) -> None:
     ranks = []
     for seed in SEEDS:
         report = investigate(world, planted.subject, planted.check, Budget(seed=seed))

@@ -8,9 +8,8 @@ from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World
-
-from .planted import Planted
-from .planted_layers import PLANTED, RIGHT
+from tests.planted.bug import PlantedBug
+from tests.planted.layers import PLANTED, RIGHT
 
 SEEDS = (1, 2, 3)
 """One search finds a bug; where it stops at a large case, another is made."""
@@ -30,7 +29,7 @@ def _simulated(world: World) -> None:
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=[planted.bug for planted in PLANTED])
-def test_a_planted_bug_is_found_and_shrunk_to_three_ranks(world: World, planted: Planted) -> None:
+def test_a_planted_bug_is_found_and_shrunk_to_three_ranks(world: World, planted: PlantedBug) -> None:
     ranks = []
     for seed in SEEDS:
         report = investigate(world, planted.subject, planted.check, Budget(seed=seed, shrinking=20.0))

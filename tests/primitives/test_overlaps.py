@@ -14,7 +14,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Tensor
 from adjointlab.primitives.overlaps import Box, Overlap, Overlaps, Side, assemble, gaps, overlaps, within
-from adjointlab.primitives.subjects import operators as subjects
+from adjointlab.primitives.subjects.repartition import repartitions
 
 RANKS = 8
 
@@ -22,7 +22,7 @@ RANKS = 8
 @st.composite
 def moves(draw: st.DrawFn) -> Overlaps:
     """Any layouts that a repartition takes, with any copies of which one takes part."""
-    parameters = draw(subjects.repartitions.parameters(RANKS))
+    parameters = draw(repartitions.parameters(RANKS))
     x = Tensor(parameters["layout"], types=parameters["types"])
     y = Tensor(parameters["target"], types=parameters["target_types"])
     return overlaps(Side.of_source(x), Side.of_target(y))

@@ -73,7 +73,7 @@ def test_a_failure_is_the_text_alone_and_is_replayed_first_the_next_time(tmp_pat
     assert "WrongShift: adjoint is not the transpose of forward        (found after" in first.stdout
     assert "adjoint  gives that entry weight 0" in first.stdout
     assert "Traceback" not in first.stdout
-    assert "pytest_class.py" not in first.stdout
+    assert "coherence_tests.py" not in first.stdout
     assert len(list((tmp_path / ".adjointlab").glob("WrongShift-adjoint-*.json"))) == 1
 
     second = launch("-k", "Wrong", cwd=tmp_path)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab.engine.case_data import from_data, to_data
-from adjointlab.engine.search import Budget, Report, investigate
+from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.store.reproducer import BadReproducer, read, stored, write
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
@@ -40,7 +40,7 @@ def doubles(draw: Any, ranks: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
+def report() -> SearchResult:
     found = investigate(SimulatedWorld(3), doubles, "adjoint", Budget(20, seed=1))
     assert found.case is not None
     return found
@@ -60,7 +60,7 @@ def test_what_is_no_data_is_refused() -> None:
         to_data({"array": np.zeros(2)})
 
 
-def test_a_stored_failure_reads_back_as_its_case(report: Report, tmp_path: Path) -> None:
+def test_a_stored_failure_reads_back_as_its_case(report: SearchResult, tmp_path: Path) -> None:
     written = write(report, doubles, tmp_path)
     entry = read(written.json)
     assert entry.case == report.case
@@ -69,7 +69,9 @@ def test_a_stored_failure_reads_back_as_its_case(report: Report, tmp_path: Path)
     assert stored(tmp_path, doubles, "matrix") == []
 
 
-def test_writing_again_changes_nothing_and_other_files_are_left_alone(report: Report, tmp_path: Path) -> None:
+def test_writing_again_changes_nothing_and_other_files_are_left_alone(
+    report: SearchResult, tmp_path: Path
+) -> None:
     first = write(report, doubles, tmp_path)
     before = first.json.read_bytes()
     assert write(report, doubles, tmp_path).json == first.json
@@ -93,7 +95,7 @@ def test_writing_again_changes_nothing_and_other_files_are_left_alone(report: Re
         lambda content: "[" * 100_000,
     ],
 )
-def test_a_bad_file_is_refused_with_a_reason(report: Report, tmp_path: Path, spoil: Any) -> None:
+def test_a_bad_file_is_refused_with_a_reason(report: SearchResult, tmp_path: Path, spoil: Any) -> None:
     path = write(report, doubles, tmp_path).json
     path.write_text(spoil(path.read_text()))
     with pytest.raises(BadReproducer):
@@ -105,7 +107,7 @@ def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
         read(tmp_path / "nothing.json")
 
 
-def test_the_script_stands_alone_and_shows_the_failure(report: Report, tmp_path: Path) -> None:
+def test_the_script_stands_alone_and_shows_the_failure(report: SearchResult, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     written = write(report, doubles, tmp_path)
     assert report.case is not None

@@ -13,7 +13,7 @@ import pytest
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import Budget
-from adjointlab.engine.session import run_check
+from adjointlab.session import run_check
 from adjointlab.store.reproducer import read as read_reproducer
 from adjointlab.store.running_case import (
     NAME,
@@ -161,7 +161,7 @@ DYING = """
 import os
 import numpy as np
 import adjointlab as al
-from adjointlab.engine.session import run_check
+from adjointlab.session import run_check
 from adjointlab.engine.search import Budget
 from adjointlab.engine.discovery import found_as
 from adjointlab.worlds.simulated.world import SimulatedWorld

@@ -14,6 +14,7 @@ import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.schedule import Schedule, schedules_from
 from adjointlab.worlds.simulated.communicator import CartesianCommunicator, Communicator
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -201,7 +202,7 @@ def test_every_method_of_the_surface_is_called_by_some_program():
         simulated(lambda comm, program=program: plain(program(Spy(comm), MPI)), 4, Schedule())
     names = {
         name
-        for kind in (Communicator, CartesianCommunicator)
+        for kind in (LocalCalls, Communicator, CartesianCommunicator)
         for name, value in vars(kind).items()
         if not name.startswith("_") and callable(value)
     }

@@ -14,7 +14,10 @@ from adjointlab.worlds.diagnosis import cycle_line, find_cycle, waits_for_text
         ({0: (0,)}, [0]),
         ({2: (1,), 1: (2,)}, [1, 2]),
         ({0: (1,), 1: (2,), 2: (1,)}, [1, 2]),  # rank 0 leads into it
-        ({0: (2, 1), 1: (3,), 3: (1,), 2: (0,)}, [1, 3]),  # rank 0 waits for several, so it is not asked first
+        (
+            {0: (2, 1), 1: (3,), 3: (1,), 2: (0,)},
+            [1, 3],
+        ),  # rank 0 waits for several, so it is not asked first
         ({0: (3, 1), 3: (), 1: (4, 2), 4: (), 2: (0,)}, [0, 1, 2]),
     ],
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from adjointlab.checks.bench import Bench
-from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.compare import Local, Tolerance
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.passes import as_tuple, fill, gradients
 from adjointlab.checks.layers.twin import (
     LARGEST,
@@ -31,7 +31,7 @@ from adjointlab.core.values import Draw
 __all__ = ["DoubleBackwardCheck"]
 
 
-class DoubleBackwardCheck(Check):
+class DoubleBackwardCheck(Check[tuple[Seen, ...]]):
     """Products of the layer's second derivatives with random directions, by two backward passes.
 
     The first gives g = J*w, the gradients of <F(x, θ), w> by inputs and parameters, with a graph of their own
@@ -40,20 +40,24 @@ class DoubleBackwardCheck(Check):
     no matter of the layer's own `rounding`. For layers that say that they are twice differentiable.
     """
 
-    name: ClassVar[str] = "double_backward"
+    name = "double_backward"
+    order = 110
 
-    def observe(self, bench: Bench) -> tuple[Seen, ...]:
-        layer, rank = bench.layer, bench.rank
-        keys, directions = draws(bench, 0), Draw(bench.setting.seed, 7, "primal", LARGEST)
-        by_cotangents = bench.setting.seed % 2 == 1
+    def applies_to(self, subject: CheckedSubject) -> bool:
+        return subject.is_layer and subject.twice_differentiable
+
+    def observe(self, context: CheckContext) -> tuple[Seen, ...]:
+        layer, rank = context.layer, context.rank
+        keys, directions = draws(context, 0), Draw(context.setting.seed, 7, "primal", LARGEST)
+        by_cotangents = context.setting.seed % 2 == 1
         names = [tensor.name for tensor in layer.parameters.tensors]
         check_parameters(layer)
         values = local_tensors(layer.parameters, keys["parameters"], rank)
         fill(layer.module, dict(zip(names, values, strict=True)))
         found = _second_derivatives(
-            bench,
+            context,
             layer.module,
-            local_inputs(bench, layer, keys["inputs"]),
+            local_inputs(context, layer, keys["inputs"]),
             local_tensors(layer.codomain.dual, keys["cotangents"], rank),
             [
                 *local_tensors(layer.domain, directions, rank),
@@ -71,10 +75,10 @@ class DoubleBackwardCheck(Check):
         )
         if rank:
             return (Seen(compared),)
-        twin = make_twin(bench)
+        twin = make_twin(context)
         fill(twin, dict(zip(names, whole_tensors(layer.parameters, keys["parameters"]), strict=True)))
         expected = _second_derivatives(
-            bench,
+            context,
             twin,
             whole_inputs(layer, keys["inputs"]),
             whole_tensors(layer.codomain.dual, keys["cotangents"]),
@@ -82,7 +86,7 @@ class DoubleBackwardCheck(Check):
             by_cotangents,
             lambda outputs: check_whole_outputs(layer, outputs),
         )
-        return (Seen(cut_up(compared, expected, bench.comm.Get_size())),)
+        return (Seen(cut_up(compared, expected, context.comm.Get_size())),)
 
     def judge(self, spaces: Spaces, observations: Sequence[tuple[Seen, ...]]) -> Verdict:
         return first_wrong(observations)
@@ -96,7 +100,7 @@ _WHAT = (
 
 
 def _second_derivatives(
-    bench: Bench,
+    context: CheckContext,
     module: Any,
     inputs: Sequence[Any],
     cotangents: Sequence[Any],
@@ -106,7 +110,7 @@ def _second_derivatives(
 ) -> dict[str, Local]:
     import torch
 
-    layer = bench.layer
+    layer = context.layer
     parameters = [module.get_parameter(tensor.name) for tensor in layer.parameters.tensors]
     for leaf in (*inputs, *parameters, *(cotangents if by_cotangents else ())):
         leaf.requires_grad_(leaf.is_floating_point()).grad = None
@@ -125,3 +129,6 @@ def _second_derivatives(
     found = gradients([*inputs, *parameters, *cotangents])
     ends = len(inputs), len(inputs) + len(parameters)
     return dict(zip(_WHAT, (found[: ends[0]], found[ends[0] : ends[1]], found[ends[1] :]), strict=True))
+
+
+DOUBLE_BACKWARD = DoubleBackwardCheck()

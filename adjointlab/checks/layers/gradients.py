@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from adjointlab.checks.bench import Bench
-from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.check import Check, CheckedSubject, Spaces
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.passes import fill
 from adjointlab.checks.layers.twin import (
     Seen,
@@ -22,7 +23,7 @@ from adjointlab.checks.verdict import Verdict, coherent, incoherent
 __all__ = ["GradcheckCheck", "GradientsCheck"]
 
 
-class GradientsCheck(Check):
+class GradientsCheck(Check[tuple[Seen, ...]]):
     """Outputs, all gradients under a random cotangent, and buffers, beside the sequential layer's, in two passes.
 
     Drawn are: what requires a gradient (everything, some tensors, or others on each rank); whether both passes go forward
@@ -31,28 +32,39 @@ class GradientsCheck(Check):
     """
 
     name = "gradients"
+    order = 90
 
-    def observe(self, bench: Bench) -> tuple[Seen, ...]:
-        return twin_passes(bench, backward=True)
+    def applies_to(self, subject: CheckedSubject) -> bool:
+        return subject.is_layer
+
+    def follow_up(self) -> Check[Any]:
+        return GRADCHECK
+
+    def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
+        said = "gradcheck does not apply" if answer is None else answer.headline or "gradcheck passes"
+        return replace(verdict, lines=(*verdict.lines, ("sequential twin", said)))
+
+    def observe(self, context: CheckContext) -> tuple[Seen, ...]:
+        return twin_passes(context, backward=True)
 
     def judge(self, spaces: Spaces, observations: Sequence[tuple[Seen, ...]]) -> Verdict:
         return first_wrong(observations)
 
 
-class GradcheckCheck(Check):
+class GradcheckCheck(Check[str]):
     """torch.autograd.gradcheck of the sequential twin alone: asked when the two disagree, to say which side is wrong."""
 
     name = "gradcheck"
 
-    def observe(self, bench: Bench) -> str:
-        if bench.rank:
+    def observe(self, context: CheckContext) -> str:
+        if context.rank:
             return ""
         import torch
         from torch.autograd.gradcheck import GradcheckError
 
-        layer, keys = bench.layer, draws(bench, 0)
+        layer, keys = context.layer, draws(context, 0)
         names = [tensor.name for tensor in layer.parameters.tensors]
-        twin = make_twin(bench)
+        twin = make_twin(context)
         fill(twin, dict(zip(names, whole_tensors(layer.parameters, keys["parameters"]), strict=True)))
         twin.double()
         leaves = [
@@ -74,3 +86,6 @@ class GradcheckCheck(Check):
 
     def judge(self, spaces: Spaces, observations: Sequence[str]) -> Verdict:
         return incoherent(f"gradcheck fails: {observations[0]}") if observations[0] else coherent()
+
+
+GRADIENTS, GRADCHECK = GradientsCheck(), GradcheckCheck()

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab.checks.bench import Bench
-from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.check import Check, CheckedSubject, Spaces
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.passes import as_tuple
 from adjointlab.checks.layers.twin import check_outputs, draws, local_inputs
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
@@ -43,7 +43,7 @@ class Observation:
     reach: float  # what the Jacobian counts for at least
 
 
-class JacobianCheck(Check):
+class JacobianCheck(Check[Observation]):
     """The directions are inputs and parameters together, and small integers, as the point is.
 
     Forward mode is torch's, unless the layer declares that it has none (``forward_mode = False``): then Jv is the
@@ -52,25 +52,29 @@ class JacobianCheck(Check):
     """
 
     name = "jacobian"
+    order = 100
+
+    def applies_to(self, subject: CheckedSubject) -> bool:
+        return subject.is_layer
 
     def surroundings(self) -> AbstractContextManager[None]:
         """One dual level for all ranks: it is a state of the process, and simulated ranks share one."""
         return _dual_level()
 
-    def observe(self, bench: Bench) -> Observation:
+    def observe(self, context: CheckContext) -> Observation:
         import torch
 
-        layer, rank = bench.layer, bench.rank
-        keys = draws(bench, 0)
+        layer, rank = context.layer, context.rank
+        keys = draws(context, 0)
         names = [tensor.name for tensor in layer.parameters.tensors]
         inputs = [
             x.requires_grad_() if x.is_floating_point() else x
-            for x in local_inputs(bench, layer, keys["inputs"])
+            for x in local_inputs(context, layer, keys["inputs"])
         ]
         point = {name: layer.module.get_parameter(name) for name in names}
         for name, values in _drawn(layer.parameters, keys["parameters"], rank).items():
             point[name] = _like(point[name], values).requires_grad_()
-        seed = bench.setting.seed
+        seed = context.setting.seed
         along_inputs = list(_drawn(layer.domain, Draw(seed, 7, "primal", 4), rank).values())
         along_parameters = _drawn(layer.parameters, Draw(seed, 8, "primal", 4), rank)
         directions = [
@@ -230,3 +234,6 @@ def _square(space: Space, local: Sequence[Any], rank: int) -> float:
             if tensor.is_counted(rank)
         )
     )
+
+
+JACOBIAN = JacobianCheck()

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adjointlab.checks.bench import Bench
-from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.twin import Seen, first_wrong, twin_passes
-from adjointlab.checks.schedule_invariant import Element, Settled
+from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.checks.windows import assembled, held
 from adjointlab.core import arrays
@@ -29,38 +29,43 @@ class Observation:
     tolerance: Tolerance
 
 
-class SequentialCheck(Check):
+class SequentialCheck(Check[Any]):
     """Compare with the subject's reference, a function from the global tensors to the global tensors.
 
     Of a layer the outputs are compared, and its buffers afterwards; that no gradient is asked for is a case of its own.
     """
 
     name = "sequential"
+    order = 50
 
-    def observe(self, bench: Bench) -> Observation | tuple[Seen, ...]:
-        if isinstance(bench.operator, Layer):
-            return twin_passes(bench, backward=False)
-        bound = bench.integers()
-        outputs = bench.numpy(bench.forward(bench.primal(0, bound)))
-        if bench.rank:
-            return Observation(outputs, None, bench.tolerance)
-        if bench.reference is None:
+    def applies_to(self, subject: CheckedSubject) -> bool:
+        return subject.is_layer or subject.reference is not None
+
+    def observe(self, context: CheckContext) -> Observation | tuple[Seen, ...]:
+        if isinstance(context.instance, Layer):
+            return twin_passes(context, backward=False)
+        bound = context.integers()
+        outputs = context.numpy(context.forward(context.primal(0, bound)))
+        if context.rank:
+            return Observation(outputs, None, context.tolerance)
+        if context.reference is None:
             raise ValueError("the subject gives no reference to compare with")
-        draw = Draw(bench.setting.seed, 0, "primal", bound)
+        draw = Draw(context.setting.seed, 0, "primal", bound)
         inputs = [
-            arrays.from_numpy(assembled(bench.domain, position, draw), tensor.dtype, bench.library)
-            for position, tensor in enumerate(bench.domain.tensors)
+            arrays.from_numpy(assembled(context.domain, position, draw), tensor.dtype, context.library)
+            for position, tensor in enumerate(context.domain.tensors)
         ]
-        result = bench.reference(*inputs)
+        result = context.reference(*inputs)
         whole = [arrays.to_numpy(a) for a in (result if isinstance(result, tuple | list) else (result,))]
-        size = bench.comm.Get_size()
+        size = context.comm.Get_size()
         expected = tuple(
             tuple(
-                held(tensor, array, rank) for tensor, array in zip(bench.codomain.tensors, whole, strict=True)
+                held(tensor, array, rank)
+                for tensor, array in zip(context.codomain.tensors, whole, strict=True)
             )
             for rank in range(size)
         )
-        return Observation(outputs, expected, bench.tolerance)
+        return Observation(outputs, expected, context.tolerance)
 
     def judge(self, spaces: Spaces, observations: Sequence[Any]) -> Verdict:
         first = observations[0]
@@ -78,8 +83,17 @@ class SequentialCheck(Check):
             )
         return coherent()
 
-    def settled(self, spaces: Spaces, observations: Sequence[Any]) -> Mapping[str, Settled]:
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[Any]
+    ) -> Mapping[str, ScheduleInvariant]:
         first = observations[0]
         if not isinstance(first, Observation):
             return {}
-        return {"forward": Element(spaces.codomain, [seen.outputs for seen in observations], first.tolerance)}
+        return {
+            "forward": ElementResult(
+                spaces.codomain, [seen.outputs for seen in observations], first.tolerance
+            )
+        }
+
+
+SEQUENTIAL = SequentialCheck()

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab.checks.bench import Bench
 from adjointlab.checks.compare import Local, Tolerance, first_difference
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.passes import Names, Pass, run, values
 from adjointlab.checks.placement import Placed, place, placed_as_it_is
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.checks.windows import assembled, held
 from adjointlab.core import arrays
-from adjointlab.core.dtypes import DTYPES
+from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layer import Layer, undeclared
 from adjointlab.core.operator import NotInSpace
 from adjointlab.core.space import Space
@@ -96,21 +96,21 @@ class _Course:
         """Whether the pass has parameters of its own."""
         return number == 0 or not self.together
 
-    def asks_for(self, bench: Bench) -> frozenset[str]:
+    def asks_for(self, context: CheckContext) -> frozenset[str]:
         """The tensors of which this rank asks a gradient."""
-        layer = bench.layer
+        layer = context.layer
         names = [tensor.name for tensor in (*layer.domain.tensors, *layer.parameters.tensors)]
         if self.asked == "all":
             return frozenset(names)
-        random = np.random.default_rng((bench.setting.seed, bench.rank if self.asked != "some" else 0))
+        random = np.random.default_rng((context.setting.seed, context.rank if self.asked != "some" else 0))
         return frozenset(
             name for name, wanted in zip(names, random.random(len(names)) < 0.6, strict=True) if wanted
         )
 
 
-def draws(bench: Bench, number: int) -> dict[str, Draw]:
+def draws(context: CheckContext, number: int) -> dict[str, Draw]:
     """The keys of the values of a pass: small integers."""
-    seed = bench.setting.seed
+    seed = context.setting.seed
     return {
         "inputs": Draw(seed, 3 * number, "primal", LARGEST),
         "parameters": Draw(seed, 3 * number + 1, "primal", LARGEST),
@@ -119,38 +119,40 @@ def draws(bench: Bench, number: int) -> dict[str, Draw]:
     }
 
 
-def twin_passes(bench: Bench, *, backward: bool) -> tuple[Seen, ...]:
+def twin_passes(context: CheckContext, *, backward: bool) -> tuple[Seen, ...]:
     """Collective: passes with different data, which show what a layer keeps from the first and should not.
 
     Inputs and cotangents lie in memory as the setting says, and must be left as they are; so must outputs.
     """
     import torch
 
-    course = _Course.of(bench.setting.seed, backward=backward)
+    course = _Course.of(context.setting.seed, backward=backward)
     with torch.set_grad_enabled(backward):
-        seen = _layer_passes(bench, course)
-        if bench.rank:
+        seen = _layer_passes(context, course)
+        if context.rank:
             return seen
-        expected = _twin_passes(bench, course)
+        expected = _twin_passes(context, course)
     return tuple(
-        replace(one, compared=cut_up(one.compared, whole, bench.comm.Get_size()))
+        replace(one, compared=cut_up(one.compared, whole, context.comm.Get_size()))
         for one, whole in zip(seen, expected, strict=True)
     )
 
 
-def _layer_passes(bench: Bench, course: _Course) -> tuple[Seen, ...]:
-    layer, rank = bench.layer, bench.rank
-    names, asked = _names(layer), course.asks_for(bench)
+def _layer_passes(context: CheckContext, course: _Course) -> tuple[Seen, ...]:
+    layer, rank = context.layer, context.rank
+    names, asked = _names(layer), course.asks_for(context)
     check_parameters(layer)
     owned = [layer.module.get_parameter(name) for name in names.parameters]
     for name, parameter in zip(names.parameters, owned, strict=True):
         parameter.requires_grad_(name in asked and parameter.is_floating_point())
     passes, memory = [], []
     for number in range(_PASSES):
-        keys = draws(bench, number)
-        inputs = [_placed(x, bench.setting.primal_order) for x in local_inputs(bench, layer, keys["inputs"])]
+        keys = draws(context, number)
+        inputs = [
+            _placed(x, context.setting.primal_order) for x in local_inputs(context, layer, keys["inputs"])
+        ]
         cotangents = [
-            _placed(y, bench.setting.dual_order)
+            _placed(y, context.setting.dual_order)
             for y in local_tensors(layer.codomain.dual, keys["cotangents"], rank)
         ]
         leaves = [
@@ -192,15 +194,15 @@ def _layer_passes(bench: Bench, course: _Course) -> tuple[Seen, ...]:
     )
 
 
-def _twin_passes(bench: Bench, course: _Course) -> tuple[Mapping[str, Local], ...]:
-    layer, twin = bench.layer, make_twin(bench)
+def _twin_passes(context: CheckContext, course: _Course) -> tuple[Mapping[str, Local], ...]:
+    layer, twin = context.layer, make_twin(context)
     names = _names(layer)
     for name in names.parameters:
         parameter = twin.get_parameter(name)
         parameter.requires_grad_(parameter.is_floating_point())
     passes = []
     for number in range(_PASSES):
-        keys = draws(bench, number)
+        keys = draws(context, number)
         inputs = [_leaf(x, True) for x in whole_inputs(layer, keys["inputs"])]
         cotangents = whole_tensors(layer.codomain.dual, keys["cotangents"])
         each = Pass(inputs, cotangents, copied=layer.overwrites_inputs)
@@ -261,11 +263,11 @@ def _changes(
     )
 
 
-def make_twin(bench: Bench) -> Any:
+def make_twin(context: CheckContext) -> Any:
     """The sequential twin, new. Raises `ValueError` for one whose parameters or buffers are not the layer's."""
-    layer = bench.layer
-    assert bench.reference is not None
-    twin = bench.reference()
+    layer = context.layer
+    assert context.reference is not None
+    twin = context.reference()
     if faults := undeclared(twin, layer.parameters, layer.buffers):
         raise ValueError(f"the sequential twin and the layer are not called alike: the twin {faults[0]}")
     for tensor in layer.parameters.tensors:
@@ -291,9 +293,9 @@ def whole_tensors(space: Space, key: Draw) -> list[Any]:
     ]
 
 
-def local_inputs(bench: Bench, layer: Layer, key: Draw) -> list[Any]:
+def local_inputs(context: CheckContext, layer: Layer, key: Draw) -> list[Any]:
     """This rank's inputs."""
-    return list(layer.prepare(*local_tensors(layer.domain, key, bench.rank)))
+    return list(layer.prepare(*local_tensors(layer.domain, key, context.rank)))
 
 
 def local_tensors(space: Space, key: Draw, rank: int) -> list[Any]:

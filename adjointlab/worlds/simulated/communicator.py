@@ -9,8 +9,8 @@ from typing import Any, Final, NoReturn
 from adjointlab import MPI
 from adjointlab.typing import Buffer, Status
 from adjointlab.worlds import constants
-from adjointlab.worlds.attributes import Attributes
 from adjointlab.worlds.buffers import elements
+from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.simulated.calls import SimulatedCall, call_here
 from adjointlab.worlds.simulated.collectives import BUFFER_COLLECTIVES
 from adjointlab.worlds.simulated.communicator_creation import (
@@ -39,7 +39,7 @@ _INTERNAL: Final = frozenset({"grid", "new_shared", "unfreed", "view"})
 """Public methods and properties that MPI does not have."""
 
 
-class Communicator(Attributes):
+class Communicator(LocalCalls):
     """One rank's view of a communicator. What is not documented here does what mpi4py's method of that name does."""
 
     def __init__(self, run: Simulation, task: Task, shared: SharedCommunicator, rank: int) -> None:
@@ -55,33 +55,10 @@ class Communicator(Attributes):
 
     # Ranks and groups
 
-    def Get_rank(self) -> int:
-        return self.rank
-
-    def Get_size(self) -> int:
-        return self.size
-
-    def Get_name(self) -> str:
-        return self._name
-
-    def Set_name(self, name: str) -> None:
-        self._name = name
-
-    name = property(Get_name, Set_name)
-
     def Get_group(self) -> SimulatedGroup:
         return SimulatedGroup(self._shared.members, self._task.rank)
 
     group = property(Get_group)
-
-    def Is_inter(self) -> bool:
-        return False
-
-    def Is_intra(self) -> bool:
-        return True
-
-    is_inter = property(Is_inter)
-    is_intra = property(Is_intra)
 
     def Free(self) -> None:
         """Make later use of this view an error. (MPI's is collective, and need not wait for other ranks.)"""

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from adjointlab import MPI
-from adjointlab.core.shared import shared_property
+from adjointlab.core.partition import shared_property
 
 __all__ = ["Grid", "SimulatedGroup"]
 

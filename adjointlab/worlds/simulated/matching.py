@@ -1,6 +1,6 @@
 """Messages from rank to rank: which receive gets which message, and when its data are read and written.
 
-Messages of one sender to one receiver on one communicator do not overtake each other (MPI 4.1, section 3.5). All else is
+Messages of one sender to one receiver on one communicator do not overtake each other [MPI41, section 3.5]. All else is
 nondeterminism, which the run's strategy decides (:mod:`adjointlab.worlds.simulated.schedules.strategy`): whether a send
 waits for its receive, when its buffer is read, when the receive buffer is filled, which sender a wildcard receive matches,
 and how late a message for it arrives. So a message may be overtaken by what another rank sends because of it::

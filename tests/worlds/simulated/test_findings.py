@@ -199,7 +199,7 @@ MISMATCHES = {
     "they call different collectives": (lambda c: c.Barrier(), lambda c: c.Bcast(np.ones(1))),
     "1, they call different collectives": (
         lambda c: c.Barrier(),
-        lambda c: c.Ibarrier().Wait(),  # MPI 4.1, section 6.12
+        lambda c: c.Ibarrier().Wait(),  # [MPI41, section 6.12]
     ),
     "the root is 0 on one and 1 on the other": (
         lambda c: c.Bcast(np.ones(1), root=0),

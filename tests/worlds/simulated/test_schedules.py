@@ -13,8 +13,8 @@ import pytest
 
 import adjointlab as al
 from adjointlab import MPI
+from adjointlab import session as front
 from adjointlab.checks.verdict import Status
-from adjointlab.engine import session as front
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.search import Budget, investigate
@@ -509,10 +509,10 @@ def test_the_two_schedules_stand_in_the_reproducer_which_replays_them(tmp_path):
     entry = front.run_check(WORLD, found, "matrix", Budget(40, seed=2, schedules=6), tmp_path)
     stored = read(entry.written.json)
     assert stored.kind == DEPENDS
-    assert stored.case == entry.report.case
+    assert stored.case == entry.result.case
     assert len(stored.case.schedules) == 2
     again = front.replay(WORLD, found.subject, stored.case)
-    assert again.verdict.lines == entry.report.verdict.lines
+    assert again.verdict.lines == entry.result.verdict.lines
     mended = found_as(al.subject(Identity, name="WeighsByArrival")(lines))
     assert front.replay(WORLD, mended.subject, stored.case).status is Status.COHERENT
 

@@ -1,0 +1,642 @@
+"""PlantedBug bugs of distributed layers: each one slip in a layer of the library, or in a small loss as a user writes one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+import adjointlab as al
+from adjointlab.core.layout import Window
+from adjointlab.engine.subject import Subject
+from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormalisation
+from adjointlab.layers.convolution import Conv1d, Convolution
+from adjointlab.layers.differentiable import _anchor, _applied, _Apply, apply
+from adjointlab.layers.distributed import DistributedModule, connected, face
+from adjointlab.layers.linear import Linear
+from adjointlab.layers.pooling import (
+    AveragePooling,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+    MaxPooling,
+)
+from adjointlab.layers.subjects import modules as subjects
+from adjointlab.primitives.broadcast import Broadcast
+from adjointlab.primitives.halo_exchange import HaloExchange
+from adjointlab.primitives.sum_reduce import SumReduce
+from tests.planted.bug import PlantedBug
+
+
+class Altered(al.LinearOperator):
+    """An operator with another function in the place of one of its directions, or of both."""
+
+    def __init__(
+        self,
+        operator: al.LinearOperator,
+        *,
+        forward: Callable[[Any], Any] | None = None,
+        adjoint: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.comm, self.domain, self.codomain = operator.comm, operator.domain, operator.codomain
+        self._forward, self._adjoint = forward or operator.forward, adjoint or operator.adjoint
+
+    def forward(self, *x: Any) -> Any:
+        return self._forward(*x)
+
+    def adjoint(self, *y: Any) -> Any:
+        return self._adjoint(*y)
+
+
+def not_reduced(broadcast: Broadcast) -> Altered:
+    """A broadcast whose adjoint keeps what the root itself has, without the sum over the other workers."""
+    layout, rank = broadcast.domain.tensors[0].layout, broadcast.comm.Get_rank()
+
+    def own(y: torch.Tensor) -> torch.Tensor:
+        return y.clone() if layout.partition.is_active(rank) else y.new_zeros(layout.local_shape(rank))
+
+    return Altered(broadcast, adjoint=own)
+
+
+def averaged(broadcast: Broadcast) -> Altered:
+    """A broadcast whose adjoint takes the mean, as data-parallel training does."""
+    source, target = (space.tensors[0].layout.partition for space in (broadcast.domain, broadcast.codomain))
+    copies = target.size // source.size
+    return Altered(broadcast, adjoint=lambda y: broadcast.adjoint(y) / copies)
+
+
+# Convolution.
+
+
+class BiasOnEveryChannelWorker(Convolution):
+    """Every worker along P_ci adds the bias to its summand."""
+
+    def __init__(self, comm: Any, partition: al.Partition, *arguments: Any, **named: Any) -> None:
+        super().__init__(comm, partition, *arguments, **named)
+        if self.spread_bias is not None:
+            (bias,) = self.spread_bias.domain.tensors
+            self.spread_bias = Broadcast(comm, bias.layout, partition, dtype=bias.dtype, preserve_batch=False)
+
+
+class WeightGradientNotSummed(Convolution):
+    """Takes the root's own gradient for that of all spatial workers and parts of the batch."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.spread_weight = not_reduced(self.spread_weight)
+
+
+class WeightGradientAveraged(Convolution):
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.spread_weight = averaged(self.spread_weight)
+
+
+class BiasGradientNotSummed(Convolution):
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        if self.spread_bias is not None:
+            self.spread_bias = not_reduced(self.spread_bias)
+
+
+class InputGradientNotReduced(Convolution):
+    """Forgets that every worker along P_co has used the input."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.spread_x = not_reduced(self.spread_x)
+
+
+class OtherWindows(Convolution):
+    """A convolution whose workers get other windows of the input, of the right shapes."""
+
+    def __init__(self, comm: Any, *arguments: Any, **named: Any) -> None:
+        super().__init__(comm, *arguments, **named)
+        bulk, window = (space.tensors[0].layout for space in (self.exchange.domain, self.exchange.codomain))
+        windows = [
+            [self.other(dim, *pair) for pair in zip(wanted, owned, strict=True)] if dim >= 2 else wanted
+            for dim, (wanted, owned) in enumerate(zip(window.windows, bulk.windows, strict=True))
+        ]
+        self.exchange = HaloExchange(
+            comm,
+            bulk,
+            al.Layout(window.shape, window.partition, windows, window.axes),
+            periodic=self.exchange.geometry.periodic,
+            dtype=self.domain.tensors[0].dtype,
+        )
+
+    def other(self, dim: int, window: Window, bulk: Window) -> Window:
+        raise NotImplementedError
+
+
+class HaloOfTheWrongSide(OtherWindows):
+    """Takes the right halo's width for the left one, and the left one's for the right."""
+
+    def other(self, dim: int, window: Window, bulk: Window) -> Window:
+        return sum(bulk) - window[1], sum(bulk) - window[0]
+
+
+class StridePhaseFromTheLocalStart(OtherWindows):
+    """The first output of a worker is where its own input begins, whatever the stride says of the global tensor."""
+
+    def other(self, dim: int, window: Window, bulk: Window) -> Window:
+        start = bulk[0] - self.padding[dim - 2][0]
+        return start, start + window[1] - window[0]
+
+
+class GroupsFromTheWrongChannels(Convolution):
+    """Every worker along P_co takes the first channels for those of its groups."""
+
+    def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if self.groups > 1 and self.partition.shape[1] > 1 and self.partition.is_active(self.rank):
+            first, _ = self.local_groups[self.partition.index(self.rank)[1]]
+            x = x.roll(first * (self.in_channels // self.groups), 1)
+        return super().summand(x, weight, bias)
+
+
+class IdleWorkerLeavesTheGraph(Convolution):
+    """A worker without anything to convolve returns a new tensor."""
+
+    def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if 0 in (x.numel(), weight.numel(), *self.local_output_shape):
+            return x.new_zeros(self.local_output_shape)
+        return super().summand(x, weight, bias)
+
+
+# Linear.
+
+
+class OwnLinear(Linear):
+    """A linear layer with a way of its own to make operators differentiable."""
+
+    def differentiable(self, operator: al.LinearOperator, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = apply(operator, x)
+        return result
+
+    def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.differentiable(self.spread_x, x)
+        weight = self.differentiable(self.spread_weight, self.weight)
+        if self.partition.is_active(self.rank):
+            y = self.product(x, weight)
+        else:
+            y = connected(x, weight)
+        if self.spread_bias is not None and self.bias is not None:
+            bias = self.differentiable(self.spread_bias, self.bias)
+            y = y + bias if bias.numel() else connected(y, bias)
+        return self.differentiable(self.sum_y, y)
+
+
+class BackwardOnlyWhereAGradientIsAskedFor(OwnLinear):
+    """Nothing but the input puts the operator into the graph: where that requires no gradient, nobody sends."""
+
+    def differentiable(self, operator: al.LinearOperator, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = _Apply.apply(torch.zeros(0), operator, x)[0]  # type: ignore[no-untyped-call]
+        return result
+
+
+class _TangentsNotMoved(_Apply):
+    @staticmethod
+    def jvp(ctx: Any, anchor: Any, operator: Any, *x: torch.Tensor) -> Any:
+        layout, rank = ctx.operator.codomain.tensors[0].layout, ctx.operator.comm.Get_rank()
+        own = x[0].clone() if layout.partition.is_active(rank) else x[0].new_zeros(layout.local_shape(rank))
+        _, *rest = _Apply.jvp(ctx, anchor, operator, *x)
+        return own, *rest
+
+
+class TangentsNotSummed(OwnLinear):
+    """Reverse mode is right, but forward mode leaves the sum over P_fi out."""
+
+    def differentiable(self, operator: al.LinearOperator, x: torch.Tensor) -> torch.Tensor:
+        if operator is not self.sum_y:
+            return super().differentiable(operator, x)
+        result: torch.Tensor = _TangentsNotMoved.apply(_anchor((x,)), operator, x)[0]  # type: ignore[no-untyped-call]
+        return result
+
+
+class CotangentSharedOut(Linear):
+    """Backward gives each worker along P_fi its share of the cotangent, not all of it."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        workers, right = self.partition.shape[-1], self.sum_y
+        self.sum_y = Altered(right, adjoint=lambda y: right.adjoint(y) / workers)  # type: ignore[assignment]
+
+
+class _Product(torch.autograd.Function):
+    """x Wᵀ, as a function of one's own."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.layer = layer
+        ctx.save_for_backward(x, weight)
+        return torch.nn.functional.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        x, weight = ctx.layer.saved(*ctx.saved_tensors)
+        leading = list(range(x.dim() - 1))
+        return None, g @ weight, torch.tensordot(g, x, (leading, leading))
+
+
+class OwnProduct(OwnLinear):
+    """A linear layer whose local product is differentiated by hand."""
+
+    forward_mode = False
+
+    def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return _Product.apply(self, x, weight)  # type: ignore[no-any-return, no-untyped-call]
+
+    def saved(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, weight
+
+
+class InputSavedOnTheModule(OwnProduct):
+    """The backward pass takes the input of the last forward pass for its own."""
+
+    def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        self.last = x.detach()
+        return super().product(x, weight)
+
+    def saved(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.last, weight
+
+
+class GradientsWithoutAGraph(OwnProduct):
+    """The gradients are right, but cut off from what they depend on."""
+
+    def saved(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.detach(), weight.detach()
+
+
+class OutputBufferReused(Linear):
+    """Every call returns the same memory."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        if not hasattr(self, "memory"):
+            self.memory = torch.empty_like(y)
+        return Returned.apply(y, self.memory)  # type: ignore[no-any-return, no-untyped-call]
+
+    forward_mode = False
+
+
+class Returned(torch.autograd.Function):
+    """y, in memory that is given."""
+
+    @staticmethod
+    def forward(ctx: Any, y: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        return memory.copy_(y).view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        return g, None
+
+
+class OwnCotangent(Linear):
+    """A linear layer that does something with the cotangent first; a rank without any leaves it as it is."""
+
+    forward_mode = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        return _Taken.apply(y, self.taken) if y.numel() else y  # type: ignore[no-any-return, no-untyped-call]
+
+    def taken(self, g: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class _Taken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: torch.Tensor, taken: Any) -> torch.Tensor:
+        ctx.taken = taken
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        return ctx.taken(g), None
+
+
+class CotangentTakenForContiguous(OwnCotangent):
+    """Reads the cotangent's memory from the first element on."""
+
+    def taken(self, g: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(g, g.shape, torch.empty(g.shape).stride())
+
+
+class CotangentZeroed(OwnCotangent):
+    """Clears the cotangent's memory for the next time, though another branch of the graph may share it."""
+
+    def taken(self, g: torch.Tensor) -> torch.Tensor:
+        mine = g.clone()
+        g.detach().zero_()
+        return mine
+
+
+class AccumulatedGradientLost(Linear):
+    """A hook that clears the gradient before the new one arrives, so that there is nothing to add it to."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.weight.register_hook(self.clear)
+
+    def clear(self, g: torch.Tensor) -> None:
+        self.weight.grad = None
+
+
+class InputOverwritten(Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        x.detach().mul_(2)
+        return y
+
+
+class BiasNotDeclared(Linear):
+    """The space of the parameters names the weight alone, so that nobody would look at the bias."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.parameter_space = al.Space(self.parameter_space.tensors[0])
+
+
+# Batch normalisation.
+
+
+class LocalStatistics(BatchNormalisation):
+    """Normalises by what the worker itself holds."""
+
+    def _measured(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.training and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        if not x.numel():
+            return x, x.new_ones(x.shape[1])
+        mean, variance = x.mean(self.others), x.var(self.others, unbiased=False)
+        if self.training:
+            self._track(mean.detach(), variance.detach())
+        return x - self._along(mean), variance
+
+
+class VariancesAveraged(BatchNormalisation):
+    """Takes the mean of the workers' mean squares, as if all of them held as much."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        (x,), summed = self.domain.tensors, self.sum_deviations
+        shape = x.layout.local_shape(self.rank)
+        held = shape[0] * math.prod(shape[2:])
+        workers = self.partition.size // self.partition.shape[1]
+        share = self.count / (held * workers) if held else 0.0
+        self.sum_deviations = Altered(  # type: ignore[assignment]
+            summed, forward=lambda s: summed.forward(s * share), adjoint=lambda t: summed.adjoint(t) * share
+        )
+
+
+class RunningVarianceBiased(BatchNormalisation):
+    def _track(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        super()._track(mean, variance * ((self.count - 1) / self.count))
+
+
+class RunningStatisticsUpdatedInEvaluation(BatchNormalisation):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training and self.track_running_stats and self.count > 1:
+            self.training = True
+            with torch.no_grad():
+                self._measured(x)
+            self.training = False
+        return super().forward(x)
+
+
+class StatisticsGradientNotReduced(BatchNormalisation):
+    """All-reduces whose backward pass is the identity."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.sum_values = Altered(self.sum_values, adjoint=torch.clone)  # type: ignore[assignment]
+        self.sum_deviations = Altered(self.sum_deviations, adjoint=torch.clone)  # type: ignore[assignment]
+
+
+# Pooling.
+
+
+class AverageCountsPadding(AveragePooling):
+    """Divides by the whole window at the border, asked to or not."""
+
+    def _counts(self, dim: int, side: int) -> list[int]:
+        asked, self.count_include_pad = self.count_include_pad, True
+        counts = super()._counts(dim, side)
+        self.count_include_pad = asked
+        return counts
+
+
+class MaximumOfZeros(MaxPooling):
+    """Pads with the zeros that a halo exchange leaves beyond the tensor, which are larger than what is negative."""
+
+    holds_padding = True
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.outside = ((0, 0),) * self.dims
+
+
+class IndicesInTheLocalTensor(MaxPooling):
+    def _globally(self, indices: torch.Tensor, sides: Sequence[int]) -> torch.Tensor:
+        return indices
+
+
+# A loss.
+
+
+class MeanSquaredError(DistributedModule):
+    """The mean over all elements of (x - target)², on the first worker; x and target are cut in any way."""
+
+    rounding = 2.0**-48  # normwise: a quotient by the number of elements, and products with it
+
+    def __init__(self, comm: Any, layout: al.Layout) -> None:
+        super().__init__(comm, layout.partition)
+        workers, order = layout.partition, layout.partition.order
+        self.domain = al.Space(al.Tensor(layout, name="x"), al.Tensor(layout, name="target"))
+        y = al.Layout((), face(workers, *range(order)), [], ())
+        self.codomain = al.Space(y, name="y")
+        self.sum_y = SumReduce(comm, al.Layout((), workers, [], ()), y.partition, preserve_batch=False)
+        self.elements = math.prod(layout.shape)
+
+    def summand(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return ((x - target) ** 2).sum() / self.elements
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        if self.partition.is_active(self.rank):
+            y = self.summand(x, target)
+        else:
+            layout = self.sum_y.domain.tensors[0].layout
+            y = connected(x.new_zeros(layout.local_shape(self.rank)), x, target)
+        result: torch.Tensor = apply(self.sum_y, y)
+        return result
+
+
+class MeanOfLocalMeans(MeanSquaredError):
+    """The mean over the workers of the mean of each."""
+
+    def summand(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return ((x - target) ** 2).sum() / max(1, x.numel()) / self.partition.size
+
+
+class _WithoutAWayBack(_Apply):
+    """Nothing leads from the application of the adjoint back to that of the operator."""
+
+    @staticmethod
+    def backward(ctx: Any, *y: torch.Tensor) -> Any:
+        return None, None, *_applied(ctx.operator.H, y[:-1])
+
+
+class QuotientOnTheRootAlone(MeanSquaredError):
+    """Divides two sums where they arrive, and nowhere else: a second derivative leads the root alone back to them."""
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        y = ((x - target) ** 2).sum()
+        if not self.partition.is_active(self.rank):
+            y = connected(x.new_zeros(self.sum_y.domain.tensors[0].layout.local_shape(self.rank)), x, target)
+        total, number = (
+            self.summed(each) for each in (y, torch.full_like(y, x.numel(), requires_grad=False))
+        )
+        return total / number if total.numel() else connected(total, number)
+
+    def summed(self, y: torch.Tensor) -> torch.Tensor:
+        return _WithoutAWayBack.apply(_anchor((y,)), self.sum_y, y)[0]  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _mean_squared_error(**_: Any) -> torch.nn.Module:
+    return torch.nn.MSELoss()
+
+
+@al.subject(layer=MeanSquaredError, sequential=_mean_squared_error, twice_differentiable=True)
+def errors(draw: Any, ranks: int) -> dict[str, Any]:
+    """Tensors with elements, cut unevenly, so that workers hold none."""
+    shape = [draw(st.integers(1, 6)) for _ in range(draw(st.integers(1, 2)))]
+    return {"layout": draw(al.strategies.layouts(ranks, whole=False, shape=shape))}
+
+
+# The built-in strategies and sequential twins, with another layer.
+
+
+@al.subject(
+    layer=subjects.convolutions.build.args[0],  # type: ignore[attr-defined]
+    sequential=subjects.convolutions.reference.args[0],  # type: ignore[union-attr]
+    twice_differentiable=True,
+    name="Conv1d",
+)
+def lines(draw: Any, ranks: int) -> dict[str, Any]:
+    """Convolutions in one dimension: all that the bugs need, and small enough to be shrunk in a test."""
+    kernel, stride = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    padding = draw(st.integers(0, kernel - 1)), draw(st.integers(0, kernel - 1))
+    groups = draw(st.integers(1, 3))
+    channels = [groups * draw(st.integers(1, 2)) for _ in range(2)]
+    batch, side = draw(st.integers(1, 2)), draw(st.integers(kernel, 9))
+    bias = draw(st.sampled_from((True, True, False)))
+    # Fewer workers are fewer draws: so this shrinks to fewer.
+    size = draw(st.integers(1, ranks))
+    shape = draw(st.sampled_from(al.strategies.grids(size, 3)))
+    left = list(range(ranks))
+    partition = al.Partition(
+        (1, *shape), [left.pop(draw(st.integers(0, len(left) - 1))) for _ in range(size)]
+    )
+    return {
+        "dims": 1,
+        "partition": partition,
+        "input_shape": (batch, channels[0], side),
+        "in_channels": channels[0],
+        "out_channels": channels[1],
+        "kernel_size": (kernel,),
+        "stride": (stride,),
+        "padding": (padding,),
+        "dilation": (1,),
+        "groups": groups if 1 in partition.shape[1:3] else 1,
+        "bias": bias,
+        "padding_mode": "zeros",
+        "dtype": "float64",
+    }
+
+
+FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] = (
+    (Convolution, (Conv1d,), lines),
+    (Linear, (), subjects.linears),
+    (BatchNormalisation, (BatchNorm1d, BatchNorm2d, BatchNorm3d), subjects.batch_norms),
+    (AveragePooling, (AvgPool1d, AvgPool2d, AvgPool3d), subjects.average_pools),
+    (MaxPooling, (MaxPool1d, MaxPool2d, MaxPool3d), subjects.max_pools),
+    (MeanSquaredError, (), errors),
+)
+"""A family, its classes for one to three dimensions, and the subject whose strategy and twin its bugs share."""
+
+
+def with_layer(kind: type[DistributedModule]) -> Subject:
+    """The subject of the family of `kind`, with `kind` in the place of the layer."""
+    bases, right = next((bases, right) for family, bases, right in FAMILIES if issubclass(kind, family))
+    (_, prepare), (sequential,) = right.build.args, right.reference.args  # type: ignore[attr-defined, union-attr]
+    kinds = [type(f"{kind.__name__}{dims}d", (kind, base), {}) for dims, base in enumerate(bases, start=1)]
+
+    def layer(comm: Any, *, dims: int = 0, **arguments: Any) -> DistributedModule:
+        given = (
+            {**arguments, "dtype": getattr(torch, arguments["dtype"])} if "dtype" in arguments else arguments
+        )
+        if not kinds:
+            return kind(comm, **given)
+        made: DistributedModule = kinds[(dims or max(1, len(given["input_shape"]) - 2)) - 1](comm, **given)
+        if isinstance(made, BatchNormalisation):
+            made.load_sequential(sequential(**arguments))  # the running statistics
+        return made
+
+    return al.subject(
+        layer=layer, sequential=sequential, prepare=prepare, twice_differentiable=True, name=kind.__name__
+    )(right.draws)
+
+
+def planted(bug: str, kind: type[DistributedModule], check: str, least_ranks: int = 2) -> PlantedBug:
+    """A bug with the strategy and the sequential twin of the right layer."""
+    return PlantedBug(bug, with_layer(kind), check, least_ranks)
+
+
+PLANTED = (
+    planted("bias added on every worker along P_ci", BiasOnEveryChannelWorker, "sequential"),
+    planted("weight gradient not summed over the spatial workers", WeightGradientNotSummed, "gradients"),
+    planted("weight gradient averaged", WeightGradientAveraged, "gradients"),
+    planted("bias gradient not summed", BiasGradientNotSummed, "gradients"),
+    planted("input gradient not reduced over P_co", InputGradientNotReduced, "gradients"),
+    planted("left and right halo swapped", HaloOfTheWrongSide, "sequential", 1),
+    planted("stride counted from the local start", StridePhaseFromTheLocalStart, "sequential"),
+    planted("groups take the wrong channels", GroupsFromTheWrongChannels, "sequential"),
+    planted("idle worker leaves the graph", IdleWorkerLeavesTheGraph, "gradients"),
+    planted(
+        "no backward where the input requires no gradient", BackwardOnlyWhereAGradientIsAskedFor, "gradients"
+    ),
+    planted("forward mode without the sum", TangentsNotSummed, "jacobian"),
+    planted("cotangent divided among the summands", CotangentSharedOut, "gradients"),
+    planted("local statistics", LocalStatistics, "sequential"),
+    planted("variance averaged over uneven parts", VariancesAveraged, "sequential"),
+    planted("running variance biased", RunningVarianceBiased, "sequential", 1),
+    planted(
+        "running statistics updated in evaluation", RunningStatisticsUpdatedInEvaluation, "sequential", 1
+    ),
+    planted("identity as the statistics' backward", StatisticsGradientNotReduced, "gradients"),
+    planted("average counts padding", AverageCountsPadding, "sequential", 1),
+    planted("maximum pads with zero", MaximumOfZeros, "sequential", 1),
+    planted("indices in the local tensor", IndicesInTheLocalTensor, "sequential"),
+    planted("mean of local means under uneven cuts", MeanOfLocalMeans, "sequential"),
+    planted("input saved on the module", InputSavedOnTheModule, "gradients", 1),
+    planted("output buffer reused", OutputBufferReused, "sequential", 1),
+    planted("cotangent taken for contiguous", CotangentTakenForContiguous, "gradients", 1),
+    planted("cotangent zeroed", CotangentZeroed, "gradients", 1),
+    planted("accumulated gradient lost", AccumulatedGradientLost, "gradients", 1),
+    planted("input overwritten", InputOverwritten, "sequential", 1),
+    planted("parameter not declared", BiasNotDeclared, "gradients", 1),
+    planted("gradients without a graph", GradientsWithoutAGraph, "double_backward", 1),
+    planted("quotient on the root alone", QuotientOnTheRootAlone, "double_backward"),
+)
+
+RIGHT = (*(right for _, _, right in FAMILIES), with_layer(OwnLinear), with_layer(OwnProduct))

@@ -1,0 +1,53 @@
+"""Documented faults are found by drawing general conditions, and conventions are not taken for faults."""
+
+from __future__ import annotations
+
+import pytest
+
+from adjointlab.engine.run_case import checks_of
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.subject import Subject
+from adjointlab.worlds.world import World
+from tests.planted.bug import PlantedBug
+from tests.planted.conventions import CONVENTIONS
+from tests.planted.recreated.table import FAULTS, RIGHT
+
+SEED = 35
+
+
+@pytest.fixture(autouse=True)
+def _simulated(world: World) -> None:
+    if world.name != "simulated":
+        pytest.skip("documented faults are counted on eight simulated ranks")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.source for fault in FAULTS])
+def test_a_documented_fault_is_found_within_the_default_budget(world: World, fault: PlantedBug) -> None:
+    report = investigate(world, fault.subject, fault.check, Budget(seed=SEED, shrinking=0.0))
+    # Incoherent, or, where ranks crash or hang, not to be judged; in both cases with the case that shows it.
+    assert not report.verdict.is_coherent
+    assert report.case is not None, report.verdict
+
+
+def test_twenty_documented_faults_are_told_at_least() -> None:
+    assert len({fault.source for fault in FAULTS}) >= 20
+
+
+@pytest.mark.parametrize("subject", RIGHT, ids=[subject.name for subject in RIGHT])
+def test_the_operator_without_the_fault_passes_every_check(world: World, subject: Subject) -> None:
+    verdicts = {
+        check: investigate(world, subject, check, Budget(cases=10, seed=SEED)).verdict
+        for check in checks_of(subject)
+    }
+    assert {check: str(verdict) for check, verdict in verdicts.items() if not verdict.is_coherent} == {}
+
+
+@pytest.mark.parametrize(
+    ("convention", "subject"), CONVENTIONS, ids=[convention for convention, _ in CONVENTIONS]
+)
+def test_a_declared_convention_raises_no_alarm(world: World, convention: str, subject: Subject) -> None:
+    verdicts = {
+        check: investigate(world, subject, check, Budget(cases=10, seed=SEED)).verdict
+        for check in checks_of(subject)
+    }
+    assert {check: str(verdict) for check, verdict in verdicts.items() if not verdict.is_coherent} == {}
