@@ -24,7 +24,7 @@ from adjointlab.worlds.schedule import Schedule, schedules_from
 from adjointlab.worlds.simulated.schedules.pct import PriorityWalk
 from adjointlab.worlds.simulated.schedules.record import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.replay import Replay
-from adjointlab.worlds.simulated.schedules.round_robin import RoundRobin
+from adjointlab.worlds.simulated.schedules.strategies import RoundRobin
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests import running
 
