@@ -1,4 +1,4 @@
-"""MPI's constants under mpi4py's names, without MPI.
+"""MPI's constants, statuses and operations on several requests, under mpi4py's names and without MPI.
 
 Operators that take their constants from here run in every world: the simulated one needs no MPI at all,
 and the guarded communicator of the MPI world translates them (:mod:`adjointlab.worlds.constants`).
@@ -73,9 +73,9 @@ __all__ = [
 
 
 class Constant(int):
-    """An integer with a meaning of its own: it equals mpi4py's constant of the same name, where mpi4py is imported.
+    """Integer that also equals mpi4py's constant of the same name, if mpi4py is imported.
 
-    So code that compares what a call returned with a constant need not care which library either comes from. (Equal
+    So code that compares the result of a call with a constant need not care which library either comes from. (Equal
     ones do not hash alike, so a dictionary finds only those of one library.)
     """
 
@@ -126,7 +126,7 @@ ERR_ROOT: Final = -9108
 ERR_TAG: Final = -9109
 ERR_TRUNCATE: Final = -9110
 
-CART: Final = Constant("CART", -9006)  # what Get_topology says of a grid
+CART: Final = Constant("CART", -9006)  # of Get_topology
 
 
 class Op(Enum):
@@ -157,7 +157,7 @@ BXOR: Final = Op.BXOR
 
 
 class Buffer(Enum):
-    """A stand-in for a buffer."""
+    """Stands for a buffer."""
 
     IN_PLACE = "IN_PLACE"
 
@@ -193,7 +193,7 @@ UINT64_T: Final = Datatype("UINT64_T", "uint64")
 
 
 class Status:
-    """What a completed receive or probe tells: source, tag and size of the message."""
+    """Status of a completed receive or probe: source, tag and size of the message."""
 
     def __init__(self) -> None:
         self.source: int = ANY_SOURCE
@@ -208,7 +208,7 @@ class Status:
         return self.tag
 
     def Get_count(self, datatype: Any = BYTE) -> int:
-        """The number of elements of `datatype` received (:data:`UNDEFINED` if not a whole number)."""
+        """Number of elements of `datatype` received (:data:`UNDEFINED` if it is not a whole number)."""
         size = _itemsize(datatype)
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
 
@@ -217,7 +217,7 @@ class Status:
 
     @property
     def count(self) -> int:
-        """The bytes received."""
+        """Bytes received."""
         return self.nbytes
 
 
@@ -245,7 +245,7 @@ class Exception(RuntimeError):
 
 
 class NullCommunicator:
-    """What a rank holds of a communicator that it is not in."""
+    """Communicator that a rank is no member of: ``COMM_NULL``."""
 
     def __bool__(self) -> bool:
         return False

@@ -58,7 +58,7 @@ class Array(Protocol):
 
 
 class Status(Protocol):
-    """What a completed receive or probe tells."""
+    """Source and tag of the message that a completed receive or probe found."""
 
     def Get_source(self) -> int: ...
     def Get_tag(self) -> int: ...

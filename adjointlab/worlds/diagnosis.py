@@ -35,8 +35,8 @@ def find_cycle(waits_for: Mapping[int, Sequence[int]]) -> list[int]:
     begins at its lowest rank.
     """
     finished: set[int] = set()  # no cycle is reached from these
-    # A rank that waits for several may need one of them or all: that is not known here. So cycles of ranks that wait for
-    # one only, which cannot be mistaken, are looked for first.
+    # A rank that waits for several may need one of them or all: that is not known here. So the search starts from ranks
+    # that wait for one only, whose cycles are certain.
     for start in sorted(waits_for, key=lambda rank: len(waits_for[rank])):
         # Depth first, with a stack of its own: a cycle of a thousand ranks is deeper than Python's recursion.
         path, branches = [start], [iter(waits_for[start])]

@@ -68,14 +68,14 @@ def refused(call: Callable[[], Any]) -> str:
 
 
 def simulated(program: Callable[[Any], Any], ranks: int, schedule: Schedule) -> list[Any]:
-    """What each simulated rank returns."""
+    """Values that the simulated ranks return."""
     result = SIMULATED.run(lambda context, _: program(context.comm), ranks=ranks, schedule=schedule)
     assert result.completed, (result.findings, result.outcomes)
     return list(result.values)
 
 
 def with_guard(guarded: Any, program: Callable[[Any, Any], Any]) -> list[Any]:
-    """What each rank returns with the guarded communicator, on all ranks."""
+    """Values that the ranks return with the guarded communicator; on all ranks."""
     result = guarded.run(lambda context, _: program(context.comm, MPI))
     assert result.completed, (result.findings, result.outcomes)
     return list(result.values)
@@ -173,8 +173,8 @@ def test_what_mpi_refuses_is_refused_under_every_schedule(name):
     assert all(other == first for other in others)
 
 
-def test_every_method_of_the_surface_is_called_by_some_program():
-    """The surface of DESIGN.md, section 6."""
+def test_every_method_of_a_communicator_is_called_by_some_program():
+    """Of both kinds of communicator, but for those listed."""
     called = set()
 
     class Spy:

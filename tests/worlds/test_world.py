@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from adjointlab.checks.check import Inapplicable
+from adjointlab.checks.verdict import Inapplicable
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import is_inapplicable, judge
 from adjointlab.engine.subject import SubjectError
@@ -33,7 +33,7 @@ def test_a_class_of_user_code_is_not_the_labs_of_the_same_name():
     class Inapplicable(Exception):
         pass
 
-    Inapplicable.__module__ = "adjointlab.checks.check"  # not even where it says so
+    Inapplicable.__module__ = "adjointlab.checks.verdict"  # not even where it says so
 
     def body(context, _):
         raise Inapplicable("mine")

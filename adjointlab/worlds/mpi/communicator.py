@@ -17,14 +17,13 @@ from mpi4py import MPI
 from adjointlab import MPI as ours
 from adjointlab.typing import Status
 from adjointlab.worlds.call_sites import call_site
-from adjointlab.worlds.local_calls import LocalCalls
+from adjointlab.worlds.local_calls import ONLY_SIMULATED, LocalCalls, missing
 from adjointlab.worlds.mpi.buffer_calls import BUFFER_CALLS, native, peer_of
 from adjointlab.worlds.mpi.call_log import CallSignature
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.mpi.object_calls import OBJECT_CALLS
 from adjointlab.worlds.mpi.requests import fill
-from adjointlab.worlds.unsupported import ONLY_SIMULATED, missing
 
 __all__ = ["GuardedCartcomm", "GuardedComm"]
 

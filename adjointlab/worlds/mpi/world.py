@@ -178,7 +178,7 @@ class MPIWorld:
         self._is_leading = True
         self._lead += 1
         try:
-            with Interrupts() as self._interrupts, self._watchdog_thread.on_duty():
+            with Interrupts() as self._interrupts, self._watchdog_thread.signal_handler():
                 return self._conduct(body, conduct) if self.is_leader else self._follow(body)
         finally:
             self._is_leading = False
@@ -290,7 +290,7 @@ class MPIWorld:
         def between(waited: float) -> None:
             look_around(waited)
             if time.monotonic() > end:
-                self.watchdog.account(f"rank {rank}", limit, self._payload, threading.get_ident())
+                self.watchdog.report_overdue(f"rank {rank}", limit, self._payload, threading.get_ident())
                 self._end_job()
 
         while True:
@@ -348,7 +348,7 @@ class MPIWorld:
             with Interposition():
                 try:
                     interrupts.allow()
-                    with self._watchdog_thread.over(payload, limit):
+                    with self._watchdog_thread.watch(payload, limit):
                         value = body(context, payload)
                 finally:
                     interrupts.hold()

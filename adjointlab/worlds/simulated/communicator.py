@@ -10,7 +10,7 @@ from adjointlab import MPI
 from adjointlab.typing import Buffer, Status
 from adjointlab.worlds import constants
 from adjointlab.worlds.buffers import elements
-from adjointlab.worlds.local_calls import LocalCalls
+from adjointlab.worlds.local_calls import ONLY_MPI, LocalCalls, missing
 from adjointlab.worlds.simulated.calls import SimulatedCall, call_here
 from adjointlab.worlds.simulated.collectives import BUFFER_COLLECTIVES
 from adjointlab.worlds.simulated.communicator_creation import (
@@ -26,7 +26,6 @@ from adjointlab.worlds.simulated.requests import SimulatedRequest
 from adjointlab.worlds.simulated.scheduler import Pending, Task
 from adjointlab.worlds.simulated.shared_communicator import SharedCommunicator
 from adjointlab.worlds.simulated.simulation import Simulation
-from adjointlab.worlds.unsupported import ONLY_MPI, missing
 from adjointlab.worlds.world import Cancelled, Dead, Finding, Matched
 
 __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]

@@ -1,8 +1,8 @@
 """The simulated world: any number of ranks in one process, one at a time, without MPI.
 
-A run is determined by its body, payload, number of ranks, seed and schedule. Nothing is ever hung: a run in which no rank can
-go on is ended and says why. What threads share and processes do not, module-level state, is the limit of the
-simulation; a communicator that reaches another rank that way is refused.
+A run is determined by its body, payload, number of ranks, seed and schedule. No run hangs: one in which no rank can go on is
+ended and says why. The limit of the simulation is what threads share and processes do not, such as module-level state; a
+communicator that reaches another rank in that way is refused.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ class SimulatedWorld:
     ) -> Run:
         """Run ``body(context, payload)`` once on `ranks` ranks (default: all).
 
-        Seed 0 takes the ranks in turn and delivers at once; any other seed is another order, and takes other nondeterminism
-        that the standard leaves to an implementation. With a `schedule` the seed is only that of the ranks' random
-        streams, and the run keeps a record of its decisions.
+        Seed 0 runs the ranks in turn and delivers messages at once; any other seed is another order, and other choices where
+        the standard leaves one. With a `schedule` the seed is only that of the ranks' random streams, and the run keeps a
+        record of its decisions.
         """
         size = self.ranks if ranks is None else ranks
         if size < 1:
             raise ValueError(f"ranks must be at least 1, not {size}")
+        # Each rank sees the context variables of the caller (such as Hypothesis's settings) and keeps its changes to itself.
         caller = contextvars.copy_context()
 
         def rank_main(simulation: Simulation, task: Task) -> Outcome:
@@ -72,7 +73,7 @@ class SimulatedWorld:
         return simulation.run()
 
     def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
-        """``conduct(run)``: there is nobody else to lead."""
+        """Return ``conduct(run)``: there are no followers."""
 
         def run(payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
             return self.run(body, payload, ranks, seed=seed, schedule=schedule)
@@ -80,7 +81,7 @@ class SimulatedWorld:
         return conduct(run)
 
     def share(self, value: Any) -> Any:
-        """`value`: there is nobody else to share it with."""
+        """Return `value`: there is no other process."""
         return value
 
     def close(self) -> None:
@@ -89,12 +90,13 @@ class SimulatedWorld:
 
 
 def _run_rank(simulation: Simulation, task: Task, body: Body, payload: Any) -> Outcome:
-    """One rank's life."""
+    """Run `body` as one rank, and return its outcome whatever it raises."""
     if (cancelled_as := task.cancelled_as) is not None:
-        return cancelled_as
+        return cancelled_as  # before it has started
     torch = sys.modules.get("torch")
     if hasattr(torch, "set_grad_enabled"):
-        torch.set_grad_enabled(True)  # type: ignore[union-attr] # thread-local, and the thread is not new
+        # torch keeps the mode by thread, and an earlier rank on this thread may have switched it off.
+        torch.set_grad_enabled(True)  # type: ignore[union-attr]
     comm = Communicator(simulation, task, simulation.everyone, task.rank)
     try:
         return Returned(body(RankContext(task.rank, comm.size, comm), payload))
@@ -102,5 +104,6 @@ def _run_rank(simulation: Simulation, task: Task, body: Body, payload: Any) -> O
         return task.cancelled_as or Dead("called out")
     except BaseException as exception:
         if task.cancelled_as is not None:
+            # User code has turned `Cancelled` into an exception of its own, or its clean-up has failed.
             return task.cancelled_as
         return Raised.of(exception)

@@ -289,9 +289,9 @@ def test_a_name_that_is_not_there_says_what_is(world):
 def test_what_only_one_world_has_is_as_the_messages_say(world):
     from mpi4py import MPI as theirs
 
+    from adjointlab.worlds.local_calls import ONLY_MPI, ONLY_SIMULATED
     from adjointlab.worlds.mpi.communicator import GuardedCartcomm
     from adjointlab.worlds.simulated.communicator import CartesianCommunicator
-    from adjointlab.worlds.unsupported import ONLY_MPI, ONLY_SIMULATED
 
     of_mpi = set(dir(theirs.Cartcomm))
     simulated = {*dir(CartesianCommunicator), "rank", "size"} & of_mpi

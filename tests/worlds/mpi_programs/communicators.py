@@ -9,7 +9,7 @@ from tests.worlds.mpi_programs.registry import constant_name, neighbours, plain,
 
 
 def census(comm, mpi):
-    """Who is in a communicator, by the ranks in the one that it came from."""
+    """Rank and size in a communicator, or that this rank is no member."""
     if comm == mpi.COMM_NULL:
         return "COMM_NULL"
     return comm.Get_rank(), comm.Get_size()

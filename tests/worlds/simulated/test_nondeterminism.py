@@ -1,4 +1,4 @@
-"""The nondeterminism that the standard leaves to an implementation are taken, by seed, and show the code that relies on more."""
+"""The nondeterminism that MPI allows occurs under some seeds, and shows which code relies on less of it."""
 
 import numpy as np
 import pytest
@@ -14,25 +14,25 @@ def run(body, ranks=2, seed=0):
     return WORLD.run(lambda context, _: body(context.comm), ranks=ranks, seed=seed)
 
 
-def seen(body, ranks=2):
-    """What `body` returned, over the seeds; all runs completed."""
-    results = [run(body, ranks, seed) for seed in SEEDS]
-    assert all(result.completed for result in results)
-    return {result.values for result in results}
+def results(body, ranks=2):
+    """Values that `body` returned, over the seeds; all runs completed."""
+    runs = [run(body, ranks, seed) for seed in SEEDS]
+    assert all(each.completed for each in runs)
+    return {each.values for each in runs}
 
 
 def misused(body, kind):
-    """What `body` returned, over the seeds under which that misuse of a buffer was found, and under the others."""
+    """Values that `body` returned under the seeds with a finding of that misuse of a buffer, and under the others."""
     found, others = set(), set()
     for seed in SEEDS:
         result = run(body, seed=seed)
         assert {finding.kind for finding in result.findings} <= {"buffer misused"}
-        told = any(kind in finding.text for finding in result.findings)
-        (found if told else others).add(result.values)
+        is_found = any(kind in finding.text for finding in result.findings)
+        (found if is_found else others).add(result.values)
     return found, others
 
 
-def test_a_send_buffer_changed_before_completion_is_told_and_arrives_changed_under_some_seed():
+def test_a_send_buffer_changed_before_completion_is_reported_and_arrives_changed_under_some_seed():
     def body(comm):
         if comm.rank == 0:
             buffer = np.array([1.0])
@@ -45,12 +45,12 @@ def test_a_send_buffer_changed_before_completion_is_told_and_arrives_changed_und
         return float(received[0])
 
     assert run(body).values[1] == 1.0
-    told, others = misused(body, "rank 0 changed the send buffer of Isend(dest=1, tag=0) at ")
-    assert {values[1] for values in told} == {1.0, 2.0}
+    found, others = misused(body, "rank 0 changed the send buffer of Isend(dest=1, tag=0) at ")
+    assert {values[1] for values in found} == {1.0, 2.0}
     assert not others
 
 
-def test_a_receive_buffer_written_before_completion_is_told_under_some_seed():
+def test_a_receive_buffer_written_before_completion_is_reported_under_some_seed():
     def body(comm):
         if comm.rank == 0:
             comm.Send(np.ones(2), 1)
@@ -61,13 +61,13 @@ def test_a_receive_buffer_written_before_completion_is_told_under_some_seed():
         request.Wait()
         return tuple(buffer)
 
-    told, others = misused(body, "rank 1 wrote into the receive buffer of Irecv(source=0, tag=ANY_TAG) at ")
-    assert told
+    found, others = misused(body, "rank 1 wrote into the receive buffer of Irecv(source=0, tag=ANY_TAG) at ")
+    assert found
     assert others
 
 
 @pytest.mark.parametrize("what", ["send", "receive"])
-def test_buffers_of_a_non_blocking_collective_changed_before_completion_are_told(what):
+def test_buffers_of_a_non_blocking_collective_changed_before_completion_are_reported(what):
     def body(comm):
         mine, total = np.ones(2), np.zeros(2)
         request = comm.Iallreduce(mine, total)
@@ -75,12 +75,12 @@ def test_buffers_of_a_non_blocking_collective_changed_before_completion_are_told
         request.Wait()
 
     verb = {"send": "changed the send", "receive": "wrote into the receive"}[what]
-    told, others = misused(body, f"rank 0 {verb} buffer of Iallreduce(op=SUM) at ")
-    assert told
+    found, others = misused(body, f"rank 0 {verb} buffer of Iallreduce(op=SUM) at ")
+    assert found
     assert bool(others) is (what == "receive")
 
 
-def test_a_buffer_that_is_sent_and_received_into_at_once_is_told_under_every_seed():
+def test_a_buffer_that_is_sent_and_received_into_at_once_is_reported_under_every_seed():
     def body(comm):
         buffer = np.full(1, float(comm.rank))
         request = comm.Isend(buffer, 1 - comm.rank)
@@ -124,7 +124,7 @@ def test_a_receive_buffer_read_before_completion_is_poisoned_under_some_seed(dty
         return bool((early == 1).all())
 
     assert run(body).values[1]
-    assert {values[1] for values in seen(body)} == {True, False}
+    assert {values[1] for values in results(body)} == {True, False}
 
 
 def test_results_of_a_non_blocking_collective_come_late_and_contributions_are_read_late_under_some_seed():
@@ -136,9 +136,9 @@ def test_results_of_a_non_blocking_collective_come_late_and_contributions_are_re
         request.Wait()
         return str(early), float(total[0])
 
-    told, others = misused(body, "changed the send buffer of Iallreduce")
+    found, others = misused(body, "changed the send buffer of Iallreduce")
     assert not others
-    results = {value for values in told for value in values}
+    results = {value for values in found for value in values}
     assert any(early == "nan" for early, _ in results)
     assert {2.0, 20.0} <= {total for _, total in results}
     assert run(body).values[0][1] == 2.0
@@ -152,7 +152,7 @@ def test_gaps_between_received_blocks_are_not_touched_while_the_result_is_awaite
         request.Wait()
         return tuple(buffer.tolist())
 
-    assert seen(body) == {((0.0, 7.0, -1.0, 8.0, 4.0),) * 2}
+    assert results(body) == {((0.0, 7.0, -1.0, 8.0, 4.0),) * 2}
 
 
 def test_a_test_may_fail_once_though_the_message_is_there():
@@ -169,7 +169,7 @@ def test_a_test_may_fail_once_though_the_message_is_there():
             tests += 1
         return tests
 
-    assert {values[1] for values in seen(body)} == {1, 2}
+    assert {values[1] for values in results(body)} == {1, 2}
 
 
 def test_the_same_seed_gives_the_same_run():
@@ -202,4 +202,4 @@ def test_correct_code_completes_alike_under_every_seed():
             field[1:4] += total
         return tuple(field.tolist())
 
-    assert len(seen(body, 4)) == 1
+    assert len(results(body, 4)) == 1

@@ -24,7 +24,7 @@ from adjointlab.worlds.schedule import Schedule, schedules_from
 from adjointlab.worlds.simulated.schedules.pct import PriorityWalk
 from adjointlab.worlds.simulated.schedules.record import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.replay import Replay
-from adjointlab.worlds.simulated.schedules.round_robin import RoundRobin
+from adjointlab.worlds.simulated.schedules.strategies import RoundRobin
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests import running
 
@@ -37,7 +37,7 @@ def run(body, ranks=3, schedule=None, seed=0):
 
 
 def everything(comm):
-    """Choices of every kind, and a log of what came of them; rank 0 hears from the others as it comes."""
+    """Decisions of every kind, and a log of their results; rank 0 receives from the others in any order."""
     log = []
     if comm.rank == 0:
         requests = [comm.irecv(source=MPI.ANY_SOURCE, tag=1) for _ in range(comm.size - 1)]
@@ -71,7 +71,7 @@ def test_several_schedules_follow_from_a_seed_and_the_first_is_what_the_seed_alo
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (dict(strategy="fair"), "'fair' is not one of round-robin, random, pct"),
         (dict(strategy="pct"), "depth: at least 1 for pct"),
@@ -79,8 +79,8 @@ def test_several_schedules_follow_from_a_seed_and_the_first_is_what_the_seed_alo
         (dict(strategy="random", decisions="no record"), "decisions: 'no record' is no record of a schedule"),
     ],
 )
-def test_what_is_no_schedule_is_refused_with_what_is_legal(given, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_is_no_schedule_is_refused_with_what_is_legal(given, message):
+    with pytest.raises(ValueError, match=message):
         Schedule(**given)
 
 
@@ -241,7 +241,7 @@ def test_deadlock_and_livelock_are_found_under_every_strategy(schedule):
 
 def test_bounded_depth_reaches_what_a_random_walk_hardly_does():
     def share(schedules):
-        """How often rank 1 makes all of its hundred calls before the others have made one."""
+        """Count the runs in which rank 1 makes all of its hundred calls before the others have made one."""
         hits = 0
         for schedule in schedules:
             ended = []
@@ -498,10 +498,10 @@ def test_a_result_that_depends_on_the_schedule_is_a_failure_of_its_own_kind(chec
     assert (report.verdict.kind, report.verdict.status) == (DEPENDS, Status.INCOHERENT)
     assert report.case.ranks == 3
     one, other = report.case.schedules
-    told = dict(report.verdict.lines)
-    assert told[f"under {one}"] != told[f"under {other}"]
-    assert "rank 0 in recv(source=ANY_SOURCE, tag=3) at " in told["because"]
-    assert " receives from rank " in told["because"]
+    lines_by_name = dict(report.verdict.lines)
+    assert lines_by_name[f"under {one}"] != lines_by_name[f"under {other}"]
+    assert "rank 0 in recv(source=ANY_SOURCE, tag=3) at " in lines_by_name["because"]
+    assert " receives from rank " in lines_by_name["because"]
 
 
 def test_the_two_schedules_stand_in_the_reproducer_which_replays_them(tmp_path):
@@ -527,7 +527,7 @@ def test_a_reproducer_with_a_bad_schedule_is_refused(tmp_path):
         read(entry.written.json)
 
 
-def test_a_hang_under_some_schedules_only_is_found_and_told_with_one_that_hangs():
+def test_a_hang_under_some_schedules_only_is_found_and_reported_with_one_that_hangs():
     report = report_of(HangsByArrival)
     assert report.verdict.kind == "deadlock"
     assert report.case.ranks == 3
@@ -604,13 +604,13 @@ def test_schedules_are_data():
 
 
 @pytest.mark.parametrize("check", ["reentrancy", "linearity", "adjoint"])
-def test_a_communicator_for_each_call_that_is_never_freed_is_told_with_its_line(check):
+def test_a_communicator_for_each_call_that_is_never_freed_is_reported_with_its_line(check):
     report = report_of(DupsInEachCall, check, schedules=1, cases=3)
     assert report.verdict.kind == "communicator left open"
     assert report.status is Status.UNJUDGED
-    told = dict(report.verdict.lines)["forward"]
+    line = dict(report.verdict.lines)["forward"]
     place = f"{__file__}:{DupsInEachCall.forward.__code__.co_firstlineno + 1}"
-    assert told == f"each call leaves one more behind: the communicator of ranks 0, made at {place}"
+    assert line == f"each call leaves one more behind: the communicator of ranks 0, made at {place}"
 
 
 @pytest.mark.parametrize("operator", [DupsAndFrees, DupsOnce])

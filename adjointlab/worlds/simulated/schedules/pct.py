@@ -1,8 +1,8 @@
 """Probabilistic concurrency testing (PCT): random priorities, and a few points at which they change.
 
-[Burckhardt10]: A fault of depth d needs d orderings between steps of different ranks. With n ranks and k steps a run finds it
-with a probability of at least 1 / (n k**(d-1)), however many schedules there are. A random walk hardly ever lets one rank run
-far ahead of another; here a rank of low priority stays behind until it is the only one that can run.
+The algorithm PCT of [Burckhardt10]. A fault of depth d needs d orderings between steps of different ranks. With n ranks and k
+steps a run finds it with a probability of at least 1 / (n k**(d-1)), however many schedules there are. A random walk hardly
+ever lets one rank run far ahead of another; here a rank of low priority stays behind until it is the only one that can run.
 
 The step of a rank is here its call of MPI. Their number k is not known before the run. It is drawn among powers of two, at the
 price of a factor that is the logarithm of its range.
