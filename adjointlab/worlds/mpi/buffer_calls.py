@@ -206,7 +206,7 @@ def _sendrecv(comm: CommBase, name: str) -> Callable[..., None]:
         status: Status | None = None,
     ) -> None:
         dest, source, recvtag = native(dest), native(source), native(recvtag)
-        pending = GuardedCall(comm, name, (sendbuf, dest, sendtag, recvbuf, source, recvtag))
+        arguments = (sendbuf, dest, sendtag, recvbuf, source, recvtag)
         # The receive first, so that a message that is here already goes into the buffer at once.
         receiving = start_receive(native(recvbuf), source, recvtag)
         comm.count(source, is_send=False)
@@ -214,7 +214,7 @@ def _sendrecv(comm: CommBase, name: str) -> Callable[..., None]:
             sending = start_send(native(sendbuf), dest, sendtag)
         except BaseException:
             # The receive stays posted, so it must be known as an open request.
-            GuardedRequest(receiving, pending._replace(peer=peer_of(source)), guard)
+            GuardedRequest(receiving, GuardedCall(comm, name, arguments, peer=peer_of(source)), guard)
             raise
         comm.count(dest, is_send=True)
         guard.failed_polls = 0
@@ -226,8 +226,8 @@ def _sendrecv(comm: CommBase, name: str) -> Callable[..., None]:
                         return
                     break
         comm.wait_for_all(
-            (receiving, pending._replace(peer=peer_of(source)), status),
-            (sending, pending._replace(peer=peer_of(dest)), None),
+            (receiving, GuardedCall(comm, name, arguments, peer=peer_of(source)), status),
+            (sending, GuardedCall(comm, name, arguments, peer=peer_of(dest)), None),
         )
 
     return call

@@ -23,14 +23,12 @@ from adjointlab.worlds.constants import is_in_place, op
 from adjointlab.worlds.mpi.calls import PARAMETERS
 
 __all__ = [
-    "CallDescription",
     "CallEntry",
     "CallLog",
     "CallLogSummary",
     "CallSignature",
     "CommKey",
     "Describer",
-    "Mismatch",
     "RunStatistics",
     "SignatureReader",
     "first_mismatch",

@@ -9,6 +9,7 @@ mpi4py's own lower-case collectives block inside MPI, and there are no non-block
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from functools import reduce as fold
 from itertools import accumulate
 from typing import Any, Final, TypeAlias
@@ -46,20 +47,12 @@ def _start_send(
     return request, GuardedCall(comm, name, (obj, dest, tag), peer=peer_of(dest))
 
 
-def send(comm: CommBase, obj: object, dest: int, tag: int = 0) -> None:
-    comm.guard.wait(*_start_send(comm, "send", obj, dest, tag))
+def _send(name: str, comm: CommBase, obj: object, dest: int, tag: int = 0) -> None:
+    comm.guard.wait(*_start_send(comm, name, obj, dest, tag))
 
 
-def ssend(comm: CommBase, obj: object, dest: int, tag: int = 0) -> None:
-    comm.guard.wait(*_start_send(comm, "ssend", obj, dest, tag))
-
-
-def isend(comm: CommBase, obj: object, dest: int, tag: int = 0) -> GuardedRequest:
-    return GuardedRequest(*_start_send(comm, "isend", obj, dest, tag), comm.guard)
-
-
-def issend(comm: CommBase, obj: object, dest: int, tag: int = 0) -> GuardedRequest:
-    return GuardedRequest(*_start_send(comm, "issend", obj, dest, tag), comm.guard)
+def _isend(name: str, comm: CommBase, obj: object, dest: int, tag: int = 0) -> GuardedRequest:
+    return GuardedRequest(*_start_send(comm, name, obj, dest, tag), comm.guard)
 
 
 def _start_receive(
@@ -253,10 +246,12 @@ def exscan(comm: CommBase, sendobj: object, op: Operation = ours.SUM) -> Any:
     return fold(native(op), earlier) if earlier else None
 
 
-_MESSAGES = (send, ssend, isend, issend, recv, irecv, sendrecv)
+_MESSAGES = (recv, irecv, sendrecv)
 _COLLECTIVES = (barrier, bcast, gather, scatter, allgather, alltoall, reduce, allreduce, scan, exscan)
 
 OBJECT_CALLS: Final[Mapping[str, Callable[..., Any]]] = {
-    call.__name__: call for call in (*_MESSAGES, *_COLLECTIVES)
+    **{name: partial(_send, name) for name in ("send", "ssend")},
+    **{name: partial(_isend, name) for name in ("isend", "issend")},
+    **{call.__name__: call for call in (*_MESSAGES, *_COLLECTIVES)},
 }
 """The calls by mpi4py's names; their first argument is the communicator."""

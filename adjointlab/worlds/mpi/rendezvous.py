@@ -33,12 +33,11 @@ class _Arrival(NamedTuple):
 class RanksDiverged(Exception):
     """The processes did not come to the same point of the program.
 
-    `labels` says at which point each rank is (`None` where that is unknown), `departures` what the ranks that have left
-    for good brought last, by rank.
+    Made from each rank's label (`None` where that is unknown). `departures` are the last payloads of the ranks that have
+    left for good, by rank.
     """
 
     def __init__(self, labels: tuple[str | None, ...], departures: dict[int, Any]) -> None:
-        self.labels = labels
         self.departures = departures
         ranks_at: dict[str, list[int]] = {}
         for rank, label in enumerate(labels):

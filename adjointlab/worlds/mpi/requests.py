@@ -110,8 +110,7 @@ class GuardedRequest(_OpenRequest, MPI.Request):  # type: ignore[misc] # both ha
     def wait(self, status: Status | None = None) -> None:
         self.Wait(status)
 
-    def cancel(self) -> None:
-        self.Cancel()
+    cancel = Cancel
 
     def _status_of_mpi(self, status: Status | None) -> MPI.Status | None:
         """Status to hand to MPI for user code's; a cancelled request needs one in any case."""

@@ -3,7 +3,7 @@
 The leader (rank 0) commands, the others follow. A run has four steps, the same on every rank that takes part:
 
 1. The leader sends a command: the payload, and whether the *last* run was clean.
-2. Each rank tidies up after the last run (:meth:`MPIWorld._finish_last_run`), which it could not do before it knew that.
+2. Each rank frees or leaks the communicators of the last run, which it could not do before it knew that.
 3. It runs the body on a guarded communicator of exactly the ranks asked for.
 4. It reports its outcome and statistics. The leader compares the statistics and decides whether the run was clean.
 
@@ -104,6 +104,7 @@ class MPIWorld:
     messages. `communicators` is how many MPI can have at a time; the default is what is known of the library.
     """
 
+    name = "mpi"
     can_schedule = False
     can_revoke = True
 
@@ -122,6 +123,8 @@ class MPIWorld:
         self._most_leaked = 0  # by any process, on the leader
         self._max_communicators = _max_communicators() if communicators is None else communicators
         self._control = ControlChannel(MPI.COMM_WORLD if comm is None else comm)
+        self.ranks = self._control.size
+        self.is_leader = self._control.rank == _LEADER
         self._guard = Guard(self._control, patience, strict=strict)
         self._agreements = Agreements(self._control, self._guard)
         self._registry = CommunicatorRegistry(self._guard, self._agreements)
@@ -130,7 +133,7 @@ class MPIWorld:
         self._lead = 0  # number of the current call of lead
         self._is_leading = False
         self._run = 0  # number of the current run
-        self._ranks_of_last_run = 0  # 0 once it is tidied up after
+        self._ranks_of_last_run = 0  # 0 once its communicators are freed or leaked
         self._last_was_clean = True
         self._payload: object = None  # of the current run, on the leader
         self._current_patience = patience  # adapted to hangs
@@ -139,18 +142,6 @@ class MPIWorld:
         self._watchdog_thread = RaisingWatchdog(
             self.watchdog, self._control.rank, self._guard.expire, self._end_job
         )
-
-    @property
-    def name(self) -> str:
-        return "mpi"
-
-    @property
-    def ranks(self) -> int:
-        return self._control.size
-
-    @property
-    def is_leader(self) -> bool:
-        return self._control.rank == _LEADER
 
     @property
     def is_exhausted(self) -> bool:
@@ -198,8 +189,9 @@ class MPIWorld:
     # The leader
 
     def _conduct(self, body: Body, conduct: Callable[[Runner], R]) -> R:
+        # Ctrl-C is let through while user code runs, and held back while messages between the ranks are under way: then
+        # every rank sees the same sequence of commands to its end.
         def run(payload: object, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
-            # Ctrl-C between a command and its last report would leave reports on their way.
             self._interrupts.hold()
             try:
                 return self._command(body, payload, ranks, seed)
