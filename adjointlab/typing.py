@@ -34,7 +34,7 @@ NumpyArray: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class Array(Protocol):
-    """An array of NumPy, torch or CuPy; :mod:`adjointlab.core.arrays` tells which.
+    """An array of NumPy, torch or CuPy; :mod:`adjointlab.core.arrays` finds out which.
 
     Only what all three spell alike is here. Element types (``dtype``) and results of arithmetic belong to the library,
     so they stay untyped.
@@ -58,7 +58,7 @@ class Array(Protocol):
 
 
 class Status(Protocol):
-    """What a completed receive or probe tells."""
+    """Source and tag of a message that was received or probed."""
 
     def Get_source(self) -> int: ...
     def Get_tag(self) -> int: ...
