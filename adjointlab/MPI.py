@@ -330,6 +330,10 @@ class RequestBatch:
         """One of the `ready`, for a caller that waits for any one."""
         return ready[0]
 
+    def complete_all(self, statuses: list[Any] | None) -> list[Any]:
+        """Complete all requests, and return the objects received."""
+        return [self.complete(index, _nth(statuses, index)) for index in range(len(self.requests))]
+
     def complete(self, index: int, status: Any) -> Any:
         """Complete a request that is ready, or inactive, and return the object received."""
         return self.requests[index].wait(status)
@@ -413,21 +417,24 @@ class Request:
 
 def _batch(requests: Sequence[Any]) -> RequestBatch:
     """The batch of the requests' common class, or else the one for any mixture."""
-    kinds = {getattr(type(request), "batch_type", RequestBatch) for request in requests}
-    return (kinds.pop() if len(kinds) == 1 else RequestBatch)(requests)
+    kinds = set(map(type, requests))
+    batch_type: type[RequestBatch] = RequestBatch
+    if len(kinds) == 1:
+        batch_type = getattr(kinds.pop(), "batch_type", RequestBatch)
+    return batch_type(requests)
 
 
 def _wait_all(name: str, requests: Sequence[Any], statuses: list[Any] | None) -> list[Any]:
     batch = _batch(requests)
     batch.wait_all(name)
-    return [batch.complete(index, _nth(statuses, index)) for index in range(len(requests))]
+    return batch.complete_all(statuses)
 
 
 def _test_all(name: str, requests: Sequence[Any], statuses: list[Any] | None) -> list[Any] | None:
     batch = _batch(requests)
     if not batch.test_all(name):
         return None
-    return [batch.complete(index, _nth(statuses, index)) for index in range(len(requests))]
+    return batch.complete_all(statuses)
 
 
 def _wait_any(name: str, requests: Sequence[Any], status: Any) -> tuple[int, Any]:

@@ -71,7 +71,7 @@ class Held:
             sum(
                 count for kind, count in kinds.items() if kind in ("Communicator", "GuardedComm", "Intracomm")
             ),
-            getattr(world, "spoilt", 0),
+            getattr(world, "leaked_communicators", 0),
         )
 
 

@@ -15,7 +15,7 @@ from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.parameters import DistributedParameters, local_window
 from adjointlab.layers.torch_modules import TorchClasses, dtype_name
-from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.primitives.validation import check_ranks
 from adjointlab.typing import Communicator
 
 __all__ = [

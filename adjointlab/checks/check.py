@@ -7,17 +7,18 @@ level. :mod:`adjointlab.checks.registry` finds the instance; nothing else has to
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+from adjointlab.checks.compare import Local, Tolerance
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.schedule_invariant import ScheduleInvariant
+from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core.space import Space
 
-__all__ = ["BothDirections", "Check", "CheckedSubject", "Direction", "Spaces", "by_direction"]
+__all__ = ["BothDirections", "Check", "CheckedSubject", "Direction", "ObservationT", "Spaces"]
 
 T = TypeVar("T")
 ObservationT = TypeVar("ObservationT")
@@ -28,12 +29,6 @@ class BothDirections(NamedTuple, Generic[T]):
 
     forward: T
     adjoint: T
-
-
-def by_direction(observations: Iterable[BothDirections[T]]) -> BothDirections[list[T]]:
-    """Regroup what each rank observed of both directions: for each direction, the list over the ranks."""
-    forward, adjoint = zip(*observations, strict=True)
-    return BothDirections(list(forward), list(adjoint))
 
 
 class Direction(NamedTuple):
@@ -62,6 +57,17 @@ class Spaces:
             Direction("forward", self.domain, self.codomain),
             Direction("adjoint", self.codomain.dual, self.domain.dual),
         )
+
+    def outputs(self, observed: Iterable[BothDirections[T]]) -> Iterator[tuple[str, Space, list[T]]]:
+        """For each direction: its name, the space of its outputs, and what each rank observed of it."""
+        for direction, ranks in zip(self.directions(), zip(*observed, strict=True), strict=True):
+            yield direction.name, direction.target, list(ranks)
+
+    def element_results(
+        self, observed: Iterable[BothDirections[Local]], tolerance: Tolerance
+    ) -> Mapping[str, ScheduleInvariant]:
+        """Outputs of both directions as results that no schedule may change."""
+        return {name: ElementResult(space, local, tolerance) for name, space, local in self.outputs(observed)}
 
 
 class CheckedSubject(Protocol):

@@ -9,25 +9,24 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from adjointlab.checks.verdict import Verdict, incoherent
+from adjointlab.core import arrays
 from adjointlab.core.space import Space, Tensor
+from adjointlab.typing import Array, NumpyArray
 
 __all__ = [
     "EXACT",
     "Difference",
     "Local",
-    "NumpyArray",
     "Tolerance",
     "element_name",
     "first_difference",
     "first_not_finite",
     "not_finite_verdict",
     "returned_not_finite",
+    "square_norm",
     "summed",
     "unequal_copies_verdict",
 ]
-
-NumpyArray: TypeAlias = np.ndarray[Any, Any]
-"""A NumPy array of any shape and element type."""
 
 Local: TypeAlias = tuple[NumpyArray, ...]
 """What one rank holds of an element of a space, in NumPy: one array for each tensor."""
@@ -133,8 +132,8 @@ def not_finite_verdict(direction: str, space: Space, local: Sequence[Local]) -> 
     Checks ask this before they compare anything: an output that is not finite although the inputs were is a fault of its
     own, and a comparison with it would blame whatever that check is about.
     """
-    for rank, arrays in enumerate(local):
-        if found := first_not_finite(space, arrays, rank):
+    for rank, outputs in enumerate(local):
+        if found := first_not_finite(space, outputs, rank):
             return returned_not_finite(direction, rank, *found)
     return None
 
@@ -157,6 +156,17 @@ def returned_not_finite(direction: str, rank: int, where: str, value: str) -> Ve
         ("but", "all that it was given is finite"),
         # Not the headline: while a case shrinks, the rank may become another one.
         kind=f"{direction} is not finite",
+    )
+
+
+def square_norm(space: Space, local: Sequence[Array], rank: int) -> float:
+    """This rank's part of the squared norm of an element of `space`; of invariant copies the first counts."""
+    return float(
+        sum(
+            (np.abs(np.asarray(arrays.to_numpy(array), dtype=np.complex128)) ** 2).sum()
+            for tensor, array in zip(space.tensors, local, strict=True)
+            if tensor.is_counted(rank)
+        )
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
 
-from adjointlab.checks.compare import EXACT, Local, NumpyArray, Tolerance
+from adjointlab.checks.compare import EXACT, Local, Tolerance
 from adjointlab.checks.placement import ORDERS, Placed, place
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
@@ -28,7 +28,7 @@ from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forwar
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
 from adjointlab.core.values import Draw, local_values
-from adjointlab.typing import Array, Communicator
+from adjointlab.typing import Array, Communicator, NumpyArray
 
 __all__ = ["CheckContext", "Gain", "GainSource", "InputSetting", "Side"]
 

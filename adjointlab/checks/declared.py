@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adjointlab.checks.check import BothDirections, Check, Spaces, by_direction
+from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.compare import Local, unequal_copies_verdict
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
@@ -68,9 +68,7 @@ class DeclaredCheck(Check[DeclaredOutputs]):
                     f"{seen.not_identity[0]} is not the identity that the operator declares",
                     ("rank", str(rank)),
                 )
-        for (direction, _, space), local in zip(
-            spaces.directions(), by_direction(seen.outputs for seen in observations), strict=True
-        ):
+        for direction, space, local in spaces.outputs(seen.outputs for seen in observations):
             if verdict := unequal_copies_verdict(direction, space, local):
                 return verdict
         return coherent()

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adjointlab.checks.check import BothDirections, Check, Spaces, by_direction
+from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
+from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.typing import Array
@@ -58,9 +58,7 @@ class LinearityCheck(Check[LinearityObservation]):
         return LinearityObservation(BothDirections(forward, adjoint), context.tolerance)
 
     def judge(self, spaces: Spaces, observations: Sequence[LinearityObservation]) -> Verdict:
-        for (direction, _, space), images in zip(
-            spaces.directions(), by_direction(seen.images for seen in observations), strict=True
-        ):
+        for direction, space, images in spaces.outputs(seen.images for seen in observations):
             combined = [each.combined for each in images]
             combination = [each.combination for each in images]
             zero = [each.zero for each in images]
@@ -87,14 +85,8 @@ class LinearityCheck(Check[LinearityObservation]):
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[LinearityObservation]
     ) -> Mapping[str, ScheduleInvariant]:
-        return {
-            f"{direction} of a sum": ElementResult(
-                space, [each.combined for each in images], observations[0].tolerance
-            )
-            for (direction, _, space), images in zip(
-                spaces.directions(), by_direction(seen.images for seen in observations), strict=True
-            )
-        }
+        combined = (BothDirections(*(each.combined for each in seen.images)) for seen in observations)
+        return spaces.element_results(combined, observations[0].tolerance)
 
 
 def _images(

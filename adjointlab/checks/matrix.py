@@ -13,16 +13,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from adjointlab.checks.check import BothDirections, Check, Spaces, by_direction
-from adjointlab.checks.compare import NumpyArray, element_name, returned_not_finite
+from adjointlab.checks.check import BothDirections, Check, ObservationT, Spaces
+from adjointlab.checks.compare import element_name, returned_not_finite
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
 from adjointlab.checks.verdict import MatrixEntry, Status, Verdict, coherent, incoherent
 from adjointlab.core.operator import contributions
 from adjointlab.core.space import Space
-from adjointlab.typing import Array
+from adjointlab.typing import Array, NumpyArray
 
-__all__ = ["MATRIX", "WITNESS", "MatrixCheck", "Witness", "first_witness", "with_witness"]
+__all__ = ["MATRIX", "WITNESS", "MatrixCheck", "Witness", "WitnessedCheck", "first_witness"]
 
 _SAMPLE = 24
 """Basis vectors that are probed in either direction of an ordinary case."""
@@ -63,15 +63,20 @@ class Witness:
         )
 
 
-def with_witness(verdict: Verdict, answer: Verdict | None) -> Verdict:
-    """Failing `verdict` with the lines of the witness check's `answer`, if that found a wrong entry."""
-    if answer is None or answer.status is not Status.INCOHERENT:
-        return verdict
-    return replace(verdict, lines=answer.lines, entry=answer.entry)
+class WitnessedCheck(Check[ObservationT]):
+    """A check whose failures are explained by the matrix entry that is wrong."""
+
+    def follow_up(self) -> Check[Any] | None:
+        return WITNESS
+
+    def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
+        if answer is None or answer.status is not Status.INCOHERENT:
+            return verdict
+        return replace(verdict, lines=answer.lines, entry=answer.entry)
 
 
 @dataclass(frozen=True)
-class MatrixCheck(Check[ProbedMatrices]):
+class MatrixCheck(WitnessedCheck[ProbedMatrices]):
     """Probes at most `limit` basis vectors on each side; all of them where there are no more, which is a proof.
 
     A matrix of more than 2**22 entries is sampled, whatever the limit.
@@ -80,12 +85,6 @@ class MatrixCheck(Check[ProbedMatrices]):
     limit: int = _SAMPLE
     name = "matrix"
     order: ClassVar[int | None] = 20
-
-    def follow_up(self) -> Check[Any] | None:
-        return WITNESS
-
-    def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
-        return with_witness(verdict, answer)
 
     def observe(self, context: CheckContext) -> ProbedMatrices:
         domain, codomain = context.domain, context.codomain
@@ -164,13 +163,11 @@ class WitnessCheck(MatrixCheck):
 
 
 def _not_finite(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Verdict | None:
-    matrices = by_direction(seen.matrices for seen in observations)
     # The axis of the outputs: rows of forward's matrix, columns of adjoint's, which is stored transposed.
-    for direction, parts, axis, space in (
-        ("forward", matrices.forward, 0, spaces.codomain.dual),
-        ("adjoint", matrices.adjoint, 1, spaces.domain),
-    ):
-        for rank, matrix in enumerate(parts):
+    outputs = ((0, spaces.codomain.dual), (1, spaces.domain))
+    found = spaces.outputs(seen.matrices for seen in observations)
+    for (direction, _, matrices), (axis, space) in zip(found, outputs, strict=True):
+        for rank, matrix in enumerate(matrices):
             wrong = np.argwhere(~np.isfinite(matrix))
             if len(wrong):
                 value = "nan" if np.isnan(matrix[tuple(wrong[0])]) else "inf"
@@ -197,7 +194,7 @@ def _probed(
 
 
 def _summed(observations: Sequence[ProbedMatrices]) -> BothDirections[NumpyArray]:
-    forward, adjoint = by_direction(seen.matrices for seen in observations)
+    forward, adjoint = zip(*(seen.matrices for seen in observations), strict=True)
     return BothDirections(np.sum(forward, axis=0), np.sum(adjoint, axis=0))
 
 

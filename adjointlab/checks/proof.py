@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adjointlab.checks.check import BothDirections, Check, Spaces, by_direction
-from adjointlab.checks.compare import Local, NumpyArray, unequal_copies_verdict
+from adjointlab.checks.check import BothDirections, Check, Spaces
+from adjointlab.checks.compare import Local, unequal_copies_verdict
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.matrix import Witness, first_witness
@@ -23,7 +23,7 @@ from adjointlab.core import arrays
 from adjointlab.core.operator import basis_batch, contributions, coordinates
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
-from adjointlab.typing import Array
+from adjointlab.typing import Array, NumpyArray
 
 __all__ = ["PROOF", "ProofCheck", "program_matrix"]
 
@@ -65,8 +65,8 @@ class ProofCheck(Check[ProofObservation]):
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[ProofObservation]) -> Verdict:
-        parts = by_direction(seen.directions for seen in observations)
-        forward, adjoint = (np.sum([each.matrix for each in part], axis=0) for part in parts)
+        parts = [ranks for _, _, ranks in spaces.outputs(seen.directions for seen in observations)]
+        forward, adjoint = (np.sum([each.matrix for each in ranks], axis=0) for ranks in parts)
         figures: dict[str, float | str] = {"entries": forward.size}
         programs = observations[0].specification
         for (name, source, target), program, matrix in zip(

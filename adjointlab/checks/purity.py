@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from adjointlab.checks.check import BothDirections, Check, Spaces, by_direction
+from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.context import CheckContext, Side
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
 from adjointlab.checks.placement import ORDERS, Placed
-from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
+from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.space import Space
 from adjointlab.typing import Array
@@ -25,7 +25,7 @@ class DirectionOutputs:
     """One rank's outputs of one direction for the same values in several circumstances."""
 
     changed: bool  # whether an argument or its guard zones were written into
-    outputs: dict[str, Local]  # by circumstance; the first is the standard
+    outputs: dict[str, Local]  # by memory order and fill; the first is the standard
     forms: dict[str, Local]  # contents of the memory that each other form was to write into
     returned_elsewhere: tuple[str, ...]  # forms that return other memory than that
     plain: Local  # outputs of a fresh instance that has met no NaN, neither around its argument nor in fresh memory
@@ -68,9 +68,7 @@ class PurityCheck(Check[PurityObservation]):
 
     def judge(self, spaces: Spaces, observations: Sequence[PurityObservation]) -> Verdict:
         tolerance = observations[0].tolerance
-        for (direction, _, space), seen in zip(
-            spaces.directions(), by_direction(each.directions for each in observations), strict=True
-        ):
+        for direction, space, seen in spaces.outputs(each.directions for each in observations):
             for rank, one in enumerate(seen):
                 if one.changed:
                     return incoherent(f"{direction} writes into its argument", ("rank", str(rank)))
@@ -87,14 +85,10 @@ class PurityCheck(Check[PurityObservation]):
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[PurityObservation]
     ) -> Mapping[str, ScheduleInvariant]:
-        return {
-            direction: ElementResult(
-                space, [one.outputs[one.standard] for one in seen], observations[0].tolerance
-            )
-            for (direction, _, space), seen in zip(
-                spaces.directions(), by_direction(each.directions for each in observations), strict=True
-            )
-        }
+        standard = (
+            BothDirections(*(one.outputs[one.standard] for one in each.directions)) for each in observations
+        )
+        return spaces.element_results(standard, observations[0].tolerance)
 
 
 def _of_circumstances(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adjointlab.checks.check import BothDirections, Check, Spaces, by_direction
+from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
@@ -63,9 +63,7 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
         return ReentrancyObservation(BothDirections(forward, adjoint), context.tolerance)
 
     def judge(self, spaces: Spaces, observations: Sequence[ReentrancyObservation]) -> Verdict:
-        for (direction, _, space), ranks in zip(
-            spaces.directions(), by_direction(seen.calls for seen in observations), strict=True
-        ):
+        for direction, space, ranks in spaces.outputs(seen.calls for seen in observations):
             for call, outputs in enumerate(zip(*ranks, strict=True)):
                 if verdict := _of_call(direction, space, call, outputs, observations[0].tolerance):
                     return verdict
@@ -78,9 +76,7 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
             f"{direction}, call {call + 1}": ElementResult(
                 space, [each.on_return for each in outputs], observations[0].tolerance
             )
-            for (direction, _, space), ranks in zip(
-                spaces.directions(), by_direction(seen.calls for seen in observations), strict=True
-            )
+            for direction, space, ranks in spaces.outputs(seen.calls for seen in observations)
             for call, outputs in enumerate(zip(*ranks, strict=True))
         }
 

@@ -9,9 +9,10 @@ from typing import Self
 
 import numpy as np
 
-from adjointlab.checks.compare import Difference, Local, NumpyArray, Tolerance, first_difference
+from adjointlab.checks.compare import Difference, Local, Tolerance, first_difference
 from adjointlab.core.pairing import Exact
 from adjointlab.core.space import Space
+from adjointlab.typing import NumpyArray
 
 __all__ = ["ElementResult", "InnerProductResult", "MatrixResult", "ScheduleInvariant"]
 

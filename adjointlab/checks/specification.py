@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adjointlab.checks.check import BothDirections, Check, CheckedSubject, Spaces, by_direction
+from adjointlab.checks.check import BothDirections, Check, CheckedSubject, Spaces
 from adjointlab.checks.compare import EXACT, Local, first_difference, not_finite_verdict
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
+from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.program import Program, buffers
 from adjointlab.core.space import Space
@@ -60,7 +60,7 @@ class SpecificationCheck(Check[SpecifiedOutputs]):
         for (direction, source, target), draw, actual, program in zip(
             spaces.directions(),
             first.inputs,
-            by_direction(seen.outputs for seen in observations),
+            zip(*(seen.outputs for seen in observations), strict=True),
             first.programs,
             strict=True,
         ):
@@ -79,12 +79,7 @@ class SpecificationCheck(Check[SpecifiedOutputs]):
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[SpecifiedOutputs]
     ) -> Mapping[str, ScheduleInvariant]:
-        return {
-            direction: ElementResult(space, local, EXACT)
-            for (direction, _, space), local in zip(
-                spaces.directions(), by_direction(seen.outputs for seen in observations), strict=True
-            )
-        }
+        return spaces.element_results((seen.outputs for seen in observations), EXACT)
 
 
 def require_fitting(program: Program, source: Space, target: Space) -> None:

@@ -46,7 +46,7 @@ def check(
 ) -> int:
     """Check subjects: draw cases, judge them, shrink what fails."""
     from adjointlab.engine.search import Budget
-    from adjointlab.report import outcome
+    from adjointlab.report.summary import outcome
     from adjointlab.worlds.world import Exhausted
 
     if json_to not in (None, STDOUT) and not Path(json_to).resolve().parent.is_dir():
@@ -109,7 +109,7 @@ class _CheckRun:
 
     def print_failures(self) -> None:
         """Print the failures that have not been printed."""
-        from adjointlab.report import failure_text
+        from adjointlab.report.failure_text import failure_text
 
         for text in filter(None, map(failure_text, self.results[self.printed :])):
             self.out.line(f"{text}\n")
@@ -117,7 +117,7 @@ class _CheckRun:
 
     def print_results(self, quiet: bool) -> None:
         """Print the remaining failures; unless `quiet`, also the table and what it does not cover."""
-        from adjointlab.report import blind_spots, summary, verdict_table
+        from adjointlab.report.summary import blind_spots, summary, verdict_table
 
         if not self.world.is_leader:
             return
@@ -129,12 +129,12 @@ class _CheckRun:
         if note := blind_spots(self.results):
             self.out.line(f"{note}\n")
         for known in self.known.unused({(found.subject.name, name) for found, name in self.plan}):
-            self.out.line(f"{known.place}: lists a failure of something that was not checked")
+            self.out.line(f"{known.position}: lists a failure of something that was not checked")
         self.out.line(f"{summary(self.results)}, {describe_ranks(self.world)}")
 
     def save(self, code: int, *, complete: bool) -> None:
         """Write the results as JSON, if that was asked for; on the leader."""
-        from adjointlab.report import as_data
+        from adjointlab.report.json_report import as_data
 
         if self.json_to is not None and self.world.is_leader:
             world = self.world

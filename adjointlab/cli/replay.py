@@ -13,7 +13,7 @@ from adjointlab.cli.startup import UsageError, opened_world
 
 if TYPE_CHECKING:
     from adjointlab.engine.discovery import Found
-    from adjointlab.store.reproducer import Stored
+    from adjointlab.store.reproducer import Reproducer
 
 __all__ = ["replay"]
 
@@ -30,10 +30,11 @@ def replay(
     """Run a stored failure again: exit code 1 (or 3 for a crash or hang) while it fails, 0 once it passes."""
     from adjointlab import session
     from adjointlab.checks.verdict import Status
-    from adjointlab.report import exit_code, failure_text
+    from adjointlab.report.failure_text import failure_text
+    from adjointlab.report.summary import exit_code
     from adjointlab.store.reproducer import Written, read
 
-    def prepare() -> tuple[Stored, Found]:
+    def prepare() -> tuple[Reproducer, Found]:
         stored = read(file)
         if ranks is not None and ranks < stored.case.ranks:
             raise UsageError(f"{file}: the case needs {stored.case.ranks} ranks; --ranks {ranks} are too few")
@@ -61,7 +62,7 @@ def replay(
         return exit_code([result.status])
 
 
-def _subject_of(stored: Stored, reference: str | None, file: Path) -> Found:
+def _subject_of(stored: Reproducer, reference: str | None, file: Path) -> Found:
     """Find the subject of a reproducer among the installed ones, or where `reference` says.
 
     A reproducer names its subject and that subject's source file. The names serve to choose among subjects that the

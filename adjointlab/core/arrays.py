@@ -334,6 +334,8 @@ def _resolved(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _detached(array: Array) -> Array:
+    if isinstance(array, np.ndarray):  # first: this is on the way of every copy and add
+        return array
     return array.detach() if _is_torch(array) else array
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
+
+from msgspec import structs
 
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Status, Verdict
@@ -100,15 +102,14 @@ def run_case(run: Runner, case: Case) -> Judgement | None:
 
 
 def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
-    """Return `verdict`, explained by a second check of the same case where there is one that says more.
+    """Return `verdict`, explained by the follow-up of its check where there is one: another check of the same case.
 
-    A wrong inner product or matrix gets the wrong entry with its two values; wrong gradients get the result of gradcheck on
-    the sequential twin, which says whether the layer or its twin is wrong.
+    Of a wrong inner product, say, the matrix check names the entry that is wrong.
     """
     check = check_named(case.check)
     follow_up = check.follow_up()
     # Nothing that a single run shows explains why two schedules differ.
     if verdict.status is not Status.INCOHERENT or verdict.kind == DEPENDS or follow_up is None:
         return verdict
-    answer = run_case(run, replace(case, check=follow_up.name))
+    answer = run_case(run, structs.replace(case, check=follow_up.name))
     return check.explained(verdict, None if answer is None else answer.verdict)

@@ -1,4 +1,4 @@
-"""How cases are drawn: the subject's parameters, and around them what hurts every subject."""
+"""The strategy of cases: the subject's parameters, and with them the memory orders and schedules that break many subjects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ __all__ = ["cases"]
 
 @st.composite
 def cases(draw: DrawFn, subject: Subject, check: str, ranks: int, schedules: int = 1) -> Case:
-    """Cases of `subject` for the check called `check`, on at most `ranks` ranks, each for so many `schedules`."""
+    """Draw a case of `subject` for the check called `check`, on at most `ranks` ranks, for so many `schedules`.
+
+    The number of ranks is drawn first and the smallest comes first, so that the shrinker reduces it before all else.
+    """
     counts = tuple(sorted(count for count in subject.ranks if count <= ranks)) or (ranks,)
     count = draw(st.sampled_from(counts))
     parameters = subject.drawn(draw, count)

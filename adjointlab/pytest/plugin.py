@@ -170,7 +170,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         from adjointlab.engine.discovery import found_as
         from adjointlab.engine.search import Budget
         from adjointlab.engine.subject import SubjectError
-        from adjointlab.report import failure_text
+        from adjointlab.report.failure_text import failure_text
         from adjointlab.session import replay_corpus, run_check
         from adjointlab.worlds.world import Exhausted
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -52,15 +52,17 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 Event: TypeAlias = Started | Reported | Finished
 
+_EVENTS: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
+
 
 def add_event(path: Path, event: Event) -> None:
     """Add an event to the file of a rank."""
-    json_lines.append(path, msgspec.to_builtins(event))
+    json_lines.append(path, event)
 
 
 def events_in(path: Path) -> list[Event]:
     """The events in the file of a rank."""
-    return [msgspec.convert(line, Event) for line in json_lines.lines(path)]
+    return json_lines.lines(path, _EVENTS)
 
 
 def finished_tests(folder: Path) -> set[str]:

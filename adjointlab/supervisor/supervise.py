@@ -29,7 +29,7 @@ import msgspec
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.exit_codes import ExitCode
 from adjointlab.store import running_case
-from adjointlab.store.job_log import Death, JobLog, key_of, work_of
+from adjointlab.store.job_log import Death, JobLog, work_of
 from adjointlab.store.reproducer import write_case
 from adjointlab.supervisor.exit_report import ExitReport, exit_report
 from adjointlab.supervisor.job import Job, JobEnd, StopSignals
@@ -112,7 +112,7 @@ class _Supervisor:
         if end.in_order and end.exit_code != ExitCode.RESTART:
             return self._final_code(end)
         record = running_case.read(self._job_log.folder)
-        if end.in_order or (record is not None and record.ended == "communicators"):
+        if end.in_order or (record is not None and record.ended is running_case.EndedBy.EXHAUSTION):
             return self._code_after_request()
         report = exit_report(
             self._job_log.folder,
@@ -181,17 +181,16 @@ class _Supervisor:
             if work:
                 return replace(death, work=work)
             return replace(death, test=self._results.interrupted(report.ranks))
-        progress = record.progress
-        death = replace(death, case=key_of(record.case), work=work_of(progress.location, progress.check))
-        if record.ended == "watchdog":
+        death = replace(death, case=record.case.digest, work=work_of(record.location, record.check))
+        if record.ended is running_case.EndedBy.WATCHDOG:
             # The job's own watchdog ended it, and knows better where it was: its reproducer has the stacks.
             lines = _lines_of(Path(record.reproducer)) or death.lines
             death = replace(death, kind=record.kind or death.kind, lines=lines, ranks={}, certain=True)
         if not self._job_log.is_known(death):
             path = write_case(
                 record.case,
-                progress.location,
-                progress.world,
+                record.location,
+                record.world,
                 Verdict(Status.UNJUDGED, death.kind, death.kind, death.verdict().lines),
                 self._job_log.folder / f"death-{len(self._job_log.deaths)}",
             )

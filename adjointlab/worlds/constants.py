@@ -24,7 +24,7 @@ __all__ = [
     "is_in_place",
     "is_null",
     "is_undefined",
-    "note_cancelled",
+    "mark_cancelled",
     "op",
     "root",
     "source",
@@ -148,7 +148,7 @@ def fill_status(status: Any, source: int, tag: int, nbytes: int) -> None:
     status.count = nbytes
 
 
-def note_cancelled(status: Any) -> None:
+def mark_cancelled(status: Any) -> None:
     """Write into `status`, ours or mpi4py's, that there is no message because the receive was cancelled."""
     if isinstance(status, MPI.Status):
         status.cancelled = True

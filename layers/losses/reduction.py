@@ -34,8 +34,8 @@ from adjointlab.core.space import LocalType, Space
 from adjointlab.layers.differentiable import apply
 from adjointlab.layers.distributed import DistributedModule, dtype_name
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
-from adjointlab.primitives.broadcast_rules import check_ranks
 from adjointlab.primitives.sum_reduce import SumReduce
+from adjointlab.primitives.validation import check_ranks
 from adjointlab.typing import Array, Communicator
 
 __all__ = ["Loss", "SharedSum"]

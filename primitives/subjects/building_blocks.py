@@ -19,22 +19,6 @@ from adjointlab.core import strategies
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 
-__all__ = [
-    "DTYPES",
-    "LIBRARIES",
-    "Parameters",
-    "SizedCase",
-    "cuts",
-    "grids",
-    "grids_of_order",
-    "layout_and_dtype",
-    "layouts",
-    "local_types",
-    "rank_orders",
-    "shapes",
-    "windows",
-]
-
 LIBRARIES = ("numpy", "torch")
 DTYPES = strategies.dtypes(bfloat16=True, integers=True)
 

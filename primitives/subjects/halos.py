@@ -19,15 +19,8 @@ from adjointlab.engine.subject import subject
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_exchange_in_place import HaloExchangeInPlace
 from adjointlab.primitives.halo_geometry import HaloGeometry
-from adjointlab.primitives.subjects.building_blocks import (
-    DTYPES,
-    LIBRARIES,
-    Parameters,
-    SizedCase,
-    cuts,
-    grids_of_order,
-    windows,
-)
+from adjointlab.primitives.subjects import building_blocks as blocks
+from adjointlab.primitives.subjects.building_blocks import DTYPES, LIBRARIES, Parameters, SizedCase
 
 __all__ = ["halo_exchanges", "halo_exchanges_in_place"]
 
@@ -67,11 +60,11 @@ def _every_halo_exchange(
             if (case["layout"], case["windows"]) not in listed:
                 yield workers, case
     for order, longest, widest, steps in ((2, side2, kernel2, stride2), (3, side3, kernel3, 1)):
-        for grid in grids_of_order(ranks, order):
+        for grid in blocks.grids_of_order(ranks, order):
             along = [_kernel_cases(workers, longest, widest, steps, 1, least=1) for workers in grid]
             for dimension_cases in product(*along):
                 yield prod(grid), _exchange(grid, dimension_cases)
-    for grid in grids_of_order(ranks, 2):
+    for grid in blocks.grids_of_order(ranks, 2):
         for dimension_cases in product(*(_periodic_cases(workers, ring2) for workers in grid)):
             for periodic in ((0,), (1,), (0, 1)):
                 yield prod(grid), _exchange(grid, dimension_cases, periodic)
@@ -117,7 +110,7 @@ def _kernel_cases(
     line = Partition((workers,))
     found: dict[_DimensionCase, None] = {}
     for length in range(least, side + 1):
-        for ends in cuts(length, workers):
+        for ends in blocks.cuts(length, workers):
             layout = Layout.cut((length,), line, [ends])
             for size, step, spread in product(
                 range(1, kernel + 1), range(1, stride + 1), range(1, dilation + 1)
@@ -137,7 +130,7 @@ def _periodic_cases(workers: int, side: int) -> list[_DimensionCase]:
     return [
         (length, ends, tuple((start - left, stop + right) for start, stop in pairwise(ends)))
         for length in range(1, side + 1)
-        for ends in cuts(length, workers)
+        for ends in blocks.cuts(length, workers)
         for left, right in product((0, 1), repeat=2)
     ]
 
@@ -150,9 +143,9 @@ def _every_window_of_order_1(ranks: int, side: int) -> Iterator[SizedCase]:
     for workers in range(1, ranks + 1):
         longest, beyond = (side, 2) if workers < 3 else (min(side, 2), 1)
         for length in range(longest + 1):
-            for ends in cuts(length, workers):
+            for ends in blocks.cuts(length, workers):
                 layout = Layout.cut((length,), Partition((workers,)), [ends])
-                for held in product(windows(length, beyond), repeat=workers):
+                for held in product(blocks.windows(length, beyond), repeat=workers):
                     wanted = Layout((length,), layout.partition, [held])
                     for periodic in ((), (0,)) if length else ((),):
                         yield workers, {"layout": layout, "windows": wanted, "periodic": periodic}

@@ -15,24 +15,16 @@ from adjointlab.core.partition import Partition
 from adjointlab.engine.subject import subject
 from adjointlab.primitives.memory import Add, Allocate, Clear, Copy, Deallocate, Move
 from adjointlab.primitives.send_receive import SendReceive
-from adjointlab.primitives.subjects.building_blocks import (
-    DTYPES,
-    LIBRARIES,
-    Parameters,
-    SizedCase,
-    grids,
-    layout_and_dtype,
-    layouts,
-    shapes,
-)
+from adjointlab.primitives.subjects import building_blocks as blocks
+from adjointlab.primitives.subjects.building_blocks import DTYPES, LIBRARIES, Parameters, SizedCase
 
 __all__ = ["adds", "allocates", "clears", "copies", "deallocates", "moves", "send_receives"]
 
 
 def _every_buffer(*, ranks: int = 3, order: int = 2, side: int = 2) -> Iterator[SizedCase]:
     """Buffers of every layout."""
-    for grid in grids(ranks, order):
-        for layout in layouts(Partition(grid), side):
+    for grid in blocks.grids(ranks, order):
+        for layout in blocks.layouts(Partition(grid), side):
             yield prod(grid), {"layout": layout}
 
 
@@ -46,37 +38,37 @@ def _every_buffer_in_both_forms(*, ranks: int = 3, order: int = 2, side: int = 2
 @subject(Allocate, arrays=LIBRARIES, every=_every_buffer)
 def allocates(draw: DrawFn, ranks: int) -> Parameters:
     """Buffers on any workers."""
-    return layout_and_dtype(draw, ranks)
+    return blocks.layout_and_dtype(draw, ranks)
 
 
 @subject(Deallocate, arrays=LIBRARIES, every=_every_buffer)
 def deallocates(draw: DrawFn, ranks: int) -> Parameters:
     """Buffers on any workers."""
-    return layout_and_dtype(draw, ranks)
+    return blocks.layout_and_dtype(draw, ranks)
 
 
 @subject(Clear, arrays=LIBRARIES, every=_every_buffer)
 def clears(draw: DrawFn, ranks: int) -> Parameters:
     """Buffers on any workers."""
-    return layout_and_dtype(draw, ranks)
+    return blocks.layout_and_dtype(draw, ranks)
 
 
 @subject(Add, arrays=LIBRARIES, every=_every_buffer)
 def adds(draw: DrawFn, ranks: int) -> Parameters:
     """Buffers on any workers."""
-    return layout_and_dtype(draw, ranks)
+    return blocks.layout_and_dtype(draw, ranks)
 
 
 @subject(Copy, arrays=LIBRARIES, every=_every_buffer_in_both_forms)
 def copies(draw: DrawFn, ranks: int) -> Parameters:
     """Buffers on any workers, in place and out of place."""
-    return {**layout_and_dtype(draw, ranks), "in_place": draw(st.booleans())}
+    return {**blocks.layout_and_dtype(draw, ranks), "in_place": draw(st.booleans())}
 
 
 @subject(Move, arrays=LIBRARIES, every=_every_buffer_in_both_forms)
 def moves(draw: DrawFn, ranks: int) -> Parameters:
     """Buffers on any workers, in place and out of place."""
-    return {**layout_and_dtype(draw, ranks), "in_place": draw(st.booleans())}
+    return {**blocks.layout_and_dtype(draw, ranks), "in_place": draw(st.booleans())}
 
 
 def _every_send_receive(*, ranks: int = 3, order: int = 2, side: int = 2) -> Iterator[SizedCase]:
@@ -86,7 +78,7 @@ def _every_send_receive(*, ranks: int = 3, order: int = 2, side: int = 2) -> Ite
             range(order + 1), range(world), range(world), ("copy", "move")
         ):
             partition = Partition((1,) * dims, [source])
-            for shape in shapes(dims, side):
+            for shape in blocks.shapes(dims, side):
                 yield world, {"layout": Layout(shape, partition), "destination": target, "form": form}
 
 

@@ -18,18 +18,8 @@ from adjointlab.primitives.discard import Discard
 from adjointlab.primitives.redistribute import Redistribute
 from adjointlab.primitives.reduce_scatter import ReduceScatter
 from adjointlab.primitives.segments import wide_layout
-from adjointlab.primitives.subjects.building_blocks import (
-    DTYPES,
-    LIBRARIES,
-    Parameters,
-    SizedCase,
-    cuts,
-    grids,
-    layouts,
-    local_types,
-    rank_orders,
-    shapes,
-)
+from adjointlab.primitives.subjects import building_blocks as blocks
+from adjointlab.primitives.subjects.building_blocks import DTYPES, LIBRARIES, Parameters, SizedCase
 
 __all__ = ["all_gathers", "discards", "redistributes", "reduce_scatters"]
 
@@ -41,7 +31,7 @@ def _every_all_gather(
 ) -> Iterator[SizedCase]:
     """Every dimension of every cut is gathered, for each local type of the copies."""
     for world, partition in _partitions(ranks, order, permuted):
-        for layout in layouts(partition, side):
+        for layout in blocks.layouts(partition, side):
             for dim, copies in product(range(partition.order), _COPIES):
                 yield world, {"layout": layout, "dim": dim, "copies": copies}
 
@@ -94,13 +84,13 @@ def _every_cut_of_a_whole_dimension(ranks: int, order: int, side: int, permuted:
     for world, partition in _partitions(ranks, order, permuted):
         for along in range(partition.order):
             others = [axis for axis in range(partition.order) if axis != along]
-            for narrower in layouts(partition, side, along=others):
+            for narrower in blocks.layouts(partition, side, along=others):
                 for dim, length in product(range(len(others) + 1), range(side + 1)):
                     shape = (*narrower.shape[:dim], length, *narrower.shape[dim:])
                     windows = (*narrower.windows[:dim], ((0, length),), *narrower.windows[dim:])
                     axes = (*narrower.axes[:dim], None, *narrower.axes[dim:])
                     layout = Layout(shape, partition, windows, axes)
-                    for cut in cuts(length, partition.shape[along]):
+                    for cut in blocks.cuts(length, partition.shape[along]):
                         yield world, {"layout": layout, "dim": dim, "along": along, "cut": cut}
 
 
@@ -110,10 +100,10 @@ def _partitions(ranks: int, order: int, permuted: int) -> Iterator[tuple[int, Pa
     The lines lie in a world of `permuted` ranks, in any order: the order of a communicator's ranks is then not that of
     the partition.
     """
-    in_order = [(prod(grid), Partition(grid)) for grid in grids(ranks, order)]
+    in_order = [(prod(grid), Partition(grid)) for grid in blocks.grids(ranks, order)]
     yield from in_order
     for size in range(1, permuted + 1):
-        for line_ranks in rank_orders(permuted, size):
+        for line_ranks in blocks.rank_orders(permuted, size):
             line = Partition((size,), line_ranks)
             if (permuted, line) not in in_order:
                 yield permuted, line
@@ -140,7 +130,7 @@ def _cut_layouts(draw: DrawFn, ranks: int) -> tuple[Layout, int]:
 @st.composite
 def _types_of_cut(draw: DrawFn, narrow: Layout, dim: int) -> tuple[str, ...]:
     """Local types of a tensor that is cut in dimension `dim`, and so varying there."""
-    types = draw(local_types(narrow, one_value=False))
+    types = draw(blocks.local_types(narrow, one_value=False))
     return tuple("varying" if axis == narrow.axes[dim] else entry for axis, entry in enumerate(types))
 
 
@@ -164,24 +154,15 @@ def _whole_dimension(draw: DrawFn, ranks: int) -> Parameters:
 
 def _every_redistribute(*, ranks: int = 4, order: int = 2, side: int = 3) -> Iterator[SizedCase]:
     """From every assignment to every other over every grid, with every choice of summands among the redundant dimensions."""
-    for grid in grids(ranks, order):
+    for grid in blocks.grids(ranks, order):
         partition = Partition(grid)
         for dims in range(1, order + 1):
             assignments = list(_assignments(dims, len(grid)))
-            for shape, source, target in product(shapes(dims, side), assignments, assignments):
+            for shape, source, target in product(blocks.shapes(dims, side), assignments, assignments):
                 redundant = [axis for axis in range(len(grid)) if all(axis not in axes for axes in source)]
                 for summed, copies in product(_subsets(redundant), ("replicated", "invariant")):
-                    yield (
-                        prod(grid),
-                        {
-                            "grid": partition,
-                            "shape": shape,
-                            "source": source,
-                            "target": target,
-                            "partial": summed,
-                            "copies": copies,
-                        },
-                    )
+                    ends = {"source": source, "target": target, "partial": summed, "copies": copies}
+                    yield prod(grid), {"grid": partition, "shape": shape, **ends}
 
 
 def _assignments(order: int, dims: int) -> Iterator[tuple[tuple[int, ...], ...]]:

@@ -16,15 +16,8 @@ from adjointlab.engine.subject import subject
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.broadcast_rules import broadcast_pattern
-from adjointlab.primitives.subjects.building_blocks import (
-    DTYPES,
-    LIBRARIES,
-    Parameters,
-    SizedCase,
-    grids,
-    layouts,
-    rank_orders,
-)
+from adjointlab.primitives.subjects import building_blocks as blocks
+from adjointlab.primitives.subjects.building_blocks import DTYPES, LIBRARIES, Parameters, SizedCase
 from adjointlab.primitives.sum_reduce import SumReduce
 
 __all__ = ["all_sum_reduces", "broadcasts", "sum_reduces"]
@@ -33,7 +26,7 @@ __all__ = ["all_sum_reduces", "broadcasts", "sum_reduces"]
 def _every_broadcast(*, ranks: int = 4, order: int = 2, side: int = 2) -> Iterator[SizedCase]:
     """Every pair of partitions that broadcast, every cut of every tensor along P_x."""
     for world, source, target, flags in _broadcasting_pairs(ranks, order):
-        for layout in layouts(source, side):
+        for layout in blocks.layouts(source, side):
             yield world, {"layout": layout, "partition": target, **flags}
 
 
@@ -43,16 +36,11 @@ def _every_sum_reduce(*, ranks: int = 4, order: int = 2, side: int = 2) -> Itera
         pattern = broadcast_pattern(
             source, target, transpose_one=flags["transpose_src"], transpose_many=flags["transpose_dest"]
         )
-        for layout in layouts(target, side, along=pattern.kept.values()):
-            yield (
-                world,
-                {
-                    "layout": layout,
-                    "partition": source,
-                    "transpose_src": flags["transpose_dest"],
-                    "transpose_dest": flags["transpose_src"],
-                },
+        for layout in blocks.layouts(target, side, along=pattern.kept.values()):
+            reversed_flags = dict(
+                transpose_src=flags["transpose_dest"], transpose_dest=flags["transpose_src"]
             )
+            yield world, {"layout": layout, "partition": source, **reversed_flags}
 
 
 def _broadcasting_pairs(
@@ -63,10 +51,10 @@ def _broadcasting_pairs(
     P_y lists its ranks from 0 on and P_x lists any ranks in any order: renaming the ranks of both gives nothing new. There
     is one rank more than P_y has, so that P_x may use a rank outside.
     """
-    for target in grids(ranks - 1, order):
+    for target in blocks.grids(ranks - 1, order):
         world = prod(target) + 1
         for source, flags in _sources(target):
-            for source_ranks in rank_orders(world, prod(source)):
+            for source_ranks in blocks.rank_orders(world, prod(source)):
                 yield world, Partition(source, source_ranks), Partition(target), flags
 
 
@@ -78,21 +66,18 @@ def _sources(target: Sequence[int]) -> Iterator[tuple[tuple[int, ...], dict[str,
             for first in range(len(shape)):
                 if any(length != 1 for length in shape[:first]):
                     break
-                grid = shape[first:]
-                yield (
-                    grid[::-1] if transpose_src else grid,
-                    {"transpose_src": transpose_src, "transpose_dest": transpose_dest},
-                )
+                grid = shape[first:][::-1] if transpose_src else shape[first:]
+                yield grid, {"transpose_src": transpose_src, "transpose_dest": transpose_dest}
 
 
 def _every_all_sum_reduce(*, ranks: int = 4, order: int = 3, side: int = 2) -> Iterator[SizedCase]:
     """Every subset of the dimensions of every grid to sum over, every cut along the others."""
-    for grid in grids(ranks, order):
+    for grid in blocks.grids(ranks, order):
         partition = Partition(grid)
         for chosen in product((False, True), repeat=len(grid)):
             dims = tuple(dim for dim, summed in enumerate(chosen) if summed)
             kept = [dim for dim, summed in enumerate(chosen) if not summed]
-            for layout in layouts(partition, side, along=kept):
+            for layout in blocks.layouts(partition, side, along=kept):
                 yield partition.size, {"layout": layout, "dims": dims}
 
 

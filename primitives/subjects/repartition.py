@@ -16,21 +16,8 @@ from adjointlab.engine.subject import subject
 from adjointlab.primitives.gather import Gather
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.scatter import Scatter
-from adjointlab.primitives.subjects.building_blocks import (
-    DTYPES,
-    LIBRARIES,
-    Parameters,
-    SizedCase,
-    cuts,
-    grids,
-    grids_of_order,
-    layout_and_dtype,
-    layouts,
-    local_types,
-    rank_orders,
-    shapes,
-    windows,
-)
+from adjointlab.primitives.subjects import building_blocks as blocks
+from adjointlab.primitives.subjects.building_blocks import DTYPES, LIBRARIES, Parameters, SizedCase
 
 __all__ = ["gathers", "repartitions", "scatters"]
 
@@ -47,18 +34,8 @@ def _every_repartition(*, ranks: int = 3, order: int = 2, side: int = 2) -> Iter
     for world in range(1, ranks + 1):
         for dims in range(1, order + 1):
             for source, target in _pairs_of_grids(world, dims):
-                for shape in shapes(dims, side):
-                    for ends, new_ends in product(
-                        _cuts_of_every_dimension(shape, source.shape),
-                        _cuts_of_every_dimension(shape, target.shape),
-                    ):
-                        yield (
-                            world,
-                            {
-                                "layout": Layout.cut(shape, source, ends),
-                                "target": Layout.cut(shape, target, new_ends),
-                            },
-                        )
+                for shape in blocks.shapes(dims, side):
+                    yield from ((world, pair) for pair in _every_pair_of_cuts(shape, source, target))
             if world + dims <= ranks + 1:
                 yield from _between_copies(world, dims, side)
         yield from _onto_windows(world, side)
@@ -71,49 +48,46 @@ def _pairs_of_grids(world: int, dims: int) -> Iterator[tuple[Partition, Partitio
     The source lists its ranks from 0 on and the target lists any ranks in any order: renaming the ranks of both gives
     nothing new.
     """
-    shapes_of_grids = grids_of_order(world, dims)
+    shapes_of_grids = blocks.grids_of_order(world, dims)
     for source, target in product(shapes_of_grids, repeat=2):
         if prod(source) + prod(target) < world:
             continue
-        for target_ranks in rank_orders(world, prod(target)):
+        for target_ranks in blocks.rank_orders(world, prod(target)):
             yield Partition(source), Partition(target, target_ranks)
 
 
-def _cuts_of_every_dimension(
-    shape: Sequence[int], grid: Sequence[int]
-) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Every cut of a tensor whose dimension d lies along dimension d of the grid, which may have more."""
-    yield from product(*(cuts(length, parts) for length, parts in zip(shape, grid, strict=False)))
+def _every_pair_of_cuts(shape: Sequence[int], source: Partition, target: Partition) -> Iterator[Parameters]:
+    """Every cut over either grid of a tensor whose dimension d lies along grid dimension d; copies lie along further ones."""
+    cuts_of = (
+        [blocks.cuts(length, parts) for length, parts in zip(shape, grid.shape, strict=False)]
+        for grid in (source, target)
+    )
+    axes = range(len(shape))
+    for ends, new_ends in product(*(list(product(*cuts)) for cuts in cuts_of)):
+        layouts = (Layout.cut(shape, source, ends, axes), Layout.cut(shape, target, new_ends, axes))
+        yield dict(zip(("layout", "target"), layouts, strict=True))
 
 
 def _between_scalars(world: int) -> Iterator[SizedCase]:
     """A tensor of order 0 on grids of all ranks, with all combinations of the local types of its copies."""
-    whole_grids = [grid for grid in grids(world, 2) if prod(grid) == world]
+    whole_grids = [grid for grid in blocks.grids(world, 2) if prod(grid) == world]
     for source_grid, target_grid in product(whole_grids, repeat=2):
         layout, target = (Layout((), Partition(grid), axes=()) for grid in (source_grid, target_grid))
         for types, target_types in product(
             product(_COPIES, repeat=len(source_grid)), product(("varying", *_COPIES), repeat=len(target_grid))
         ):
-            yield (
-                world,
-                {"layout": layout, "target": target, "types": types, "target_types": target_types},
-            )
+            types_of = {"types": types, "target_types": target_types}
+            yield world, {"layout": layout, "target": target, **types_of}
 
 
 def _between_copies(world: int, dims: int, side: int) -> Iterator[SizedCase]:
     """Tensors with copies, of each local type, along the last dimension of either grid."""
     varying = ("varying",) * dims
-    for (source, target), shape in product(_pairs_of_grids(world, dims + 1), shapes(dims, side)):
-        for ends, new_ends in product(
-            _cuts_of_every_dimension(shape, source.shape), _cuts_of_every_dimension(shape, target.shape)
-        ):
-            layouts_of_case = {
-                "layout": Layout.cut(shape, source, ends, range(dims)),
-                "target": Layout.cut(shape, target, new_ends, range(dims)),
-            }
+    for (source, target), shape in product(_pairs_of_grids(world, dims + 1), blocks.shapes(dims, side)):
+        for pair in _every_pair_of_cuts(shape, source, target):
             for copies, new_copies in product(_COPIES, ("varying", *_COPIES)):
                 types = {"types": (*varying, copies), "target_types": (*varying, new_copies)}
-                yield world, {**layouts_of_case, **types}
+                yield world, {**pair, **types}
 
 
 def _onto_windows(world: int, side: int) -> Iterator[SizedCase]:
@@ -121,9 +95,9 @@ def _onto_windows(world: int, side: int) -> Iterator[SizedCase]:
     for length, parts, size in product(range(side + 1), range(1, world + 1), (1, 2)):
         if size > world or max(parts, size) < world:
             continue
-        for ends, target_ranks in product(cuts(length, parts), rank_orders(world, size)):
+        for ends, target_ranks in product(blocks.cuts(length, parts), blocks.rank_orders(world, size)):
             layout = Layout.cut((length,), Partition((parts,)), [ends])
-            for held in product(windows(length, 1), repeat=size):
+            for held in product(blocks.windows(length, 1), repeat=size):
                 target = Layout((length,), Partition((size,), target_ranks), [held])
                 if target.ends(0) is None:  # cuts are listed already
                     yield world, {"layout": layout, "target": target}
@@ -152,8 +126,8 @@ def repartitions(draw: DrawFn, ranks: int) -> Parameters:
         "layout": layout,
         "target": target,
         "dtype": draw(DTYPES),
-        "types": draw(local_types(layout, one_value=True)),
-        "target_types": draw(local_types(target, one_value=False)),
+        "types": draw(blocks.local_types(layout, one_value=True)),
+        "target_types": draw(blocks.local_types(target, one_value=False)),
     }
 
 
@@ -193,19 +167,19 @@ def _layouts_over(
 
 def _every_scatter(*, ranks: int = 4, order: int = 2, side: int = 3) -> Iterator[SizedCase]:
     """Every cut, with every worker of it and one outside as `root`: the cases of Gather too."""
-    for grid in grids(ranks, order):
+    for grid in blocks.grids(ranks, order):
         for root in range(prod(grid) + 1):
-            for layout in layouts(Partition(grid), side):
+            for layout in blocks.layouts(Partition(grid), side):
                 yield max(prod(grid), root + 1), {"layout": layout, "root": root}
 
 
 @subject(Scatter, arrays=LIBRARIES, every=_every_scatter)
 def scatters(draw: DrawFn, ranks: int) -> Parameters:
     """From any worker to any cut, in the partition or out of it."""
-    return {**layout_and_dtype(draw, ranks), "root": draw(st.integers(0, ranks - 1))}
+    return {**blocks.layout_and_dtype(draw, ranks), "root": draw(st.integers(0, ranks - 1))}
 
 
 @subject(Gather, arrays=LIBRARIES, every=_every_scatter)
 def gathers(draw: DrawFn, ranks: int) -> Parameters:
     """From any cut to any worker, in the partition or out of it."""
-    return {**layout_and_dtype(draw, ranks), "root": draw(st.integers(0, ranks - 1))}
+    return {**blocks.layout_and_dtype(draw, ranks), "root": draw(st.integers(0, ranks - 1))}

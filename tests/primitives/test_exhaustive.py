@@ -107,7 +107,7 @@ class InOrderOfRanks(AllGather):
 
 
 class DropsPeriodicCorners(HaloExchange):
-    """What lies before the tensor in two periodic dimensions is zero, in both directions."""
+    """Corners before the tensor in two periodic dimensions are zero, in both directions."""
 
     def forward(self, x: Any, out: Any = None) -> Any:
         return self._dropped(super().forward(x, out))
@@ -137,7 +137,7 @@ class EverySummandIsTheSum(Repartition):
 
 
 class KeepsOldMemory(Repartition):
-    """What should be zero in `out` stays as it is."""
+    """Cells that should be zero in `out` stay as they are."""
 
     def forward(self, x: Any, out: Any = None) -> Any:
         y = super().forward(x)

@@ -11,10 +11,10 @@ from typing import Any
 from adjointlab import MPI
 from adjointlab.core.partition import shared_property
 
-__all__ = ["Grid", "Group"]
+__all__ = ["Grid", "SimulatedGroup"]
 
 
-class Group:
+class SimulatedGroup:
     """An ordered set of ranks of the run, seen from one of them; mpi4py's names."""
 
     def __init__(self, members: Iterable[int], here: int) -> None:
@@ -30,25 +30,27 @@ class Group:
     size = property(Get_size)
     rank = property(Get_rank)
 
-    def Incl(self, ranks: Sequence[int]) -> Group:
-        return Group(self._members_at(ranks), self._here)
+    def Incl(self, ranks: Sequence[int]) -> SimulatedGroup:
+        return SimulatedGroup(self._members_at(ranks), self._here)
 
-    def Excl(self, ranks: Sequence[int]) -> Group:
+    def Excl(self, ranks: Sequence[int]) -> SimulatedGroup:
         out = set(self._members_at(ranks))
-        return Group([member for member in self.members if member not in out], self._here)
+        return SimulatedGroup([member for member in self.members if member not in out], self._here)
 
-    def Union(self, other: Group) -> Group:
-        return Group(dict.fromkeys(self.members + other.members), self._here)
+    def Union(self, other: SimulatedGroup) -> SimulatedGroup:
+        return SimulatedGroup(dict.fromkeys(self.members + other.members), self._here)
 
-    def Intersection(self, other: Group) -> Group:
-        return Group([member for member in self.members if member in other._places], self._here)
+    def Intersection(self, other: SimulatedGroup) -> SimulatedGroup:
+        return SimulatedGroup([member for member in self.members if member in other._places], self._here)
 
     Intersect = Intersection
 
-    def Difference(self, other: Group) -> Group:
-        return Group([member for member in self.members if member not in other._places], self._here)
+    def Difference(self, other: SimulatedGroup) -> SimulatedGroup:
+        return SimulatedGroup([member for member in self.members if member not in other._places], self._here)
 
-    def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
+    def Translate_ranks(
+        self, ranks: Sequence[int] | None = None, group: SimulatedGroup | None = None
+    ) -> list[int]:
         """For each of `ranks` of this group, its rank in `group` (default: in this one), or `UNDEFINED`."""
         listed = self.members if ranks is None else self._members_at(ranks)
         places = self._places if group is None else group._places
@@ -57,7 +59,7 @@ class Group:
     def Free(self) -> None:
         """Nothing to release."""
 
-    def includes(self, other: Group) -> bool:
+    def includes(self, other: SimulatedGroup) -> bool:
         """Whether all members of the other group are members of this one."""
         return self._places.keys() >= set(other.members)
 
@@ -73,7 +75,7 @@ class Group:
         return list(map(self.members.__getitem__, ranks))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Group) and self.members == other.members
+        return isinstance(other, SimulatedGroup) and self.members == other.members
 
     def __hash__(self) -> int:
         return hash(self.members)

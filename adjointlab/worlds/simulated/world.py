@@ -63,10 +63,12 @@ class SimulatedWorld:
         caller = contextvars.copy_context()
 
         def rank_main(simulation: Simulation, task: Task) -> Outcome:
-            return caller.copy().run(_live, simulation, task, body, payload)
+            return caller.copy().run(_run_rank, simulation, task, body, payload)
 
         simulation = Simulation(size, seed, schedule, self._pool, self._streams, rank_main)
-        simulation.scheduler.meanwhile = SimulationWatchdog(self.watchdog, simulation.scheduler, payload).look
+        simulation.scheduler.while_waiting = SimulationWatchdog(
+            self.watchdog, simulation.scheduler, payload
+        ).look
         return simulation.run()
 
     def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
@@ -86,7 +88,7 @@ class SimulatedWorld:
         self._pool.close()
 
 
-def _live(simulation: Simulation, task: Task, body: Body, payload: Any) -> Outcome:
+def _run_rank(simulation: Simulation, task: Task, body: Body, payload: Any) -> Outcome:
     """One rank's life."""
     if (cancelled_as := task.cancelled_as) is not None:
         return cancelled_as

@@ -453,4 +453,4 @@ def test_a_method_that_is_not_there_is_told_with_those_that_are_and_who_has_it()
     assert "has no 'Nonsense'. It has Abort, " in nobody
     names = nobody.partition("It has ")[2].split(", ")
     assert len(set(names)) == len(names)
-    assert not {"new_context", "view", "root", "unfreed"} & set(names)
+    assert not {"new_shared", "view", "root", "unfreed"} & set(names)

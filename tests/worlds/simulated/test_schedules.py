@@ -151,7 +151,7 @@ def test_a_record_of_other_code_is_left_where_it_does_not_fit_and_the_run_ends()
 
 def test_every_decision_is_written_down_and_read_back():
     @dataclass
-    class Turn:
+    class ReadyRank:
         rank: int
 
     class Fixed(RoundRobin):
@@ -160,29 +160,29 @@ def test_every_decision_is_written_down_and_read_back():
         def next(self, ready):
             return ready.pop()
 
-        def taken(self):
+        def deviates(self):
             return True
 
         def choose(self, options):
             return options[-1]
 
     recorder = DecisionRecorder(Fixed())
-    turns = [Turn(0), Turn(1000)]
+    turns = [ReadyRank(0), ReadyRank(1000)]
     recorder.next(deque(turns))
     recorder.next(deque(turns[:1]))  # no choice, so no decision
-    recorder.gives_way(turns[0], deque())
-    recorder.taken()
+    recorder.preempts(turns[0], deque())
+    recorder.deviates()
     recorder.choose(list(range(300)))
     assert decode(recorder.decisions) == [(0, 1000), (1, 0), (2, 1), (3, 299)]
 
     replay = Replay(recorder.decisions, RoundRobin())
     assert replay.next(deque(turns)) is turns[1]
     assert replay.next(deque(turns[:1])) is turns[0]
-    assert replay.gives_way(turns[0], deque()) is False
-    assert replay.taken() is True
+    assert replay.preempts(turns[0], deque()) is False
+    assert replay.deviates() is True
     assert replay.choose(list(range(300))) == 299
     assert replay.left_at is None
-    assert replay.taken() is False  # as round-robin decides
+    assert replay.deviates() is False  # as round-robin decides
     assert replay.left_at == 4
 
 
@@ -261,17 +261,17 @@ def test_bounded_depth_reaches_what_a_random_walk_hardly_does():
 
 def test_priorities_change_at_no_more_than_the_points_that_the_depth_allows():
     @dataclass(frozen=True)
-    class Turn:
+    class ReadyRank:
         rank: int
 
-    turns = [Turn(rank) for rank in range(3)]
+    turns = [ReadyRank(rank) for rank in range(3)]
     for seed in range(20):
         for depth in (1, 2, 4):
             walk = PriorityWalk(seed, depth)
             leaders = []
             for _ in range(5000):
                 first = walk.next(deque(turns))
-                walk.gives_way(first, deque(turns))
+                walk.preempts(first, deque(turns))
                 leaders.append(first.rank)
             changes = sum(one != other for one, other in pairwise(leaders))
             assert changes <= depth - 1
@@ -501,7 +501,7 @@ def test_a_result_that_depends_on_the_schedule_is_a_failure_of_its_own_kind(chec
     told = dict(report.verdict.lines)
     assert told[f"under {one}"] != told[f"under {other}"]
     assert "rank 0 in recv(source=ANY_SOURCE, tag=3) at " in told["because"]
-    assert " hears rank " in told["because"]
+    assert " receives from rank " in told["because"]
 
 
 def test_the_two_schedules_stand_in_the_reproducer_which_replays_them(tmp_path):

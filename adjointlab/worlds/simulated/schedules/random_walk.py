@@ -1,4 +1,4 @@
-"""A random rank at every turn, and nondeterminism by chance."""
+"""Random schedules: a random rank at every turn, deviations by chance."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
-from adjointlab.worlds.simulated.schedules.strategy import Ready, Strategy, Turn
+from adjointlab.worlds.simulated.schedules.strategy import Ready, ReadyRank, Strategy
 
 __all__ = ["RandomWalk"]
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Turn)
+R = TypeVar("R", bound=ReadyRank)
 
-_GIVES_WAY = 0.25
+_PREEMPTION_CHANCE = 0.25
 
 
 class RandomWalk(Strategy):
-    """Every choice is drawn from one stream; how often nondeterminism are taken is drawn once."""
+    """Draws every decision from one stream.
+
+    How often a run deviates is drawn once for each run, because some faults need many deviations and some need few.
+    """
 
     orderly = False
 
@@ -26,17 +29,17 @@ class RandomWalk(Strategy):
         self._chance = self._random.choice((0.25, 0.5, 1.0))
 
     def next(self, ready: Ready[R]) -> R:
-        index = int(self._random.random() * len(ready))
-        ready[index], ready[-1] = ready[-1], ready[index]
+        index = int(self._random.random() * len(ready))  # faster than randrange
+        ready[index], ready[-1] = ready[-1], ready[index]  # cheaper than removing from the middle
         return ready.pop()
 
-    def gives_way(self, current: R, ready: Ready[R]) -> bool:
-        return self._random.random() < _GIVES_WAY
+    def preempts(self, current: R, ready: Ready[R]) -> bool:
+        return self._random.random() < _PREEMPTION_CHANCE
 
-    def polled(self, current: Turn) -> None:
-        """It may be taken again at once."""
+    def polled(self, current: ReadyRank) -> None:
+        """Nothing: it may be drawn again at once, as any other."""
 
-    def taken(self) -> bool:
+    def deviates(self) -> bool:
         return self._random.random() < self._chance
 
     def choose(self, options: Sequence[T]) -> T:

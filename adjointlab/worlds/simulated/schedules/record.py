@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from adjointlab.worlds.decisions import DecisionKind, append, encode
-from adjointlab.worlds.simulated.schedules.strategy import Ready, Strategy, Turn
+from adjointlab.worlds.simulated.schedules.strategy import Ready, ReadyRank, Strategy
 
 __all__ = ["DecisionRecorder"]
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Turn)
+R = TypeVar("R", bound=ReadyRank)
 
 # Looked up once: these two are recorded with every call that a rank makes.
 _PREEMPTION: Final = int(DecisionKind.PREEMPTION)
@@ -33,16 +33,16 @@ class DecisionRecorder(Strategy):
         append(self._numbers, DecisionKind.NEXT, chosen.rank)
         return chosen
 
-    def gives_way(self, current: R, ready: Ready[R]) -> bool:
-        gives_way = self._inner.gives_way(current, ready)
-        self._numbers.append(4 * gives_way + _PREEMPTION)
-        return gives_way
+    def preempts(self, current: R, ready: Ready[R]) -> bool:
+        preempts = self._inner.preempts(current, ready)
+        self._numbers.append(4 * preempts + _PREEMPTION)
+        return preempts
 
-    def polled(self, current: Turn) -> None:
+    def polled(self, current: ReadyRank) -> None:
         self._inner.polled(current)
 
-    def taken(self) -> bool:
-        taken = self._inner.taken()
+    def deviates(self) -> bool:
+        taken = self._inner.deviates()
         self._numbers.append(4 * taken + _DEVIATION)
         return taken
 

@@ -1,4 +1,4 @@
-"""From a schedule to the strategy that carries it out."""
+"""Strategy for a schedule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["strategy_for"]
 
 
 def strategy_for(schedule: Schedule) -> Strategy:
-    """What decides in a run under `schedule`, for one run. Raises `ValueError` for decisions that are no record."""
+    """Return a strategy for one run under `schedule`; raises `ValueError` if its decisions are no record."""
     strategy = _by_seed(schedule)
     return Replay(schedule.decisions, strategy) if schedule.decisions else strategy
 

@@ -1,4 +1,4 @@
-"""Attributes that user code attaches to a communicator, under mpi4py's names."""
+"""Calls on a communicator that need no other rank, under mpi4py's names: rank, size, name, attributes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,44 @@ from typing import Any, Final, SupportsIndex
 
 from adjointlab import MPI
 
-__all__ = ["Attributes"]
+__all__ = ["LocalCalls"]
 
 _LARGEST_TAG: Final = 2**31 - 1
 
 
-class Attributes:
-    """Base of the worlds' communicators: keeps attributes with the Python object, for the run that it belongs to.
+class LocalCalls:
+    """Base of the worlds' communicators: keeps name and attributes with the Python object, for the run that it belongs to.
 
-    Local operations, as in MPI. A duplicate begins without attributes.
+    A duplicate begins without attributes.
     """
 
+    rank: int
+    size: int
+    _name: str  # what reports call it; empty for the run's own communicator, which need not be named
     _attributes: dict[int | MPI.Keyval, Any]
+
+    def Get_rank(self) -> int:
+        return self.rank
+
+    def Get_size(self) -> int:
+        return self.size
+
+    def Get_name(self) -> str:
+        return self._name
+
+    def Set_name(self, name: str) -> None:
+        self._name = name
+
+    name = property(Get_name, Set_name)
+
+    def Is_inter(self) -> bool:
+        return False
+
+    def Is_intra(self) -> bool:
+        return True
+
+    is_inter = property(Is_inter)
+    is_intra = property(Is_intra)
 
     def Get_attr(self, keyval: SupportsIndex) -> Any:
         """Return the value that :meth:`Set_attr` attached for `keyval`; None if there is none."""
