@@ -34,7 +34,7 @@ NumpyArray: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class Array(Protocol):
-    """An array of NumPy, torch or CuPy; :mod:`adjointlab.core.arrays` tells which.
+    """An array of NumPy, torch or CuPy; :mod:`adjointlab.core.arrays` finds out which.
 
     Only what all three spell alike is here. Element types (``dtype``) and results of arithmetic belong to the library,
     so they stay untyped.

@@ -56,7 +56,7 @@ class Layout:
     partition dimension. Partition dimensions that no tensor dimension uses hold copies.
 
     The usual layout is a *cut* (:meth:`cut`): the windows of each dimension are disjoint and cover it. In general they may be
-    empty, overlap (copies, halos), reach beyond the tensor (padding) and leave gaps (trimmed input).
+    empty, overlap, reach beyond the tensor and leave gaps.
 
     Raises `ValueError` for a partition of another order than the tensor, a negative side, a window that stops before it starts,
     or a number of windows that does not match the partition; `TypeError` for what is not an integer.

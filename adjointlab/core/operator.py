@@ -105,8 +105,7 @@ class LinearOperator(ABC):
     def __mul__(self, scalar: complex) -> LinearOperator:
         return ScaledOperator(scalar, self)
 
-    def __rmul__(self, scalar: complex) -> LinearOperator:
-        return ScaledOperator(scalar, self)
+    __rmul__ = __mul__
 
     def __neg__(self) -> LinearOperator:
         return ScaledOperator(-1, self)

@@ -114,7 +114,7 @@ class Allocate:
 
     @property
     def adjoint(self) -> Deallocate:
-        """A_b* = D_b (eq. 5)."""
+        """A_b* = D_b [Hewett21, eq. 5]."""
         return Deallocate(self.buffer)
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ class Deallocate:
 
 @dataclass(frozen=True)
 class Clear:
-    """K_b: b <- 0 (eq. 6)."""
+    """K_b: b <- 0 [Hewett21, eq. 6]."""
 
     region: Region
 
@@ -153,14 +153,14 @@ class Clear:
 
 @dataclass(frozen=True)
 class Add:
-    """S_{a->b}: b <- b + a, for disjoint a and b (eq. 7). Between ranks: a send and a receive-and-add."""
+    """S_{a->b}: b <- b + a, for disjoint a and b [Hewett21, eq. 7]. Between ranks: a send and a receive-and-add."""
 
     source: Region
     target: Region
 
     @property
     def adjoint(self) -> Add:
-        """S_{a->b}* = S_{b->a} (eq. 8)."""
+        """S_{a->b}* = S_{b->a} [Hewett21, eq. 8]."""
         return Add(self.target, self.source)
 
     def __str__(self) -> str:
@@ -171,22 +171,22 @@ Generator = Allocate | Deallocate | Clear | Add
 
 
 def copy(source: Region, target: Region) -> tuple[Generator, ...]:
-    """C_{a->b} = S_{a->b} K_b, in place (eq. 9)."""
+    """C_{a->b} = S_{a->b} K_b, in place [Hewett21, eq. 9]."""
     return Clear(target), Add(source, target)
 
 
 def copy_to_new(source: Region, target: Buffer) -> tuple[Generator, ...]:
-    """C_{a->b} = S_{a->b} A_b, out of place (eq. 11)."""
+    """C_{a->b} = S_{a->b} A_b, out of place [Hewett21, eq. 11]."""
     return Allocate(target), Add(source, target.whole)
 
 
 def move(source: Region, target: Region) -> tuple[Generator, ...]:
-    """M_{a->b} = K_a S_{a->b} K_b, in place (eq. 12)."""
+    """M_{a->b} = K_a S_{a->b} K_b, in place [Hewett21, eq. 12]."""
     return Clear(target), Add(source, target), Clear(source)
 
 
 def move_to_new(source: Buffer, target: Buffer) -> tuple[Generator, ...]:
-    """M_{a->b} = D_a S_{a->b} A_b, out of place (eq. 14)."""
+    """M_{a->b} = D_a S_{a->b} A_b, out of place [Hewett21, eq. 14]."""
     return Allocate(target), Add(source.whole, target.whole), Deallocate(source)
 
 
