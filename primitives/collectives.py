@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adjointlab.core import arrays
 from adjointlab.core.arguments import check_argument, check_out
@@ -19,11 +18,9 @@ from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Tensor
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast_rules import BroadcastPattern, CopyGroup
-from adjointlab.typing import Array, Communicator
+from adjointlab.typing import Array, Communicator, NumpyArray
 
-__all__ = ["NumpyArray", "OneToManyOperator", "result_array", "sum_into"]
-
-NumpyArray = NDArray[np.generic]
+__all__ = ["OneToManyOperator", "result_array", "sum_into"]
 
 
 @dataclass(frozen=True)

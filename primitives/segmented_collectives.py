@@ -18,9 +18,9 @@ from adjointlab.core import arrays
 from adjointlab.core.arguments import check_argument
 from adjointlab.core.space import Tensor
 from adjointlab.primitives import groups
-from adjointlab.primitives.collectives import NumpyArray, result_array, sum_into
+from adjointlab.primitives.collectives import result_array, sum_into
 from adjointlab.primitives.segments import Segment
-from adjointlab.typing import Array, Communicator
+from adjointlab.typing import Array, Communicator, NumpyArray
 
 __all__ = ["SegmentedCollectives"]
 
