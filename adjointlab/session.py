@@ -210,7 +210,7 @@ def _at_work(
         with _recorded(world, found, progress, folder) as record_and_known:
             yield record_and_known
     except Exhausted:
-        # On all ranks alike. Whoever starts the job again finds this, after the record of the running case is removed.
+        # On all ranks alike. This is for the next job or its supervisor; the record of the running case is removed by now.
         if world.is_leader:
             record_folder = folder if job_log is None else job_log.folder
             write_end(record_folder / NAME, Running.of(progress, None, ended=EndedBy.EXHAUSTION))

@@ -112,7 +112,7 @@ def investigate(
 
 
 _TIMES: Final = 10
-"""How often a wrong result must be seen again before it is taken for deterministic.
+"""The number of times that a wrong result must be seen again before it is taken for deterministic.
 
 A race that goes wrong every other time passes for deterministic with probability 2**-10. Seeing it once more would let it
 pass every other time; a run that returns costs milliseconds.
@@ -254,7 +254,7 @@ class Search:
         """Judge a case that Hypothesis has drawn; `None` where the check does not apply to it."""
         if self.stage is Stage.DRAWING:
             return self._next_judged(case)
-        # Judgements are remembered from the first failure on. The shrinker comes back to the same case by many ways, and
+        # Judgements are remembered from the first failure on. The shrinker reaches the same case in many ways, and
         # Hypothesis runs the smallest case once more at its end: under MPI each of these may cost a whole time-out. Before the
         # first failure hardly a case comes twice, and its key would cost more than it saves.
         key = case.key()

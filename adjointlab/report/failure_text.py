@@ -124,7 +124,7 @@ def _tensors(space: Space) -> list[str]:
 
 
 def _memory(setting: InputSetting) -> str:
-    """What is not as usual about the inputs."""
+    """The array library and memory orders of the inputs, where they are not the usual ones."""
     usual = InputSetting(setting.seed)
     notes = [] if setting.library == usual.library else [setting.library]
     if setting.primal_order != usual.primal_order:

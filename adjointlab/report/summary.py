@@ -130,7 +130,7 @@ def _verdict(entry: CheckResult) -> str:
 
 
 def _reach(result: SearchResult) -> str:
-    """How far a coherent verdict reaches; the headline of any other."""
+    """The bounds on what a coherent verdict may have missed; the headline of any other."""
     if result.status is not Status.COHERENT:
         return result.verdict.headline
     figures = result.figures

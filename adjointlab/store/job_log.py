@@ -158,8 +158,8 @@ class JobLog:
 
     # Written by the supervisor
 
-    def settle(self, seed: int, shrinking: float) -> None:
-        """Begin: write the settings."""
+    def begin(self, seed: int, shrinking: float) -> None:
+        """Make the folder and write the settings; :meth:`is_newer` counts from then on."""
         self.folder.mkdir(parents=True, exist_ok=True)
         json_lines.append(self._settings_file, _Settings(seed, shrinking))
 

@@ -85,7 +85,7 @@ class _Supervisor:
         self._jobs = 0
         self._stalls = 0
         self._progress: object = None  # how far the job had come that last asked for a restart
-        job_log.settle(command.seed, command.shrinking)
+        job_log.begin(command.seed, command.shrinking)
 
     def run(self, signals: StopSignals) -> int:
         """Start jobs until one of them settles the exit code."""

@@ -1,4 +1,4 @@
-"""What does not come back is ended, found as what it is, made smaller, and stored; in both worlds."""
+"""A rank that does not return is ended, reported as such, shrunk, and stored; in both worlds."""
 
 from __future__ import annotations
 

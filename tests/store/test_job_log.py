@@ -1,4 +1,4 @@
-"""What a job knows of those before it, and what it makes of that."""
+"""The log of a supervised job, and the search of a job that was started again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.samples import right, wrong
 @pytest.fixture
 def job_log(tmp_path: Path) -> JobLog:
     job_log = JobLog(tmp_path / "job_log")
-    job_log.settle(seed=5, shrinking=30.0)
+    job_log.begin(seed=5, shrinking=30.0)
     return job_log
 
 
