@@ -25,10 +25,10 @@ class Circumstance(NamedTuple):
     """Memory order of the argument, and contents of fresh memory."""
 
     order: str
-    fill: float
+    fill: str  # as text: NaN is no key, for it does not equal the NaN of another process
 
     def __str__(self) -> str:
-        return f"{self.order} argument, fresh memory {self.fill:g}"
+        return f"{self.order} argument, fresh memory {self.fill}"
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _observe(
             placed: tuple[Placed, ...] = context.placed(space, side, 0, bound, order=order)
             with filled(fill):
                 result = apply([entry.view for entry in placed])
-            outputs[Circumstance(order, fill)] = context.numpy(result)
+            outputs[Circumstance(order, f"{fill:g}")] = context.numpy(result)
             changed |= not all(entry.unchanged for entry in placed)
     forms = other_forms(context.operator, direction, [entry.view for entry in placed], result)
     changed |= not all(entry.unchanged for entry in placed)
