@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 Local: TypeAlias = tuple[NumpyArray, ...]
-"""What one rank holds of an element of a space, in NumPy: one array for each tensor."""
+"""One rank's part of an element of a space, in NumPy: one array for each tensor."""
 
 
 class Difference(NamedTuple):

@@ -46,7 +46,7 @@ _LARGEST_INTEGER = 2**20
 
 @dataclass(frozen=True)
 class InputSetting:
-    """How a case makes its inputs: the key of the values, the array library, the memory order of either side."""
+    """Recipe for the inputs of a case: key of the values, array library, memory order of either side."""
 
     seed: int = 0
     library: str = "numpy"
@@ -66,7 +66,7 @@ class InputSetting:
 
 
 class GainSource(Enum):
-    """Where the gain of an operator is known from."""
+    """Source from which the gain of an operator is known."""
 
     DECLARED = "declared"  # by the operator
     PROGRAM = "program"  # computed from its specification

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference, not_finite_verdict
@@ -20,18 +21,28 @@ from adjointlab.typing import Array
 __all__ = ["PURITY", "PurityCheck"]
 
 
+class Circumstance(NamedTuple):
+    """Memory order of the argument, and contents of fresh memory."""
+
+    order: str
+    fill: str  # as text: NaN is no key, for it does not equal the NaN of another process
+
+    def __str__(self) -> str:
+        return f"{self.order} argument, fresh memory {self.fill}"
+
+
 @dataclass(frozen=True)
 class DirectionOutputs:
     """One rank's outputs of one direction for the same values in several circumstances."""
 
     changed: bool  # whether an argument or its guard zones were written into
-    outputs: dict[str, Local]  # by memory order and fill; the first is the standard
+    outputs: dict[Circumstance, Local]  # the first is the standard
     forms: dict[str, Local]  # contents of the memory that each other form was to write into
     returned_elsewhere: tuple[str, ...]  # forms that return other memory than that
     plain: Local  # outputs of a fresh instance that has met no NaN, neither around its argument nor in fresh memory
 
     @property
-    def standard(self) -> str:
+    def standard(self) -> Circumstance:
         """Circumstance that the others are compared with."""
         return next(iter(self.outputs))
 
@@ -103,14 +114,13 @@ def _of_circumstances(
             tolerance,
         )
         if difference is not None:
-            same_order = circumstance.split(",")[0] == standard.split(",")[0]
             return incoherent(
                 f"{direction} reads memory that nobody wrote"
-                if same_order
+                if circumstance.order == standard.order
                 else f"{direction} depends on where its argument lies in memory",
                 ("element", difference.where),
-                (standard, difference.expected),
-                (circumstance, difference.actual),
+                (str(standard), difference.expected),
+                (str(circumstance), difference.actual),
             )
     return None
 
@@ -148,7 +158,7 @@ def _observe(
     apply: Callable[..., tuple[Array, ...]],
 ) -> DirectionOutputs:
     bound = context.integers()
-    outputs: dict[str, Local] = {}
+    outputs: dict[Circumstance, Local] = {}
     changed = False
     for order in dict.fromkeys((context.setting.order(side), ORDERS[0])):
         # Two fills: what NaN does not show (np.fmax ignores it) differs with a number, and a small error that the number makes
@@ -157,7 +167,7 @@ def _observe(
             placed: tuple[Placed, ...] = context.placed(space, side, 0, bound, order=order)
             with filled(fill):
                 result = apply([entry.view for entry in placed])
-            outputs[f"{order} argument, fresh memory {fill:g}"] = context.numpy(result)
+            outputs[Circumstance(order, f"{fill:g}")] = context.numpy(result)
             changed |= not all(entry.unchanged for entry in placed)
     forms = other_forms(context.operator, direction, [entry.view for entry in placed], result)
     changed |= not all(entry.unchanged for entry in placed)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import adjointlab.checks
 from adjointlab.checks import registry
 from adjointlab.checks.check import Check
 from adjointlab.checks.verdict import Status
+from adjointlab.engine.case import Case
+from adjointlab.engine.run_case import body, judge
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.samples import RingShift, equal_blocks
@@ -75,6 +79,17 @@ def test_users_are_told_the_checks_that_they_may_ask_for() -> None:
 def test_follow_ups_and_the_proof_belong_to_no_subject() -> None:
     on_request = {check.name for check in registry.CHECKS.values() if check.order is None}
     assert on_request == {"gradcheck", "proof", "witness"}
+
+
+@pytest.mark.parametrize("name", [*registry.checks_of(al.subject(RingShift)(equal_blocks)), "proof"])
+def test_observations_are_judged_alike_after_pickling(name: str) -> None:
+    case = Case("RingShift", name, 2, {"layout": al.Layout((4,), al.Partition((2,)))})
+    with registry.check_named(name).surroundings():
+        run = SimulatedWorld(2).run(body(al.subject(RingShift)(equal_blocks)), case, 2)
+    # Each rank's on its own, as between processes: what the ranks share, such as one NaN, is not shared then.
+    pickled = replace(run, outcomes=tuple(pickle.loads(pickle.dumps(outcome)) for outcome in run.outcomes))  # noqa: S301
+
+    assert judge(case, pickled).is_coherent
 
 
 class Inapplicable(Exception):

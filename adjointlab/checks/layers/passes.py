@@ -6,7 +6,7 @@ to the next: running statistics, which both must keep alike, or by mistake a ten
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,18 +18,20 @@ from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, pass_
 from adjointlab.checks.placement import Placed, place, placed_as_it_is
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES
+from adjointlab.core.layer import Layer
+from adjointlab.core.space import Space
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Pass", "PassPlan", "gradients", "run_passes"]
+__all__ = ["OUTPUTS", "Pass", "PassPlan", "ResultKind", "gradients", "run_passes"]
 
 _PASSES = 2
 
 
 @dataclass(frozen=True)
 class PassPlan:
-    """How the passes of a case go, drawn from its seed; the same on all ranks.
+    """Course of a case's passes, drawn from its seed; the same on all ranks.
 
     `together`: all of them go forward before the first goes backward, as an instance does that stands in a graph twice; they
     share the parameters. Else each has its own, as after a step of an optimiser. `accumulated`: gradients are added to
@@ -60,9 +62,25 @@ class PassPlan:
         )
 
 
+@dataclass(frozen=True)
+class ResultKind:
+    """Kind of result that a pass has, and the space in which its tensors lie."""
+
+    name: str
+    space: Callable[[Layer], Space]
+    is_gradient: bool = False
+
+
+OUTPUTS = ResultKind("outputs", lambda layer: layer.codomain)
+BUFFERS = ResultKind("buffers", lambda layer: layer.buffers)
+PARAMETERS = ResultKind("parameters", lambda layer: layer.parameters)
+INPUT_GRADIENT = ResultKind("input gradient", lambda layer: layer.domain.dual, is_gradient=True)
+PARAMETER_GRADIENT = ResultKind("parameter gradient", lambda layer: layer.parameters.dual, is_gradient=True)
+
+
 @dataclass
 class Pass:
-    """Arguments of one pass, where they lie in memory, and its results by kind."""
+    """Arguments of one pass, each in its buffer, and the results by kind."""
 
     inputs: Sequence[Placed]
     cotangents: Sequence[Placed]
@@ -71,7 +89,11 @@ class Pass:
         None  # in .grad of inputs and parameters; None: .grad is empty
     )
     outputs: tuple[torch.Tensor, ...] = ()
-    results: dict[str, Local] = field(default_factory=dict)
+    results: dict[ResultKind, Local] = field(default_factory=dict)
+
+    def by_name(self) -> dict[str, Local]:
+        """Results by the names of their kinds."""
+        return {kind.name: local for kind, local in self.results.items()}
 
 
 def run_passes(
@@ -89,9 +111,9 @@ def run_passes(
             version.fill_parameters(pass_keys(context, number)["parameters"])
         each.outputs = version(each.leaves)
         # Copied now: a later pass may overwrite them, which is then found by comparing them once more.
-        each.results["outputs"] = values(each.outputs)
-        each.results["buffers"] = values(version.buffers())
-        each.results["parameters"] = values(version.parameters())
+        each.results[OUTPUTS] = values(each.outputs)
+        each.results[BUFFERS] = values(version.buffers())
+        each.results[PARAMETERS] = values(version.parameters())
         if plan.backward and not plan.together:
             _go_back(version, each)
     if plan.backward and plan.together:
@@ -159,8 +181,8 @@ def _go_back(version: ModuleUnderTest, each: Pass) -> None:
             total - np.array(arrays.to_numpy(gradient)) if leaf.requires_grad else total
             for leaf, total, gradient in zip(leaves, found, each.accumulated, strict=True)
         )
-    each.results["input gradient"] = found[: len(each.leaves)]
-    each.results["parameter gradient"] = found[len(each.leaves) :]
+    each.results[INPUT_GRADIENT] = found[: len(each.leaves)]
+    each.results[PARAMETER_GRADIENT] = found[len(each.leaves) :]
 
 
 def gradients(leaves: Sequence[torch.Tensor]) -> Local:

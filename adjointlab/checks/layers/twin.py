@@ -10,7 +10,7 @@ from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.compare import Difference, Local, Tolerance, first_difference
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.modules import LARGEST, LocalModule, SequentialTwin, held, values
-from adjointlab.checks.layers.passes import Pass, PassPlan, run_passes
+from adjointlab.checks.layers.passes import OUTPUTS, Pass, PassPlan, ResultKind, run_passes
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import LocalType, Space
@@ -22,15 +22,16 @@ __all__ = ["Comparison", "PassObservation", "TwinCheck", "first_wrong", "twin_pa
 class Comparison:
     """Results of one kind, such as "parameter gradient": this rank's part, and from rank 0 the parts expected of all.
 
-    `without_gradient` names the tensors that this rank has no gradient of, because none was required.
+    Of gradients, `without` names the tensors that this rank has none of, because it was not required; of other results it is
+    `None`.
     """
 
     what: str
     space: Space
     actual: Local
     tolerance: Tolerance
+    without: frozenset[str] | None = None
     expected: tuple[Local, ...] | None = None
-    without_gradient: frozenset[str] = frozenset()
 
 
 class Change(NamedTuple):
@@ -38,6 +39,7 @@ class Change(NamedTuple):
 
     what: str  # such as "an input"
     tensor: str
+    allowed_by: str = ""  # declaration that would allow it
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,8 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
         observed = tuple(
             PassObservation(
                 tuple(
-                    _comparison(layer, what, local, differentiated, plan)
-                    for what, local in each.results.items()
+                    _comparison(layer, kind, local, differentiated, plan)
+                    for kind, local in each.results.items()
                 ),
                 _changes(layer, each),
                 plan.accumulated,
@@ -86,23 +88,17 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
             return observed
         expected = run_passes(SequentialTwin(context), plan, context, None)
     return tuple(
-        replace(each, comparisons=with_expected(each.comparisons, whole.results, context.comm.Get_size()))
+        replace(each, comparisons=with_expected(each.comparisons, whole.by_name(), context.comm.Get_size()))
         for each, whole in zip(observed, expected, strict=True)
     )
 
 
 def _comparison(
-    layer: Layer, what: str, local: Local, differentiated: frozenset[str], plan: PassPlan
+    layer: Layer, kind: ResultKind, local: Local, differentiated: frozenset[str], plan: PassPlan
 ) -> Comparison:
-    space = {
-        "outputs": layer.codomain,
-        "buffers": layer.buffers,
-        "parameters": layer.parameters,
-        "input gradient": layer.domain.dual,
-        "parameter gradient": layer.parameters.dual,
-    }[what]
-    if not what.endswith("gradient"):
-        return Comparison(what, space, local, Tolerance(layer.rounding, layer.reach))
+    space = kind.space(layer)
+    if not kind.is_gradient:
+        return Comparison(kind.name, space, local, Tolerance(layer.rounding, layer.reach))
     # The sum with an earlier gradient is rounded relative to the sum, which is not taken off again.
     reach = max(layer.reach, 2 * LARGEST) if plan.accumulated else layer.reach
     without = frozenset(
@@ -110,14 +106,14 @@ def _comparison(
         for tensor in space.tensors
         if tensor.name not in differentiated or tensor.element.kind != "real"
     )
-    return Comparison(what, space, local, Tolerance(layer.rounding, reach), without_gradient=without)
+    return Comparison(kind.name, space, local, Tolerance(layer.rounding, reach), without)
 
 
 def _changes(layer: Layer, each: Pass) -> tuple[Change, ...]:
-    outputs = zip(each.results["outputs"], values(each.outputs), strict=True)
+    outputs = zip(each.results[OUTPUTS], values(each.outputs), strict=True)
     return (
         *(
-            Change("an input", tensor.name)
+            Change("an input", tensor.name, "declare overwrites_inputs = True")
             for tensor, placed in zip(layer.domain.tensors, each.inputs, strict=True)
             if not placed.unchanged
         ),
@@ -151,25 +147,26 @@ def with_expected(
 def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
     """Return the verdict on all passes: what the layer has written into, or where it first differs from its twin."""
     for rank, passes in enumerate(observations):
-        for what, tensor in (change for seen in passes for change in seen.changes):
+        for what, tensor, allowed_by in (change for seen in passes for change in seen.changes):
             lines = [("tensor", f"{tensor} (rank {rank})")]
-            if what == "an input":
-                lines.append(("if so asked", "declare overwrites_inputs = True"))
+            if allowed_by:
+                lines.append(("if so asked", allowed_by))
             return incoherent(f"the layer writes into {what}", *lines)
     for number, ranks in enumerate(zip(*observations, strict=True)):
         if found := _first_difference(ranks):
-            what, (where, got, want) = found
+            wrong, (where, got, want) = found
+            what = wrong.what
             lines = [(what, where), ("distributed", got), ("sequential", want)]
             if number:
                 lines.append(("pass", "the second one, with other data; the first was right"))
-            if what.endswith("gradient") and ranks[0].accumulated:
+            if wrong.without is not None and ranks[0].accumulated:
                 lines.append(("accumulated", ".grad held other gradients before, which are taken off here"))
             verb = "are not the sequential ones" if what.endswith("s") else "is not the sequential one"
             return incoherent(f"the layer's {what} {verb}", *lines, kind=what)
     return coherent()
 
 
-def _first_difference(ranks: Sequence[PassObservation]) -> tuple[str, Difference] | None:
+def _first_difference(ranks: Sequence[PassObservation]) -> tuple[Comparison, Difference] | None:
     for index, first in enumerate(ranks[0].comparisons):
         assert first.expected is not None
         actual = _comparable(first.space, [seen.comparisons[index] for seen in ranks], first.expected)
@@ -182,7 +179,7 @@ def _first_difference(ranks: Sequence[PassObservation]) -> tuple[str, Difference
                 first.tolerance,
             )
             if difference is not None:
-                return first.what, difference
+                return first, difference
     return None
 
 
@@ -191,7 +188,7 @@ def _comparable(space: Space, ranks: Sequence[Comparison], expected: Sequence[Lo
     replaced = [list(each.actual) for each in ranks]
     for position, tensor in enumerate(space.tensors):
         summed = LocalType.PARTIAL in tensor.types
-        missing = [tensor.name in each.without_gradient for each in ranks]
+        missing = [tensor.name in (each.without or ()) for each in ranks]
         for rank, is_missing in enumerate(missing):
             # If one summand is missing, there is no sum to judge.
             if is_missing or (summed and any(missing)):
