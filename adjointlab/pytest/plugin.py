@@ -126,6 +126,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     file = config.stash[_profile_key].xfails
     if file is None:
         return
+    from adjointlab.pytest.coherence_tests import coherence_of
     from adjointlab.store.known_failures import BadList, read
 
     try:
@@ -133,10 +134,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     except BadList as error:
         raise pytest.UsageError(f"--adjointlab-xfails: {error}") from None
     for item in items:
-        subject, check = getattr(getattr(item, "obj", None), "coherence", (None, ""))
         known = failures.of_test(item.nodeid)
-        if known is None and subject is not None:
-            known = failures.of_check(subject.name, check)
+        if known is None and (coherence := coherence_of(item)) is not None:
+            known = failures.of_check(coherence[0].name, coherence[1])
         if known is not None:
             item.add_marker(pytest.mark.xfail(reason=str(known), strict=True))
 

@@ -33,7 +33,7 @@ from adjointlab.supervisor.exit_hooks import STACKS_SIGNAL
 from adjointlab.supervisor.launcher import Launcher
 from adjointlab.supervisor.output import Output
 from adjointlab.supervisor.processes import descendants, die_with_parent, kill_descendants
-from adjointlab.supervisor.rank_files import RankFiles, remove_rank_files
+from adjointlab.supervisor.rank_files import RankFiles
 
 __all__ = ["Job", "JobEnd", "StopSignals"]
 
@@ -107,7 +107,9 @@ class Job:
 
         It is ended when a rank has died, when nothing has happened for `patience` seconds, or upon one of `signals`.
         """
-        remove_rank_files(self._folder)
+        for path in self._folder.glob("rank-*"):
+            if path.suffix != ".tests":  # which tell the results of all jobs, not of the last one
+                path.unlink()
         process = subprocess.Popen(
             self._command,
             env={**os.environ, **self._environment},

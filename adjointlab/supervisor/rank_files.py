@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-__all__ = ["RankEnd", "RankFiles", "RankProcess", "remove_rank_files"]
+__all__ = ["RankEnd", "RankFiles", "RankProcess"]
 
 T = TypeVar("T")
 
@@ -84,10 +84,3 @@ class RankFiles:
             return msgspec.json.decode(self.path(suffix).read_bytes(), type=kind)
         except (OSError, msgspec.DecodeError):
             return None
-
-
-def remove_rank_files(folder: Path) -> None:
-    """Remove what the ranks of the job before have left, but for the results of their tests."""
-    for path in folder.glob("rank-*"):
-        if path.suffix != ".tests":
-            path.unlink()

@@ -36,7 +36,7 @@ from adjointlab.supervisor.job import Job, JobEnd, StopSignals
 from adjointlab.supervisor.launcher import Launcher
 from adjointlab.supervisor.output import Output
 from adjointlab.supervisor.processes import adopt_orphans
-from adjointlab.supervisor.pytest_results import TestResults
+from adjointlab.supervisor.pytest_results import SessionResults
 
 __all__ = ["SupervisedCommand", "supervise"]
 
@@ -81,7 +81,7 @@ class _Supervisor:
 
     def __init__(self, command: SupervisedCommand, job_log: JobLog, log: Log) -> None:
         self._command, self._job_log, self._log = command, job_log, log
-        self._results = TestResults(job_log.folder, command.ranks)
+        self._results = SessionResults(job_log.folder, command.ranks)
         self._jobs = 0
         self._stalls = 0
         self._progress: object = None  # how far the job had come that last asked for a restart
