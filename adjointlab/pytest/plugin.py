@@ -56,7 +56,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     try:
         patience = PATIENCE.parse(given) if given else PATIENCE.default
     except ValueError as problem:
-        raise pytest.UsageError(f"--adjointlab-patience: {problem}") from None
+        raise pytest.UsageError(f"--adjointlab-{problem}") from None
     session = early_config.stash[_session_key] = CollectiveSession(patience)
     early_config.pluginmanager.register(session, "adjointlab-ranks")
     problem_here: BaseException | None = None

@@ -104,7 +104,7 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         try:
             return option.parse(text)
         except ValueError as problem:
-            raise pytest.UsageError(f"--adjointlab-{option.name}: {problem}") from None
+            raise pytest.UsageError(f"--adjointlab-{problem}") from None
 
     world = value(WORLD)
     if world is WorldKind.MPI and not is_launched():
