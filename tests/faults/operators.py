@@ -1,7 +1,7 @@
-"""Operators that do not come back, or leave something lying about: one for each way that a distributed program has to go wrong.
+"""Operators that hang, crash or leak: one for each way in which a distributed program goes wrong.
 
-Each is a ring shift with one fault, which shows on two ranks or more unless it says otherwise. ``FAULTS`` declares what
-each is meant to be found as, in either world.
+Each is a ring shift with one fault, which shows on two ranks or more unless it says otherwise. ``FAULTS`` declares as
+what each should be found, in either world.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Shift(al.LinearOperator):
 
     @property
     def is_faulty(self) -> bool:
-        """Whether this is the rank where something goes wrong: the second."""
+        """True on the rank where something goes wrong: the second."""
         return bool(self.rank == 1)
 
 
@@ -146,7 +146,7 @@ class WaitsForUnevenCuts(Shift):
 
 
 class Collective(Shift):
-    """Does something collective that has no bearing on the result."""
+    """Calls a collective that does not affect the result."""
 
     def forward(self, x: Any) -> Any:
         if self.size > 1:
@@ -183,7 +183,7 @@ class AnotherDtype(Collective):
         self.comm.Allreduce(np.ones(4, dtype), np.zeros(4, dtype), MPI.SUM)
 
 
-# Code that does not come back
+# Code that does not return
 
 
 class Loops(Shift):
@@ -235,7 +235,7 @@ class Aborts(Shift):
         return super().forward(x)
 
 
-# What is left lying about
+# Leaks
 
 
 class LeavesAMessage(Shift):
@@ -264,52 +264,52 @@ class MakesCommunicators(Shift):
 
 
 class Throws(Shift):
-    """Throws dice that nobody can seed, once for each operator."""
+    """Draws from the system's randomness, which no seed controls, once for each operator."""
 
     def __init__(self, comm: Any, layout: al.Layout) -> None:
         super().__init__(comm, layout)
-        self.is_unlucky = self.is_faulty and os.urandom(1)[0] % 2
+        self.adds_input = self.is_faulty and os.urandom(1)[0] % 2
 
     def forward(self, x: Any) -> Any:
         result = super().forward(x)
-        return result + x if self.is_unlucky else result
+        return result + x if self.adds_input else result
 
 
 class TakesTheFirst(Shift):
-    """The first rank hears all others in any order, and is wrong where it hears them from the last to the second."""
+    """The first rank receives from all others in any order, and is wrong if that is from the last to the second."""
 
     def forward(self, x: Any) -> Any:
         result = super().forward(x)
         if self.rank:
             self.comm.Send(np.full(1, float(self.rank)), 0, 3)
-            heard = [1.0]
+            received = [1.0]
         else:
-            heard = [self.heard() for _ in range(1, self.size)]
+            received = [self.receive_any() for _ in range(1, self.size)]
         # The messages of this call are received before those of the next one are sent.
         self.comm.Barrier()
-        backwards = self.size >= 4 and heard == sorted(heard, reverse=True)
+        backwards = self.size >= 4 and received == sorted(received, reverse=True)
         return result * 2 if self.rank == 0 and backwards else result
 
-    def heard(self) -> float:
+    def receive_any(self) -> float:
         one = np.empty(1)
         self.comm.Recv(one, MPI.ANY_SOURCE, 3)
         return float(one[0])
 
 
-# What each is meant to be found as
+# As what each should be found
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault, and the kinds of failure that it may be found as; none where it makes no sense, or cannot show."""
+    """A fault, and the kinds of failure as which it may be found; none in a world where it cannot show."""
 
     name: str
     subject: Subject
     simulated: tuple[str, ...]
     mpi: tuple[str, ...]
     check: str = "adjoint"
-    ranks: int = 2  # that the smallest case has; 0 where that is a matter of luck
-    is_fatal: bool = False  # to the process, so that it is for a supervised job alone
+    ranks: int = 2  # of the smallest case; 0 where that depends on chance
+    is_fatal: bool = False  # it ends the process, so only a supervised job can find it
     options: tuple[str, ...] = ()  # of adjointlab check, in simulation
 
 
@@ -327,7 +327,7 @@ def _subject(operator: type[Shift], draws: Any = _blocks) -> Subject:
         parameters: dict[str, Any] = draws(draw, ranks)
         return parameters
 
-    # By which a command line names it.
+    # The name under which a command line finds it in this module.
     cases.__name__ = cases.__qualname__ = _attribute(operator)
     return al.subject(operator)(cases)
 
@@ -377,7 +377,7 @@ ABORTED = "a rank called MPI_Abort(5)"
 
 
 def _process(kind: str) -> tuple[str, ...]:
-    """The same of the one process that simulates the ranks."""
+    """The same in simulation, where one process is all ranks."""
     return (kind.replace("a rank", "the process of the ranks"),)
 
 
