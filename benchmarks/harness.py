@@ -120,7 +120,7 @@ def adjoint_case(ranks: int) -> Callable[[], object]:
     """What checks the adjoint of a Broadcast from one worker to all of `ranks`, once."""
     world = SimulatedWorld(ranks)
     parameters = {"layout": al.Layout((4,), al.Partition((1,))), "partition": al.Partition((ranks,))}
-    case = Case("Broadcast", "adjoint", ranks, parameters, Setting(1))
+    case = Case("Broadcast", "adjoint", ranks, parameters, Setting(1), 0)
     return lambda: world.lead(body(broadcasts), lambda run: run_case(run, case))
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from adjointlab.store.atomic import write_atomically
 from adjointlab.worlds.launch import launched_rank
 
 if TYPE_CHECKING:
@@ -60,21 +59,4 @@ def write_json(target: str, data: Mapping[str, object]) -> None:
     if target == STDOUT:
         sys.stdout.write(text)
         return
-    path = Path(target)
-    # In the same folder, because a rename is atomic within one file system only.
-    handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        # mkstemp makes files that only their owner can read; this one gets the permissions of any new file.
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)  # it can be read only by setting it
-    os.umask(mask)
-    return mask
+    write_atomically(Path(target), text.encode())

@@ -13,7 +13,7 @@ from adjointlab.cli.startup import UsageError, opened_world
 
 if TYPE_CHECKING:
     from adjointlab.engine.discovery import Found
-    from adjointlab.store.reproducer import Stored
+    from adjointlab.store.reproducer import Reproducer
 
 __all__ = ["replay"]
 
@@ -33,7 +33,7 @@ def replay(
     from adjointlab.report import exit_code, failure_text
     from adjointlab.store.reproducer import Written, read
 
-    def prepare() -> tuple[Stored, Found]:
+    def prepare() -> tuple[Reproducer, Found]:
         stored = read(file)
         if ranks is not None and ranks < stored.case.ranks:
             raise UsageError(f"{file}: the case needs {stored.case.ranks} ranks; --ranks {ranks} are too few")
@@ -61,7 +61,7 @@ def replay(
         return exit_code([result.status])
 
 
-def _subject_of(stored: Stored, reference: str | None, file: Path) -> Found:
+def _subject_of(stored: Reproducer, reference: str | None, file: Path) -> Found:
     """Find the subject of a reproducer among the installed ones, or where `reference` says.
 
     A reproducer names its subject and that subject's source file. The names serve to choose among subjects that the

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from msgspec import structs
+
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
@@ -108,12 +110,12 @@ def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
     if verdict.status is not Status.INCOHERENT:
         return verdict
     if case.check == "gradients":
-        twin = run_case(run, replace(case, check=TWIN))
+        twin = run_case(run, structs.replace(case, check=TWIN))
         result = "gradcheck does not apply" if twin is None else twin.verdict.headline or "gradcheck passes"
         return replace(verdict, lines=(*verdict.lines, ("sequential twin", result)))
     if case.check not in ("adjoint", "matrix") or verdict.kind == DEPENDS:
         return verdict
-    witness = run_case(run, replace(case, check=WITNESS))
+    witness = run_case(run, structs.replace(case, check=WITNESS))
     if witness is None or witness.verdict.status is not Status.INCOHERENT:
         return verdict
     return replace(verdict, lines=witness.verdict.lines, entry=witness.verdict.entry)

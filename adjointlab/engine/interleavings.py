@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.schedule_invariant import Settled
 from adjointlab.checks.verdict import Status, Verdict
@@ -65,7 +67,9 @@ def narrowed(run: Runner, case: Case, fails_so: Callable[[Case], bool]) -> Case:
     """`case` with as few of its schedules as still fail so, and the record of what each decides."""
     return next(
         (
-            replace(case, schedules=tuple(_recorded(run, case, schedule) for schedule in few.schedules))
+            structs.replace(
+                case, schedules=tuple(_recorded(run, case, schedule) for schedule in few.schedules)
+            )
             for few in _fewer(case)
             if fails_so(few)
         ),
@@ -76,10 +80,10 @@ def narrowed(run: Runner, case: Case, fails_so: Callable[[Case], bool]) -> Case:
 def _fewer(case: Case) -> Iterator[Case]:
     """One schedule; two."""
     for schedule in case.schedules:
-        yield replace(case, schedules=(schedule,))
+        yield structs.replace(case, schedules=(schedule,))
     for index, one in enumerate(case.schedules):
         for other in case.schedules[index + 1 :]:
-            yield replace(case, schedules=(one, other))
+            yield structs.replace(case, schedules=(one, other))
 
 
 def _recorded(run: Runner, case: Case, schedule: Schedule) -> Schedule:

@@ -8,8 +8,10 @@ is shrunk under MPI.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import structs
 
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.case import Case
@@ -49,7 +51,7 @@ class HangSimulator:
         """
         judgement = None
         for offset in range(_SCHEDULES):
-            variant = replace(case, schedule=case.schedule + offset)
+            variant = structs.replace(case, schedule=case.schedule + offset)
             run = self._world.run(body(self.subject), variant, variant.ranks, seed=variant.schedule)
             judgement = None if is_inapplicable(run) else Judgement(judge(variant, run), spaces_of(run))
             if judgement is not None and is_hang(judgement.verdict) and kind in ("", judgement.verdict.kind):

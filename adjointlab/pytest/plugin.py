@@ -30,7 +30,7 @@ _stderr_key: pytest.StashKey[int] = pytest.StashKey()
 
 
 class _XdistNode(Protocol):
-    """What pytest-xdist hands to the hook for a new worker."""
+    """The argument of pytest-xdist's hook for a new worker."""
 
     config: pytest.Config
     workerinput: dict[str, object]

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class WorldKind(StrEnum):
-    """Where coherence tests run."""
+    """The kind of world that coherence tests run in."""
 
     AUTO = "auto"
     SIMULATED = "simulated"

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from adjointlab.pytest.coherence_tests import coherence_of
+from adjointlab.store import json_lines
 from adjointlab.store.job_log import Death, JobLog, work_of
 from adjointlab.supervisor.exit_hooks import install_exit_hooks
-from adjointlab.supervisor.pytest_results import RecordedTest, finished_tests, record, recorded
+from adjointlab.supervisor.pytest_results import RecordedTest, finished_tests
 from adjointlab.supervisor.rank_files import RankFiles
 from adjointlab.worlds.launch import launched_rank
 
@@ -44,7 +45,7 @@ class SupervisedSession:
         self._hook, self._config = session.config.hook, session.config
         install_exit_hooks(self._job_log.folder)
         finished = finished_tests(self._job_log.folder)
-        lines = [line for line in recorded(self._path) if line.is_finished]
+        lines = [line for line in json_lines.lines(self._path, RecordedTest) if line.is_finished]
         self._earlier = {line.test: line for line in lines if line.test in finished}
         self._crashed = {death.test: death for death in self._job_log.deaths if death.test}
 
@@ -61,7 +62,7 @@ class SupervisedSession:
         self._running, self._failed, self._reports = item.nodeid, False, []
         coherence = coherence_of(item)
         self._work = "" if coherence is None else work_of(coherence[0].location, coherence[1])
-        record(self._path, RecordedTest(item.nodeid))
+        json_lines.append(self._path, RecordedTest(item.nodeid))
         if (death := self._crashed.get(item.nodeid)) is not None:
             self._log(item, [_crash_report(item, death)])
             return True
@@ -78,7 +79,8 @@ class SupervisedSession:
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Record that the running test is done; last, so that no plugin still has work to do for it."""
         if nodeid == self._running:
-            record(self._path, RecordedTest(nodeid, True, self._failed, self._work, self._reports))
+            test = RecordedTest(nodeid, True, self._failed, self._work, self._reports)
+            json_lines.append(self._path, test)
             self._running = ""
 
     def _log(self, item: pytest.Item, reports: Iterable[pytest.TestReport]) -> None:

@@ -1,4 +1,4 @@
-"""Why a job ended before its time: the evidence that its ranks and its launcher have left, put into words."""
+"""Explains why a job ended before its time, from the evidence that its ranks and its launcher have left."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MOST_LINES: Final = 12
 
 @dataclass(frozen=True)
 class ExitReport:
-    """How a job ended.
+    """The end of a job.
 
     `kind` is in words that are the same whichever rank it was; `ranks` says what became of those that are known; `lines`
     are further evidence, with labels.

@@ -44,12 +44,12 @@ _GRACE: Final = 5.0
 _LAUNCHER_GRACE: Final = 2.0
 """Seconds that the launcher gets to end its ranks once it is told to end."""
 _OUTSIDE_CASES: Final = 10
-"""How many times longer than within a case nothing may happen: during imports, in ordinary tests."""
+"""Factor on the patience outside cases: during imports, in ordinary tests."""
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How a job ended: in order, with its exit code; or it died; or it was ended because it was stuck."""
+    """End of a job: in order, with its exit code; or by a crash; or by the supervisor, because it was stuck."""
 
     exit_code: int | None
     in_order: bool
@@ -108,7 +108,7 @@ class Job:
         It is ended when a rank has died, when nothing has happened for `patience` seconds, or upon one of `signals`.
         """
         for path in self._folder.glob("rank-*"):
-            if path.suffix != ".tests":  # which tell the results of all jobs, not of the last one
+            if path.suffix != ".tests":  # the results of all jobs, not of the last one
                 path.unlink()
         process = subprocess.Popen(
             self._command,

@@ -18,7 +18,7 @@ __all__ = ["Launcher", "NoLauncher", "find_launcher", "find_program", "fits", "l
 
 
 class Vendor(StrEnum):
-    """Whose launcher or library it is."""
+    """The maker of a launcher or library."""
 
     MPICH = "MPICH"
     OPEN_MPI = "Open MPI"

@@ -7,7 +7,7 @@ reports when it has finished. A test that crashed the job is then one that has s
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import msgspec
 from adjointlab.store import json_lines
 from adjointlab.supervisor.rank_files import RankFiles
 
-__all__ = ["RecordedTest", "SessionResults", "finished_tests", "record", "recorded"]
+__all__ = ["RecordedTest", "SessionResults", "finished_tests"]
 
 _FINISHED = "finished-tests.json"
 
@@ -31,16 +31,6 @@ class RecordedTest(msgspec.Struct, frozen=True):
     reports: list[dict[str, Any]] = []
 
 
-def record(path: Path, test: RecordedTest) -> None:
-    """Add a line to the file of a rank."""
-    json_lines.append(path, msgspec.to_builtins(test))
-
-
-def recorded(path: Path) -> list[RecordedTest]:
-    """The lines in the file of a rank."""
-    return msgspec.convert(json_lines.lines(path), list[RecordedTest])
-
-
 def finished_tests(folder: Path) -> set[str]:
     """The tests that all ranks had finished before this job, as the supervisor recorded them."""
     return set(json.loads((folder / _FINISHED).read_text(encoding="utf-8")))
@@ -50,7 +40,7 @@ class SessionResults:
     """The supervisor's view of what all ranks have recorded."""
 
     def __init__(self, folder: Path, ranks: int) -> None:
-        self._folder, self._paths = folder, [RankFiles(folder, rank).path("tests") for rank in range(ranks)]
+        self._folder, self._ranks = folder, range(ranks)
 
     def record_finished(self) -> None:
         """Between two jobs, record the tests that all ranks have finished: none of them runs those again.
@@ -68,28 +58,33 @@ class SessionResults:
     @property
     def failed(self) -> set[str]:
         """The tests that failed on any rank."""
-        return {line.test for path in self._paths for line in recorded(path) if line.failed}
+        return {line.test for rank in self._ranks for line in self._lines(rank) if line.failed}
 
     def of_work(self, works: Collection[str]) -> set[str]:
         """The coherence tests of these checks of subjects."""
         return {
-            line.test for path in self._paths for line in recorded(path) if line.work and line.work in works
+            line.test
+            for rank in self._ranks
+            for line in self._lines(rank)
+            if line.work and line.work in works
         }
 
     @property
     def is_empty(self) -> bool:
         """True if no test has started: the command was not pytest, or did not get as far."""
-        return not any(map(recorded, self._paths))
+        return not any(map(self._lines, self._ranks))
 
-    def interrupted(self, suspects: Collection[int]) -> str:
+    def interrupted(self, suspects: Iterable[int]) -> str:
         """The test that one of the `suspects`, else any rank, had started and not finished; empty if there is none."""
-        for path in [*(self._paths[rank] for rank in suspects), *self._paths]:
-            lines = recorded(path)
+        for rank in (*suspects, *self._ranks):
+            lines = self._lines(rank)
             if lines and not lines[-1].is_finished:
                 return lines[-1].test
         return ""
 
     def _finished_by_all(self) -> set[str]:
-        return set.intersection(
-            *({line.test for line in recorded(path) if line.is_finished} for path in self._paths)
-        )
+        lines = map(self._lines, self._ranks)
+        return set.intersection(*({line.test for line in of_rank if line.is_finished} for of_rank in lines))
+
+    def _lines(self, rank: int) -> list[RecordedTest]:
+        return json_lines.lines(RankFiles(self._folder, rank).path("tests"), RecordedTest)

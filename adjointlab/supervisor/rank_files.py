@@ -30,7 +30,7 @@ class RankProcess(msgspec.Struct, frozen=True):
 
 
 class RankEnd(msgspec.Struct, frozen=True):
-    """How the process of a rank ended.
+    """End of the process of a rank.
 
     `status` is its exit code, or minus the number of the signal that killed it; `regular` says that its interpreter
     ended in order; `at` is the time, in seconds since the epoch.
@@ -64,7 +64,7 @@ class RankFiles:
 
     @property
     def end(self) -> RankEnd | None:
-        """How the rank ended, once it has."""
+        """The end of the rank, once it has ended."""
         return self._decoded("ended", RankEnd)
 
     @property

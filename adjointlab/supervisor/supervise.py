@@ -24,13 +24,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.exit_codes import ExitCode
 from adjointlab.store import running_case
-from adjointlab.store.job_log import Death, JobLog, key_of, work_of
-from adjointlab.store.reproducer import write_case
+from adjointlab.store.job_log import Death, JobLog, work_of
+from adjointlab.store.reproducer import BadReproducer, read, write_case
 from adjointlab.supervisor.exit_report import ExitReport, exit_report
 from adjointlab.supervisor.job import Job, JobEnd, StopSignals
 from adjointlab.supervisor.launcher import Launcher
@@ -41,16 +39,16 @@ from adjointlab.supervisor.pytest_results import SessionResults
 __all__ = ["SupervisedCommand", "supervise"]
 
 _MOST_CRASHES: Final = 2
-"""How often one case may crash a job: once, and once more to confirm it."""
+"""Crashes that one case may cause: one, and one more to confirm it."""
 _MOST_STALLS: Final = 3
-"""How many jobs in a row may ask for a restart without having got any further."""
+"""Jobs in a row that may ask for a restart without having got any further."""
 
 Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class SupervisedCommand:
-    """What to supervise: a command, on `ranks` ranks of a launcher or in one process without; within which limits."""
+    """A command to supervise, on `ranks` ranks of a launcher or in one process without; and its limits."""
 
     command: tuple[str, ...]
     ranks: int
@@ -112,7 +110,7 @@ class _Supervisor:
         if end.in_order and end.exit_code != ExitCode.RESTART:
             return self._final_code(end)
         record = running_case.read(self._job_log.folder)
-        if end.in_order or (record is not None and record.ended == "communicators"):
+        if end.in_order or (record is not None and record.ended is running_case.EndedBy.EXHAUSTION):
             return self._code_after_request()
         report = exit_report(
             self._job_log.folder,
@@ -181,17 +179,17 @@ class _Supervisor:
             if work:
                 return replace(death, work=work)
             return replace(death, test=self._results.interrupted(report.ranks))
-        progress = record.progress
-        death = replace(death, case=key_of(record.case), work=work_of(progress.location, progress.check))
-        if record.ended == "watchdog":
-            # The job's own watchdog ended it, and knows better where it was: its reproducer has the stacks.
-            lines = _lines_of(Path(record.reproducer)) or death.lines
-            death = replace(death, kind=record.kind or death.kind, lines=lines, ranks={}, certain=True)
+        death = replace(death, case=record.case.digest, work=work_of(record.location, record.check))
+        if record.ended is running_case.EndedBy.WATCHDOG:
+            # The job's own watchdog ended it, and its reproducer has the stack of the rank that was late.
+            with suppress(BadReproducer):
+                death = replace(death, lines=read(Path(record.reproducer)).lines or death.lines)
+            death = replace(death, kind=record.kind or death.kind, ranks={}, certain=True)
         if not self._job_log.is_known(death):
             path = write_case(
                 record.case,
-                progress.location,
-                progress.world,
+                record.location,
+                record.world,
                 Verdict(Status.UNJUDGED, death.kind, death.kind, death.verdict().lines),
                 self._job_log.folder / f"death-{len(self._job_log.deaths)}",
             )
@@ -260,21 +258,8 @@ class _Supervisor:
                     self._log(f"  {death.work}: not made smaller; {target}")
 
 
-class _Lines(msgspec.Struct):
-    """The part of a reproducer that is read here."""
-
-    lines: tuple[tuple[str, str], ...]
-
-
-def _lines_of(reproducer: Path) -> tuple[tuple[str, str], ...]:
-    try:
-        return msgspec.json.decode(reproducer.read_bytes(), type=_Lines).lines
-    except (OSError, msgspec.DecodeError):
-        return ()
-
-
 def _name(death: Death) -> str:
-    """What a crash is reported under: the check of a subject, or a test; empty if neither is known."""
+    """Return the name under which a crash is reported: the check of a subject, or a test; empty if neither is known."""
     return death.work or death.test
 
 

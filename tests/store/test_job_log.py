@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.case import Case, StoredCase
+from adjointlab.engine.case import Case
 from adjointlab.engine.search import Budget, SearchResult, investigate
-from adjointlab.store.job_log import Death, Done, JobLog, key_of, supervised
+from adjointlab.store.job_log import Death, Done, JobLog, supervised
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run, Runner
@@ -62,9 +62,9 @@ def test_half_a_line_of_somebody_who_died_is_passed_over(job_log: JobLog) -> Non
 def test_a_case_is_the_same_after_it_was_stored() -> None:
     case = failing_report().case
     assert case is not None
-    read = msgspec.json.decode(msgspec.json.encode(case.data()), type=StoredCase).case()
+    read = msgspec.json.decode(msgspec.json.encode(case.data()), type=Case).restored()
 
-    assert key_of(read) == key_of(case)
+    assert read.digest == case.digest
 
 
 def test_what_a_supervised_process_starts_is_not_supervised(
@@ -101,7 +101,7 @@ class Deadly:
     def job(self, shrinking: float) -> SearchResult | None:
         self.jobs += 1
         world = SimulatedWorld(4)
-        memory = self.job_log.memory("work")
+        memory = self.job_log.deadly_cases("work")
         budget = Budget(20, seed=1, shrinking=shrinking)
         lead = world.lead
 
@@ -111,7 +111,7 @@ class Deadly:
                     if ranks > 1:
                         self.ended_by.append(payload)
                         self.job_log.record_death(
-                            Death("died", case=key_of(payload), work="work", at=time.time())
+                            Death("died", case=payload.digest, work="work", at=time.time())
                         )
                         raise Deadly.Ended
                     return run(payload, ranks, **options)  # type: ignore[arg-type]
@@ -139,8 +139,8 @@ def test_jobs_that_die_go_on_shrinking_where_the_one_before_was(job_log: JobLog)
     assert report.case is not None
     assert report.case.ranks == 2
     # The last job ran nothing that ends a job; the smallest case has done so twice, all others once.
-    times = [key_of(case) for case in world.ended_by]
-    assert times.count(key_of(report.case)) == 2
+    times = [case.digest for case in world.ended_by]
+    assert times.count(report.case.digest) == 2
     assert len(times) == len(set(times)) + 1 == world.jobs - 1
 
 
@@ -153,4 +153,4 @@ def test_without_time_the_smallest_known_case_is_the_result(job_log: JobLog) -> 
     assert report is not None
     assert report.case is not None
     smallest = min(world.ended_by, key=lambda case: (case.ranks, len(case.key())))
-    assert key_of(report.case) == key_of(smallest)
+    assert report.case.digest == smallest.digest
