@@ -90,13 +90,7 @@ def run(
 
 def _launcher(given: str | None, ranks: int) -> Launcher:
     """Find the launcher and check that it belongs to the MPI library that mpi4py uses."""
-    from adjointlab.supervisor.launcher import (
-        NoLauncher,
-        find_launcher,
-        fits,
-        library_of_mpi4py,
-        prepared,
-    )
+    from adjointlab.supervisor.launcher import NoLauncher, find_launcher, fits, library_of_mpi4py, prepared
 
     try:
         chosen = prepared(find_launcher(given), ranks)
