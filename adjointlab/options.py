@@ -106,4 +106,9 @@ XFAILS: Final = Option[Path | None](
     "none",
     metavar="FILE",
 )
-FOLDER: Final = Option("folder", Path(".adjointlab"), Path, "Folder in which failures are stored.")
+FOLDER: Final = Option(
+    "folder",
+    Path(".adjointlab"),
+    Path,
+    "Folder in which failures are stored, and from which pytest replays them first.",
+)
