@@ -56,7 +56,7 @@ def test_a_right_operator_is_coherent(here: Callable[..., Ended], tmp_path: Path
     assert not (tmp_path / ".adjointlab").exists()
 
 
-def test_a_wrong_adjoint_is_found_stored_replayed_and_mended(tmp_path: Path) -> None:
+def test_a_wrong_adjoint_is_found_stored_and_replayed_until_it_is_corrected(tmp_path: Path) -> None:
     operators = tmp_path / "operators.py"
     operators.write_text(SAMPLES.read_text())
     reference = "operators.py:wrong"
@@ -78,9 +78,9 @@ def test_a_wrong_adjoint_is_found_stored_replayed_and_mended(tmp_path: Path) -> 
     assert "replayed on 2 ranks" in again.stdout
 
     operators.write_text(SAMPLES.read_text().replace("result[-1:] = 0", "pass"))
-    mended = cli(*command, cwd=tmp_path)
-    assert mended.returncode == 0, mended.stderr
-    assert "coherent" in mended.stdout
+    corrected = cli(*command, cwd=tmp_path)
+    assert corrected.returncode == 0, corrected.stderr
+    assert "coherent" in corrected.stdout
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,23 @@ def test_list_and_explain_tell_of_a_subject(here: Callable[..., Ended]) -> None:
     assert explained.returncode == 0, explained.stderr
     assert "RingShift" in explained.stdout
     assert "over 2" in explained.stdout
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom adjointlab.cli.main import main\n"
+        "try: main(['--help'])\nexcept SystemExit as end: assert not end.code, end.code\n"
+        "heavy = {'hypothesis', 'numpy', 'torch', 'mpi4py', 'msgspec'} & set(sys.modules)\nassert not heavy, heavy"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
 
 
 def test_no_mpi_is_imported_without_mpiexec(tmp_path: Path) -> None:
