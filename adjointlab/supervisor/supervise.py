@@ -30,9 +30,8 @@ from adjointlab.store import running_case
 from adjointlab.store.job_log import Death, JobLog, work_of
 from adjointlab.store.reproducer import BadReproducer, read, write_case
 from adjointlab.supervisor.exit_report import ExitReport, exit_report
-from adjointlab.supervisor.job import Job, JobEnd, StopSignals
+from adjointlab.supervisor.job import Job, JobEnd, Output, StopSignals
 from adjointlab.supervisor.launcher import Launcher
-from adjointlab.supervisor.output import Output
 from adjointlab.supervisor.processes import adopt_orphans
 from adjointlab.supervisor.pytest_results import SessionResults
 
@@ -112,14 +111,8 @@ class _Supervisor:
         record = running_case.read(self._job_log.folder)
         if end.in_order or (record is not None and record.ended is running_case.EndedBy.EXHAUSTION):
             return self._code_after_request()
-        report = exit_report(
-            self._job_log.folder,
-            self._command.ranks,
-            end.stderr_tail,
-            end.exit_code,
-            stuck_reason=end.stuck_reason,
-            simulated=self._command.launcher is None,
-        )
+        ranks, simulated = self._command.ranks, self._command.launcher is None
+        report = exit_report(self._job_log.folder, ranks, end, simulated=simulated)
         if report.signal:
             output.release()
             self._log(f"{report.kind} ({signal.Signals(report.signal).name})")
