@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from adjointlab.store.job_log import JobLog
     from adjointlab.worlds.world import World
 
-__all__ = ["Profile"]
+__all__ = ["adjointlab_world"]
 
 _session_key: pytest.StashKey[CollectiveSession] = pytest.StashKey()
 _profile_key: pytest.StashKey[Profile] = pytest.StashKey()

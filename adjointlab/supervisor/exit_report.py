@@ -93,6 +93,8 @@ def exit_report(folder: Path, ranks: int, end: JobEnd, *, simulated: bool = Fals
 
 def _report_of_ranks(folder: Path, ranks: int, job_end: JobEnd) -> ExitReport:
     files = [RankFiles(folder, rank) for rank in range(ranks)]
+    # In this order: the end of a stuck job, and of all ranks but one upon MPI_Abort, was caused by others, so what the
+    # ranks' own files say about it is of no interest.
     if job_end.stuck_reason:
         stacks = {file.rank: stack for file in files if (stack := stack_of(file.text("stacks")))}
         where = {rank: f"ended with the job, at {_location(stack)}" for rank, stack in stacks.items()}

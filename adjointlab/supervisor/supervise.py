@@ -108,6 +108,7 @@ class _Supervisor:
         """Return the exit code if `end` settles it; `None` if the job is to be started again."""
         if end.in_order and end.exit_code != ExitCode.RESTART:
             return self._final_code(end)
+        # The record asks for a restart too, if the job crashed or was killed on its way out.
         record = running_case.read(self._job_log.folder)
         if end.in_order or (record is not None and record.ended is running_case.EndedBy.EXHAUSTION):
             return self._code_after_request()
@@ -148,11 +149,15 @@ class _Supervisor:
         deaths = self._job_log.deaths
         culprit = (death.case, death.work, death.test)
         crashes = sum((known.case, known.work, known.test) == culprit for known in deaths)
+        # The next job does not run a test or a check that has crashed one, nor a case that has crashed two. If one of
+        # them crashes it all the same, then outside of what the lab controls (an import, a fixture), and always will.
         if crashes >= (_MOST_CRASHES if death.case else 1):
             output.release()
             self._log(f"{name}: it ends the job again, although it should not have been run: giving up")
             return self._summarise(ExitCode.UNJUDGED)
         self._job_log.record_death(death)
+        # The record of the running case goes, or else a crash of the next job before its first case would be put down
+        # to that case.
         self._job_log.clear()
         # The crashes that follow while the same failure is shrunk are not news.
         if name not in map(_name, deaths):
