@@ -32,7 +32,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from adjointlab.checks.bench import Setting
+from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
@@ -331,8 +331,8 @@ def _tensors(space: Space) -> list[str]:
     return texts
 
 
-def _memory(setting: Setting) -> str:
-    plain = Setting(setting.seed)
+def _memory(setting: InputSetting) -> str:
+    plain = InputSetting(setting.seed)
     notes = [] if setting.library == plain.library else [setting.library]
     notes += [
         f"{side} {order}"

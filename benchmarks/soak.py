@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import adjointlab as al
 from adjointlab import MPI
 from adjointlab.checks.adjoint import AdjointCheck
-from adjointlab.checks.bench import Bench, Setting
 from adjointlab.checks.check import Spaces
+from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
@@ -161,14 +161,15 @@ def judge_large(run: Runner, ranks: int, large: Large) -> tuple[Verdict, Verdict
     return verdicts[0], verdicts[1]
 
 
-def body(context: RankContext, large: Large) -> Any:
-    bench = Bench(
-        lambda: Gathered(context.comm, large.size, large.dtype, large.lost),
-        Setting(seed=large.seed),
-        context.comm,
+def body(rank_context: RankContext, large: Large) -> Any:
+    comm = rank_context.comm
+    context = CheckContext(
+        lambda: Gathered(comm, large.size, large.dtype, large.lost),
+        InputSetting(seed=large.seed),
+        comm,
     )
-    observation = AdjointCheck().observe(bench)
-    return observation, Spaces(bench.domain, bench.codomain)
+    observation = AdjointCheck().observe(context)
+    return observation, Spaces(context.domain, context.codomain)
 
 
 @dataclass

@@ -9,12 +9,16 @@ rank when it likes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache, lru_cache
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
+
+from adjointlab import MPI
 
 __all__ = ["close", "communicator", "rank_in"]
 
 Ranks = tuple[int, ...]
+
+_KEYVAL: Final = MPI.Create_keyval()
 
 
 def communicator(comm: Any, ranks: Iterable[int]) -> Any:
@@ -61,23 +65,8 @@ def _create(comm: Any, members: Ranks) -> Any:
 
 
 def _cache(comm: Any) -> dict[Ranks, Any]:
-    """The communicators made from `comm`, by their members.
-
-    A communicator of a world is a Python object with room for attributes, which it drops when a run ends (and frees
-    what the run made). One of mpi4py is a handle, of which many objects can exist: what belongs to the communicator
-    is an MPI attribute.
-    """
-    known: dict[Ranks, Any] | None
-    if hasattr(comm, "__dict__"):
-        known = vars(comm).setdefault("attributes", {}).setdefault("groups", {})
-    elif (known := comm.Get_attr(_key())) is None:
-        comm.Set_attr(_key(), known := {})
+    """The communicators made from `comm`, by their members: kept as its attribute, which ends with its run."""
+    known: dict[Ranks, Any] | None = comm.Get_attr(_KEYVAL)
+    if known is None:
+        comm.Set_attr(_KEYVAL, known := {})
     return known
-
-
-@cache
-def _key() -> int:
-    """MPI's key for the attribute: MPI hands it out once for the process."""
-    from mpi4py import MPI
-
-    return int(MPI.Comm.Create_keyval())

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 from msgspec import structs
 
-from adjointlab.checks.bench import Setting
-from adjointlab.engine.case_data import from_data, to_data
+from adjointlab.checks.context import InputSetting
+from adjointlab.engine.case_data import Data, Parameters, from_data, to_data
 from adjointlab.worlds.schedule import Schedule
 
 __all__ = ["Case"]
@@ -29,8 +27,8 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     subject: str
     check: str
     ranks: int
-    parameters: Mapping[str, Any]
-    setting: Setting
+    parameters: Parameters
+    setting: InputSetting
     schedule: int
     schedules: tuple[Schedule, ...] = ()
 
@@ -44,11 +42,11 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     def restored(self) -> Case:
         """The inverse of :meth:`plain`. Raises `ValueError` for parameters that it does not make."""
-        return structs.replace(self, parameters=from_data(self.parameters))
+        return structs.replace(self, parameters=from_data(dict(self.parameters)))
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Data]:
         """The case as a JSON object."""
-        data: dict[str, Any] = msgspec.to_builtins(self.plain())
+        data: dict[str, Data] = msgspec.to_builtins(self.plain())
         return data
 
     def key(self) -> bytes:

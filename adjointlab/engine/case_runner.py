@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -13,7 +13,7 @@ from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
-from adjointlab.engine.run_case import TWIN, WITNESS, is_inapplicable, judge, spaces_of
+from adjointlab.engine.run_case import check_named, is_inapplicable, judge, spaces_of
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import Run, Runner
 
@@ -102,20 +102,14 @@ def run_case(run: Runner, case: Case) -> Judgement | None:
 
 
 def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
-    """Return `verdict`, explained by a second check of the same case where there is one that says more.
+    """Return `verdict`, explained by the follow-up of its check where there is one: another check of the same case.
 
-    A wrong inner product or matrix gets the wrong entry with its two values; wrong gradients get the result of gradcheck on
-    the sequential twin, which says whether the layer or its twin is wrong.
+    Of a wrong inner product, say, the matrix check names the entry that is wrong.
     """
-    if verdict.status is not Status.INCOHERENT:
+    check = check_named(case.check)
+    follow_up = check.follow_up()
+    # Nothing that a single run shows explains why two schedules differ.
+    if verdict.status is not Status.INCOHERENT or verdict.kind == DEPENDS or follow_up is None:
         return verdict
-    if case.check == "gradients":
-        twin = run_case(run, structs.replace(case, check=TWIN))
-        result = "gradcheck does not apply" if twin is None else twin.verdict.headline or "gradcheck passes"
-        return replace(verdict, lines=(*verdict.lines, ("sequential twin", result)))
-    if case.check not in ("adjoint", "matrix") or verdict.kind == DEPENDS:
-        return verdict
-    witness = run_case(run, structs.replace(case, check=WITNESS))
-    if witness is None or witness.verdict.status is not Status.INCOHERENT:
-        return verdict
-    return replace(verdict, lines=witness.verdict.lines, entry=witness.verdict.entry)
+    answer = run_case(run, structs.replace(case, check=follow_up.name))
+    return check.explained(verdict, None if answer is None else answer.verdict)

@@ -7,7 +7,7 @@ from functools import cache
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from adjointlab.checks.bench import Setting
+from adjointlab.checks.context import InputSetting
 from adjointlab.engine.case import Case
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import schedules_from
@@ -25,7 +25,9 @@ def cases(draw: DrawFn, subject: Subject, check: str, ranks: int, schedules: int
     memory = draw(st.sampled_from(_memory_orders(subject.orders)))
     seed, schedule = draw(st.integers(0, 2**31 - 1)), draw(st.integers(0, 2**16 - 1))
     several = schedules_from(schedule, schedules) if schedules > 1 else ()
-    return Case(subject.name, check, count, parameters, Setting(seed, library, *memory), schedule, several)
+    return Case(
+        subject.name, check, count, parameters, InputSetting(seed, library, *memory), schedule, several
+    )
 
 
 @cache

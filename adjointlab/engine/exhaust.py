@@ -18,12 +18,13 @@ from itertools import islice
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
-from adjointlab.checks.bench import Setting
+from adjointlab.checks.context import InputSetting
+from adjointlab.checks.proof import PROOF
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.case_runner import run_case
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.run_case import PROOF, body
+from adjointlab.engine.run_case import body
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -86,7 +87,9 @@ def every_case(subject: Subject, bound: Bound) -> Iterator[Case]:
             )
         ranks, parameters = entry
         # The seed makes the random vector, and the schedule another legal interleaving, of each case.
-        yield Case(subject.name, PROOF, ranks, parameters, Setting(seed=number), schedule=number % 2**16)
+        yield Case(
+            subject.name, PROOF.name, ranks, parameters, InputSetting(seed=number), schedule=number % 2**16
+        )
 
 
 def _is_case(entry: object) -> bool:
@@ -132,7 +135,7 @@ def exhaust(
         raise RuntimeError(f"{proved} of {total} cases were proved, and nothing says why")
     return SearchResult(
         subject.name,
-        PROOF,
+        PROOF.name,
         "simulated",
         verdict,
         tried,

@@ -8,10 +8,10 @@ from dataclasses import replace
 from msgspec import structs
 
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.schedule_invariant import Settled
+from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import Seen, check_named, judge, spaces_of
+from adjointlab.engine.run_case import RankObservation, check_named, judge, spaces_of
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import Matched, Run, Runner
 
@@ -47,9 +47,9 @@ def judge_all(case: Case, runs: Sequence[Run]) -> Verdict:
         wrong = verdicts[other]
         shown = [(f"under {case.schedules[other]}", wrong.headline), *wrong.lines]
         return _dependent(case, runs, one, other, (f"under {case.schedules[one]}", "coherent"), *shown)
-    settled = [_settled(case, run) for run in runs]
+    results = [_schedule_invariants(case, run) for run in runs]
     for other in range(1, len(runs)):
-        if difference := _difference(settled[0], settled[other]):
+        if difference := _difference(results[0], results[other]):
             where, first, second = difference
             return _dependent(
                 case,
@@ -91,15 +91,17 @@ def _recorded(run: Runner, case: Case, schedule: Schedule) -> Schedule:
     return replace(schedule, decisions=result.decisions)
 
 
-def _settled(case: Case, run: Run) -> Mapping[str, Settled]:
-    seen: Sequence[Seen] = run.values
+def _schedule_invariants(case: Case, run: Run) -> Mapping[str, ScheduleInvariant]:
+    seen: Sequence[RankObservation] = run.values
     spaces: Spaces | None = spaces_of(run)
     if spaces is None:
         return {}
-    return check_named(case.check).settled(spaces, [each.observation for each in seen])
+    return check_named(case.check).schedule_invariants(spaces, [each.observation for each in seen])
 
 
-def _difference(one: Mapping[str, Settled], other: Mapping[str, Settled]) -> tuple[str, str, str] | None:
+def _difference(
+    one: Mapping[str, ScheduleInvariant], other: Mapping[str, ScheduleInvariant]
+) -> tuple[str, str, str] | None:
     """What differs first, and its two values."""
     for name, first in one.items():
         second = other.get(name)

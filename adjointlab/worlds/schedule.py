@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, get_args
 
-from adjointlab.worlds.simulated.schedules.record import decoded
+from adjointlab.worlds.decisions import decode
 
 __all__ = ["Kind", "Schedule", "schedules_from"]
 
@@ -38,7 +38,7 @@ class Schedule:
         if (self.depth < 1) == (self.strategy == "pct"):
             raise ValueError(f"depth: at least 1 for pct, and 0 for any other, not {self.depth}")
         if self.decisions:
-            decoded(self.decisions)  # raises
+            decode(self.decisions)  # raises
 
     @staticmethod
     def of(seed: int) -> Schedule:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
-from adjointlab.worlds.call_sites import is_lab, is_ours, user_frame
+from adjointlab.worlds.call_sites import call_site_of_thread, is_lab, is_worlds
 
 __all__ = [
     "EXIT_CODE",
@@ -30,7 +30,6 @@ __all__ = [
     "OverdueReport",
     "RaisingWatchdog",
     "Watchdog",
-    "place_of_thread",
     "too_late",
 ]
 
@@ -89,7 +88,7 @@ class Watchdog:
 
     def account(self, who: str, limit: float, payload: Any, thread: int) -> None:
         """Everything but the end: the stacks, and the case on disk."""
-        place = place_of_thread(thread)
+        place = call_site_of_thread(thread)
         self.show_stacks(
             f"{who} has not come back within {limit:g} s, at {place}; the stacks of its threads:"
         )
@@ -101,21 +100,12 @@ class Watchdog:
                 self.say(f"\nadjointlab: the case could not be stored: {type(problem).__name__}: {problem}\n")
 
 
-def place_of_thread(thread: int) -> str:
-    """The line of user code that a thread is at."""
-    frame = sys._current_frames().get(thread)
-    if frame is None:
-        return "an unknown place"
-    frame = user_frame(frame)
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
 def stack_of_thread(thread: int) -> str:
     """The lines of user code that a thread is in; the innermost last."""
     frame = sys._current_frames().get(thread)
     entries = () if frame is None else traceback.extract_stack(frame)
     # What is further out than the world's own frames has only started the run.
-    first = max((place for place, entry in enumerate(entries) if is_ours(entry.filename)), default=-1)
+    first = max((place for place, entry in enumerate(entries) if is_worlds(entry.filename)), default=-1)
     inner = entries[first + 1 :]
     shown = [entry for entry in inner if not is_lab(entry.filename)] or inner or entries
     return "".join(traceback.format_list(shown)).rstrip()
@@ -182,7 +172,7 @@ class RaisingWatchdog:
                 continue
             if self._barked_at != since:
                 self._barked_at = since
-                self._place = place_of_thread(self._main)
+                self._place = call_site_of_thread(self._main)
                 if self._has_signal:
                     signal.pthread_kill(self._main, _SIGNAL)
             if left < -self.watchdog.grace(limit):

@@ -6,17 +6,20 @@ payloads are run (:meth:`World.lead`); the followers execute what they are hande
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from adjointlab.worlds.call_sites import is_lab
+from adjointlab.worlds.call_sites import is_lab, is_worlds
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.watchdog import Watchdog
+from adjointlab.worlds.watchdog import Overdue, Watchdog
 
 __all__ = [
     "Blocked",
     "Body",
+    "Cancelled",
     "Dead",
     "Exhausted",
     "Finding",
@@ -29,9 +32,18 @@ __all__ = [
     "Run",
     "Runner",
     "World",
+    "message_of",
 ]
 
 R = TypeVar("R")
+
+
+class Cancelled(BaseException):
+    """Raised in a rank to take it out of a call that cannot complete.
+
+    A ``BaseException``, because user code that catches ``Exception`` around a call must not swallow it: the rank would
+    go on after its run has been given up.
+    """
 
 
 @dataclass(frozen=True)
@@ -55,15 +67,56 @@ class Returned:
 
 @dataclass(frozen=True)
 class Raised:
-    """The rank raised: the exception's class, message and formatted traceback, and where user code raised it."""
+    """The rank raised an exception: its class name, message and formatted traceback.
+
+    `exception` is None where it could not be pickled, so ask :meth:`is_a` for its type.
+    """
 
     kind: str
     message: str
     traceback: str
-    exception: BaseException | None = None  # None where it could not travel between processes
+    exception: BaseException | None = None
+    types: tuple[type[BaseException], ...] = ()
+
+    @classmethod
+    def of(cls, exception: BaseException) -> Raised:
+        """The outcome of a rank whose body raised `exception`; its traceback begins at the first frame of user code."""
+        whole = start = exception.__traceback__
+        while start is not None and is_worlds(start.tb_frame.f_code.co_filename):
+            start = start.tb_next
+        formatted = traceback.TracebackException(type(exception), exception, start or whole)
+        if isinstance(exception, Overdue):
+            # Its innermost frame is the watchdog's signal handler, which is not where the rank was.
+            while len(formatted.stack) > 1 and is_worlds(formatted.stack[-1].filename):
+                formatted.stack.pop()
+        types = tuple(filter(_is_known_everywhere, type(exception).__mro__))
+        text = "".join(formatted.format())
+        return cls(type(exception).__name__, message_of(exception), text, exception, types)
+
+    def is_a(self, kind: type[BaseException]) -> bool:
+        """Return True if the exception is an instance of `kind`, a class of the lab or of Python itself.
+
+        Looks at the class and not at its name: user code may have a class that is called the same.
+        """
+        return kind in self.types
 
     def __str__(self) -> str:
         return f"raised {self.kind}: {self.message}"
+
+
+def _is_known_everywhere(kind: type) -> bool:
+    """Return True for classes that any process of the job finds under their names, as pickling them needs."""
+    module = sys.modules.get(kind.__module__)
+    is_installed = kind.__module__ == "builtins" or kind.__module__.startswith("adjointlab.")
+    return is_installed and getattr(module, kind.__qualname__, None) is kind
+
+
+def message_of(exception: BaseException) -> str:
+    """``str(exception)``, also where user code's ``__str__`` raises."""
+    try:
+        return str(exception)
+    except Exception:
+        return "(no message: its __str__ raised)"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from adjointlab.checks.check import Inapplicable
+from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import strategies
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import Partition

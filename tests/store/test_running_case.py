@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from adjointlab.checks.bench import Setting
+from adjointlab.checks.context import InputSetting
 from adjointlab.engine.case import Case
 from adjointlab.engine.case_runner import Stage
 from adjointlab.engine.discovery import found_as
@@ -40,7 +40,7 @@ PROGRESS = Progress("samples.py:right", "samples:right", "adjoint", WorldName.SI
 
 
 def case(name: str = "", ranks: int = 2) -> Case:
-    return Case("RingShift", "adjoint", ranks, {"name": name}, Setting(), 0)
+    return Case("RingShift", "adjoint", ranks, {"name": name}, InputSetting(), 0)
 
 
 def test_what_is_read_is_what_was_recorded_last(tmp_path: Path):
@@ -119,7 +119,7 @@ def test_a_folder_that_cannot_be_written_to_stops_nothing(tmp_path: Path):
 def test_parameters_that_are_no_data_stop_nothing(tmp_path: Path):
     with recording(tmp_path, PROGRESS, is_leader=True) as recorder:
         assert recorder is not None
-        recorder.record(Case("RingShift", "adjoint", 2, {"made of": object()}, Setting(), 0), 3)
+        recorder.record(Case("RingShift", "adjoint", 2, {"made of": object()}, InputSetting(), 0), 3)
         running = read(tmp_path)
 
         assert running is not None

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from adjointlab import MPI
+
 __all__ = ["ERRORS", "PROGRAMS", "SIMULATED_ONLY", "UNCHECKED", "plain"]
 
 PROGRAMS: dict[str, Any] = {}
@@ -606,6 +608,25 @@ def census(comm, mpi):
     if comm == mpi.COMM_NULL:
         return "COMM_NULL"
     return comm.Get_rank(), comm.Get_size()
+
+
+@program
+def attributes(comm, mpi):
+    keyval, other = MPI.Create_keyval(), MPI.Create_keyval()
+    before = comm.Get_attr(keyval)
+    comm.Set_attr(keyval, {"cache": comm.rank})
+    comm.Set_attr(other, 2)
+    comm.Get_attr(keyval)["more"] = 1
+    part = comm.Dup()
+    found = [before, comm.Get_attr(keyval), comm.Get_attr(other), part.Get_attr(keyval)]
+    comm.Delete_attr(keyval)
+    comm.Set_attr(other, 3)
+    found += [comm.Get_attr(keyval), comm.Get_attr(other)]
+    comm.Delete_attr(other)
+    MPI.Free_keyval(keyval)
+    MPI.Free_keyval(other)
+    part.Free()
+    return found
 
 
 @program

@@ -16,9 +16,9 @@ from mpi4py import MPI
 
 from adjointlab.worlds.mpi.calls import Call
 from adjointlab.worlds.mpi.control_channel import TOKEN, Control, Token
-from adjointlab.worlds.mpi.guard import Cancelled, Guard
+from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.keepalive import keep_alive
-from adjointlab.worlds.world import Exhausted
+from adjointlab.worlds.world import Cancelled, Exhausted
 
 __all__ = ["Agreements"]
 

@@ -17,6 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from adjointlab import MPI as ours
+from adjointlab.worlds.attributes import Attributes
 from adjointlab.worlds.buffers import elements
 from adjointlab.worlds.constants import to_mpi4py
 from adjointlab.worlds.mpi.agreement import Agreements
@@ -98,7 +99,7 @@ class Family:
         return count
 
 
-class GuardedComm:
+class GuardedComm(Attributes):
     """A communicator whose waits end: in completion, in another rank's failure, or with patience."""
 
     def __init__(self, inner: Any, ranks: tuple[int, ...], family: Family) -> None:
@@ -121,7 +122,7 @@ class GuardedComm:
         self.guard.trails[self.key] = self.trail
         self.posted: list[ObjectReceive] = []
         self.creations = 0
-        self.attributes: dict[str, Any] = {}  # what operators keep with it for this run
+        self._attributes = {}  # the world keeps its communicator from run to run, and user code must not find it changed
 
     def retire(self, reason: str) -> None:
         """Make every further use an error that says `reason`."""
@@ -173,6 +174,9 @@ class GuardedComm:
         return group
 
     group = property(Get_group)
+
+    def _predefined(self, key: int | ours.Keyval) -> Any:
+        return None if isinstance(key, ours.Keyval) else self.inner.Get_attr(key)
 
     def Is_inter(self) -> bool:
         return False

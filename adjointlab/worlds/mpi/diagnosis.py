@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from adjointlab.worlds.call_sites import is_lab
+from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
 from adjointlab.worlds.mpi.call_log import Account, difference
 from adjointlab.worlds.mpi.guard import Books
 from adjointlab.worlds.world import Blocked, Finding, Outcome, PeerFailed, Raised, Returned
@@ -46,15 +47,14 @@ def _stuck(outcomes: Sequence[Outcome], books: Sequence[Books]) -> Iterator[Find
         # They explain why the ranks are stuck.
         yield from mismatches
     elif everyone and all(books[rank].polling for rank in waiting):
-        lines.insert(0, "these ranks ask again and again, and nothing moves any more")
+        lines.insert(0, POLLING)
         yield Finding("livelock", "\n".join(lines))
     elif everyone:
         # Nobody is left who could end a wait.
-        lines.insert(0, f"{len(blocked)} of {len(outcomes)} ranks wait, and nobody can go on")
-        if cycle := _cycle(blocked):
-            lines.append("  cycle: " + " → ".join(f"rank {rank}" for rank in cycle))
+        lines.insert(0, heading(len(blocked), len(outcomes)))
+        lines += cycle_line({rank: outcome.waits_for for rank, outcome in blocked.items()})
         if any("send" in outcome.call.lower() for outcome in blocked.values()):
-            lines.append("  (a send may wait until it is received: MPI promises no buffering)")
+            lines.append(UNBUFFERED_SENDS)
         yield Finding("deadlock", "\n".join(lines))
     else:
         busy = f" (rank {late} was still at work then)" if late else ""
@@ -65,44 +65,12 @@ def _stuck(outcomes: Sequence[Outcome], books: Sequence[Books]) -> Iterator[Find
 def _told(rank: int, outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
     if not isinstance(outcome, Blocked):
         return f"  rank {rank} {outcome}"
-    waits_for = ", ".join(
-        f"rank {other}" + (" (which has ended)" if isinstance(outcomes[other], Returned) else "")
-        for other in outcome.waits_for
-    )
+    ended = [isinstance(other, Returned) for other in outcomes]
     if is_lab(outcome.where):
         text = f"  rank {rank} has come back from user code"
     else:
         text = f"  rank {rank} in {outcome.call} at {outcome.where}"
-    return text + (f", waits for {waits_for}" if waits_for else "")
-
-
-def _cycle(blocked: dict[int, Blocked]) -> list[int]:
-    """A circle of blocked ranks, each waiting for the next; its first rank stands at its end again."""
-    graph = {
-        rank: [other for other in outcome.waits_for if other in blocked] for rank, outcome in blocked.items()
-    }
-    # A rank that waits for several is let go by any of them, or needs them all: that is not known here. So ranks that
-    # wait for one only come first.
-    done: set[int] = set()
-
-    def search(rank: int, path: list[int]) -> list[int]:
-        if rank in path:
-            return [*path[path.index(rank) :], rank]
-        if rank in done:
-            return []
-        for other in graph[rank]:
-            if found := search(other, [*path, rank]):
-                return found
-        done.add(rank)
-        return []
-
-    for first in sorted(graph, key=lambda rank: len(graph[rank])):
-        if found := search(first, []):
-            # Told from its lowest rank on.
-            ring = found[:-1]
-            start = ring.index(min(ring))
-            return [*ring[start:], *ring[:start], ring[start]]
-    return []
+    return text + waits_for_text(outcome.waits_for, ended)
 
 
 def _collectives(books: Sequence[Books], settled: Sequence[bool] | None = None) -> Iterator[Finding]:

@@ -19,9 +19,9 @@ from adjointlab.worlds.mpi.call_log import Account, Fingerprint, Note, account, 
 from adjointlab.worlds.mpi.calls import Call, caller
 from adjointlab.worlds.mpi.control_channel import NOTICE, Control, Notice
 from adjointlab.worlds.mpi.keepalive import keep_alive
-from adjointlab.worlds.world import Blocked, PeerFailed
+from adjointlab.worlds.world import Blocked, Cancelled, PeerFailed
 
-__all__ = ["Books", "Cancelled", "Guard"]
+__all__ = ["Books", "Guard"]
 
 # Polls that a wait makes before it looks at anything else: some 60 microseconds' worth where each rank has a processor,
 # and few where the rank that is waited for may need this one.
@@ -34,10 +34,6 @@ _POLLS_BETWEEN_LOOKS: Final = 16
 _LAST_CALL: Final = 1e-2
 
 CommKey = tuple[tuple[int, ...], int]  # the ranks of a communicator, and which one of these ranks it is
-
-
-class Cancelled(BaseException):
-    """Takes a rank out of a wait that cannot end. (No ``Exception``: user code must not swallow it by chance.)"""
 
 
 @dataclass(frozen=True)

@@ -10,25 +10,9 @@ from typing import Any
 
 from tblib import Traceback
 
-from adjointlab.worlds.call_sites import is_ours
-from adjointlab.worlds.watchdog import Overdue
-from adjointlab.worlds.world import Outcome, Raised, Returned
+from adjointlab.worlds.world import Outcome, Raised, Returned, message_of
 
-__all__ = ["open_exception", "open_outcome", "pack_exception", "pack_outcome", "raised"]
-
-
-def raised(exception: BaseException) -> Raised:
-    """The outcome of a rank whose body raised `exception`, with the traceback from the first frame of user code on."""
-    whole = start = exception.__traceback__
-    while start is not None and is_ours(start.tb_frame.f_code.co_filename):
-        start = start.tb_next
-    told = traceback.TracebackException(type(exception), exception, start or whole)
-    if isinstance(exception, Overdue):
-        # The innermost frame is that of the watchdog, which is not where the rank was.
-        while len(told.stack) > 1 and is_ours(told.stack[-1].filename):
-            told.stack.pop()
-    text = "".join(told.format())
-    return Raised(type(exception).__name__, _text(exception), text, exception)
+__all__ = ["open_exception", "open_outcome", "pack_exception", "pack_outcome"]
 
 
 def pack_outcome(outcome: Outcome, rank: int) -> bytes:
@@ -40,7 +24,9 @@ def pack_outcome(outcome: Outcome, rank: int) -> bytes:
         return pickle.dumps((outcome, None), pickle.HIGHEST_PROTOCOL)
     except Exception as problem:
         kind = type(outcome.value).__name__ if isinstance(outcome, Returned) else type(outcome).__name__
-        return pack_outcome(_stuck(rank, f"returned a {kind} that cannot be pickled: {_text(problem)}"), rank)
+        return pack_outcome(
+            _stuck(rank, f"returned a {kind} that cannot be pickled: {message_of(problem)}"), rank
+        )
 
 
 def open_outcome(parcel: bytes, rank: int) -> Outcome:
@@ -48,7 +34,7 @@ def open_outcome(parcel: bytes, rank: int) -> Outcome:
     try:
         outcome, exception = pickle.loads(parcel)  # noqa: S301 - from our own processes
     except Exception as problem:
-        return _stuck(rank, f"returned a value that cannot be unpickled here: {_text(problem)}")
+        return _stuck(rank, f"returned a value that cannot be unpickled here: {message_of(problem)}")
     if isinstance(outcome, Raised) and exception is not None:
         return replace(outcome, exception=_unpickle_exception(exception, str(outcome)))
     result: Outcome = outcome
@@ -57,7 +43,7 @@ def open_outcome(parcel: bytes, rank: int) -> Outcome:
 
 def _stuck(rank: int, text: str) -> Raised:
     message = f"rank {rank} {text}"
-    return Raised("TypeError", message, f"TypeError: {message}\n", TypeError(message))
+    return Raised.of(TypeError(message))
 
 
 def pack_exception(exception: BaseException) -> tuple[bytes | None, str, dict[str, Any] | None]:
@@ -132,10 +118,3 @@ def _parts(exception: BaseException) -> _Parts:
     # pytest's exceptions claim to be built in; where their code stands is where they are found.
     module = getattr(kind.__init__, "__globals__", {}).get("__name__", kind.__module__)
     return _Parts(module, kind.__qualname__, exception.args, exception.__dict__)
-
-
-def _text(exception: BaseException) -> str:
-    try:
-        return str(exception)
-    except Exception:
-        return "(no message: its __str__ raised)"

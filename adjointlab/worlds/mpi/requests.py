@@ -1,23 +1,22 @@
 """Requests whose completion can be called off.
 
 A guarded request *is* an mpi4py request (the same handle), so it may stand wherever user code hands requests to
-mpi4py; :func:`interposed` sees to it that even ``mpi4py.MPI.Request.Waitall`` can be called off.
+mpi4py; and it is an :class:`adjointlab.MPI.Request`, so that the wait for several can be called off too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Literal
 
 from mpi4py import MPI
 
+from adjointlab import MPI as ours
 from adjointlab.worlds.constants import source as source_as_ours
 from adjointlab.worlds.constants import tag as tag_as_ours
 from adjointlab.worlds.mpi.calls import Call, Place, caller
 from adjointlab.worlds.mpi.guard import Guard
 
-__all__ = ["GuardedRequest", "ObjectReceive", "RequestStatics", "fill", "interposed"]
+__all__ = ["GuardedRequest", "ObjectReceive", "fill"]
 
 
 def fill(status: Any, found: MPI.Status) -> None:
@@ -35,115 +34,7 @@ def fill(status: Any, found: MPI.Status) -> None:
         status.cancelled = found.Is_cancelled()
 
 
-class RequestStatics:
-    """mpi4py's operations on several requests, in terms of the requests' own."""
-
-    @staticmethod
-    def Waitall(requests: Sequence[Any], statuses: list[Any] | None = None) -> bool:
-        for index, request in enumerate(requests):
-            request.Wait(_status_for(statuses, index))
-        return True
-
-    @staticmethod
-    def Testall(requests: Sequence[Any], statuses: list[Any] | None = None) -> bool:
-        done = True
-        for index, request in enumerate(requests):
-            done = request.Test(_status_for(statuses, index)) and done
-        return done
-
-    @staticmethod
-    def Waitany(requests: Sequence[Any], status: Any = None) -> int:
-        return _first_of(requests, lambda request: request.Test(status))
-
-    @staticmethod
-    def Testany(requests: Sequence[Any], status: Any = None) -> tuple[int, bool]:
-        active = [index for index, request in enumerate(requests) if request]
-        for index in active:
-            if requests[index].Test(status):
-                return index, True
-        return MPI.UNDEFINED, not active
-
-    @staticmethod
-    def Waitsome(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[int] | None:
-        if not any(requests):
-            return None
-        first = RequestStatics.Waitany(requests, _status_for(statuses, 0))
-        later = RequestStatics.Testsome(requests, None if statuses is None else statuses[1:]) or []
-        return sorted([first, *later])
-
-    @staticmethod
-    def Testsome(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[int] | None:
-        active = [index for index, request in enumerate(requests) if request]
-        if not active:
-            return None
-        done: list[int] = []
-        for index in active:
-            if requests[index].Test(_status_for(statuses, len(done))):
-                done.append(index)
-        return done
-
-    @staticmethod
-    def waitall(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[Any]:
-        return [request.wait(_status_for(statuses, index)) for index, request in enumerate(requests)]
-
-    @staticmethod
-    def testall(requests: Sequence[Any], statuses: list[Any] | None = None) -> tuple[bool, list[Any] | None]:
-        if not RequestStatics.Testall(requests):
-            return False, None
-        return True, RequestStatics.waitall(requests, statuses)
-
-    @staticmethod
-    def waitany(requests: Sequence[Any], status: Any = None) -> tuple[int, Any]:
-        index = RequestStatics.Waitany(requests, status)
-        return index, None if index == MPI.UNDEFINED else requests[index].wait()
-
-
-def _status_for(statuses: list[Any] | None, index: int) -> Any:
-    return None if statuses is None or index >= len(statuses) else statuses[index]
-
-
-def _first_of(requests: Sequence[Any], test: Callable[[Any], bool]) -> int:
-    active = [index for index, request in enumerate(requests) if request]
-    if not active:
-        return int(MPI.UNDEFINED)
-    # Each failing test looks after notices and patience, so this loop ends.
-    while True:
-        for index in active:
-            if test(requests[index]):
-                return index
-
-
-class RevocableRequest(MPI.Request):
-    """mpi4py's class, with the operations on several requests replaced by those above."""
-
-    Waitall = RequestStatics.Waitall  # type: ignore[assignment]
-    Testall = RequestStatics.Testall
-    Waitany = RequestStatics.Waitany
-    Testany = RequestStatics.Testany
-    Waitsome = RequestStatics.Waitsome
-    Testsome = RequestStatics.Testsome
-    waitall = RequestStatics.waitall
-    testall = RequestStatics.testall
-    waitany = RequestStatics.waitany
-
-
-@contextmanager
-def interposed() -> Iterator[None]:
-    """While user code runs, its ``MPI.Request.Waitall`` and kin are the revocable ones.
-
-    So the commonest wait of all can be called off too. (A class that was imported by itself, with ``from mpi4py.MPI
-    import Request``, keeps its own.)
-    """
-    names = vars(MPI)
-    before = names["Request"]
-    names["Request"] = RevocableRequest
-    try:
-        yield
-    finally:
-        names["Request"] = before
-
-
-class GuardedRequest(RevocableRequest):
+class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc]
     """A request made on a guarded communicator."""
 
     call: Call
@@ -176,6 +67,16 @@ class GuardedRequest(RevocableRequest):
             self.guard.polled(self.call)
             return False
         self._complete(status, found)
+        return True
+
+    def Get_status(self, status: Any = None) -> bool:
+        """Whether a test would complete it; gives way to other processes if not."""
+        found = self._found(status)
+        if not super().Get_status(found):
+            self.guard.polled(self.call)
+            return False
+        if found is not None:
+            fill(status, found)
         return True
 
     def Wait(self, status: Any = None) -> Literal[True]:
@@ -227,7 +128,7 @@ class GuardedRequest(RevocableRequest):
             fill(status, found)
 
 
-class ObjectReceive:
+class ObjectReceive(ours.Request):
     """An object being received: the result of ``irecv``.
 
     Its size is known only when it arrives, so it is matched by probing. Receives of one communicator are matched in
@@ -243,7 +144,8 @@ class ObjectReceive:
         self.message: MPI.Message | None = None
         self.envelope = MPI.Status()
         self.value: Any = None
-        self.done = False
+        self.received = False  # `value` is there
+        self.done = False  # user code has completed the request
         self.posted_at = caller()
         self.guard.open[id(self)] = self
         comm.posted.append(self)
@@ -262,19 +164,26 @@ class ObjectReceive:
             self.tag, other.tag, MPI.ANY_TAG
         )
 
-    def Test(self, status: Any = None) -> bool:
+    def Get_status(self, status: Any = None) -> bool:
         if not self.done and not self._arrived():
             self.guard.polled(self.call)
             return False
-        self.guard.polls = 0
         fill(status, self.envelope)
         return True
+
+    def Test(self, status: Any = None) -> bool:
+        return self.Get_status(status) and self._complete()
 
     def Wait(self, status: Any = None) -> Literal[True]:
         if not self.done:
             self.guard.until(self._arrived, self.call)
-        self.guard.polls = 0
         fill(status, self.envelope)
+        return self._complete()
+
+    def _complete(self) -> Literal[True]:
+        self.guard.polls = 0
+        self.done = True
+        self.guard.open.pop(id(self), None)
         return True
 
     def test(self, status: Any = None) -> tuple[bool, Any]:
@@ -299,6 +208,8 @@ class ObjectReceive:
     cancel = Cancel
 
     def _arrived(self) -> bool:
+        if self.received:
+            return True
         blocked: list[ObjectReceive] = []
         for receive in list(self.comm.posted):
             if any(receive.overlaps(earlier) for earlier in blocked) or not receive._match():
@@ -306,8 +217,7 @@ class ObjectReceive:
         if self.message is None:
             return False
         self.value = self.comm.unpack(self.message, self.envelope, self.call)
-        self.done = True
-        self.guard.open.pop(id(self), None)
+        self.received = True
         return True
 
     def _match(self) -> bool:

@@ -21,16 +21,17 @@ from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.communicator import Family, GuardedComm
 from adjointlab.worlds.mpi.control_channel import COMMAND, CREATION, INTERRUPT, REPORT, STACKS, Control
 from adjointlab.worlds.mpi.diagnosis import conclude
-from adjointlab.worlds.mpi.guard import Books, Cancelled, Guard
+from adjointlab.worlds.mpi.guard import Books, Guard
 from adjointlab.worlds.mpi.keepalive import keep_alive
-from adjointlab.worlds.mpi.pickling import open_exception, open_outcome, pack_exception, pack_outcome, raised
-from adjointlab.worlds.mpi.requests import interposed
+from adjointlab.worlds.mpi.pickling import open_exception, open_outcome, pack_exception, pack_outcome
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
+from adjointlab.worlds.requests import Interposition
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import EXIT_CODE, Overdue, RaisingWatchdog, Watchdog
 from adjointlab.worlds.world import (
     Blocked,
     Body,
+    Cancelled,
     Exhausted,
     Outcome,
     Raised,
@@ -233,9 +234,9 @@ class MPIWorld:
             self._slowest = max(self._slowest, time.monotonic() - started)
         elif any(isinstance(outcome, Blocked) or _is_overdue(outcome) for outcome in outcomes):
             self._patience = min(self.patience, max(_LEAST_PATIENCE, 100 * self._slowest))
-        if any(isinstance(outcome, Raised) and outcome.kind == "KeyboardInterrupt" for outcome in outcomes):
+        if any(isinstance(outcome, Raised) and outcome.is_a(KeyboardInterrupt) for outcome in outcomes):
             raise KeyboardInterrupt
-        if any(isinstance(outcome, Raised) and outcome.kind == Exhausted.__name__ for outcome in outcomes):
+        if any(isinstance(outcome, Raised) and outcome.is_a(Exhausted) for outcome in outcomes):
             raise self._exhausted()
         return Run(outcomes, findings)
 
@@ -326,7 +327,7 @@ class MPIWorld:
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
             context = RankContext(rank, command.ranks, self._team(command.ranks))
-            with interposed():
+            with Interposition():
                 try:
                     interrupts.allow()
                     with self._watchdog_thread.over(payload, limit):
@@ -338,7 +339,7 @@ class MPIWorld:
             outcome = Returned(None)  # replaced by the guard's account
         except BaseException as exception:
             interrupts.hold()  # also where one has come just before
-            outcome = raised(exception)
+            outcome = Raised.of(exception)
             if isinstance(exception, KeyboardInterrupt | Overdue):
                 # It may have come between the start of a request and its entry in the books.
                 guard.abandoned = True
@@ -408,7 +409,7 @@ class MPIWorld:
 
 
 def _is_overdue(outcome: Outcome) -> bool:
-    return isinstance(outcome, Raised) and outcome.kind == Overdue.__name__
+    return isinstance(outcome, Raised) and outcome.is_a(Overdue)
 
 
 def _communicators() -> int:

@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 
 from adjointlab import MPI
 from adjointlab.worlds import constants
+from adjointlab.worlds.attributes import Attributes
 from adjointlab.worlds.buffers import elements
-from adjointlab.worlds.simulated.call_sites import Call, call_here
+from adjointlab.worlds.simulated.calls import SimulatedCall, call_here
 from adjointlab.worlds.simulated.collectives import BUFFER_COLLECTIVES
 from adjointlab.worlds.simulated.communicator_creation import COMMUNICATOR_MAKERS, GRID_MAKERS, duplicate
 from adjointlab.worlds.simulated.context import Context
@@ -18,10 +19,10 @@ from adjointlab.worlds.simulated.matching import Message, Null, ProbeWait, Recei
 from adjointlab.worlds.simulated.object_collectives import OBJECT_COLLECTIVES
 from adjointlab.worlds.simulated.payload import pack
 from adjointlab.worlds.simulated.requests import SimulatedRequest
-from adjointlab.worlds.simulated.scheduler import Cancelled, Pending, Task
+from adjointlab.worlds.simulated.scheduler import Pending, Task
 from adjointlab.worlds.simulated.simulation import Simulation
 from adjointlab.worlds.unsupported import ONLY_MPI, missing
-from adjointlab.worlds.world import Dead, Finding, Matched
+from adjointlab.worlds.world import Cancelled, Dead, Finding, Matched
 
 __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
 
@@ -33,7 +34,7 @@ OBJECT: Any = object()
 _INTERNAL = frozenset({"grid", "new_context", "root", "unfreed", "view"})
 
 
-class Communicator:
+class Communicator(Attributes):
     """One rank's view of a communicator."""
 
     def __init__(self, run: Simulation, task: Task, context: Context, rank: int) -> None:
@@ -43,6 +44,7 @@ class Communicator:
         self._context = context
         self._name = "" if context is run.everyone else context.name
         self._freed = False
+        self._attributes = {}
         self.rank = rank
         self.size = len(context.members)
 
@@ -274,7 +276,7 @@ class Communicator:
             raise MPI.Exception("Invalid communicator: it has been freed", MPI.ERR_COMM)
         self._scheduler.enter(self._task)
 
-    def _call(self, name: str, *arguments: tuple[str, Any]) -> Call:
+    def _call(self, name: str, *arguments: tuple[str, Any]) -> SimulatedCall:
         return call_here(name, *arguments, *((("comm", self._name),) if self._name else ()))
 
     def _peer(self, value: int) -> int:

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from adjointlab.worlds.simulated.call_sites import Call
+from adjointlab.worlds.simulated.calls import SimulatedCall
 from adjointlab.worlds.simulated.collectives import Disagreement
 from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.matching import Mailbox
-from adjointlab.worlds.simulated.scheduler import Cancelled, Pending, Scheduler, Task
+from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.world import Blocked, Finding
+from adjointlab.worlds.world import Blocked, Cancelled, Finding
 
 __all__ = ["Context", "Participation"]
 
@@ -28,7 +28,7 @@ class Participation(Pending):
 
     __slots__ = ("_meeting", "entry")
 
-    def __init__(self, task: Task, call: Call, entry: Any, meeting: Meeting) -> None:
+    def __init__(self, task: Task, call: SimulatedCall, entry: Any, meeting: Meeting) -> None:
         super().__init__(task, call)
         self.entry = entry
         self._meeting = meeting
@@ -112,7 +112,7 @@ class Context:
         self.members = members  # their ranks in the run, by their ranks here
         self.places = {member: rank for rank, member in enumerate(members)}
         self.grid = grid
-        self.made: Call | None = None  # by which line of user code
+        self.made: SimulatedCall | None = None  # by which line of user code
         self.mailboxes = [Mailbox(scheduler, nondeterminism, findings) for _ in members]
         self._scheduler = scheduler
         self._findings = findings
@@ -130,7 +130,7 @@ class Context:
         return f"the communicator of {self.name}{made}"
 
     def take_part(
-        self, rank: int, task: Task, call: Call, entry: Any, *, may_be_put_off: bool = False
+        self, rank: int, task: Task, call: SimulatedCall, entry: Any, *, may_be_put_off: bool = False
     ) -> Participation:
         """`rank` calls a collective."""
         number = self._counts[rank]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
 from adjointlab.worlds.simulated.context import Participation
 from adjointlab.worlds.simulated.matching import Send
 from adjointlab.worlds.simulated.scheduler import Task
@@ -39,7 +40,7 @@ class Diagnosis:
         if not self._called_out_for_a_failure(stuck):
             if seconds < LIVELOCK:
                 return
-            lines = ["these ranks ask again and again, and nothing moves any more"]
+            lines = [POLLING]
             lines += [self._sitting(task) for task in stuck]
             self._run.findings.append(Finding("livelock", "\n".join(lines)))
             self._cancel(stuck, Blocked)
@@ -61,18 +62,16 @@ class Diagnosis:
             self._run.scheduler.cancel(task, its_outcome)
 
     def _deadlock(self, blocked: list[Task]) -> Iterator[str]:
-        yield f"{len(blocked)} of {len(self._run.scheduler.tasks)} ranks wait, and nobody can go on"
+        yield heading(len(blocked), len(self._run.scheduler.tasks))
         for task in blocked:
             yield self._sitting(task)
-        cycle = _cycle({task.rank: _waits_for(task) for task in blocked})
-        if cycle:
-            yield "  cycle: " + " → ".join(f"rank {rank}" for rank in [*cycle, cycle[0]])
+        yield from cycle_line({task.rank: _waits_for(task) for task in blocked})
         for context in self._run.contexts:
             for member, mailbox in zip(context.members, context.mailboxes, strict=True):
                 for message in mailbox.arrived:
                     yield f"  rank {member} has not received {message}"
         if any(isinstance(pending, Send) for task in blocked for pending in task.waiting):
-            yield "  (a send may wait until it is received: MPI promises no buffering)"
+            yield UNBUFFERED_SENDS
 
     def _crossed(self, blocked: list[Task]) -> str | None:
         """Two ranks that call the collectives of two communicators in different orders, if that is what it is."""
@@ -90,14 +89,8 @@ class Diagnosis:
         return None
 
     def _sitting(self, task: Task) -> str:
-        tasks = self._run.scheduler.tasks
-        waits_for = ", ".join(
-            f"rank {rank}" + ("" if tasks[rank].outcome is None else " (which has ended)")
-            for rank in _waits_for(task)
-        )
-        text = f"  rank {task.rank} in {task.call} at {_where(task)}"
-        if waits_for:
-            text += f", waits for {waits_for}"
+        ended = [each.outcome is not None for each in self._run.scheduler.tasks]
+        text = f"  rank {task.rank} in {task.call} at {_where(task)}{waits_for_text(_waits_for(task), ended)}"
         inner = {
             f"{pending.call} at {pending.call.where}"
             for pending in task.waiting
@@ -115,22 +108,3 @@ def _waits_for(task: Task) -> tuple[int, ...]:
     return tuple(
         dict.fromkeys(rank for pending in task.waiting if not pending.done for rank in pending.waits_for())
     )
-
-
-def _cycle(graph: dict[int, tuple[int, ...]]) -> list[int]:
-    """Ranks each of which waits for the next, and the last for the first; empty if there are none."""
-    finished: set[int] = set()
-    for start in graph:
-        path = [start]
-        branches = [iter(graph[start])]
-        while branches:
-            step = next(branches[-1], None)
-            if step is None:
-                finished.add(path.pop())
-                branches.pop()
-            elif step in path:
-                return path[path.index(step) :]
-            elif step in graph and step not in finished:
-                path.append(step)
-                branches.append(iter(graph[step]))
-    return []

@@ -15,7 +15,7 @@ import numpy as np
 
 from adjointlab import MPI
 from adjointlab.worlds.buffers import Elements, Flat
-from adjointlab.worlds.simulated.call_sites import Call
+from adjointlab.worlds.simulated.calls import SimulatedCall
 from adjointlab.worlds.simulated.payload import unpack
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
@@ -30,7 +30,7 @@ class Message:
     __slots__ = ("_borrowed", "call", "data", "datatype", "pickled", "sender", "sent", "source", "tag")
 
     def __init__(
-        self, sender: Task, source: int, tag: int, content: Elements, pickled: bool, call: Call
+        self, sender: Task, source: int, tag: int, content: Elements, pickled: bool, call: SimulatedCall
     ) -> None:
         self.sender = sender
         self.source = source  # rank in the communicator
@@ -67,7 +67,7 @@ class Null(Pending):
 
     __slots__ = ()
 
-    def __init__(self, task: Task, call: Call) -> None:
+    def __init__(self, task: Task, call: SimulatedCall) -> None:
         super().__init__(task, call)
         self.done = True
 
@@ -81,7 +81,7 @@ class Send(Pending):
 
     __slots__ = ("_buffer", "_dest", "_message", "_sent")
 
-    def __init__(self, task: Task, call: Call, message: Message, dest: int) -> None:
+    def __init__(self, task: Task, call: SimulatedCall, message: Message, dest: int) -> None:
         super().__init__(task, call)
         self._message = message
         self._dest = dest  # in the run
@@ -110,7 +110,9 @@ class Wanted(Pending):
 
     __slots__ = ("_members", "source", "tag")
 
-    def __init__(self, task: Task, call: Call, source: int, tag: int, members: tuple[int, ...]) -> None:
+    def __init__(
+        self, task: Task, call: SimulatedCall, source: int, tag: int, members: tuple[int, ...]
+    ) -> None:
         super().__init__(task, call)
         self.source = source
         self.tag = tag
@@ -141,7 +143,7 @@ class Receive(Wanted):
     def __init__(
         self,
         task: Task,
-        call: Call,
+        call: SimulatedCall,
         source: int,
         tag: int,
         members: tuple[int, ...],

@@ -16,12 +16,12 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from adjointlab.worlds.randomness import RandomStreams
-from adjointlab.worlds.simulated.call_sites import Call
+from adjointlab.worlds.simulated.calls import SimulatedCall
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.simulated.threads import Worker, WorkerPool
-from adjointlab.worlds.world import Dead, Matched, Outcome
+from adjointlab.worlds.world import Cancelled, Dead, Matched, Outcome
 
-__all__ = ["Cancelled", "Judge", "Pending", "Scheduler", "Task"]
+__all__ = ["Judge", "Pending", "Scheduler", "Task"]
 
 FRUITLESS_POLLS = 1000
 """So often must every rank that is not blocked have polled, with nothing moving anywhere, before it is a livelock."""
@@ -30,16 +30,12 @@ GRACE = 2.0
 """Seconds that an interrupted rank has to leave; a thread that does not is left behind."""
 
 
-class Cancelled(BaseException):
-    """Raised inside a call to call a rank out of it. Not an `Exception`, so that user code does not take it for one."""
-
-
 class Pending:
     """Something that a rank can wait for."""
 
     __slots__ = ("call", "done", "task", "watched")
 
-    def __init__(self, task: Task, call: Call) -> None:
+    def __init__(self, task: Task, call: SimulatedCall) -> None:
         self.task = task
         self.call = call
         self.done = False
@@ -87,7 +83,7 @@ class Task:
         self.blocked = False
         self.missing = 0  # how many of `waiting` must still happen
         self.waiting: Sequence[Pending] = ()
-        self.call: Call | None = None  # where it waits or polls
+        self.call: SimulatedCall | None = None  # where it waits or polls
         self.seen = -1  # the state of things at its last poll
         self.fruitless = 0  # how often it has polled in this state of things
         self.since = 0.0  # when it did so first
@@ -179,7 +175,9 @@ class Scheduler:
         if not self._orderly and self._idle != self.progress and self._strategy.gives_way(task, self._ready):
             self.yield_processor(task)
 
-    def wait(self, task: Task, pending: Sequence[Pending], call: Call, need: int | None = None) -> None:
+    def wait(
+        self, task: Task, pending: Sequence[Pending], call: SimulatedCall, need: int | None = None
+    ) -> None:
         """Block `task` until `need` (default: all) of `pending` have happened."""
         if task.cancelled_as is not None:
             raise Cancelled
@@ -213,7 +211,7 @@ class Scheduler:
                 task.blocked = False
                 self._ready.append(task)
 
-    def polled(self, task: Task, call: Call) -> None:
+    def polled(self, task: Task, call: SimulatedCall) -> None:
         """`task` asked in vain: let the others run."""
         if task.seen != self.progress:
             task.seen = self.progress

@@ -7,11 +7,11 @@ from typing import Any
 
 from adjointlab.worlds.constants import fill_status, note_cancelled
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
+from adjointlab.worlds.requests import Interposition
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.context import Context
 from adjointlab.worlds.simulated.diagnosis import Diagnosis
 from adjointlab.worlds.simulated.groups import Grid
-from adjointlab.worlds.simulated.interposition import Interposition
 from adjointlab.worlds.simulated.matching import Receive
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.record import DecisionRecorder

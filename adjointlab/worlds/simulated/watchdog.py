@@ -6,8 +6,9 @@ import os
 import time
 from typing import Any
 
+from adjointlab.worlds.call_sites import call_site_of_thread
 from adjointlab.worlds.simulated.scheduler import Scheduler
-from adjointlab.worlds.watchdog import EXIT_CODE, Overdue, Watchdog, place_of_thread, too_late
+from adjointlab.worlds.watchdog import EXIT_CODE, Overdue, Watchdog, too_late
 
 __all__ = ["SimulationWatchdog"]
 
@@ -33,7 +34,7 @@ class SimulationWatchdog:
         if not self._told:
             self._told = True
             self._watchdog.has_barked = True
-            self._scheduler.raise_in_current(_overdue(limit, place_of_thread(thread)))
+            self._scheduler.raise_in_current(_overdue(limit, call_site_of_thread(thread)))
         elif over > self._watchdog.grace(limit):
             self._watchdog.account(f"rank {running.rank}", limit, self._payload, thread)
             os._exit(EXIT_CODE)

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import contextvars
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from adjointlab.worlds.randomness import GlobalStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.communicator import Communicator
-from adjointlab.worlds.simulated.scheduler import Cancelled, Task
+from adjointlab.worlds.simulated.scheduler import Task
 from adjointlab.worlds.simulated.simulation import Simulation
 from adjointlab.worlds.simulated.threads import WorkerPool
 from adjointlab.worlds.simulated.watchdog import SimulationWatchdog
 from adjointlab.worlds.watchdog import Watchdog
-from adjointlab.worlds.world import Body, Dead, Outcome, Raised, RankContext, Returned, Run, Runner
+from adjointlab.worlds.world import Body, Cancelled, Dead, Outcome, Raised, RankContext, Returned, Run, Runner
 
 __all__ = ["SimulatedWorld"]
 
@@ -102,9 +101,4 @@ def _live(simulation: Simulation, task: Task, body: Body, payload: Any) -> Outco
     except BaseException as exception:
         if task.cancelled_as is not None:
             return task.cancelled_as
-        return Raised(
-            type(exception).__name__,
-            str(exception),
-            "".join(traceback.format_exception(exception)),
-            exception,
-        )
+        return Raised.of(exception)

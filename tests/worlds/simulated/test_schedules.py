@@ -19,9 +19,10 @@ from adjointlab.engine.discovery import found_as
 from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.store.reproducer import read
+from adjointlab.worlds.decisions import decode
 from adjointlab.worlds.schedule import Schedule, schedules_from
 from adjointlab.worlds.simulated.schedules.pct import PriorityWalk
-from adjointlab.worlds.simulated.schedules.record import DecisionRecorder, decoded
+from adjointlab.worlds.simulated.schedules.record import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.replay import Replay
 from adjointlab.worlds.simulated.schedules.round_robin import RoundRobin
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -172,7 +173,7 @@ def test_every_decision_is_written_down_and_read_back():
     recorder.gives_way(turns[0], deque())
     recorder.taken()
     recorder.choose(list(range(300)))
-    assert decoded(recorder.decisions) == [(0, 1000), (1, 0), (2, 1), (3, 299)]
+    assert decode(recorder.decisions) == [(0, 1000), (1, 0), (2, 1), (3, 299)]
 
     replay = Replay(recorder.decisions, RoundRobin())
     assert replay.next(deque(turns)) is turns[1]

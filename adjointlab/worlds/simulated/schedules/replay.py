@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from adjointlab.worlds.simulated.schedules.record import CHOICE, LIBERTY, NEXT, WAY, decoded
+from adjointlab.worlds.decisions import DecisionKind, decode
 from adjointlab.worlds.simulated.schedules.strategy import Ready, Strategy, Turn
 
 __all__ = ["Replay"]
@@ -23,7 +23,7 @@ class Replay(Strategy):
     orderly = False
 
     def __init__(self, decisions: str, otherwise: Strategy) -> None:
-        self._recorded = decoded(decisions)
+        self._recorded = decode(decisions)
         self._otherwise = otherwise
         self._place = 0
         self.left_at: int | None = None  # the number of decisions followed, once the run has left the record
@@ -31,7 +31,7 @@ class Replay(Strategy):
     def next(self, ready: Ready[R]) -> R:
         if len(ready) == 1:
             return ready.popleft()
-        rank = self._decision(NEXT)
+        rank = self._decision(DecisionKind.NEXT)
         for turn in ready if rank is not None else ():
             if turn.rank == rank:
                 ready.remove(turn)
@@ -40,18 +40,18 @@ class Replay(Strategy):
         return self._otherwise.next(ready)
 
     def gives_way(self, current: R, ready: Ready[R]) -> bool:
-        decision = self._decision(WAY)
+        decision = self._decision(DecisionKind.PREEMPTION)
         return self._otherwise.gives_way(current, ready) if decision is None else bool(decision)
 
     def polled(self, current: Turn) -> None:
         self._otherwise.polled(current)
 
     def taken(self) -> bool:
-        decision = self._decision(LIBERTY)
+        decision = self._decision(DecisionKind.DEVIATION)
         return self._otherwise.taken() if decision is None else bool(decision)
 
     def choose(self, options: Sequence[T]) -> T:
-        decision = self._decision(CHOICE)
+        decision = self._decision(DecisionKind.CHOICE)
         if decision is not None and decision < len(options):
             return options[decision]
         self._leave()
