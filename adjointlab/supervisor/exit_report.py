@@ -100,7 +100,7 @@ def _report_of_ranks(folder: Path, ranks: int, job_end: JobEnd) -> ExitReport:
         where = {rank: f"ended with the job, at {_location(stack)}" for rank, stack in stacks.items()}
         lines = [("because", job_end.stuck_reason)]
         lines += [(f"stack of rank {rank}", stack) for rank, stack in stacks.items()]
-        return ExitReport("the job stopped moving", where, tuple(lines))
+        return ExitReport("the job got stuck", where, tuple(lines))
     for pattern in _ABORTS:
         if abort := pattern.search(job_end.stderr_tail):
             how = f"called MPI_Abort({abort['code']})"

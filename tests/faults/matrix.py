@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from adjointlab.exit_codes import ExitCode
-from tests.faults.operators import FAULTS, Fault
+from tests.faults.operators import FAULTS, RuntimeFault
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "faults.md"
@@ -44,7 +44,7 @@ class Cell:
     problems: tuple[str, ...] = field(default=())
 
 
-def run(fault: Fault, python: str, world: str) -> Cell:
+def run(fault: RuntimeFault, python: str, world: str) -> Cell:
     """One cell, in a folder and processes of its own."""
     kinds = fault.simulated if world == SIMULATED else fault.mpi
     with tempfile.TemporaryDirectory(prefix="adjointlab-fault-") as folder:
@@ -103,7 +103,7 @@ def left_in(folder: Path) -> list[str]:
 
 
 def table(rows: dict[str, dict[str, str]]) -> str:
-    """Fault by world, in Markdown."""
+    """RuntimeFault by world, in Markdown."""
     worlds = list(dict.fromkeys(world for cells in rows.values() for world in cells))
     lines = [f"| fault | {' | '.join(worlds)} |", "| --- |" + " --- |" * len(worlds)]
     for name, cells in rows.items():

@@ -300,7 +300,7 @@ class TakesTheFirst(Shift):
 
 
 @dataclass(frozen=True)
-class Fault:
+class RuntimeFault:
     """A fault, and the kinds of failure as which it may be found; none in a world where it cannot show."""
 
     name: str
@@ -382,28 +382,32 @@ def _process(kind: str) -> tuple[str, ...]:
 
 
 FAULTS = (
-    Fault("raises on one rank", raises_on_one_rank, RAISED, RAISED),
-    Fault("raises on all ranks but one", raises_on_all_ranks_but_one, RAISED, RAISED),
-    Fault("raises in adjoint only", raises_in_adjoint, RAISED, RAISED),
-    Fault("returns early on one rank", returns_early, DEADLOCK, DEADLOCK),
-    Fault("receives before it sends", receives_first, DEADLOCK, DEADLOCK),
-    Fault("relies on buffered sends", sends_first, DEADLOCK, DEADLOCK),
-    Fault("deadlock with uneven cuts on three ranks", waits_for_uneven_cuts, DEADLOCK, DEADLOCK, ranks=3),
-    Fault("another collective on one rank", another_collective, MISMATCH, MISMATCH),
-    Fault("another root on one rank", another_root, MISMATCH, MISMATCH),
-    Fault("another count on one rank", another_count, MISMATCH, MISMATCH),
-    Fault("another dtype on one rank", another_dtype, MISMATCH, MISMATCH),
-    Fault("wrong tag", sends_under_another_tag, DEADLOCK, DEADLOCK),
-    Fault("wrong communicator", sends_on_another_communicator, DEADLOCK, DEADLOCK),
-    Fault("infinite loop in Python", loops, NO_RETURN, NO_RETURN),
-    Fault("sleep past patience", sleeps, NO_RETURN, NO_RETURN, is_fatal=True),
-    Fault("segmentation fault", reads_nowhere, _process(SEGMENTATION), (SEGMENTATION,), is_fatal=True),
-    Fault("SIGKILL", is_killed, _process(KILLED), (KILLED,), is_fatal=True),
-    Fault("os._exit(0)", leaves, _process(EXITED), (EXITED,), is_fatal=True),
-    Fault("MPI_Abort", aborts, (ABORTED,), (ABORTED,), is_fatal=True),
-    Fault("message left over", leaves_a_message, ("message left over",), ("message left over",)),
-    Fault("request leaked", leaves_a_request, ("request left open",), ("request left open",)),
-    Fault("communicator for each call", makes_communicators, OPEN, OPEN, ranks=1),
-    Fault("nondeterministic result", throws, CHANGES, CHANGES, ranks=0),
-    Fault("wrong under one schedule", takes_the_first, (DEPENDS,), (), ranks=4, options=("--schedules", "6")),
+    RuntimeFault("raises on one rank", raises_on_one_rank, RAISED, RAISED),
+    RuntimeFault("raises on all ranks but one", raises_on_all_ranks_but_one, RAISED, RAISED),
+    RuntimeFault("raises in adjoint only", raises_in_adjoint, RAISED, RAISED),
+    RuntimeFault("returns early on one rank", returns_early, DEADLOCK, DEADLOCK),
+    RuntimeFault("receives before it sends", receives_first, DEADLOCK, DEADLOCK),
+    RuntimeFault("relies on buffered sends", sends_first, DEADLOCK, DEADLOCK),
+    RuntimeFault(
+        "deadlock with uneven cuts on three ranks", waits_for_uneven_cuts, DEADLOCK, DEADLOCK, ranks=3
+    ),
+    RuntimeFault("another collective on one rank", another_collective, MISMATCH, MISMATCH),
+    RuntimeFault("another root on one rank", another_root, MISMATCH, MISMATCH),
+    RuntimeFault("another count on one rank", another_count, MISMATCH, MISMATCH),
+    RuntimeFault("another dtype on one rank", another_dtype, MISMATCH, MISMATCH),
+    RuntimeFault("wrong tag", sends_under_another_tag, DEADLOCK, DEADLOCK),
+    RuntimeFault("wrong communicator", sends_on_another_communicator, DEADLOCK, DEADLOCK),
+    RuntimeFault("infinite loop in Python", loops, NO_RETURN, NO_RETURN),
+    RuntimeFault("sleep past patience", sleeps, NO_RETURN, NO_RETURN, is_fatal=True),
+    RuntimeFault("segmentation fault", reads_nowhere, _process(SEGMENTATION), (SEGMENTATION,), is_fatal=True),
+    RuntimeFault("SIGKILL", is_killed, _process(KILLED), (KILLED,), is_fatal=True),
+    RuntimeFault("os._exit(0)", leaves, _process(EXITED), (EXITED,), is_fatal=True),
+    RuntimeFault("MPI_Abort", aborts, (ABORTED,), (ABORTED,), is_fatal=True),
+    RuntimeFault("message left over", leaves_a_message, ("message left over",), ("message left over",)),
+    RuntimeFault("request leaked", leaves_a_request, ("request left open",), ("request left open",)),
+    RuntimeFault("communicator for each call", makes_communicators, OPEN, OPEN, ranks=1),
+    RuntimeFault("nondeterministic result", throws, CHANGES, CHANGES, ranks=0),
+    RuntimeFault(
+        "wrong under one schedule", takes_the_first, (DEPENDS,), (), ranks=4, options=("--schedules", "6")
+    ),
 )

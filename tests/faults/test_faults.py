@@ -14,7 +14,7 @@ from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
 from adjointlab.worlds.world import World
-from tests.faults.operators import FAULTS, Fault, waits_for_uneven_cuts
+from tests.faults.operators import FAULTS, RuntimeFault, waits_for_uneven_cuts
 
 SURVIVED = [fault for fault in FAULTS if not fault.is_fatal]
 
@@ -30,7 +30,7 @@ def world() -> Iterator[World]:
 
 
 @pytest.mark.parametrize("fault", SURVIVED, ids=[fault.name for fault in SURVIVED])
-def test_a_fault_is_found_as_what_it_is_on_as_few_ranks_as_show_it(world: World, fault: Fault) -> None:
+def test_a_fault_is_found_as_what_it_is_on_as_few_ranks_as_show_it(world: World, fault: RuntimeFault) -> None:
     kinds = fault.simulated if world.name == "simulated" else fault.mpi
     if world.name == "mpi" and world.ranks != 3:
         pytest.skip("on three ranks is enough")

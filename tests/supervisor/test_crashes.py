@@ -47,6 +47,6 @@ def test_a_job_that_is_stuck_is_ended_and_its_stacks_are_shown(tmp_path: Path) -
     )
 
     assert ended.returncode == 3, ended.stderr
-    assert kinds(tmp_path) == {"Sleeps": "the job stopped moving"}
+    assert kinds(tmp_path) == {"Sleeps": "the job got stuck"}
     assert "operators.py" in ended.stderr.partition("stack")[2]
     assert left_in(tmp_path) == []
