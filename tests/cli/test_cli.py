@@ -180,9 +180,16 @@ def test_ctrl_c_ends_with_130_tells_what_is_known_and_leaves_no_half_written_fil
         # A shell may have told its children to ignore the signal.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
-        time.sleep(4)
+        # Once the first check is done and saved, the command is in the second one. Before, it may be importing modules.
+        limit = time.monotonic() + 60
+        while not (tmp_path / "verdicts.json").exists() and time.monotonic() < limit:
+            time.sleep(0.05)
+        time.sleep(1)
         process.send_signal(signal.SIGINT)
-        printed, errors = process.communicate(timeout=30)
+        try:
+            printed, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     assert printed.count("WrongShift: adjoint is not the transpose of forward") == 1
