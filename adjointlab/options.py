@@ -51,41 +51,35 @@ class Option(Generic[T]):
         try:
             value = self.convert(text)
         except (ValueError, KeyError):
-            raise ValueError(f"{text!r} is not {self._legal()}") from None
-        if isinstance(value, int | float) and self.least is not None and not self.least <= value < math.inf:
-            raise ValueError(f"{text!r} is not {self._legal()}")
+            raise self._error(text) from None
+        self.check(value)
         return value
 
-    def _legal(self) -> str:
-        if self.choices:
-            return f"one of {', '.join(self.choices)}"
-        return f"a {'whole ' if self.convert is int else ''}number of at least {self.least or 0:g}"
+    def check(self, value: T) -> None:
+        """Raise `ValueError` for a number that is below the least, infinite or none."""
+        if isinstance(value, int | float) and self.least is not None and not self.least <= value < math.inf:
+            raise self._error(value)
+
+    def _error(self, value: object) -> ValueError:
+        number = f"a {'whole ' if self.convert is int else ''}number of at least {self.least or 0:g}"
+        legal = f"one of {', '.join(self.choices)}" if self.choices else number
+        return ValueError(f"{self.name}: {value!r} is not {legal}")
 
 
 CASES: Final = Option(
-    "cases",
-    100,
-    int,
-    "Cases to draw for each check.",
-    "100 (with pytest 50 where the variable CI is set)",
-    least=1,
+    "cases", 100, int, "Cases to draw for each check.", "100 (pytest under CI: 50)", least=1
 )
 SEED: Final = Option[int | None](
     "seed", None, int, "Seed of the draws.", "a fresh one, which is printed", least=0
 )
-SCHEDULES: Final = Option(
-    "schedules", 1, int, "Legal interleavings to run each case under, with simulated ranks.", least=1
-)
 RANKS: Final = Option(
     "ranks", 8, int, "Largest number of ranks of a case.", "8, or those of mpiexec", least=1
 )
-STRICT: Final = Option(
-    "strict",
-    False,
-    {"yes": True, "no": False}.__getitem__,
-    "Under MPI, compare every blocking collective of all ranks before it is carried out.",
-    "no",
-    choices=("yes", "no"),
+SCHEDULES: Final = Option(
+    "schedules", 1, int, "Legal interleavings to run each case under, with simulated ranks.", least=1
+)
+SHRINKING: Final = Option(
+    "shrinking", 60.0, float, "Seconds to spend on making a failing case smaller.", "60", least=0
 )
 WATCHDOG: Final = Option[float | None](
     "watchdog",
@@ -95,8 +89,13 @@ WATCHDOG: Final = Option[float | None](
     "30; less once one has hung",
     least=0.1,
 )
-SHRINKING: Final = Option(
-    "shrinking", 60.0, float, "Seconds to spend on making a failing case smaller.", "60", least=0
+STRICT: Final = Option(
+    "strict",
+    False,
+    {"yes": True, "no": False}.__getitem__,
+    "Under MPI, compare every blocking collective of all ranks before it is carried out.",
+    "no",
+    choices=("yes", "no"),
 )
 XFAILS: Final = Option[Path | None](
     "xfails",
@@ -107,4 +106,9 @@ XFAILS: Final = Option[Path | None](
     "none",
     metavar="FILE",
 )
-FOLDER: Final = Option("folder", Path(".adjointlab"), Path, "Folder in which failures are stored.")
+FOLDER: Final = Option(
+    "folder",
+    Path(".adjointlab"),
+    Path,
+    "Folder in which failures are stored, and from which pytest replays them first.",
+)

@@ -10,7 +10,18 @@ import typer
 
 from adjointlab import options
 from adjointlab.cli.output import STDOUT, Output, describe_ranks, write_json
-from adjointlab.cli.parameters import Folder, Quiet, Ranks, Strict, Subjects, Watchdog, as_typer
+from adjointlab.cli.parameters import (
+    Cases,
+    Folder,
+    Quiet,
+    Ranks,
+    Schedules,
+    Seed,
+    Strict,
+    Subjects,
+    Watchdog,
+    Xfails,
+)
 from adjointlab.cli.progress import ProgressLine, progress_line
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.exit_codes import ExitCode
@@ -27,16 +38,16 @@ __all__ = ["check"]
 
 def check(
     subjects: Subjects = None,
-    cases: Annotated[int, as_typer(options.CASES)] = options.CASES.default,
-    seed: Annotated[int | None, as_typer(options.SEED)] = None,
+    cases: Cases = options.CASES.default,
+    seed: Seed = None,
     ranks: Ranks = None,
-    schedules: Annotated[int, as_typer(options.SCHEDULES)] = options.SCHEDULES.default,
+    schedules: Schedules = options.SCHEDULES.default,
     checks: Annotated[
         list[str] | None, typer.Option("--check", metavar="NAME", help="Only this check. May be repeated.")
     ] = None,
     strict: Strict = False,
     watchdog: Watchdog = None,
-    xfails: Annotated[Path | None, as_typer(options.XFAILS)] = None,
+    xfails: Xfails = None,
     folder: Folder = options.FOLDER.default,
     json_to: Annotated[
         str | None,
@@ -52,8 +63,10 @@ def check(
     if json_to not in (None, STDOUT) and not Path(json_to).resolve().parent.is_dir():
         raise UsageError(f"--json: the folder of {json_to} does not exist")
 
-    def prepare() -> tuple[list[tuple[Found, str]], KnownFailures]:
-        return _selected(subjects or [], checks), _known_failures(xfails)
+    def prepare() -> tuple[list[tuple[Found, str]], KnownFailures | None]:
+        from adjointlab.store.known_failures import read
+
+        return _selected(subjects or [], checks), None if xfails is None else read(xfails)
 
     with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (plan, known)):
         run = _CheckRun(world, plan, known, Output(to_stderr=json_to == STDOUT), json_to)
@@ -83,7 +96,7 @@ class _CheckRun:
 
     world: World
     plan: list[tuple[Found, str]]  # a subject and the name of a check
-    known: KnownFailures
+    known: KnownFailures | None
     out: Output
     json_to: str | None
     results: list[CheckResult] = field(default_factory=list)
@@ -97,8 +110,9 @@ class _CheckRun:
         for number, (found, name) in enumerate(self.plan):
             tick = line.track(f"[{number + 1}/{len(self.plan)}] {found.subject.name} {name}", budget.cases)
             result = run_check(self.world, found, name, budget, folder, tick)
-            listed = self.known.of_check(found.subject.name, name)
-            self.results.append(result if listed is None else replace(result, known=str(listed)))
+            if self.known and (listed := self.known.of_check(found.subject.name, name)):
+                result = replace(result, known=str(listed))
+            self.results.append(result)
             # Printed and saved at once, because the next case may end the process. A supervised job is started again
             # then and knows its earlier results, so it prints each of them once, at its end.
             if supervised() is None and len(self.results) < len(self.plan):
@@ -128,7 +142,8 @@ class _CheckRun:
         self.out.line()
         if note := blind_spots(self.results):
             self.out.line(f"{note}\n")
-        for known in self.known.unused({(found.subject.name, name) for found, name in self.plan}):
+        planned = {(found.subject.name, name) for found, name in self.plan}
+        for known in self.known.unused(planned) if self.known else ():
             self.out.line(f"{known.position}: lists a failure of something that was not checked")
         self.out.line(f"{summary(self.results)}, {describe_ranks(self.world)}")
 
@@ -157,9 +172,3 @@ def _selected(references: list[str], only: list[str] | None) -> list[tuple[Found
             f"--check: none of the subjects has the check {', '.join(only or ())}; see adjointlab list"
         )
     return plan
-
-
-def _known_failures(file: Path | None) -> KnownFailures:
-    from adjointlab.store.known_failures import KnownFailures, read
-
-    return KnownFailures({}, {}) if file is None else read(file)

@@ -1,4 +1,4 @@
-"""The parameters that several commands share, in typer's spelling."""
+"""The shared settings as typer's parameters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import typer
 from adjointlab import options
 from adjointlab.options import Option
 
-__all__ = ["Folder", "Quiet", "Ranks", "Strict", "Subjects", "Watchdog", "as_typer"]
 
-
-def as_typer(option: Option[Any]) -> Any:
+def _as_typer(option: Option[Any]) -> Any:
     """Return typer's declaration of `option`; its default stands in the help, so typer need not show it again."""
     return typer.Option(
         f"--{option.name}",
@@ -32,8 +30,13 @@ Subjects = Annotated[
         show_default=False,
     ),
 ]
-Ranks = Annotated[int | None, as_typer(options.RANKS)]
+Ranks = Annotated[int | None, _as_typer(options.RANKS)]
+Cases = Annotated[int, _as_typer(options.CASES)]
+Seed = Annotated[int | None, _as_typer(options.SEED)]
+Schedules = Annotated[int, _as_typer(options.SCHEDULES)]
+Shrinking = Annotated[float, _as_typer(options.SHRINKING)]
+Xfails = Annotated[Path | None, _as_typer(options.XFAILS)]
 Strict = Annotated[bool, typer.Option("--strict", help=options.STRICT.help)]
-Watchdog = Annotated[float | None, as_typer(options.WATCHDOG)]
-Folder = Annotated[Path, as_typer(options.FOLDER)]
+Watchdog = Annotated[float | None, _as_typer(options.WATCHDOG)]
+Folder = Annotated[Path, _as_typer(options.FOLDER)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print failures only.")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adjointlab.cli.output import Output
-from adjointlab.cli.parameters import as_typer
+from adjointlab.cli.parameters import Shrinking
 from adjointlab.cli.startup import UsageError
 from adjointlab.options import FOLDER, SHRINKING
 from adjointlab.worlds.launch import is_launched
@@ -48,7 +48,7 @@ def run(
             help="Seconds without progress after which a case counts as stuck; outside cases ten times as long.",
         ),
     ] = 60.0,
-    shrinking: Annotated[float, as_typer(SHRINKING)] = SHRINKING.default,
+    shrinking: Shrinking = SHRINKING.default,
     folder: Annotated[
         Path, typer.Option(help="Where the supervisor keeps its own files while it runs.")
     ] = FOLDER.default,
@@ -90,13 +90,7 @@ def run(
 
 def _launcher(given: str | None, ranks: int) -> Launcher:
     """Find the launcher and check that it belongs to the MPI library that mpi4py uses."""
-    from adjointlab.supervisor.launcher import (
-        NoLauncher,
-        find_launcher,
-        fits,
-        library_of_mpi4py,
-        prepared,
-    )
+    from adjointlab.supervisor.launcher import NoLauncher, find_launcher, fits, library_of_mpi4py, prepared
 
     try:
         chosen = prepared(find_launcher(given), ranks)

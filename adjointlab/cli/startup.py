@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from adjointlab.exit_codes import ExitCode
+from adjointlab.options import RANKS
 from adjointlab.worlds.interrupts import Interrupts
 from adjointlab.worlds.launch import is_launched, open_world
 from adjointlab.worlds.watchdog import Watchdog
@@ -41,7 +42,7 @@ def opened_world(
         prepared = _prepared_on_all_ranks(prepare, ranks or 1)
     else:
         prepared = or_usage_error(prepare)
-    world = open_world(ranks=ranks or 8, strict=strict, watchdog=Watchdog(watchdog))
+    world = open_world(ranks=ranks or RANKS.default, strict=strict, watchdog=Watchdog(watchdog))
     yield world, prepared
     # Closing is collective. After an exception the ranks may be at different places in the program, so the world is
     # then left to the end of the process rather than waited for.

@@ -18,6 +18,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given
 from hypothesis.errors import FailedHealthCheck, Flaky, HypothesisException, Unsatisfiable
 
+from adjointlab import options
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
@@ -51,19 +52,17 @@ class Budget:
     schedules where the world can choose them.
     """
 
-    cases: int = 100
+    cases: int = options.CASES.default
     ranks: int | None = None
     seed: int | None = None
-    shrinking: float = 60.0
-    schedules: int = 1
+    shrinking: float = options.SHRINKING.default
+    schedules: int = options.SCHEDULES.default
 
     def __post_init__(self) -> None:
-        if self.cases < 1:
-            raise ValueError(f"cases: at least 1, not {self.cases}")
-        if self.schedules < 1:
-            raise ValueError(f"schedules: at least 1, not {self.schedules}")
-        if self.ranks is not None and self.ranks < 1:
-            raise ValueError(f"ranks: at least 1, not {self.ranks}")
+        options.CASES.check(self.cases)
+        options.SCHEDULES.check(self.schedules)
+        if self.ranks is not None:
+            options.RANKS.check(self.ranks)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from adjointlab.store.job_log import JobLog
     from adjointlab.worlds.world import World
 
-__all__ = ["Profile"]
+__all__ = ["adjointlab_world"]
 
 _session_key: pytest.StashKey[CollectiveSession] = pytest.StashKey()
 _profile_key: pytest.StashKey[Profile] = pytest.StashKey()
@@ -30,7 +30,7 @@ _stderr_key: pytest.StashKey[int] = pytest.StashKey()
 
 
 class _XdistNode(Protocol):
-    """What pytest-xdist hands to the hook for a new worker."""
+    """The argument of pytest-xdist's hook for a new worker."""
 
     config: pytest.Config
     workerinput: dict[str, object]
@@ -56,7 +56,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     try:
         patience = PATIENCE.parse(given) if given else PATIENCE.default
     except ValueError as problem:
-        raise pytest.UsageError(f"--adjointlab-patience: {problem}") from None
+        raise pytest.UsageError(f"--adjointlab-{problem}") from None
     session = early_config.stash[_session_key] = CollectiveSession(patience)
     early_config.pluginmanager.register(session, "adjointlab-ranks")
     problem_here: BaseException | None = None
@@ -126,6 +126,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     file = config.stash[_profile_key].xfails
     if file is None:
         return
+    from adjointlab.pytest.coherence_tests import coherence_of
     from adjointlab.store.known_failures import BadList, read
 
     try:
@@ -133,10 +134,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     except BadList as error:
         raise pytest.UsageError(f"--adjointlab-xfails: {error}") from None
     for item in items:
-        subject, check = getattr(getattr(item, "obj", None), "coherence", (None, ""))
         known = failures.of_test(item.nodeid)
-        if known is None and subject is not None:
-            known = failures.of_check(subject.name, check)
+        if known is None and (coherence := coherence_of(item)) is not None:
+            known = failures.of_check(coherence[0].name, coherence[1])
         if known is not None:
             item.add_marker(pytest.mark.xfail(reason=str(known), strict=True))
 

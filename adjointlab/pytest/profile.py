@@ -12,8 +12,7 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from adjointlab import options
-from adjointlab.options import Option
+from adjointlab.options import CASES, FOLDER, RANKS, SCHEDULES, SEED, STRICT, WATCHDOG, XFAILS, Option
 from adjointlab.worlds.launch import is_launched
 
 __all__ = ["PATIENCE", "Profile", "WorldKind", "add_options", "read_profile"]
@@ -22,7 +21,7 @@ T = TypeVar("T")
 
 
 class WorldKind(StrEnum):
-    """Where coherence tests run."""
+    """The kind of world that coherence tests run in."""
 
     AUTO = "auto"
     SIMULATED = "simulated"
@@ -44,18 +43,7 @@ PATIENCE: Final = Option(
     "300",
     least=0,
 )
-_OPTIONS: Final[tuple[Option[Any], ...]] = (
-    options.CASES,
-    options.SEED,
-    options.SCHEDULES,
-    options.RANKS,
-    WORLD,
-    options.FOLDER,
-    options.STRICT,
-    options.WATCHDOG,
-    options.XFAILS,
-    PATIENCE,
-)
+_OPTIONS: Final = (CASES, SEED, SCHEDULES, RANKS, WORLD, FOLDER, STRICT, WATCHDOG, XFAILS, PATIENCE)
 _CASES_UNDER_CI: Final = 50
 """Fewer than elsewhere, but fresh ones in each run, of which there are many."""
 
@@ -104,25 +92,25 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         try:
             return option.parse(text)
         except ValueError as problem:
-            raise pytest.UsageError(f"--adjointlab-{option.name}: {problem}") from None
+            raise pytest.UsageError(f"--adjointlab-{problem}") from None
 
     world = value(WORLD)
     if world is WorldKind.MPI and not is_launched():
         raise pytest.UsageError(
             "--adjointlab-world=mpi: start the tests with mpiexec, as in mpiexec -n 4 pytest"
         )
-    if (seed := value(options.SEED)) is None:
+    if (seed := value(SEED)) is None:
         # A worker of pytest-xdist is given its controller's seed, see `pytest_configure_node`.
         seed = getattr(config, "workerinput", {}).get("adjointlab_seed", session_seed)
-    xfails = value(options.XFAILS)
+    xfails = value(XFAILS)
     return Profile(
-        cases=value(options.CASES, _CASES_UNDER_CI if os.environ.get("CI") else None),
+        cases=value(CASES, _CASES_UNDER_CI if os.environ.get("CI") else None),
         seed=secrets.randbits(32) if seed is None else seed,
-        ranks=value(options.RANKS),
-        schedules=value(options.SCHEDULES),
+        ranks=value(RANKS),
+        schedules=value(SCHEDULES),
         world=world,
-        folder=config.rootpath / value(options.FOLDER),
-        strict=value(options.STRICT),
-        watchdog=value(options.WATCHDOG),
+        folder=config.rootpath / value(FOLDER),
+        strict=value(STRICT),
+        watchdog=value(WATCHDOG),
         xfails=None if xfails is None else config.rootpath / xfails,
     )

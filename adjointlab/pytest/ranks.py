@@ -163,20 +163,18 @@ class CollectiveSession:
 
         A skip mark or a fixture may keep a rank from a test that it has collected.
         """
-        self._compare_next_test(item)
-        if self._out_of_step:
-            item.session.shouldstop = "the ranks do not run the same tests"
-            pytest.fail(self._out_of_step, pytrace=False)
-
-    def _compare_next_test(self, item: pytest.Item) -> None:
         try:
             self._rendezvous.allgather(item.nodeid)
         except RanksDiverged as divergence:
             self._stop_with(divergence.departures)
+            # Kept: after a divergence nobody knows which labels belong together, so no later test can run either.
             self._out_of_step = (
                 f"the ranks are not about to run the same coherence test, so none of them can:\n{divergence}\n"
                 "Run the tests in the same order on all ranks, and skip them on all ranks or on none."
             )
+        if self._out_of_step:
+            item.session.shouldstop = "the ranks do not run the same tests"
+            pytest.fail(self._out_of_step, pytrace=False)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the failures of this rank, to be reported on rank 0.
@@ -209,7 +207,7 @@ class CollectiveSession:
             config.hook.pytest_report_to_serializable(config=config, report=report) for report in self._failed
         )
         departures: list[_Departure | None] = self._rendezvous.depart_together(
-            _Departure(int(exitstatus), reason, failures if self.rank else ()), self._last_patience
+            _Departure(int(exitstatus), reason, failures if self.rank else ()), self._patience_at_end
         )
         self._has_missing_ranks = None in departures
         codes = [pytest.ExitCode.INTERRUPTED if entry is None else entry.code for entry in departures]
@@ -230,7 +228,7 @@ class CollectiveSession:
             sys.stderr.flush()
             self._rendezvous.abort(int(pytest.ExitCode.INTERRUPTED))
 
-    def _last_patience(self) -> float:
+    def _patience_at_end(self) -> float:
         """Seconds to wait at the end. Asked again and again, since a rank may be interrupted during the wait."""
         interrupted = any(
             departure.code in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)

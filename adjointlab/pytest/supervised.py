@@ -1,28 +1,22 @@
 """pytest in a supervised job (``adjointlab run -- pytest``), which may have been started again after a crash.
 
-Imported only there. Each rank records what its tests do (:mod:`adjointlab.supervisor.pytest_results`). When the job is
-started again, tests that all ranks had finished are reported as before without being run, so that the summary, the exit
-code and the report files of the last session are those of all tests. A test that ended the job is reported as a failure,
-and the session goes on after it.
+Imported only there. When a job is started again, tests that all ranks had finished are reported as before without being
+run, so that the summary, the exit code and the report files of the last session are those of all tests. A test that
+crashed the job is reported as a failure, and the session goes on after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
+from adjointlab.pytest.coherence_tests import coherence_of
+from adjointlab.store import json_lines
 from adjointlab.store.job_log import Death, JobLog, work_of
 from adjointlab.supervisor.exit_hooks import install_exit_hooks
-from adjointlab.supervisor.pytest_results import (
-    Event,
-    Finished,
-    Reported,
-    Started,
-    add_event,
-    events_in,
-    finished_tests,
-)
+from adjointlab.supervisor.pytest_results import RecordedTest, finished_tests
 from adjointlab.supervisor.rank_files import RankFiles
 from adjointlab.worlds.launch import launched_rank
 
@@ -35,102 +29,70 @@ class SupervisedSession:
     def __init__(self, job_log: JobLog) -> None:
         self._job_log = job_log
         self._path = RankFiles(job_log.folder, launched_rank()).path("tests")
-        self._earlier: dict[str, list[Reported]] = {}
+        self._earlier: dict[str, RecordedTest] = {}
         self._crashed: dict[str, Death] = {}
-        self._running = (
-            ""  # the test whose events are being recorded; empty while an earlier test is reported again
-        )
+        self._running = ""  # the test to be recorded; empty while an earlier one is reported again
         self._work = ""
         self._failed = False
+        self._reports: list[dict[str, Any]] = []
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionstart(self) -> None:
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Install the exit hooks, and read what earlier jobs have recorded.
 
-        trylast: the hooks must come after pytest's faulthandler plugin, which would take the stacks to its own file.
+        trylast: the hooks come after pytest's faulthandler plugin, which would direct the stacks to a file of its own.
         """
+        self._hook, self._config = session.config.hook, session.config
         install_exit_hooks(self._job_log.folder)
         finished = finished_tests(self._job_log.folder)
-        reports: list[Reported] = []
-        for event in events_in(self._path):
-            match event:
-                case Started():
-                    reports = []  # those of a run that did not finish are of no use
-                case Reported():
-                    reports.append(event)
-                case Finished() if event.test in finished:
-                    self._earlier[event.test] = reports
+        lines = [line for line in json_lines.lines(self._path, RecordedTest) if line.is_finished]
+        self._earlier = {line.test: line for line in lines if line.test in finished}
         self._crashed = {death.test: death for death in self._job_log.deaths if death.test}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """Report a test that earlier jobs have finished, or that ended one; let pytest run any other.
+        """Report a test that earlier jobs have finished, or that crashed one; let pytest run any other.
 
         tryfirst, because the first plugin that returns True here keeps the others from running the test.
         """
         if (earlier := self._earlier.get(item.nodeid)) is not None:
-            hook = item.config.hook
-            self._log_reports(
-                item,
-                [
-                    hook.pytest_report_from_serializable(config=item.config, data=event.report)
-                    for event in earlier
-                ],
-            )
+            restore = self._hook.pytest_report_from_serializable
+            self._log(item, [restore(config=self._config, data=data) for data in earlier.reports])
             return True
-        self._start(item)
+        self._running, self._failed, self._reports = item.nodeid, False, []
+        coherence = coherence_of(item)
+        self._work = "" if coherence is None else work_of(coherence[0].location, coherence[1])
+        json_lines.append(self._path, RecordedTest(item.nodeid))
         if (death := self._crashed.get(item.nodeid)) is not None:
-            self._log_reports(item, [_crash_report(item, death)])
+            self._log(item, [_crash_report(item, death)])
             return True
         return None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note whether the running test failed."""
+        """Keep the reports of the running test."""
         if report.nodeid == self._running:
             self._failed = self._failed or report.failed
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Record a report as soon as it is made, with what other plugins (xfail) make of it."""
-        report = yield
-        self._record_report(item, report)
-        return report
+            data = self._hook.pytest_report_to_serializable(config=self._config, report=report)
+            self._reports.append(data)
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Record that the running test is done; last, so that no plugin still has work to do for it."""
         if nodeid == self._running:
-            self._record(Finished(nodeid, self._failed, self._work))
+            test = RecordedTest(nodeid, True, self._failed, self._work, self._reports)
+            json_lines.append(self._path, test)
             self._running = ""
 
-    def _start(self, item: pytest.Item) -> None:
-        self._running, self._failed = item.nodeid, False
-        subject, check = getattr(getattr(item, "obj", None), "coherence", (None, ""))
-        self._work = "" if subject is None else work_of(subject.location, check)
-        self._record(Started(item.nodeid))
-
-    def _log_reports(self, item: pytest.Item, reports: Iterable[pytest.TestReport]) -> None:
+    def _log(self, item: pytest.Item, reports: Iterable[pytest.TestReport]) -> None:
         """Have pytest log a test that is not run."""
-        hook = item.ihook
-        hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in reports:
-            self._record_report(item, report)
-            hook.pytest_runtest_logreport(report=report)
-        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-
-    def _record_report(self, item: pytest.Item, report: pytest.TestReport) -> None:
-        if item.nodeid == self._running:
-            data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
-            self._record(Reported(data))
-
-    def _record(self, event: Event) -> None:
-        add_event(self._path, event)
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
 
 def _crash_report(item: pytest.Item, death: Death) -> pytest.TestReport:
-    """The report of a test during which the job crashed: failed, or xfailed if the test is marked so."""
+    """Return the report of a test during which the job crashed: failed, or xfailed if the test is marked so."""
     lines = [f"rank {rank}: {reason}" for rank, reason in sorted(death.ranks.items())]
     lines += [f"{label}:\n{text}" for label, text in death.lines]
     text = "\n".join([f"{death.kind} while this test ran, which ended all ranks", *lines])

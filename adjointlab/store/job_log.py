@@ -136,21 +136,18 @@ class JobLog:
     @property
     def deaths(self) -> list[Death]:
         """The deaths so far, the first one first."""
-        return json_lines.lines(self.folder / "deaths.jsonl", msgspec.json.Decoder(Death))
+        return json_lines.lines(self.folder / "deaths.jsonl", Death)
 
     @property
     def work(self) -> tuple[str, Path | None]:
         """The piece of work that the leader is at, and the folder of its failures; empty between two."""
-        lines = json_lines.lines(self._work_file, msgspec.json.Decoder(_Work))
+        lines = json_lines.lines(self._work_file, _Work)
         return (lines[0].work, Path(lines[0].folder)) if lines else ("", None)
 
     @property
     def done(self) -> list[Done]:
         """The pieces of work that are done."""
-        return [
-            line.done()
-            for line in json_lines.lines(self.folder / "done.jsonl", msgspec.json.Decoder(_DoneLine))
-        ]
+        return [line.done() for line in json_lines.lines(self.folder / "done.jsonl", _DoneLine)]
 
     def outcome(self, work: str) -> Done | None:
         """The result of `work`, if it is done."""
@@ -225,7 +222,7 @@ class JobLog:
 
     @property
     def _settings(self) -> _Settings:
-        return json_lines.lines(self._settings_file, msgspec.json.Decoder(_Settings))[0]
+        return json_lines.lines(self._settings_file, _Settings)[0]
 
     @property
     def _settings_file(self) -> Path:

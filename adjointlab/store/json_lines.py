@@ -14,8 +14,8 @@ __all__ = ["append", "json_figures", "lines"]
 T = TypeVar("T")
 
 
-def lines(path: Path, decoder: msgspec.json.Decoder[T]) -> list[T]:
-    """Read a file, each line with `decoder`.
+def lines(path: Path, kind: type[T]) -> list[T]:
+    """Read a file, each line as a struct of `kind`.
 
     A line that its writer did not finish is passed over, and a file that does not exist has no lines.
     """
@@ -23,6 +23,7 @@ def lines(path: Path, decoder: msgspec.json.Decoder[T]) -> list[T]:
         content = path.read_bytes()
     except OSError:
         return []
+    decoder = msgspec.json.Decoder(kind)
     found: list[T] = []
     for line in content.splitlines():
         try:

@@ -1,4 +1,4 @@
-"""Why a job ended before its time: the evidence that its ranks and its launcher have left, put into words."""
+"""Explains why a job ended before its time, from the evidence that its ranks and its launcher have left."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from adjointlab.supervisor.job import JobEnd
 from adjointlab.supervisor.rank_files import RankFiles
 
 __all__ = ["ExitReport", "exit_report", "stack_of"]
@@ -40,7 +41,7 @@ _MOST_LINES: Final = 12
 
 @dataclass(frozen=True)
 class ExitReport:
-    """How a job ended.
+    """The end of a job.
 
     `kind` is in words that are the same whichever rank it was; `ranks` says what became of those that are known; `lines`
     are further evidence, with labels.
@@ -79,47 +80,36 @@ class _Frame(NamedTuple):
         return f"{shown}:{self.line} in {self.function}"
 
 
-def exit_report(
-    folder: Path,
-    ranks: int,
-    launcher_stderr: str,
-    exit_code: int | None,
-    *,
-    stuck_reason: str = "",
-    simulated: bool = False,
-) -> ExitReport:
-    """Explain the end of a job on `ranks` ranks from the files in `folder` and what its launcher printed and returned.
-
-    `stuck_reason` says why the supervisor ended the job, if it did. `simulated` ranks share one process.
-    """
-    report = _report_of_ranks(folder, ranks, launcher_stderr, exit_code, stuck_reason)
+def exit_report(folder: Path, ranks: int, end: JobEnd, *, simulated: bool = False) -> ExitReport:
+    """Explain the `end` of a job on `ranks` ranks, whose files are in `folder`. `simulated` ranks share one process."""
+    report = _report_of_ranks(folder, ranks, end)
     if not simulated or report.signal:
         return report
     lines = [(label.removesuffix(" of rank 0"), text) for label, text in report.lines]
-    if not stuck_reason:
+    if not end.stuck_reason:
         lines = [*(("process", reason) for reason in report.ranks.values()), *lines]
     return ExitReport(report.kind.replace("a rank", "the process of the ranks"), {}, tuple(lines))
 
 
-def _report_of_ranks(
-    folder: Path, ranks: int, launcher_stderr: str, exit_code: int | None, stuck_reason: str
-) -> ExitReport:
+def _report_of_ranks(folder: Path, ranks: int, job_end: JobEnd) -> ExitReport:
     files = [RankFiles(folder, rank) for rank in range(ranks)]
-    if stuck_reason:
+    # In this order: the end of a stuck job, and of all ranks but one upon MPI_Abort, was caused by others, so what the
+    # ranks' own files say about it is of no interest.
+    if job_end.stuck_reason:
         stacks = {file.rank: stack for file in files if (stack := stack_of(file.text("stacks")))}
         where = {rank: f"ended with the job, at {_location(stack)}" for rank, stack in stacks.items()}
-        lines = [("because", stuck_reason)]
+        lines = [("because", job_end.stuck_reason)]
         lines += [(f"stack of rank {rank}", stack) for rank, stack in stacks.items()]
-        return ExitReport("the job stopped moving", where, tuple(lines))
+        return ExitReport("the job got stuck", where, tuple(lines))
     for pattern in _ABORTS:
-        if abort := pattern.search(launcher_stderr):
+        if abort := pattern.search(job_end.stderr_tail):
             how = f"called MPI_Abort({abort['code']})"
             return ExitReport(f"a rank {how}", {int(abort["rank"]): f"it {how}"})
     ends = {file.rank: end for file in files if (end := file.end) is not None and not end.regular}
     if not ends:
-        output = [line for line in launcher_stderr.splitlines() if line.strip()]
+        output = [line for line in job_end.stderr_tail.splitlines() if line.strip()]
         shown = (("last output", "\n".join(output[-_MOST_LINES:])),) if output else ()
-        return ExitReport(f"the launcher ended the job with exit code {exit_code}", {}, shown)
+        return ExitReport(f"the launcher ended the job with exit code {job_end.exit_code}", {}, shown)
     # Once one rank is gone, the launcher kills the others: only the first end has a cause of its own.
     first = min(ends, key=lambda rank: ends[rank].at)
     status = ends[first].status

@@ -31,11 +31,10 @@ from typing import Final
 from adjointlab.store.running_case import NAME
 from adjointlab.supervisor.exit_hooks import STACKS_SIGNAL
 from adjointlab.supervisor.launcher import Launcher
-from adjointlab.supervisor.output import Output
 from adjointlab.supervisor.processes import descendants, die_with_parent, kill_descendants
-from adjointlab.supervisor.rank_files import RankFiles, remove_rank_files
+from adjointlab.supervisor.rank_files import RankFiles
 
-__all__ = ["Job", "JobEnd", "StopSignals"]
+__all__ = ["Job", "JobEnd", "Output", "StopSignals"]
 
 _WRAPPER: Final = Path(__file__).with_name("rank.py")
 _TICK: Final = 0.05
@@ -44,12 +43,15 @@ _GRACE: Final = 5.0
 _LAUNCHER_GRACE: Final = 2.0
 """Seconds that the launcher gets to end its ranks once it is told to end."""
 _OUTSIDE_CASES: Final = 10
-"""How many times longer than within a case nothing may happen: during imports, in ordinary tests."""
+"""Factor on the patience outside cases: during imports, in ordinary tests."""
+
+_TAIL: Final = 20_000
+"""Bytes of standard error that are kept for the exit report."""
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How a job ended: in order, with its exit code; or it died; or it was ended because it was stuck."""
+    """End of a job: in order, with its exit code; or by a crash; or by the supervisor, because it was stuck."""
 
     exit_code: int | None
     in_order: bool
@@ -88,6 +90,44 @@ class StopSignals:
         return 128 + self.first
 
 
+class Output:
+    """Passes on standard output and error of a job.
+
+    A job that is started again to shrink a failure prints once more what the job before it has printed. With
+    `held_until`, its output is held back until that returns True, and dropped if the job dies first.
+    """
+
+    def __init__(self, held_until: Callable[[], bool] | None = None) -> None:
+        self._held_until = held_until
+        self._held: list[tuple[bytes, bool]] | None = None if held_until is None else []
+        self._tail = b""
+
+    @property
+    def tail(self) -> str:
+        """The end of the standard error."""
+        return self._tail.decode(errors="replace")
+
+    def write(self, data: bytes, *, is_error: bool) -> None:
+        """Take `data` that the job has printed."""
+        if is_error:
+            self._tail = (self._tail + data)[-_TAIL:]
+        if self._held is not None:
+            self._held.append((data, is_error))
+        else:
+            _pass_on(data, is_error)
+
+    def release_when_due(self) -> None:
+        """Release what is held back, if `held_until` says so now."""
+        if self._held_until is not None and self._held_until():
+            self.release()
+
+    def release(self) -> None:
+        """Pass on what was held back, and from now on everything at once."""
+        held, self._held, self._held_until = self._held, None, None
+        for data, is_error in held or ():
+            _pass_on(data, is_error)
+
+
 class Job:
     """A command on `ranks` ranks of a launcher, or in one process without; its files stand in `folder`."""
 
@@ -107,7 +147,9 @@ class Job:
 
         It is ended when a rank has died, when nothing has happened for `patience` seconds, or upon one of `signals`.
         """
-        remove_rank_files(self._folder)
+        for path in self._folder.glob("rank-*"):
+            if path.suffix != ".tests":  # the results of all jobs, not of the last one
+                path.unlink()
         process = subprocess.Popen(
             self._command,
             env={**os.environ, **self._environment},
@@ -174,7 +216,8 @@ class Job:
                 forwarded = signals.count
                 if forwarded > 1:
                     return ""
-                # To the ranks and not to the launcher: they store what they know and end together.
+                # To the ranks and not to the launcher: they store what they know and end together. A rank so young
+                # that its process number is not known misses the signal, and is ended after the grace period.
                 self._signal_ranks(self._ranks, signals.first)
                 ending_since = now
             if ending_since is None and self._is_ending():
@@ -190,9 +233,8 @@ class Job:
                 # Only to hooked ranks: the signal would kill any other process.
                 self._signal_ranks([rank for rank in self._ranks if rank.is_hooked], STACKS_SIGNAL)
                 self._pump_until(lambda: False, pipes, 0.5)
-                return (
-                    f"nothing has happened for {limit:.0f} s {'in one case' if in_case else 'between cases'}"
-                )
+                stage = "in one case" if in_case else "between cases"
+                return f"nothing has happened for {limit:.0f} s {stage}"
         return ""
 
     def _is_ending(self) -> bool:
@@ -248,6 +290,14 @@ def _terminal() -> dict[str, str]:
     Its own standard output says nothing about that: it is a pipe, or with Open MPI a terminal made up for the ranks.
     """
     variables = {"COLUMNS": str(shutil.get_terminal_size((160, 24)).columns)}
-    return (
-        variables if sys.stdout.isatty() else variables | {"TERM": "dumb", "NO_COLOR": "1", "PY_COLORS": "0"}
-    )
+    if not sys.stdout.isatty():
+        variables |= {"TERM": "dumb", "NO_COLOR": "1", "PY_COLORS": "0"}
+    return variables
+
+
+def _pass_on(data: bytes, is_error: bool) -> None:
+    stream = sys.stderr if is_error else sys.stdout
+    # With the reader gone (`| head`) the job still goes on: its failures are stored on disk.
+    with suppress(BrokenPipeError):
+        stream.buffer.write(data)
+        stream.buffer.flush()

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-__all__ = ["RankEnd", "RankFiles", "RankProcess", "remove_rank_files"]
+__all__ = ["RankEnd", "RankFiles", "RankProcess"]
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class RankProcess(msgspec.Struct, frozen=True):
 
 
 class RankEnd(msgspec.Struct, frozen=True):
-    """How the process of a rank ended.
+    """End of the process of a rank.
 
     `status` is its exit code, or minus the number of the signal that killed it; `regular` says that its interpreter
     ended in order; `at` is the time, in seconds since the epoch.
@@ -64,7 +64,7 @@ class RankFiles:
 
     @property
     def end(self) -> RankEnd | None:
-        """How the rank ended, once it has."""
+        """The end of the rank, once it has ended."""
         return self._decoded("ended", RankEnd)
 
     @property
@@ -84,10 +84,3 @@ class RankFiles:
             return msgspec.json.decode(self.path(suffix).read_bytes(), type=kind)
         except (OSError, msgspec.DecodeError):
             return None
-
-
-def remove_rank_files(folder: Path) -> None:
-    """Remove what the ranks of the job before have left, but for the results of their tests."""
-    for path in folder.glob("rank-*"):
-        if path.suffix != ".tests":
-            path.unlink()

@@ -24,33 +24,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.exit_codes import ExitCode
 from adjointlab.store import running_case
 from adjointlab.store.job_log import Death, JobLog, work_of
-from adjointlab.store.reproducer import write_case
+from adjointlab.store.reproducer import BadReproducer, read, write_case
 from adjointlab.supervisor.exit_report import ExitReport, exit_report
-from adjointlab.supervisor.job import Job, JobEnd, StopSignals
+from adjointlab.supervisor.job import Job, JobEnd, Output, StopSignals
 from adjointlab.supervisor.launcher import Launcher
-from adjointlab.supervisor.output import Output
 from adjointlab.supervisor.processes import adopt_orphans
-from adjointlab.supervisor.pytest_results import TestResults
+from adjointlab.supervisor.pytest_results import SessionResults
 
 __all__ = ["SupervisedCommand", "supervise"]
 
 _MOST_CRASHES: Final = 2
-"""How often one case may crash a job: once, and once more to confirm it."""
+"""Crashes that one case may cause: one, and one more to confirm it."""
 _MOST_STALLS: Final = 3
-"""How many jobs in a row may ask for a restart without having got any further."""
+"""Jobs in a row that may ask for a restart without having got any further."""
 
 Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class SupervisedCommand:
-    """What to supervise: a command, on `ranks` ranks of a launcher or in one process without; within which limits."""
+    """A command to supervise, on `ranks` ranks of a launcher or in one process without; and its limits."""
 
     command: tuple[str, ...]
     ranks: int
@@ -81,7 +78,7 @@ class _Supervisor:
 
     def __init__(self, command: SupervisedCommand, job_log: JobLog, log: Log) -> None:
         self._command, self._job_log, self._log = command, job_log, log
-        self._results = TestResults(job_log.folder, command.ranks)
+        self._results = SessionResults(job_log.folder, command.ranks)
         self._jobs = 0
         self._stalls = 0
         self._progress: object = None  # how far the job had come that last asked for a restart
@@ -111,17 +108,12 @@ class _Supervisor:
         """Return the exit code if `end` settles it; `None` if the job is to be started again."""
         if end.in_order and end.exit_code != ExitCode.RESTART:
             return self._final_code(end)
+        # The record asks for a restart too, if the job crashed or was killed on its way out.
         record = running_case.read(self._job_log.folder)
         if end.in_order or (record is not None and record.ended is running_case.EndedBy.EXHAUSTION):
             return self._code_after_request()
-        report = exit_report(
-            self._job_log.folder,
-            self._command.ranks,
-            end.stderr_tail,
-            end.exit_code,
-            stuck_reason=end.stuck_reason,
-            simulated=self._command.launcher is None,
-        )
+        ranks, simulated = self._command.ranks, self._command.launcher is None
+        report = exit_report(self._job_log.folder, ranks, end, simulated=simulated)
         if report.signal:
             output.release()
             self._log(f"{report.kind} ({signal.Signals(report.signal).name})")
@@ -157,11 +149,15 @@ class _Supervisor:
         deaths = self._job_log.deaths
         culprit = (death.case, death.work, death.test)
         crashes = sum((known.case, known.work, known.test) == culprit for known in deaths)
+        # The next job does not run a test or a check that has crashed one, nor a case that has crashed two. If one of
+        # them crashes it all the same, then outside of what the lab controls (an import, a fixture), and always will.
         if crashes >= (_MOST_CRASHES if death.case else 1):
             output.release()
             self._log(f"{name}: it ends the job again, although it should not have been run: giving up")
             return self._summarise(ExitCode.UNJUDGED)
         self._job_log.record_death(death)
+        # The record of the running case goes, or else a crash of the next job before its first case would be put down
+        # to that case.
         self._job_log.clear()
         # The crashes that follow while the same failure is shrunk are not news.
         if name not in map(_name, deaths):
@@ -183,9 +179,10 @@ class _Supervisor:
             return replace(death, test=self._results.interrupted(report.ranks))
         death = replace(death, case=record.case.digest, work=work_of(record.location, record.check))
         if record.ended is running_case.EndedBy.WATCHDOG:
-            # The job's own watchdog ended it, and knows better where it was: its reproducer has the stacks.
-            lines = _lines_of(Path(record.reproducer)) or death.lines
-            death = replace(death, kind=record.kind or death.kind, lines=lines, ranks={}, certain=True)
+            # The job's own watchdog ended it, and its reproducer has the stack of the rank that was late.
+            with suppress(BadReproducer):
+                death = replace(death, lines=read(Path(record.reproducer)).lines or death.lines)
+            death = replace(death, kind=record.kind or death.kind, ranks={}, certain=True)
         if not self._job_log.is_known(death):
             path = write_case(
                 record.case,
@@ -259,21 +256,8 @@ class _Supervisor:
                     self._log(f"  {death.work}: not made smaller; {target}")
 
 
-class _Lines(msgspec.Struct):
-    """The part of a reproducer that is read here."""
-
-    lines: tuple[tuple[str, str], ...]
-
-
-def _lines_of(reproducer: Path) -> tuple[tuple[str, str], ...]:
-    try:
-        return msgspec.json.decode(reproducer.read_bytes(), type=_Lines).lines
-    except (OSError, msgspec.DecodeError):
-        return ()
-
-
 def _name(death: Death) -> str:
-    """What a crash is reported under: the check of a subject, or a test; empty if neither is known."""
+    """Return the name under which a crash is reported: the check of a subject, or a test; empty if neither is known."""
     return death.work or death.test
 
 

@@ -56,7 +56,7 @@ def test_a_class_has_a_test_for_each_check_that_applies() -> None:
     ]
 
 
-def test_what_is_no_subject_is_refused() -> None:
+def test_only_subjects_are_accepted() -> None:
     with pytest.raises(SubjectError, match=r"declare one with @adjointlab\.subject"):
         al.coherence_tests(lambda draw, ranks: {})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'nonsense' is not one of adjoint"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from adjointlab.supervisor.exit_report import exit_report, stack_of
+from adjointlab.supervisor.job import JobEnd
 
 MPICH_ABORT = (
     "Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 1\n"
@@ -46,7 +47,7 @@ def test_the_rank_that_ended_first_is_named_and_not_those_that_ended_with_it(
     ended(tmp_path, 0, -15, at=2.0)
     ended(tmp_path, 1, status, at=1.0)
     ended(tmp_path, 2, 0, at=0.5, regular=True)
-    found = exit_report(tmp_path, 4, "", 1)
+    found = exit_report(tmp_path, 4, JobEnd(1, False, ""))
 
     assert found.kind.startswith(kind)
     assert list(found.ranks) == [1]
@@ -54,7 +55,7 @@ def test_the_rank_that_ended_first_is_named_and_not_those_that_ended_with_it(
 
 @pytest.mark.parametrize("stderr", [MPICH_ABORT, OPEN_MPI_ABORT])
 def test_an_abort_is_known_by_what_the_launcher_says(tmp_path: Path, stderr: str) -> None:
-    found = exit_report(tmp_path, 2, stderr, 7)
+    found = exit_report(tmp_path, 2, JobEnd(7, False, stderr))
 
     assert found.kind == "a rank called MPI_Abort(7)"
     assert list(found.ranks) == [1]
@@ -64,7 +65,7 @@ def test_a_stack_ends_where_the_lab_begins(tmp_path: Path) -> None:
     own = Path(stack_of.__code__.co_filename).parents[1]
     ended(tmp_path, 0, -11, at=1.0)
     (tmp_path / "rank-0.stacks").write_text(FATAL.format(own=own))
-    found = exit_report(tmp_path, 1, "", 139)
+    found = exit_report(tmp_path, 1, JobEnd(139, False, ""))
 
     assert found.ranks[0].endswith("at /home/me/shift.py:7 in forward")
     assert dict(found.lines)["stack of rank 0"].splitlines() == [
@@ -79,18 +80,21 @@ def test_a_recorded_exit_names_its_caller(tmp_path: Path) -> None:
         'os._exit(0)\n  File "/home/me/main.py", line 9, in run\n    f()\n  File "/home/me/shift.py", line 3, in f\n    x\n'
     )
 
-    assert exit_report(tmp_path, 1, "", 70).ranks[0] == "it left by os._exit(0) at /home/me/shift.py:3 in f"
+    assert (
+        exit_report(tmp_path, 1, JobEnd(70, False, "")).ranks[0]
+        == "it left by os._exit(0) at /home/me/shift.py:3 in f"
+    )
 
 
 @pytest.mark.parametrize("status", [-15, -2, -1])
 def test_a_signal_that_somebody_sent_is_no_failure(tmp_path: Path, status: int) -> None:
     ended(tmp_path, 0, status, at=1.0)
 
-    assert exit_report(tmp_path, 1, "", 143).signal == -status
+    assert exit_report(tmp_path, 1, JobEnd(143, False, "")).signal == -status
 
 
 def test_without_evidence_from_a_rank_the_launchers_last_output_is_shown(tmp_path: Path) -> None:
-    found = exit_report(tmp_path, 2, "no such host\n", 255)
+    found = exit_report(tmp_path, 2, JobEnd(255, False, "no such host\n"))
 
     assert found.kind == "the launcher ended the job with exit code 255"
     assert dict(found.lines)["last output"] == "no such host"

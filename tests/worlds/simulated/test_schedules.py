@@ -591,7 +591,7 @@ def test_pytest_takes_schedules(tmp_path):
 
 
 def test_schedules_must_be_some():
-    with pytest.raises(ValueError, match="schedules: at least 1, not 0"):
+    with pytest.raises(ValueError, match="schedules: 0 is not a whole number of at least 1"):
         Budget(schedules=0)
 
 

@@ -1,4 +1,4 @@
-"""A process that dies, or moves no more: its case is the failure of its subject, and the others are judged too."""
+"""A process crashes or gets stuck: its case is recorded as a failure of its subject, and the others are judged too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.supervisor.jobs import ADJOINT, FAULTS, kinds, left_in, stored, supervised
 
 
-def test_a_death_is_the_failure_of_its_subject_and_the_others_are_judged_too(tmp_path: Path) -> None:
+def test_a_crash_is_the_failure_of_its_subject_and_the_others_are_judged_too(tmp_path: Path) -> None:
     subjects = [f"{FAULTS}:{name}" for name in ("raises_in_adjoint", "reads_nowhere", "receives_first")]
     ended = supervised("--", "adjointlab", "check", *subjects, *ADJOINT, cwd=tmp_path)
 
@@ -29,7 +29,7 @@ def test_a_death_is_the_failure_of_its_subject_and_the_others_are_judged_too(tmp
     assert left_in(tmp_path) == []
 
 
-def test_a_death_that_there_is_no_time_to_make_smaller_is_stored_as_it_was_found(tmp_path: Path) -> None:
+def test_without_time_to_shrink_a_crash_is_stored_as_it_was_found(tmp_path: Path) -> None:
     subject = f"{FAULTS}:leaves"
     ended = supervised("--shrinking", "0", "--", "adjointlab", "check", subject, *ADJOINT, cwd=tmp_path)
 
@@ -39,7 +39,7 @@ def test_a_death_that_there_is_no_time_to_make_smaller_is_stored_as_it_was_found
     assert stored(tmp_path) == ["Leaves.json", "Leaves.py"]
 
 
-def test_a_job_that_stops_moving_is_ended_and_its_stacks_are_shown(tmp_path: Path) -> None:
+def test_a_job_that_is_stuck_is_ended_and_its_stacks_are_shown(tmp_path: Path) -> None:
     subject = f"{FAULTS}:sleeps"
     limits = ("--patience", "1.5", "--shrinking", "0")
     ended = supervised(
@@ -47,6 +47,6 @@ def test_a_job_that_stops_moving_is_ended_and_its_stacks_are_shown(tmp_path: Pat
     )
 
     assert ended.returncode == 3, ended.stderr
-    assert kinds(tmp_path) == {"Sleeps": "the job stopped moving"}
+    assert kinds(tmp_path) == {"Sleeps": "the job got stuck"}
     assert "operators.py" in ended.stderr.partition("stack")[2]
     assert left_in(tmp_path) == []
