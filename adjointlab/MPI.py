@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 __all__ = [
     "ANY_SOURCE",
@@ -298,6 +298,13 @@ def Free_keyval(keyval: Keyval) -> None:
         keyval._of_mpi = None
 
 
+Requests: TypeAlias = Sequence[Any]
+"""Requests of any library: objects with mpi4py's ``__bool__``, ``Get_status`` and ``wait``."""
+
+Statuses: TypeAlias = "list[Any] | None"
+"""Statuses to fill, ours or mpi4py's; requests beyond the end of the list have none."""
+
+
 class RequestBatch:
     """Several requests, and how their completion is awaited: this one asks each in turn, so it serves any mixture.
 
@@ -305,7 +312,7 @@ class RequestBatch:
     that can do better with several at once have a `batch_type` of their own (:class:`Request`).
     """
 
-    def __init__(self, requests: Sequence[Any]) -> None:
+    def __init__(self, requests: Requests) -> None:
         self.requests = requests
 
     def wait_all(self, name: str) -> None:
@@ -330,7 +337,7 @@ class RequestBatch:
         """One of the `ready`, for a caller that waits for any one."""
         return ready[0]
 
-    def complete_all(self, statuses: list[Any] | None) -> list[Any]:
+    def complete_all(self, statuses: Statuses) -> list[Any]:
         """Complete all requests, and return the objects received."""
         return [self.complete(index, _nth(statuses, index)) for index in range(len(self.requests))]
 
@@ -349,73 +356,69 @@ class Request:
     batch_type: type[RequestBatch] = RequestBatch
 
     @staticmethod
-    def Waitall(requests: Sequence[Any], statuses: list[Any] | None = None) -> bool:
+    def Waitall(requests: Requests, statuses: Statuses = None) -> bool:
         """Wait for all; true."""
         _wait_all("Waitall", requests, statuses)
         return True
 
     @staticmethod
-    def waitall(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[Any]:
+    def waitall(requests: Requests, statuses: Statuses = None) -> list[Any]:
         """Wait for all."""
         return _wait_all("waitall", requests, statuses)
 
     @staticmethod
-    def Testall(requests: Sequence[Any], statuses: list[Any] | None = None) -> bool:
+    def Testall(requests: Requests, statuses: Statuses = None) -> bool:
         """Return True if all are complete."""
         return _test_all("Testall", requests, statuses) is not None
 
     @staticmethod
-    def testall(requests: Sequence[Any], statuses: list[Any] | None = None) -> tuple[bool, list[Any] | None]:
+    def testall(requests: Requests, statuses: Statuses = None) -> tuple[bool, list[Any] | None]:
         """Return True and the objects, or False and None."""
         objects = _test_all("testall", requests, statuses)
         return objects is not None, objects
 
     @staticmethod
-    def Waitany(requests: Sequence[Any], status: Any = None) -> int:
+    def Waitany(requests: Requests, status: Any = None) -> int:
         """Wait for one: its index, or `UNDEFINED` if none is active."""
         return _wait_any("Waitany", requests, status)[0]
 
     @staticmethod
-    def waitany(requests: Sequence[Any], status: Any = None) -> tuple[int, Any]:
+    def waitany(requests: Requests, status: Any = None) -> tuple[int, Any]:
         """Wait for one: its index, or `UNDEFINED` if none is active."""
         return _wait_any("waitany", requests, status)
 
     @staticmethod
-    def Testany(requests: Sequence[Any], status: Any = None) -> tuple[int, bool]:
+    def Testany(requests: Requests, status: Any = None) -> tuple[int, bool]:
         """Index of one that is complete, and True; `UNDEFINED` and True if none is active."""
         return _test_any("Testany", requests, status)[:2]
 
     @staticmethod
-    def testany(requests: Sequence[Any], status: Any = None) -> tuple[int, bool, Any]:
+    def testany(requests: Requests, status: Any = None) -> tuple[int, bool, Any]:
         """Index of one that is complete, and True; `UNDEFINED` and True if none is active."""
         return _test_any("testany", requests, status)
 
     @staticmethod
-    def Waitsome(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[int] | None:
+    def Waitsome(requests: Requests, statuses: Statuses = None) -> list[int] | None:
         """Wait for at least one: the indices of those complete, or None if none is active."""
         return _some("Waitsome", requests, statuses, blocking=True)[0]
 
     @staticmethod
-    def waitsome(
-        requests: Sequence[Any], statuses: list[Any] | None = None
-    ) -> tuple[list[int] | None, list[Any] | None]:
+    def waitsome(requests: Requests, statuses: Statuses = None) -> tuple[list[int] | None, list[Any] | None]:
         """Wait for at least one: the indices of those complete, or None if none is active."""
         return _some("waitsome", requests, statuses, blocking=True)
 
     @staticmethod
-    def Testsome(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[int] | None:
+    def Testsome(requests: Requests, statuses: Statuses = None) -> list[int] | None:
         """Indices of those that are complete, or None if none is active."""
         return _some("Testsome", requests, statuses, blocking=False)[0]
 
     @staticmethod
-    def testsome(
-        requests: Sequence[Any], statuses: list[Any] | None = None
-    ) -> tuple[list[int] | None, list[Any] | None]:
+    def testsome(requests: Requests, statuses: Statuses = None) -> tuple[list[int] | None, list[Any] | None]:
         """Indices of those that are complete, or None if none is active."""
         return _some("testsome", requests, statuses, blocking=False)
 
 
-def _batch(requests: Sequence[Any]) -> RequestBatch:
+def _batch(requests: Requests) -> RequestBatch:
     """The batch of the requests' common class, or else the one for any mixture."""
     kinds = set(map(type, requests))
     batch_type: type[RequestBatch] = RequestBatch
@@ -424,20 +427,20 @@ def _batch(requests: Sequence[Any]) -> RequestBatch:
     return batch_type(requests)
 
 
-def _wait_all(name: str, requests: Sequence[Any], statuses: list[Any] | None) -> list[Any]:
+def _wait_all(name: str, requests: Requests, statuses: Statuses) -> list[Any]:
     batch = _batch(requests)
     batch.wait_all(name)
     return batch.complete_all(statuses)
 
 
-def _test_all(name: str, requests: Sequence[Any], statuses: list[Any] | None) -> list[Any] | None:
+def _test_all(name: str, requests: Requests, statuses: Statuses) -> list[Any] | None:
     batch = _batch(requests)
     if not batch.test_all(name):
         return None
     return batch.complete_all(statuses)
 
 
-def _wait_any(name: str, requests: Sequence[Any], status: Any) -> tuple[int, Any]:
+def _wait_any(name: str, requests: Requests, status: Any) -> tuple[int, Any]:
     if not any(requests):
         return UNDEFINED, None
     batch = _batch(requests)
@@ -445,7 +448,7 @@ def _wait_any(name: str, requests: Sequence[Any], status: Any) -> tuple[int, Any
     return index, batch.complete(index, status)
 
 
-def _test_any(name: str, requests: Sequence[Any], status: Any) -> tuple[int, bool, Any]:
+def _test_any(name: str, requests: Requests, status: Any) -> tuple[int, bool, Any]:
     if not any(requests):
         return UNDEFINED, True, None
     batch = _batch(requests)
@@ -454,7 +457,7 @@ def _test_any(name: str, requests: Sequence[Any], status: Any) -> tuple[int, boo
 
 
 def _some(
-    name: str, requests: Sequence[Any], statuses: list[Any] | None, *, blocking: bool
+    name: str, requests: Requests, statuses: Statuses, *, blocking: bool
 ) -> tuple[list[int] | None, list[Any] | None]:
     if not any(requests):
         return None, None
@@ -463,5 +466,5 @@ def _some(
     return ready, [batch.complete(index, _nth(statuses, place)) for place, index in enumerate(ready)]
 
 
-def _nth(statuses: list[Any] | None, index: int) -> Any:
+def _nth(statuses: Statuses, index: int) -> Any:
     return None if statuses is None or index >= len(statuses) else statuses[index]
