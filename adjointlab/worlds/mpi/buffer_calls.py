@@ -32,16 +32,14 @@ _COLLECTIVES: Final = (
 # fmt: on
 _OPERATIONS: Final = {op: to_mpi4py(op) for op in ours.Op}
 
-# No constant of ours is greater, and no integer of any MPI library is so small.
-_LARGEST_OF_OURS: Final = -9000
-
 
 def native(value: Any) -> Any:
     """`value` as mpi4py knows it: constants of ours translated, also inside buffer specifications."""
     # By the exact type, the commonest first: every argument of every call comes by here.
     kind = type(value)
     if kind is int:
-        return value if value > _LARGEST_OF_OURS else to_mpi4py(value)
+        # Constants of ours are below, and no MPI library has integers that small.
+        return value if value > -9000 else to_mpi4py(value)
     if kind is ours.Constant:
         return to_mpi4py(value)
     if kind is ours.Op:
