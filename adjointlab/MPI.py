@@ -1,4 +1,4 @@
-"""MPI's constants under mpi4py's names, without MPI.
+"""MPI's constants, statuses and operations on several requests, under mpi4py's names and without MPI.
 
 Operators that take their constants from here run in every world: the simulated one needs no MPI at all,
 and the guarded communicator of the MPI world translates them (:mod:`adjointlab.worlds.constants`).
@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 __all__ = [
     "ANY_SOURCE",
@@ -61,8 +61,11 @@ __all__ = [
     "UINT64_T",
     "UNDEFINED",
     "Buffer",
+    "Create_keyval",
     "Datatype",
     "Exception",
+    "Free_keyval",
+    "Keyval",
     "Op",
     "Request",
     "Status",
@@ -70,9 +73,9 @@ __all__ = [
 
 
 class Constant(int):
-    """An integer with a meaning of its own: it equals mpi4py's constant of the same name, where mpi4py is imported.
+    """Integer that also equals mpi4py's constant of the same name, if mpi4py is imported.
 
-    So code that compares what a call returned with a constant need not care which library either comes from. (Equal
+    So code that compares the result of a call with a constant need not care which library either comes from. (Equal
     ones do not hash alike, so a dictionary finds only those of one library.)
     """
 
@@ -123,7 +126,7 @@ ERR_ROOT: Final = -9108
 ERR_TAG: Final = -9109
 ERR_TRUNCATE: Final = -9110
 
-CART: Final = Constant("CART", -9006)  # what Get_topology says of a grid
+CART: Final = Constant("CART", -9006)  # of Get_topology
 
 
 class Op(Enum):
@@ -154,7 +157,7 @@ BXOR: Final = Op.BXOR
 
 
 class Buffer(Enum):
-    """A stand-in for a buffer."""
+    """Stands for a buffer."""
 
     IN_PLACE = "IN_PLACE"
 
@@ -190,7 +193,7 @@ UINT64_T: Final = Datatype("UINT64_T", "uint64")
 
 
 class Status:
-    """What a completed receive or probe tells: source, tag and size of the message."""
+    """Status of a completed receive or probe: source, tag and size of the message."""
 
     def __init__(self) -> None:
         self.source: int = ANY_SOURCE
@@ -205,7 +208,7 @@ class Status:
         return self.tag
 
     def Get_count(self, datatype: Any = BYTE) -> int:
-        """The number of elements of `datatype` received (:data:`UNDEFINED` if not a whole number)."""
+        """Number of elements of `datatype` received (:data:`UNDEFINED` if it is not a whole number)."""
         size = _itemsize(datatype)
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
 
@@ -214,7 +217,7 @@ class Status:
 
     @property
     def count(self) -> int:
-        """The bytes received."""
+        """Bytes received."""
         return self.nbytes
 
 
@@ -242,7 +245,7 @@ class Exception(RuntimeError):
 
 
 class NullCommunicator:
-    """What a rank holds of a communicator that it is not in."""
+    """Communicator that a rank is no member of: ``COMM_NULL``."""
 
     def __bool__(self) -> bool:
         return False
@@ -268,124 +271,200 @@ def _is_null_of_mpi4py(value: object) -> bool:
     return theirs is not None and isinstance(value, theirs.Comm) and bool(value == theirs.COMM_NULL)
 
 
+class Keyval:
+    """Key of an attribute of communicators. mpi4py's communicators take it too, and MPI's own key is made for them then."""
+
+    def __init__(self) -> None:
+        self._of_mpi: int | None = None
+
+    def __index__(self) -> int:
+        if self._of_mpi is None:
+            # Not before mpi4py's communicator asks: MPI may not even be installed.
+            self._of_mpi = int(sys.modules["mpi4py.MPI"].Comm.Create_keyval())
+        return self._of_mpi
+
+    __int__ = __index__  # what Cython converts an argument with
+
+
+def Create_keyval() -> Keyval:
+    """A new key for ``comm.Get_attr``, ``comm.Set_attr`` and ``comm.Delete_attr``."""
+    return Keyval()
+
+
+def Free_keyval(keyval: Keyval) -> None:
+    """Give a key back. (Nothing is left of it: what is attached under it goes with its communicators.)"""
+    if keyval._of_mpi is not None:
+        sys.modules["mpi4py.MPI"].Comm.Free_keyval(keyval._of_mpi)
+        keyval._of_mpi = None
+
+
+Requests: TypeAlias = Sequence[Any]
+"""Requests of any library: objects with mpi4py's ``__bool__``, ``Get_status`` and ``wait``."""
+
+Statuses: TypeAlias = "list[Any] | None"
+"""Statuses to fill, ours or mpi4py's; requests beyond the end of the list have none."""
+
+
+class RequestBatch:
+    """Several requests, and how their completion is awaited: this one asks each in turn, so it serves any mixture.
+
+    A request offers mpi4py's ``__bool__`` (true while it is active), ``Get_status`` and ``wait``. Requests of a class
+    that can do better with several at once have a `batch_type` of their own (:class:`Request`).
+    """
+
+    def __init__(self, requests: Requests) -> None:
+        self.requests = requests
+
+    def wait_all(self, name: str) -> None:
+        """Wait for all, in the call `name`. (Here each is waited for when it is completed.)"""
+
+    def wait_any(self, name: str) -> list[int]:
+        """Wait for at least one of the active requests, of which there are some; return the indices of those ready."""
+        # Each look that finds nothing lets other ranks run, and ends the wait of a rank whose run is given up.
+        while not (ready := self.test_any(name)):
+            time.sleep(0)
+        return ready
+
+    def test_all(self, name: str) -> bool:
+        """Return True if all are ready; let others run if not."""
+        return all(request.Get_status() for request in self.requests if request)
+
+    def test_any(self, name: str) -> list[int]:
+        """Return the indices of the active requests that are ready; let others run if none is."""
+        return [index for index, request in enumerate(self.requests) if request and request.Get_status()]
+
+    def choose(self, name: str, ready: list[int]) -> int:
+        """One of the `ready`, for a caller that waits for any one."""
+        return ready[0]
+
+    def complete_all(self, statuses: Statuses) -> list[Any]:
+        """Complete all requests, and return the objects received."""
+        return [self.complete(index, _nth(statuses, index)) for index in range(len(self.requests))]
+
+    def complete(self, index: int, status: Any) -> Any:
+        """Complete a request that is ready, or inactive, and return the object received."""
+        return self.requests[index].wait(status)
+
+
 class Request:
     """mpi4py's operations on several requests at once, for requests of every world.
 
-    Requests of one kind are completed as their own class does it (the simulated ones block once for all); mpi4py's
-    own `Request.Waitall` takes only mpi4py's requests, so code for every world calls this one.
+    (mpi4py's own ``Request.Waitall`` takes only mpi4py's requests.) The lower-case forms also return the objects
+    received. Nothing is completed by a test that fails.
     """
 
+    batch_type: type[RequestBatch] = RequestBatch
+
     @staticmethod
-    def Waitall(requests: Sequence[Any], statuses: list[Any] | None = None) -> bool:
+    def Waitall(requests: Requests, statuses: Statuses = None) -> bool:
         """Wait for all; true."""
-        kind = _common(requests)
-        if kind is not None:
-            return bool(kind.Waitall(requests, statuses))
-        for index, request in enumerate(requests):
-            request.Wait(_nth(statuses, index))
+        _wait_all("Waitall", requests, statuses)
         return True
 
     @staticmethod
-    def Testall(requests: Sequence[Any], statuses: list[Any] | None = None) -> bool:
-        """Whether all are complete."""
-        kind = _common(requests)
-        if kind is not None:
-            return bool(kind.Testall(requests, statuses))
-        return all(request.Test(_nth(statuses, index)) for index, request in enumerate(requests))
+    def waitall(requests: Requests, statuses: Statuses = None) -> list[Any]:
+        """Wait for all."""
+        return _wait_all("waitall", requests, statuses)
 
     @staticmethod
-    def Waitany(requests: Sequence[Any], status: Any = None) -> int:
+    def Testall(requests: Requests, statuses: Statuses = None) -> bool:
+        """Return True if all are complete."""
+        return _test_all("Testall", requests, statuses) is not None
+
+    @staticmethod
+    def testall(requests: Requests, statuses: Statuses = None) -> tuple[bool, list[Any] | None]:
+        """Return True and the objects, or False and None."""
+        objects = _test_all("testall", requests, statuses)
+        return objects is not None, objects
+
+    @staticmethod
+    def Waitany(requests: Requests, status: Any = None) -> int:
         """Wait for one: its index, or `UNDEFINED` if none is active."""
-        kind = _common(requests)
-        if kind is not None:
-            one: int = kind.Waitany(requests, status)
-            return one
-        active = [index for index, request in enumerate(requests) if request]
-        while active:
-            for index in active:
-                if requests[index].Test(status):
-                    return index
-            time.sleep(0)
-        return UNDEFINED
+        return _wait_any("Waitany", requests, status)[0]
 
     @staticmethod
-    def Waitsome(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[int] | None:
+    def waitany(requests: Requests, status: Any = None) -> tuple[int, Any]:
+        """Wait for one: its index, or `UNDEFINED` if none is active."""
+        return _wait_any("waitany", requests, status)
+
+    @staticmethod
+    def Testany(requests: Requests, status: Any = None) -> tuple[int, bool]:
+        """Index of one that is complete, and True; `UNDEFINED` and True if none is active."""
+        return _test_any("Testany", requests, status)[:2]
+
+    @staticmethod
+    def testany(requests: Requests, status: Any = None) -> tuple[int, bool, Any]:
+        """Index of one that is complete, and True; `UNDEFINED` and True if none is active."""
+        return _test_any("testany", requests, status)
+
+    @staticmethod
+    def Waitsome(requests: Requests, statuses: Statuses = None) -> list[int] | None:
         """Wait for at least one: the indices of those complete, or None if none is active."""
-        kind = _common(requests)
-        if kind is not None:
-            found: list[int] | None = kind.Waitsome(requests, statuses)
-            return found
-        active = [index for index, request in enumerate(requests) if request]
-        while active:
-            done = [index for index in active if requests[index].Test()]
-            if done:
-                return done
-            time.sleep(0)
+        return _some("Waitsome", requests, statuses, blocking=True)[0]
+
+    @staticmethod
+    def waitsome(requests: Requests, statuses: Statuses = None) -> tuple[list[int] | None, list[Any] | None]:
+        """Wait for at least one: the indices of those complete, or None if none is active."""
+        return _some("waitsome", requests, statuses, blocking=True)
+
+    @staticmethod
+    def Testsome(requests: Requests, statuses: Statuses = None) -> list[int] | None:
+        """Indices of those that are complete, or None if none is active."""
+        return _some("Testsome", requests, statuses, blocking=False)[0]
+
+    @staticmethod
+    def testsome(requests: Requests, statuses: Statuses = None) -> tuple[list[int] | None, list[Any] | None]:
+        """Indices of those that are complete, or None if none is active."""
+        return _some("testsome", requests, statuses, blocking=False)
+
+
+def _batch(requests: Requests) -> RequestBatch:
+    """The batch of the requests' common class, or else the one for any mixture."""
+    kinds = set(map(type, requests))
+    batch_type: type[RequestBatch] = RequestBatch
+    if len(kinds) == 1:
+        batch_type = getattr(kinds.pop(), "batch_type", RequestBatch)
+    return batch_type(requests)
+
+
+def _wait_all(name: str, requests: Requests, statuses: Statuses) -> list[Any]:
+    batch = _batch(requests)
+    batch.wait_all(name)
+    return batch.complete_all(statuses)
+
+
+def _test_all(name: str, requests: Requests, statuses: Statuses) -> list[Any] | None:
+    batch = _batch(requests)
+    if not batch.test_all(name):
         return None
+    return batch.complete_all(statuses)
 
-    @staticmethod
-    def Testany(requests: Sequence[Any], status: Any = None) -> tuple[int, bool]:
-        """Whether one is complete: its index, and true (`UNDEFINED` and true if none is active)."""
-        kind = _common(requests)
-        if kind is not None:
-            index, flag = kind.Testany(requests, status)
-            return index, bool(flag)
-        active = [index for index, request in enumerate(requests) if request]
-        for index in active:
-            if requests[index].Test(status):
-                return index, True
-        return UNDEFINED, not active
 
-    @staticmethod
-    def Testsome(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[int] | None:
-        """The indices of those that are complete, or None if none is active."""
-        kind = _common(requests)
-        if kind is not None:
-            found: list[int] | None = kind.Testsome(requests, statuses)
-            return found
-        active = [index for index, request in enumerate(requests) if request]
-        return [index for index in active if requests[index].Test()] if active else None
-
-    @staticmethod
-    def waitall(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[Any]:
-        """Wait for all: the objects received."""
-        return [request.wait(_nth(statuses, index)) for index, request in enumerate(requests)]
-
-    @staticmethod
-    def testall(requests: Sequence[Any], statuses: list[Any] | None = None) -> tuple[bool, list[Any] | None]:
-        """Whether all are complete, and then the objects received."""
-        kind = _common(requests)
-        if kind is not None:
-            flag, objects = kind.testall(requests, statuses)
-            return bool(flag), objects
-        if not Request.Testall(requests):
-            return False, None
-        return True, Request.waitall(requests, statuses)
-
-    @staticmethod
-    def waitany(requests: Sequence[Any], status: Any = None) -> tuple[int, Any]:
-        """Wait for one: its index and the object received (`UNDEFINED` and None if none is active)."""
-        kind = _common(requests)
-        if kind is not None:
-            index, value = kind.waitany(requests, status)
-            return index, value
-        active = [index for index, request in enumerate(requests) if request]
-        while active:
-            for index in active:
-                done, value = requests[index].test(status)
-                if done:
-                    return index, value
-            time.sleep(0)
+def _wait_any(name: str, requests: Requests, status: Any) -> tuple[int, Any]:
+    if not any(requests):
         return UNDEFINED, None
+    batch = _batch(requests)
+    index = batch.choose(name, batch.wait_any(name))
+    return index, batch.complete(index, status)
 
 
-def _common(requests: Sequence[Any]) -> Any:
-    """The class of all `requests` if they have one and it can complete several at once."""
-    if not requests:
-        return None
-    kind = type(requests[0])
-    return kind if hasattr(kind, "Waitall") and set(map(type, requests)) == {kind} else None
+def _test_any(name: str, requests: Requests, status: Any) -> tuple[int, bool, Any]:
+    if not any(requests):
+        return UNDEFINED, True, None
+    batch = _batch(requests)
+    ready = batch.test_any(name)
+    return (ready[0], True, batch.complete(ready[0], status)) if ready else (UNDEFINED, False, None)
 
 
-def _nth(statuses: list[Any] | None, index: int) -> Any:
+def _some(
+    name: str, requests: Requests, statuses: Statuses, *, blocking: bool
+) -> tuple[list[int] | None, list[Any] | None]:
+    if not any(requests):
+        return None, None
+    batch = _batch(requests)
+    ready = batch.wait_any(name) if blocking else batch.test_any(name)
+    return ready, [batch.complete(index, _nth(statuses, place)) for place, index in enumerate(ready)]
+
+
+def _nth(statuses: Statuses, index: int) -> Any:
     return None if statuses is None or index >= len(statuses) else statuses[index]

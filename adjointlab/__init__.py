@@ -24,22 +24,9 @@ if TYPE_CHECKING:
     from adjointlab.worlds.simulated.world import SimulatedWorld
 
 __all__ = [
-    "MPI",
-    "Layout",
-    "LinearOperator",
-    "LocalType",
-    "MPIWorld",
-    "Partition",
-    "Program",
-    "Region",
-    "SimulatedWorld",
-    "Space",
-    "Tensor",
-    "check_adjoint",
-    "coherence_tests",
-    "strategies",
-    "subject",
-]
+    "MPI", "Layout", "LinearOperator", "LocalType", "MPIWorld", "Partition", "Program", "Region",
+    "SimulatedWorld", "Space", "Tensor", "check_adjoint", "coherence_tests", "strategies", "subject",
+]  # fmt: skip
 
 _MODULES = {
     "Layout": "adjointlab.core.layout",

@@ -8,7 +8,7 @@ __all__ = ["ExitCode"]
 
 
 class ExitCode(IntEnum):
-    """How a command ended. Under a launcher, every rank ends with the same code."""
+    """Exit code of a command. Under a launcher, every rank ends with the same one."""
 
     COHERENT = 0
     INCOHERENT = 1

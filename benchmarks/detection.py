@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from adjointlab.engine.run_case import checks_of  # noqa: E402
-from adjointlab.engine.search import Budget, Report, investigate  # noqa: E402
+from adjointlab.engine.search import Budget, SearchResult, investigate  # noqa: E402
 from adjointlab.engine.subject import Subject  # noqa: E402
 from adjointlab.worlds.launch import open_world  # noqa: E402
 from adjointlab.worlds.world import World  # noqa: E402
@@ -43,7 +43,7 @@ HALO_HEADER = (
 )
 
 
-def found(world: World, subject: Subject, seed: int) -> list[Report]:
+def found(world: World, subject: Subject, seed: int) -> list[SearchResult]:
     """The reports of the checks that see a fault, the one with the fewest cases first."""
     reports = [
         investigate(world, subject, check, Budget(seed=seed, shrinking=20.0)) for check in checks_of(subject)
@@ -53,7 +53,7 @@ def found(world: World, subject: Subject, seed: int) -> list[Report]:
     )
 
 
-def row(name: str, what: str, reports: Sequence[Report]) -> str:
+def row(name: str, what: str, reports: Sequence[SearchResult]) -> str:
     if not reports:
         return f"| {name} | {what} | **none** | | | |"
     first, *others = reports
@@ -62,7 +62,7 @@ def row(name: str, what: str, reports: Sequence[Report]) -> str:
     return f"| {name} | {what} | {first.check}: {kind} | {first.tried} | {smallest(first)} | {also} |"
 
 
-def smallest(report: Report) -> str:
+def smallest(report: SearchResult) -> str:
     """Ranks and global elements of the smallest failing case."""
     if report.case is None:
         return "-"
@@ -81,7 +81,7 @@ def tables(world: World, seed: int) -> tuple[list[str], int]:
     lines, missed, cases = [], 0, []
     for title, first, entries in (
         ("Planted operator bugs", "bug", [("", planted.bug, planted.subject) for planted in PLANTED]),
-        ("Documented faults", "fault", [(fault.source, fault.bug, fault.subject) for fault in FAULTS]),
+        ("Documented faults", "fault", [(f"[{fault.source}]", fault.bug, fault.subject) for fault in FAULTS]),
     ):
         lines += [f"### {title}", "", HEADER[0].format(first=first), HEADER[1]]
         for number, (name, what, subject) in enumerate(entries, start=1):

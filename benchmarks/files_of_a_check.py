@@ -51,12 +51,23 @@ def files_of(command: list[str]) -> Counter[Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("subject", nargs="?", default=str(ROOT / "examples/ring_shift.py"))
     parser.add_argument("--cases", type=int, default=5)
     parser.add_argument("--check", default="adjoint")
     options = parser.parse_args()
-    command = ["check", options.subject, "--cases", str(options.cases), "--check", options.check, "--seed", "1"]
+    command = [
+        "check",
+        options.subject,
+        "--cases",
+        str(options.cases),
+        "--check",
+        options.check,
+        "--seed",
+        "1",
+    ]
     files = files_of(command)
     for file, number in sorted(files.items()):
         print(f"{number:8} {file}")

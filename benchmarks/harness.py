@@ -18,12 +18,13 @@ from hypothesis import HealthCheck, Phase, Verbosity, given
 from timing import interleaved, print_table, seconds_per_rank
 
 import adjointlab as al
-from adjointlab.checks.bench import Setting
+from adjointlab.checks.context import InputSetting
 from adjointlab.core import strategies
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_runner import run_case
 from adjointlab.engine.drawing import cases
 from adjointlab.engine.run_case import body, checks_of
-from adjointlab.engine.search import Budget, investigate, run_case
+from adjointlab.engine.search import Budget, investigate
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext
@@ -119,7 +120,7 @@ def adjoint_case(ranks: int) -> Callable[[], object]:
     """What checks the adjoint of a Broadcast from one worker to all of `ranks`, once."""
     world = SimulatedWorld(ranks)
     parameters = {"layout": al.Layout((4,), al.Partition((1,))), "partition": al.Partition((ranks,))}
-    case = Case("Broadcast", "adjoint", ranks, parameters, Setting(1))
+    case = Case("Broadcast", "adjoint", ranks, parameters, InputSetting(1), 0)
     return lambda: world.lead(body(broadcasts), lambda run: run_case(run, case))
 
 

@@ -31,20 +31,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import adjointlab as al
 from adjointlab import MPI
 from adjointlab.checks.adjoint import AdjointCheck
-from adjointlab.checks.bench import Bench, Setting
 from adjointlab.checks.check import Spaces
+from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
-from adjointlab.primitives.subjects import operators as built_in
+from adjointlab.primitives.subjects import installed as built_in
 from adjointlab.worlds.launch import open_world
 from adjointlab.worlds.world import RankContext, Runner, World
 
 
 def subjects() -> list[Subject]:
     """The built-in ones."""
-    return [entry for name in built_in.__all__ if isinstance(entry := getattr(built_in, name), Subject)]
+    return [value for value in vars(built_in).values() if isinstance(value, Subject)]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Held:
             sum(
                 count for kind, count in kinds.items() if kind in ("Communicator", "GuardedComm", "Intracomm")
             ),
-            getattr(world, "spoilt", 0),
+            getattr(world, "leaked_communicators", 0),
         )
 
 
@@ -161,14 +161,15 @@ def judge_large(run: Runner, ranks: int, large: Large) -> tuple[Verdict, Verdict
     return verdicts[0], verdicts[1]
 
 
-def body(context: RankContext, large: Large) -> Any:
-    bench = Bench(
-        lambda: Gathered(context.comm, large.size, large.dtype, large.lost),
-        Setting(seed=large.seed),
-        context.comm,
+def body(rank_context: RankContext, large: Large) -> Any:
+    comm = rank_context.comm
+    context = CheckContext(
+        lambda: Gathered(comm, large.size, large.dtype, large.lost),
+        InputSetting(seed=large.seed),
+        comm,
     )
-    observation = AdjointCheck().observe(bench)
-    return observation, Spaces(bench.domain, bench.codomain)
+    observation = AdjointCheck().observe(context)
+    return observation, Spaces(context.domain, context.codomain)
 
 
 @dataclass

@@ -4,7 +4,7 @@ python examples/lenet_digits.py, or mpiexec -n 4 python examples/lenet_digits.py
 
 Four workers cut images in both directions, and the linear layers along output and input features. Both networks begin with the
 same values, see the same batches and take 50 steps of gradient descent in float64. They differ by rounding alone, since
-sums are taken in another order: by less than BOUND, of the losses relatively and of each parameter beside its largest element.
+sums are taken in another order: by less than BOUND, relative to each loss, and to the largest element of each parameter.
 """
 
 import sys
@@ -50,8 +50,9 @@ def train_distributed(network, error, steps):
     losses = []
     for images, classes in batches(steps):
         optimiser.zero_grad()
-        mine = local_window(images, x.layout, rank), local_window(classes, labels.layout, rank)
-        loss = error(network(mine[0]), mine[1])  # on rank 0; of zero volume elsewhere
+        local_images = local_window(images, x.layout, rank)
+        local_classes = local_window(classes, labels.layout, rank)
+        loss = error(network(local_images), local_classes)  # on rank 0; of zero volume elsewhere
         loss.backward(torch.ones_like(loss))  # on every rank
         optimiser.step()  # every worker its own parameters
         losses += loss.tolist() if loss.ndim else [loss.item()]
@@ -64,19 +65,19 @@ def body(context, steps):
     torch.manual_seed(0)
     network = LeNet5(comm, BATCH, al.Partition((2, 2)), al.Partition((2, 2)), dtype=torch.float64)
     workers = network.codomain.tensors[0].layout.partition  # their classes are cut
-    over = al.Partition(workers.shape[:2], workers.ranks)
-    error = CrossEntropyLoss(comm, over, (BATCH, 10), dtype=torch.float64)
+    class_partition = al.Partition(workers.shape[:2], workers.ranks)
+    error = CrossEntropyLoss(comm, class_partition, (BATCH, 10), dtype=torch.float64)
     torch.manual_seed(0)
     sequential = network.sequential()  # on every rank: the same values
     losses = comm.bcast(train_distributed(network, error, steps))
     expected = train_sequential(sequential, steps)
-    apart = [abs(a - b) / abs(b) for a, b in zip(losses, expected, strict=True)]
+    loss_errors = [abs(a - b) / abs(b) for a, b in zip(losses, expected, strict=True)]
     state = network.sequential_state_dict()
-    off = {
+    parameter_errors = {
         name: ((state[name] - value).abs().max() / value.abs().max()).item()
         for name, value in sequential.state_dict().items()
     }
-    return losses, max(apart), max(off.values())
+    return losses, max(loss_errors), max(parameter_errors.values())
 
 
 def main(steps=STEPS):
@@ -84,14 +85,16 @@ def main(steps=STEPS):
     run = world.run(body, steps, 4)
     if not run.completed:
         sys.exit(str(run))
-    losses, apart, off = run.values[0]
+    losses, loss_error, parameter_error = run.values[0]
     if world.is_leader:
         for step in range(0, steps, 10):
             print(f"step {step + 1:3}   loss {losses[step]:.6f}")
         print(f"step {steps:3}   loss {losses[-1]:.6f}")
-        print(f"losses differ by {apart:.1e} at most, parameters by {off:.1e}; the bound is {BOUND:.0e}")
+        print(
+            f"losses differ by {loss_error:.1e} at most, parameters by {parameter_error:.1e}; the bound is {BOUND:.0e}"
+        )
     world.close()
-    return 0 if max(apart, off) < BOUND else 1
+    return 0 if max(loss_error, parameter_error) < BOUND else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Your own torch.nn.Module under the lab: a linear layer whose weight is cut by rows, beside torch.nn.Linear.
+"""Your own torch.nn.Module under the lab: a linear layer whose weight is cut by rows, checked against torch.nn.Linear.
 
 pytest examples/my_own_layer.py, or mpiexec -n 4 python -m pytest examples/my_own_layer.py
 """
@@ -9,7 +9,7 @@ import adjointlab as al
 
 
 class CopyToAll(torch.autograd.Function):
-    """What every worker has a copy of and uses: the gradient is the sum over the workers."""
+    """A tensor that every worker has a copy of and uses: its gradient is the sum over the workers."""
 
     @staticmethod
     def forward(ctx, x, comm, anchor):
@@ -23,7 +23,7 @@ class CopyToAll(torch.autograd.Function):
 
 
 class ColumnParallelLinear(torch.nn.Module):
-    """Each worker makes some of the output features, of the whole input."""
+    """Each worker computes some of the output features, from the whole input."""
 
     forward_mode = False  # CopyToAll has no jvp: the lab takes differences
 
@@ -40,7 +40,7 @@ class ColumnParallelLinear(torch.nn.Module):
         return torch.nn.functional.linear(x, self.weight, self.bias)
 
 
-# That was the layer. The rest is what the lab has to know: the sequential twin, how cases are drawn, and what lies where.
+# That was the layer. The rest is for the lab: the sequential twin, how cases are drawn, and where tensors lie.
 
 
 def linear(in_features, out_features):

@@ -1,4 +1,4 @@
-"""Distributed layers for torch, one file for each family; `networks` composes them, and `subjects` draws cases of each."""
+"""Distributed layers for torch, one module for each kind; `networks` composes them, and `subjects` draws cases of each."""
 
 if __name__ != "adjointlab.layers":
     raise ImportError(

@@ -8,10 +8,11 @@
                y = d (σ² + ε)^(-1/2) ŵ + b̂
     adjoint    that of each step in the reverse order, with 𝒜* = 𝒜 and B* = R
 
-Σ sums over what a worker holds of a channel, and 𝒜 over the workers that hold the channel, that is, along all dimensions of
-P but P_c. What is summed are sums, not means, and n is known: so uneven parts, empty ones too, weigh what they hold. The
-second pass measures deviations from the global mean, and s, which without rounding is 0, takes away what the rounding
-of μ has brought in (the corrected two-pass algorithm of Chan, Golub and LeVeque, 1983).
+Σ sums over a worker's elements of a channel, and 𝒜 over the workers that hold the channel, that is, along all dimensions of
+P but P_c. Workers merge sums, not means, and n is known: so uneven parts, empty ones too, weigh what they hold, where a mean
+of means would weigh all parts alike. The second pass measures deviations from the global mean: to merge Σ x² instead would
+cancel all digits of a variance that is small relative to the mean's square. Without rounding s is 0; it takes away what the
+rounding of μ has brought in (the corrected two-pass algorithm of [Chan83]).
 
 P_c has P's side along the channels and 1 elsewhere. μ and σ² are the same on all workers along the others, and so are
 the running statistics, which each worker keeps of its channels.
@@ -20,147 +21,88 @@ the running statistics, which each worker keeps of its channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried
-from adjointlab.layers.distributed import DistributedModule, dtype_name, face
+from adjointlab.layers.distributed import TorchLayer, dtype_name, face
+from adjointlab.layers.torch_modules import TorchClasses
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "BatchNormalisation"]
 
+_TorchBatchNorm: TypeAlias = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+
 _SUMS = torch.float64
 """Statistics are accumulated in double precision, as torch's are."""
 
 
-class BatchNormalisation(DistributedModule):
+class BatchNormalisation(TorchLayer):
     """`torch.nn.BatchNorm1d`, `2d` or `3d` over `partition`, of the order of the input, cut in any dimension.
 
     Weight and bias lie on the workers whose index is 0 in all dimensions but the channels'; the running statistics, on
-    every worker that holds their channels. The other arguments are torch's.
+    every worker that holds their channels.
 
     Raises `ValueError`, with torch's words where torch has some, for an input of an order that the layer does not
-    take or without `num_features` channels, and for a partition of another order; in a call, on every rank, for a local
-    tensor that is not what `domain` says on some, and for statistics of one value per channel, counted globally.
+    take or without `num_features` channels, and for a partition of another order; in a call, for statistics of one value
+    per channel, counted globally.
     """
 
-    orders: ClassVar[tuple[int, ...]]
-    module: ClassVar[Any]
+    torch_classes: ClassVar[TorchClasses] = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     weight: nn.Parameter | None
     bias: nn.Parameter | None
     running_mean: torch.Tensor | None
     running_var: torch.Tensor | None
     num_batches_tracked: torch.Tensor | None
 
-    def __init__(
-        self,
-        comm: Any,
-        partition: Partition,
-        input_shape: Sequence[int],
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        dtype: torch.dtype | None = None,
-        *,
-        bias: bool = True,
-    ) -> None:
-        super().__init__(comm, partition)
-        self.shape = tuple(input_shape)
-        order = len(self.shape)
-        if order not in self.orders:
+    def lay_out(self, module: _TorchBatchNorm) -> None:
+        comm, partition, shape = self.comm, self.partition, self.input_shape
+        # Private to torch (2.13), but it says in each class's own words what a call would, and computes nothing.
+        module._check_input_dim(torch.empty(()).expand(shape))
+        if shape[1] != module.num_features:
+            raise ValueError(f"input_shape: {shape} has not num_features = {module.num_features} channels")
+        self.check_order(shape)
+        mean = module.running_mean
+        if mean is not None and mean.dtype != self.dtype:
             raise ValueError(
-                f"expected {' or '.join(f'{each}D' for each in self.orders)} input (got {order}D input)"
+                f"dtype: {self.dtype}, but the running statistics of the module are of {mean.dtype}"
             )
-        if self.shape[1] != num_features:
-            raise ValueError(f"input_shape: {self.shape} has not num_features = {num_features} channels")
-        self.check_order(self.shape)
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        self.affine, self.track_running_stats, self.has_bias = affine, track_running_stats, bias
-        self.element = dtype or torch.get_default_dtype()
-        self.count = self.shape[0] * math.prod(self.shape[2:])
-        self.others = (0, *range(2, order))
-        name = dtype_name(self.element)
+        self.num_features, self.eps, self.momentum = module.num_features, module.eps, module.momentum
+        self.track_running_stats = module.track_running_stats
+        self.count = shape[0] * math.prod(shape[2:])
+        self.others = (0, *range(2, len(shape)))
+        name = dtype_name(self.dtype)
         # Normwise: some hundred terms of the size of the data, each rounded, in another order than torch's. Terms cancel:
         # of two values per channel the input's gradient is of the size of ε, and torch's outputs are x α + (b - μ α),
         # where α is up to ε^(-1/2) in a channel of equal values.
         self.rounding = 2.0**-42 if name == "float64" else 2.0**-18
-        self.reach = max(1.0, max(eps, 2.0**-20) ** -0.5)
-        x = Layout(self.shape, partition)
+        self.reach = max(1.0, max(self.eps, 2.0**-20) ** -0.5)
+        x = Layout(shape, partition)
         channels = x.windows[1]
-        held = Layout((num_features,), partition, [channels], (1,))
-        pair = Layout((2, num_features), partition, [((0, 2),), channels], (None, 1))
-        learnt = Layout((num_features,), face(partition, *self.others), [channels], (1,))
+        per_channel = Layout((self.num_features,), partition, [channels], (1,))
+        pairs = Layout((2, self.num_features), partition, [((0, 2),), channels], (None, 1))
+        # Once, so that they count once in the sum of what workers hold; the broadcast's adjoint sums their gradients.
+        learnt = Layout((self.num_features,), face(partition, *self.others), [channels], (1,))
         sums = dtype_name(_SUMS)
-        self.sum_values = AllSumReduce(comm, held, self.others, dtype=sums)
-        self.sum_deviations = AllSumReduce(comm, pair, self.others, dtype=sums)
+        self.sum_values = AllSumReduce(comm, per_channel, self.others, dtype=sums)
+        self.sum_deviations = AllSumReduce(comm, pairs, self.others, dtype=sums)
         self.spread = Broadcast(comm, learnt, partition, dtype=name, preserve_batch=False)
         self.domain, self.codomain = Space(x, dtype=name), Space(x, dtype=name, name="y")
         self.own(
-            self.sequential(),
+            module,
             {
                 "weight": learnt,
                 "bias": learnt,
-                "running_mean": held,
-                "running_var": held,
+                "running_mean": per_channel,
+                "running_var": per_channel,
                 "num_batches_tracked": Layout((), partition, [], ()),
             },
         )
-
-    @classmethod
-    def from_sequential(
-        cls,
-        module: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d,
-        comm: Any,
-        partition: Partition,
-        input_shape: Sequence[int],
-        dtype: torch.dtype | None = None,
-    ) -> Self:
-        """The distributed layer with the arguments and values of `module`, which every rank has, and in its mode.
-
-        A module that has neither parameters nor buffers has no element type; `dtype` says which. Raises `ValueError` for a
-        module of another class.
-        """
-        cls.check_sequential(module, cls.module)
-        if dtype is None:
-            known = (module.weight, module.running_mean)
-            dtype = next((tensor.dtype for tensor in known if tensor is not None), None)
-        layer = cls(
-            comm,
-            partition,
-            input_shape,
-            module.num_features,
-            module.eps,
-            module.momentum,
-            module.affine,
-            module.track_running_stats,
-            dtype,
-            bias=not module.affine or module.bias is not None,
-        )
-        layer.load_sequential(module)
-        return layer
-
-    def sequential(self) -> nn.Module:
-        """The sequential module with the same arguments."""
-        without = {} if self.has_bias else {"bias": False}  # torch has not always had the argument
-        module: nn.Module = self.module(
-            self.num_features,
-            self.eps,
-            self.momentum,
-            self.affine,
-            self.track_running_stats,
-            dtype=self.element,
-            **without,
-        )
-        return module
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
@@ -177,7 +119,7 @@ class BatchNormalisation(DistributedModule):
         return y if bias is None else y + self._along(bias)
 
     def _learnt(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Weight and bias of this worker's channels: both in one message."""
+        """Weight and bias of this worker's channels, from one broadcast."""
         if self.weight is None:
             return None, None
         if self.bias is None:
@@ -186,15 +128,21 @@ class BatchNormalisation(DistributedModule):
         return weight, bias
 
     def _measured(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The deviations from the mean over the global tensor, and the variance; they enter the running statistics."""
+        """The deviations from the mean over the global tensor, and the variance; update the running statistics.
+
+        A worker without elements takes part: its sums are zeros that depend on x, so that backward too is collective.
+        """
         if self.count == 1:
             raise ValueError(
-                f"Expected more than 1 value per channel when training, got input size {torch.Size(self.shape)}"
+                f"Expected more than 1 value per channel when training, got input size {torch.Size(self.input_shape)}"
             )
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
         if self.count == 0:
-            return x, x.new_ones(x.shape[1])  # no rank has anything: there are no statistics
+            # No rank has elements, as every rank knows from the global shape: nobody communicates.
+            return x, x.new_ones(x.shape[1])
+        # Everything below is in double precision, and only the deviations go back to the element type of x: so the
+        # order of the summands, which depends on the cut, does not show in float32.
         mean = carried(self.sum_values, x.sum(self.others, dtype=_SUMS)) / self.count
         deviation = x - self._along(mean.to(x.dtype))
         local = (deviation.sum(self.others, dtype=_SUMS), (deviation**2).sum(self.others, dtype=_SUMS))
@@ -205,32 +153,33 @@ class BatchNormalisation(DistributedModule):
         return deviation, variance
 
     def _track(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """Let a batch into the running statistics; the variance of a sample is an unbiased one."""
+        """Update the running statistics with those of a batch, whose variance counts as the unbiased one."""
         if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
             return
+        # Without a momentum torch takes the average over all batches, each with the weight 1 / their number.
         new = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         unbiased = variance * (self.count / (self.count - 1))
         for running, value in ((self.running_mean, mean), (self.running_var, unbiased)):
             running.mul_(1 - new).add_(value.to(running.dtype), alpha=new)
 
     def _along(self, channels: torch.Tensor) -> torch.Tensor:
-        """One value for each channel, as it is multiplied with the input."""
-        return channels.reshape(1, channels.shape[0], *(1,) * (len(self.shape) - 2))
+        """One value for each channel, in the shape (1, channels, 1, ...) that broadcasts with the input."""
+        return channels.reshape(1, channels.shape[0], *(1,) * (len(self.input_shape) - 2))
 
 
 class BatchNorm1d(BatchNormalisation):
     """`torch.nn.BatchNorm1d` over P_b x P_c or P_b x P_c x P_0; see :class:`BatchNormalisation`."""
 
-    orders, module = (2, 3), nn.BatchNorm1d
+    torch_classes = (nn.BatchNorm1d,)
 
 
 class BatchNorm2d(BatchNormalisation):
     """`torch.nn.BatchNorm2d` over P_b x P_c x P_1 x P_0; see :class:`BatchNormalisation`."""
 
-    orders, module = (4,), nn.BatchNorm2d
+    torch_classes = (nn.BatchNorm2d,)
 
 
 class BatchNorm3d(BatchNormalisation):
     """`torch.nn.BatchNorm3d` over P_b x P_c x P_2 x P_1 x P_0; see :class:`BatchNormalisation`."""
 
-    orders, module = (5,), nn.BatchNorm3d
+    torch_classes = (nn.BatchNorm3d,)

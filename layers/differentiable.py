@@ -4,31 +4,40 @@ The operator is its own Jacobian [Hewett21, section 3.3], so backward is its adj
 operator itself. Both are again such functions: reverse mode, forward mode and double backward go through any
 composition of operators.
 
-What a rank sends, in a backward pass and in one through a backward pass, must not depend on what it holds, nor on what
-requires a gradient there. Two empty tensors see to that:
+The messages of a rank, in a backward pass and in one through a backward pass, must not depend on its local tensors, nor
+on what requires a gradient there: torch prunes a graph rank by rank, and a rank that leaves a backward pass out lets
+the others wait for ever. Two empty tensors keep every rank in:
 
-- each application takes one that always requires a gradient, so that it stands in the graph of every rank, and its
-  backward communicates whether or not anybody wants the result;
-- each application makes one, which is what the adjoint's application in the backward pass takes. So a pass through the latter
-  goes on through the former, on every rank. Of the functions between two operators some are linear where a worker holds
-  nothing (it returns zeros) and not linear elsewhere, and in a graph of torch's alone only the latter lead back to
-  their arguments.
+- each application takes one, the *anchor*, that always requires a gradient. So it stands in the graph of every rank, and
+  its backward communicates whether or not anybody wants the result;
+- each application returns one, which the adjoint's application in the backward pass takes as its anchor. So a pass
+  through the latter goes on through the former, on every rank:
 
-Torch runs a graph in the reverse order of its making; so the same applications are the same messages in the same order. A
-worker that holds nothing of a tensor has an empty one, which keeps its graph connected: it calls ``backward`` as the others do.
+        forward     anchor, x ──► F ──► y, end
+                                              │ saved
+        backward           end, δy ──► F* ──► δx         differentiated again, F* leads by `end` to F, and on by x
+
+  Without it only y would lead back to F, by the functions that follow: and where a worker holds nothing these return
+  zeros, which depend on y linearly, so that torch finds no second derivative there.
+
+Torch runs a graph in the reverse order of its making; so equal applications on all ranks are equal messages in equal
+order. A worker without elements of a tensor has an empty one, which keeps its graph connected: it calls ``backward`` as
+the others do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.autograd import Function
+from torch.autograd.function import FunctionCtx
 
 from adjointlab.core.arguments import check_argument
 from adjointlab.core.operator import LinearOperator, apply_forward
 
-__all__ = ["apply", "carried", "differentiable"]
+__all__ = ["apply", "carried", "connected", "differentiable", "of_nothing"]
 
 
 def apply(operator: LinearOperator, *x: torch.Tensor) -> Any:
@@ -42,10 +51,12 @@ def apply(operator: LinearOperator, *x: torch.Tensor) -> Any:
 
 
 def carried(operator: LinearOperator, x: torch.Tensor) -> torch.Tensor:
-    """F x as :func:`apply` has it, or x itself where F is the identity: for inside a layer, which copies nothing for nothing.
+    """F x as from :func:`apply`, or x itself, uncopied, where F is the identity: for use inside a layer.
 
     The result requires a gradient on every rank while gradients are recorded, as that of :func:`apply` does.
     """
+    # An x without a gradient goes through F all the same: what follows it may be a collective, which needs an input
+    # that puts it into this rank's graph.
     if operator.is_identity and (x.requires_grad or not torch.is_grad_enabled()):
         check_argument(operator.domain.tensors[0], x, operator.comm.Get_rank())
         return x
@@ -53,9 +64,34 @@ def carried(operator: LinearOperator, x: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def differentiable(operator: LinearOperator) -> Any:
+def differentiable(operator: LinearOperator) -> Callable[..., Any]:
     """The function ``x -> apply(operator, *x)``."""
     return lambda *x: apply(operator, *x)
+
+
+def connected(result: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+    """`result`, made to depend on `others` in the graph, though on none of their elements.
+
+    So a worker that computes nothing with a tensor takes part in its backward pass: its gradient there is zero, and the
+    operators before it communicate. The dependence is linear; where other workers apply a function that is not, use
+    :func:`of_nothing`.
+    """
+    for other in others:
+        result = result + other.reshape(-1)[:0].sum().to(result.dtype)
+    return result
+
+
+def of_nothing(
+    shape: Sequence[int], function: Callable[..., torch.Tensor], *tensors: torch.Tensor
+) -> torch.Tensor:
+    """Zeros of `shape`, for a worker without elements to apply `function` to, where others apply it to `tensors`.
+
+    The function is applied all the same, to a single zero in the place of each tensor, and none of its value enters the
+    result. So this worker's graph has the same derivatives as the others', of any order, and a checkpoint's too: it comes
+    by the same operators in the same order, and sends the messages that the others wait for.
+    """
+    zeros = [connected(tensor.new_zeros((1,) * tensor.ndim), tensor) for tensor in tensors]
+    return connected(tensors[0].new_zeros(shape), function(*zeros))
 
 
 def _applied(
@@ -66,32 +102,46 @@ def _applied(
 
 
 def _anchor(x: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """What makes a rank take part in the backward pass, whatever requires a gradient here."""
+    """An empty tensor that puts the application into the graph, whatever requires a gradient on this rank."""
     device = x[0].device if x else None
     return torch.zeros(0, device=device, requires_grad=torch.is_grad_enabled())
 
 
-class _Apply(Function):
-    """One application. Its last output is empty: saved, it leads from the application of the adjoint back to this one.
+class _Context(FunctionCtx):
+    """State of one application between its forward and its backward pass."""
 
-    Every rank saves it, so that every rank computes a checkpointed function again.
+    operator: LinearOperator
+    saved_tensors: tuple[torch.Tensor, ...]
+
+
+class _Apply(Function):
+    """One application; the last of its outputs is the empty one.
+
+    It is the only tensor that is saved, and every rank saves it. A non-reentrant checkpoint computes a function again
+    when a saved tensor is asked for: so all ranks do, also those whose other functions save nothing.
     """
+
+    # `setup_context` apart from `forward`, which does not see the context: torch.func's transforms, and so
+    # functional_call under torch.func.grad, take no other form of Function (torch 2.0 on).
 
     @staticmethod
     def forward(anchor: torch.Tensor, operator: LinearOperator, *x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return *apply_forward(operator, x), torch.zeros_like(anchor)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def setup_context(ctx: _Context, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         ctx.operator = inputs[1]
         ctx.save_for_backward(output[-1])
 
     @staticmethod
-    def backward(ctx: Any, *y: torch.Tensor) -> Any:
-        adjoint: LinearOperator = ctx.operator.H
+    def backward(ctx: _Context, *y: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (anchor,) = ctx.saved_tensors
-        return None, None, *_applied(adjoint, y[:-1], anchor)
+        # Not once_differentiable: the adjoint is applied as a function too, so that its backward pass is F again.
+        return None, None, *_applied(ctx.operator.H, y[:-1], anchor)
 
     @staticmethod
-    def jvp(ctx: Any, anchor: Any, operator: Any, *x: torch.Tensor) -> Any:
+    def jvp(
+        ctx: _Context, anchor: torch.Tensor | None, operator: None, *x: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        # Torch wants a tangent of every output, the empty one too. That of the anchor is None, as it has none.
         return *_applied(ctx.operator, x), torch.zeros_like(x[0].reshape(-1)[:0])

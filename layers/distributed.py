@@ -1,38 +1,48 @@
-"""What distributed layers share: parameters that lie on some workers, and the way from and to a sequential module."""
+"""The base of the distributed layers: made from a sequential module, with inputs that are checked on every rank."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, Self
+import inspect
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Self
 
+import numpy as np
 import torch
 from torch import nn
 
 from adjointlab.core.arguments import check_argument
-from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.core.space import Space, Tensor
-from adjointlab.layers.agreement import raise_together
-from adjointlab.primitives.broadcast_rules import check_ranks
-from adjointlab.primitives.repartition import Repartition
+from adjointlab.core.space import Space
+from adjointlab.layers.differentiable import connected, of_nothing
+from adjointlab.layers.parameters import DistributedParameters, local_window
+from adjointlab.layers.torch_modules import TorchClasses, dtype_name
+from adjointlab.primitives.validation import check_ranks
+from adjointlab.typing import Communicator
 
-__all__ = ["DistributedModule", "connected", "dtype_name", "face", "local_window", "of_nothing"]
+__all__ = [
+    "DistributedModule",
+    "TorchLayer",
+    "connected",
+    "dtype_name",
+    "face",
+    "local_window",
+    "of_nothing",
+    "raise_together",
+]
 
 
-class DistributedModule(nn.Module):
-    """A layer over the workers of a partition: every rank of `comm` makes its own, from the same arguments.
+class DistributedModule(DistributedParameters):
+    """A layer over the workers of `partition`: every rank of `comm` makes its own, from the same arguments.
 
-    `domain` and `codomain` are the spaces of its inputs and outputs; `parameter_space` and `buffer_space` say which
-    worker holds which part of a parameter or buffer, which all others hold as a tensor of zero volume. Parameters have the
-    names, and all of them together the values, that the sequential module has: :meth:`sequential` makes that.
+    `domain` and `codomain` are the spaces of its inputs and outputs. Of the lab's checks, `rounding` is the relative error
+    that they allow, 0 for exact arithmetic, and `reach` the size of the terms whose rounding it counts.
 
     Calls are collective over `comm`, and so is ``backward``: it takes place on every rank, whatever requires a gradient
-    there.
+    there. A call raises `ValueError`, the same on every rank, if some rank's local tensor is not what `domain` says.
 
-    A layer is made for one element type: ``.double()`` and the like raise `ValueError` where they would change that of a
-    parameter or buffer. A deep copy has parameters and buffers of its own, and shares communicator and operators. Layers are not
-    pickled: what ``torch.save`` takes is a state_dict, each rank's own, or ``sequential_state_dict()``.
+    A layer is made for one element type: ``.double()`` and the like raise `ValueError` where they would change that of
+    a parameter or buffer. A deep copy has parameters and buffers of its own, and shares communicator and operators.
+    Layers are not pickled: ``torch.save`` takes a state_dict, each rank's own, or ``sequential_state_dict()``.
     """
 
     domain: Space
@@ -40,29 +50,10 @@ class DistributedModule(nn.Module):
     rounding = 0.0
     reach = 0.0
 
-    def __init__(self, comm: Any, partition: Partition) -> None:
-        super().__init__()
+    def __init__(self, comm: Communicator, partition: Partition, module: nn.Module | None = None) -> None:
+        super().__init__(comm, module)
         check_ranks("partition", partition, comm.Get_size())
-        self.comm, self.partition = comm, partition
-        self.rank: int = comm.Get_rank()
-        self.parameter_space, self.buffer_space = Space(), Space()
-
-    def sequential(self) -> nn.Module:
-        """A new sequential module with the arguments of this one; it draws its parameters from torch's generator."""
-        raise NotImplementedError
-
-    @classmethod
-    def check_sequential(cls, module: nn.Module, torch_class: type[nn.Module]) -> None:
-        """Raise `ValueError` unless `module` is of `torch_class`, and computes what that does: for `from_sequential`."""
-        if not isinstance(module, torch_class):
-            raise ValueError(
-                f"module: {type(module).__name__}, but {cls.__name__} is made from torch.nn.{torch_class.__name__}"
-            )
-        if type(module).forward is not torch_class.forward:
-            raise ValueError(
-                f"module: {type(module).__name__} has a forward of its own, but {cls.__name__} computes what "
-                f"torch.nn.{torch_class.__name__} does"
-            )
+        self.partition = partition
 
     def check_order(self, shape: Sequence[int]) -> None:
         """Raise `ValueError` unless the partition has as many dimensions as an input of that shape."""
@@ -88,7 +79,7 @@ class DistributedModule(nn.Module):
             for tensor, local in zip(self.domain.tensors, x, strict=True)
         )
 
-    def _check_inputs(self, x: tuple[Any, ...]) -> None:
+    def _check_inputs(self, x: tuple[torch.Tensor, ...]) -> None:
         for tensor, local in zip(self.domain.tensors, x, strict=True):
             if not isinstance(local, torch.Tensor):
                 raise TypeError(
@@ -101,98 +92,91 @@ class DistributedModule(nn.Module):
                     f"{tensor.layout.local_shape(self.rank)}"
                 )
 
-    def own(self, whole: nn.Module, layouts: Mapping[str, Layout]) -> None:
-        """Take this rank's windows of the parameters and buffers of `whole` as those of the layer.
 
-        What `layouts` does not name is no part of the layer.
-        """
-        parameters, buffers = [], []
-        for name, parameter in whole.named_parameters():
-            tensor = Tensor(layouts[name], dtype_name(parameter.dtype), name=name)
-            parameters.append(tensor)
-            window = local_window(parameter.detach(), tensor.layout, self.rank)
-            self.register_parameter(name, nn.Parameter(window, parameter.requires_grad))
-        for name, buffer in whole.named_buffers():
-            layout = layouts[name]
-            types = tuple("invariant" if copied else "varying" for copied in layout.copied)
-            buffers.append(Tensor(layout, dtype_name(buffer.dtype), types, name=name))  # type: ignore[arg-type]
-            self.register_buffer(name, local_window(buffer, layout, self.rank))
-        for name in (name for name, value in whole._parameters.items() if value is None):
-            self.register_parameter(name, None)
-        for name in (name for name, value in whole._buffers.items() if value is None):
-            self.register_buffer(name, None)
-        self.parameter_space, self.buffer_space = Space(*parameters), Space(*buffers)
+class TorchLayer(DistributedModule):
+    """A layer that is made from a module of torch's, or from that module's arguments.
 
-    def load_sequential(self, module: nn.Module) -> None:
-        """Take the values of a sequential module, which every rank has, what requires a gradient, and the mode; nothing is sent.
+    ``Conv2d(comm, partition, input_shape, nn.Conv2d(3, 8, 5))`` takes the values of a module that every rank has, its
+    mode, and what of it is frozen; ``Conv2d(comm, partition, input_shape, 3, 8, 5)`` makes that module first, drawing
+    the initial values that torch would. Either way arguments, defaults and errors are torch's own.
 
-        Raises `ValueError` for parameters of other names or shapes.
-        """
-        self.load_sequential_state_dict(module.state_dict())
-        for name, parameter in module.named_parameters():
-            self.get_parameter(name).requires_grad_(parameter.requires_grad)
-        self.train(module.training)
+    Every layer also takes `dtype`, its element type, by default that of the module's tensors, and else torch's default.
+    Raises `ValueError` for a module of another class or element type, and `TypeError` for further arguments with a module.
+    """
 
-    def load_sequential_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take the values of a sequential module's state_dict, which every rank has; nothing is sent."""
-        tensors = (*self.parameter_space.tensors, *self.buffer_space.tensors)
-        shapes = {tensor.name: tensor.layout.shape for tensor in tensors}
-        given = {name: tuple(value.shape) for name, value in state.items()}
-        if given != shapes:
-            raise ValueError(f"state: has {given}, but the layer needs {shapes}")
-        with torch.no_grad():
-            for tensor in tensors:
-                self._mine(tensor.name).copy_(local_window(state[tensor.name], tensor.layout, self.rank))
+    torch_classes: ClassVar[TorchClasses] = ()
+    """The modules that the layer is made from; a single one where it also takes torch's arguments."""
+    options: ClassVar[tuple[str, ...]] = ()
+    """Keyword arguments beyond torch's, which :meth:`lay_out` takes."""
+    lay_out: Callable[..., None]
+    """Make the operators, the spaces and the parameters: the step of the constructor that each layer has of its own."""
 
-    def to_sequential(self) -> nn.Module:
-        """Collective: the sequential module with the layer's parameters and buffers gathered, on every rank."""
-        state = self.sequential_state_dict()
-        # The module's own initial values are of no interest, nor should they move the generator on.
-        with torch.random.fork_rng(devices=[]):
-            module = self.sequential()
-        module.load_state_dict(state)
-        for tensor in self.parameter_space.tensors:
-            module.get_parameter(tensor.name).requires_grad_(self.get_parameter(tensor.name).requires_grad)
-        return module.train(self.training)
+    def __init__(
+        self,
+        comm: Communicator,
+        partition: Partition,
+        input_shape: Sequence[int],
+        *arguments: object,
+        dtype: torch.dtype | None = None,
+        **named: object,
+    ) -> None:
+        options = {name: named.pop(name) for name in self.options if name in named}
+        module = self.torch_module(dtype, *arguments, **named)
+        super().__init__(comm, partition, module)
+        known = {tensor.dtype for tensor in module.parameters()}
+        if dtype is not None and not known <= {dtype}:
+            raise ValueError(f"dtype: {dtype}, but the parameters of the module are of {known.pop()}")
+        buffers = (tensor.dtype for tensor in module.buffers() if tensor.is_floating_point())
+        self.dtype = dtype or next(iter(known), None) or next(buffers, torch.get_default_dtype())
+        self.input_shape = tuple(input_shape)
+        self.lay_out(module, **options)
 
-    def sequential_state_dict(self) -> dict[str, torch.Tensor]:
-        """Collective: the state_dict of the sequential module, on every rank."""
-        state = {}
-        for tensor in (*self.parameter_space.tensors, *self.buffer_space.tensors):
-            everyone = Partition((self.comm.Get_size(),))
-            everywhere = Layout(tensor.layout.shape, everyone, axes=(None,) * tensor.layout.order)
-            types = tuple("varying" if not c else "replicated" for c in tensor.layout.copied)
-            gather = Repartition(self.comm, tensor.layout, everywhere, dtype=tensor.dtype, types=types)
-            state[tensor.name] = gather.forward(self._mine(tensor.name).detach())
-        return state
+    @classmethod
+    def torch_module(cls, dtype: torch.dtype | None, *arguments: object, **named: object) -> nn.Module:
+        """The sequential module that is the only argument, or a new one made from the arguments."""
+        module = arguments[0] if arguments else None
+        if isinstance(module, nn.Module):
+            if len(arguments) > 1 or named:
+                raise TypeError(f"module: {cls.__name__} takes a module or the arguments of one, not both")
+            cls.check_sequential(module)
+            return module
+        if len(cls.torch_classes) != 1:
+            raise TypeError(f"module: {cls.__name__} is made from {cls._torch_names()}, but was given none")
+        (torch_class,) = cls.torch_classes
+        if "dtype" in inspect.signature(torch_class).parameters:
+            named["dtype"] = dtype
+        return torch_class(*arguments, **named)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Copies what torch knows of a module. What a layer adds to that was fixed when it was made, and is shared."""
-        twin = self.__new__(type(self))
-        memo[id(self)] = twin
-        known = vars(nn.Module())
-        for name, value in vars(self).items():
-            twin.__dict__[name] = copy.deepcopy(value, memo) if name in known else value
-        return twin
+    @classmethod
+    def check_sequential(cls, module: nn.Module) -> None:
+        """Raise `ValueError` unless `module` is of one of `torch_classes`, and computes what that does."""
+        name = type(module).__name__
+        torch_class = next((each for each in cls.torch_classes if isinstance(module, each)), None)
+        if torch_class is None:
+            raise ValueError(f"module: {name}, but {cls.__name__} is made from {cls._torch_names()}")
+        if type(module).forward is not torch_class.forward:
+            raise ValueError(
+                f"module: {name} has a forward of its own, but {cls.__name__} computes what "
+                f"torch.nn.{torch_class.__name__} does"
+            )
 
-    def __getstate__(self) -> NoReturn:
-        raise TypeError(
-            f"{type(self).__name__}: a distributed layer cannot be pickled, as its communicator cannot; save each rank's "
-            "state_dict(), or sequential_state_dict()"
-        )
+    @classmethod
+    def from_sequential(
+        cls,
+        module: nn.Module,
+        comm: Communicator,
+        partition: Partition,
+        input_shape: Sequence[int],
+        dtype: torch.dtype | None = None,
+        **named: object,
+    ) -> Self:
+        """The constructor with the module first, and no arguments of torch's."""
+        cls.check_sequential(module)
+        return cls(comm, partition, input_shape, module, dtype=dtype, **named)
 
-    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        """What all of torch's conversions go through. Every rank has every parameter, so all refuse what one refuses."""
-        for tensor in (*self._parameters.values(), *self._buffers.values()):
-            if tensor is not None and fn(tensor.new_empty(0)).dtype != tensor.dtype:
-                raise ValueError(
-                    f"{type(self).__name__}: its operators are made for {dtype_name(tensor.dtype)}; make the layer with dtype=... "
-                    "instead of converting it"
-                )
-        return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
-
-    def _mine(self, name: str) -> torch.Tensor:
-        return self.get_parameter(name) if name in self._parameters else self.get_buffer(name)
+    @classmethod
+    def _torch_names(cls) -> str:
+        return " or ".join(f"torch.nn.{torch_class.__name__}" for torch_class in cls.torch_classes)
 
 
 def face(partition: Partition, *dims: int) -> Partition:
@@ -202,37 +186,22 @@ def face(partition: Partition, *dims: int) -> Partition:
     return Partition(shape, first.ranks)
 
 
-def local_window(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor:
-    """A copy of what `rank` holds of a whole tensor; of zero volume on a rank that holds nothing."""
-    window = layout.window(rank)
-    if window is None:
-        return whole.new_empty(layout.local_shape(rank))
-    return whole[tuple(slice(start, stop) for start, stop in window)].clone()
+def raise_together(comm: Communicator, check: Callable[[], None]) -> None:
+    """Collective: run `check` on every rank, and where it raises `TypeError` or `ValueError` on some, raise that on all.
 
-
-def connected(result: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-    """`result`, which as far as the graph is concerned also depends on `others`, but on none of their elements.
-
-    So a worker that computes nothing with a tensor takes part in its backward pass. The dependence is linear; where other
-    workers apply a function, :func:`of_nothing` has that function's.
+    Of several errors, that of the lowest rank. Costs an all-reduction of one number.
     """
-    for other in others:
-        result = result + other.reshape(-1)[:0].sum().to(result.dtype)
-    return result
-
-
-def of_nothing(
-    shape: Sequence[int], function: Callable[..., torch.Tensor], *tensors: torch.Tensor
-) -> torch.Tensor:
-    """Zeros, on a worker that has nothing to apply `function` to, where others have applied it to `tensors`.
-
-    The function is applied all the same, to a single zero in the place of each tensor. So in passes back and forth of any
-    order, and in a checkpoint's, this worker comes by the same operators as the others, and sends what they wait for.
-    """
-    zeros = [connected(tensor.new_zeros((1,) * tensor.ndim), tensor) for tensor in tensors]
-    return connected(tensors[0].new_zeros(shape), function(*zeros))
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """The name that the lab has for an element type of torch."""
-    return str(dtype).removeprefix("torch.")
+    error: TypeError | ValueError | None = None
+    try:
+        check()
+    except (TypeError, ValueError) as raised:
+        error = raised
+    # The text has a length that other ranks do not know: only where there is one does a second collective follow, and
+    # every rank knows from the first whether there is.
+    failed, failures = np.array([error is not None], np.int64), np.zeros(1, np.int64)
+    comm.Allreduce(failed, failures)
+    if not failures[0]:
+        return
+    reported = comm.allgather(None if error is None else (isinstance(error, TypeError), str(error)))
+    is_type, text = next(report for report in reported if report is not None)
+    raise (TypeError if is_type else ValueError)(text) from None

@@ -1,52 +1,57 @@
-"""Hyper-local functions [Hewett21, section 4]: applied element by element, wherever the elements lie.
+"""Point-wise functions [Hewett21, section 4]: applied element by element, wherever the elements lie.
 
     forward    ŷ = f(x̂)                         on each worker
     adjoint    δx̂ = f'(x̂) ∘ δŷ
 
-Nothing travels, and the output lies as the input does.
+Nothing is sent, and the output lies as the input does.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
-from adjointlab.layers.distributed import DistributedModule, connected, dtype_name
+from adjointlab.layers.differentiable import connected
+from adjointlab.layers.distributed import DistributedModule, dtype_name
+from adjointlab.typing import Communicator
 
 __all__ = ["Pointwise"]
 
-_SHARED = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
-"""Modules that draw one number for all elements of a channel, which may be cut."""
+Elementwise: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+"""A function of one tensor, such as a module; it keeps the shape."""
+
+_PER_CHANNEL = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
+"""Modules that draw one number for all elements of a channel, which may be cut over workers with other generators."""
 
 
 class Pointwise(DistributedModule):
     """`function`, a module or a function of one tensor, over a tensor that lies in `layout`.
 
-    Such as ``Pointwise(comm, convolution.codomain.tensors[0].layout, torch.nn.ReLU())``. A worker that holds nothing returns
-    a tensor of zero volume, and the function is not called.
+    For example ``Pointwise(comm, convolution.codomain.tensors[0].layout, torch.nn.ReLU())``. A worker without elements
+    returns a tensor of zero volume, and does not call the function.
 
-    What a function is of the elements is tried out on eight of them, one at a time and all together, when the layer is
-    made, and a module in evaluation mode; so dropout is legal, but every worker draws for itself, and not what the
-    sequential module does. Give each worker another seed: with equal ones the same mask repeats along the cut.
+    When the layer is made, the function is applied to eight elements, one at a time and all together (a module in
+    evaluation mode), to see that it is elementwise. So dropout is legal, but every worker draws for itself, and not
+    the mask of the sequential module. Give each worker another seed: with equal ones the same mask repeats along the
+    cut.
 
     Raises `ValueError` for a function that changes the shape, or of which an element of the output depends on others of the
     input (a softmax, a normalisation, a cumulative sum); for dropout of whole channels (`Dropout1d`, `2d`, `3d`,
     `FeatureAlphaDropout`); and for a module with parameters or buffers, such as `PReLU`: their gradient is a sum over all
-    workers, and needs a layer that says where they lie and sums it. In a call, on every rank, for a local tensor that is
-    not what `layout` says on some.
+    workers, and needs a layer that says where they lie and sums it.
     """
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         layout: Layout,
-        function: Callable[[torch.Tensor], torch.Tensor],
+        function: Elementwise,
         *,
         dtype: torch.dtype | None = None,
         rounding: float | None = None,
@@ -54,7 +59,7 @@ class Pointwise(DistributedModule):
         super().__init__(comm, layout.partition)
         if isinstance(function, nn.Module):
             for module in function.modules():
-                if isinstance(module, _SHARED):
+                if isinstance(module, _PER_CHANNEL):
                     raise ValueError(
                         f"function: {type(module).__name__} draws one number for a whole channel, and workers that hold "
                         "parts of a channel would draw different ones; Dropout and AlphaDropout draw one for each element"
@@ -69,33 +74,35 @@ class Pointwise(DistributedModule):
                 )
         dtype = dtype or torch.get_default_dtype()
         self.function = function
-        made = _tried(function, dtype)
+        self.value_dtype = _value_dtype(function, dtype)
         # The same elements in arrays of other lengths: a vector instruction may round a function's value in another way.
         self.rounding = 4 * torch.finfo(dtype).eps if rounding is None else rounding
-        # A small value may be what is left of larger ones: of the argument, in the lab an integer up to 4.
+        # A small value may be the difference of larger ones: of the argument, in the lab an integer up to 4.
         self.reach = 4.0
-        self.made_dtype = made
         self.domain = Space(layout, dtype=dtype_name(dtype))
-        self.codomain = Space(layout, dtype=dtype_name(made), name="y")
+        self.codomain = Space(layout, dtype=dtype_name(self.value_dtype), name="y")
 
     def sequential(self) -> nn.Module:
-        """A module that applies the function: of a module, a copy."""
+        """A copy of the module, or a module that applies the function."""
         return (
-            copy.deepcopy(self.function) if isinstance(self.function, nn.Module) else _Applied(self.function)
+            copy.deepcopy(self.function)
+            if isinstance(self.function, nn.Module)
+            else _FunctionModule(self.function)
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)
         if x.numel() == 0:
-            return connected(x.to(self.made_dtype), x)
+            # Functions need not take tensors without elements (a maximum does not).
+            return connected(x.to(self.value_dtype), x)
         return self.function(x)
 
 
-class _Applied(nn.Module):
+class _FunctionModule(nn.Module):
     """A function as a module."""
 
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, function: Elementwise) -> None:
         super().__init__()
         self.function = function
 
@@ -103,17 +110,19 @@ class _Applied(nn.Module):
         return self.function(x)
 
 
-def _tried(function: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype) -> torch.dtype:
-    """The element type of the function's values. Raises `ValueError` if they are not one for each element alone."""
-    is_module = isinstance(function, nn.Module)
-    name = type(function).__name__ if is_module else getattr(function, "__name__", "function")
-    tried: Any = copy.deepcopy(function).eval() if isinstance(function, nn.Module) else function
-    # Of order 2, in which functions along rows or columns show. Functions may work in place.
+def _value_dtype(function: Elementwise, dtype: torch.dtype) -> torch.dtype:
+    """The element type of the function's values. Raises `ValueError` unless each is a function of one element."""
+    apply: Elementwise
+    if isinstance(function, nn.Module):
+        name, apply = type(function).__name__, copy.deepcopy(function).eval()
+    else:
+        name, apply = getattr(function, "__name__", "function"), function
+    # Of order 2, in which functions along rows or columns show. Clones, as functions may work in place.
     x = torch.tensor([[-2.5, -1.0, -0.25, 0.0], [0.5, 1.25, 3.0, 0.75]]).to(dtype)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
-            together = tried(x.clone())
-            alone = [tried(element.reshape(1, 1).clone()) for element in x.reshape(-1)]
+            together = apply(x.clone())
+            alone = [apply(element.reshape(1, 1).clone()) for element in x.reshape(-1)]
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(
                 f"function: {name} is not elementwise: it does not take every shape ({error})"
@@ -128,5 +137,5 @@ def _tried(function: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype)
         raise ValueError(
             f"function: {name} is not elementwise: its value for an element depends on other elements"
         )
-    made: torch.dtype = together.dtype
-    return made
+    dtype_of_values: torch.dtype = together.dtype
+    return dtype_of_values

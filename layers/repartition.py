@@ -1,4 +1,4 @@
-"""Repartition as a layer [Hewett21, section 3.2.4]: the glue between layers that lie differently.
+"""Repartition as a layer [Hewett21, section 3.2.4], between layers whose tensors lie differently.
 
 forward    y = T_{P_x→P_y} x
 adjoint    δx = T* δy
@@ -7,7 +7,6 @@ adjoint    δx = T* δy
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import nn
@@ -17,6 +16,7 @@ from adjointlab.core.space import LocalType
 from adjointlab.layers.differentiable import apply
 from adjointlab.layers.distributed import DistributedModule, dtype_name
 from adjointlab.primitives import repartition
+from adjointlab.typing import Communicator
 
 __all__ = ["Repartition"]
 
@@ -24,15 +24,15 @@ __all__ = ["Repartition"]
 class Repartition(DistributedModule):
     """Carries a tensor from `layout` to `target`, two layouts of the same global tensor over any ranks.
 
-    Such as ``Repartition(comm, first.codomain.tensors[0].layout, second.domain.tensors[0].layout)``. A rank that is in one
-    of the partitions only takes, or returns, a tensor of zero volume. `types` and `target_types` are local types, as those
-    of :class:`adjointlab.primitives.repartition.Repartition`, which says what is legal and raises `ValueError` for
-    what is not. A call raises `ValueError` on every rank for a local tensor that is not what `layout` says on some.
+    For example ``Repartition(comm, first.codomain.tensors[0].layout, second.domain.tensors[0].layout)`` between two
+    layers. A rank that is in one of the partitions only takes, or returns, a tensor of zero volume. `types` and
+    `target_types` are local types, as those of :class:`adjointlab.primitives.repartition.Repartition`, which raises
+    `ValueError` for illegal ones.
     """
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         layout: Layout,
         target: Layout,
         *,
@@ -40,16 +40,12 @@ class Repartition(DistributedModule):
         types: Sequence[LocalType | str] = (),
         target_types: Sequence[LocalType | str] = (),
     ) -> None:
-        super().__init__(comm, layout.partition)
+        super().__init__(comm, layout.partition, nn.Identity())
         name = dtype_name(dtype or torch.get_default_dtype())
         self.move = repartition.Repartition(
             comm, layout, target, dtype=name, types=types, target_types=target_types
         )
         self.domain, self.codomain = self.move.domain, self.move.codomain
-
-    def sequential(self) -> nn.Identity:
-        """The tensor as it is."""
-        return nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""

@@ -13,21 +13,12 @@ from typing import Any, Literal
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
-from adjointlab.core.program import Program, buffers
+from adjointlab.core.program import Program
 from adjointlab.core.space import LocalType, Space
-from adjointlab.primitives.segmented_collectives import InSegment
-from adjointlab.primitives.segments import (
-    all_gather_steps,
-    axis_of_cut,
-    discard_steps,
-    gain,
-    kind_of,
-    segment_of,
-    segments,
-    tensors,
-    wide_layout,
-)
+from adjointlab.primitives import segments
+from adjointlab.primitives.segmented_collectives import SegmentedCollectives
 from adjointlab.primitives.validation import check_layout
+from adjointlab.typing import Array, Communicator
 
 __all__ = ["AllGather"]
 
@@ -56,7 +47,7 @@ class AllGather(LinearOperator):
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         layout: Layout,
         dim: int,
         *,
@@ -65,31 +56,29 @@ class AllGather(LinearOperator):
         copies: Literal["varying", "replicated", "invariant"] = "varying",
     ) -> None:
         check_layout("layout", layout, comm.Get_size())
-        axis = axis_of_cut(layout, dim)
-        kind = kind_of("copies", copies, ("varying", "replicated", "invariant"))
-        x, y = tensors(layout, wide_layout(layout, dim), axis, dtype, types, kind, ("x", "y"))
+        axis = segments.axis_of_cut(layout, dim)
+        wide_type = segments.local_type("copies", copies, ("varying", "replicated", "invariant"))
+        x, y = segments.narrow_and_wide(
+            layout, segments.wide_layout(layout, dim), axis, dtype, types, wide_type, ("x", "y")
+        )
         self.comm, self.dim = comm, dim
         self.domain, self.codomain = Space(x), Space(y)
-        self.is_invariant = kind is LocalType.INVARIANT
-        self.gain = self.fan_in = gain(
+        self.is_invariant = wide_type is LocalType.INVARIANT
+        self.gain = self.fan_in = segments.gain_of(
             x, y, axis, adjoint=1 if self.is_invariant else layout.partition.shape[axis]
         )
-        self._segment = InSegment(comm, segment_of(layout, dim, comm.Get_rank()), x, y)
+        self._segment = SegmentedCollectives(comm, segments.segment_of(layout, dim, comm.Get_rank()), x, y)
 
     def specification(self) -> Program | tuple[Program, Program]:
         """G for each segment; with invariant copies, also the adjoint, in which each worker keeps its part."""
-        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
-        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
-        every = tuple(segments(self.domain.tensors[0].layout, self.dim))
-        forward = Program(x.values(), (s for segment in every for s in all_gather_steps(segment, x, y)))
-        if not self.is_invariant:
-            return forward
-        return forward, Program(y.values(), (s for segment in every for s in discard_steps(segment, x, y)))
+        (x,), (y,) = self.domain.tensors, self.codomain.tensors
+        forward = segments.all_gather_program(x, y, self.dim)
+        return (forward, segments.discard_program(x, y, self.dim)) if self.is_invariant else forward
 
-    def forward(self, x: Any, out: Any = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Any:
         """The local tensor of y = G x, in `out` if given."""
         return self._segment.gather(x, out)
 
-    def adjoint(self, y: Any, out: Any = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Any:
         """The local tensor of G* y, in `out` if given."""
-        return self._segment.keep(y, out) if self.is_invariant else self._segment.sum_and_scatter(y, out)
+        return self._segment.keep_part(y, out) if self.is_invariant else self._segment.sum_and_scatter(y, out)

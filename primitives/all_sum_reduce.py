@@ -24,6 +24,7 @@ from adjointlab.primitives.broadcast import broadcast_steps
 from adjointlab.primitives.collectives import result_array, sum_into
 from adjointlab.primitives.sum_reduce import sum_reduce_steps
 from adjointlab.primitives.validation import check_layout
+from adjointlab.typing import Array, Communicator
 
 __all__ = ["AllSumReduce"]
 
@@ -43,7 +44,9 @@ class AllSumReduce(LinearOperator):
     symbol = "𝒜"
     batched = True
 
-    def __init__(self, comm: Any, layout: Layout, dims: Iterable[int], *, dtype: str = "float64") -> None:
+    def __init__(
+        self, comm: Communicator, layout: Layout, dims: Iterable[int], *, dtype: str = "float64"
+    ) -> None:
         check_layout("layout", layout, comm.Get_size())
         along = integers("dims", dims)
         self.groups = layout.partition.subpartitions(along)
@@ -59,7 +62,8 @@ class AllSumReduce(LinearOperator):
         self.gain = self.fan_in = self.groups[0].size
         self._rank = comm.Get_rank()
         self._is_active = layout.partition.is_active(self._rank)
-        self._workers: Any = None  # nothing travels
+        self._workers: Communicator | None = None  # no messages
+        # All members have the same window, so they agree on whether there is anything to sum.
         if self._is_active and self.gain > 1 and layout.local_size(self._rank) > 0:
             members = layout.partition.subpartition(along, self._rank)
             self._workers = groups.communicator(comm, members.ranks)
@@ -76,15 +80,15 @@ class AllSumReduce(LinearOperator):
             steps += broadcast_steps(total, [y[rank] for rank in group.ranks])
         return Program(x.values(), steps)
 
-    def forward(self, x: Any, out: Any = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Any:
         """The local tensor of y = 𝒜 x, in `out` if given."""
         return self._sum(self.domain.tensors[0], x, out)
 
-    def adjoint(self, y: Any, out: Any = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Any:
         """The local tensor of 𝒜* y = 𝒜 y, in `out` if given."""
         return self._sum(self.codomain.tensors[0], y, out)
 
-    def _sum(self, tensor: Tensor, array: Any, out: Any) -> Any:
+    def _sum(self, tensor: Tensor, array: Array, out: Array | None) -> Array:
         batch = check_argument(tensor, array, self._rank)
         if not self._is_active:
             return arrays.copy(array)
@@ -92,5 +96,5 @@ class AllSumReduce(LinearOperator):
         if self._workers is None:
             arrays.copy_into(result, array)
         else:
-            sum_into(result, partial(self._workers.Allreduce, arrays.to_sum(array)))
+            sum_into(result, partial(self._workers.Allreduce, arrays.summable(array)))
         return result

@@ -25,14 +25,15 @@ from adjointlab.core.layout import Layout, balanced_cut
 from adjointlab.core.partition import Partition, integers
 from adjointlab.core.space import LocalType
 
-__all__ = ["Assignment", "assignment", "layout_of", "local_types", "nested_cut", "subscript"]
+__all__ = ["Assignment", "checked_assignment", "layout_of", "local_types", "nested_cut", "subscript"]
 
 
 @dataclass(frozen=True)
 class Assignment:
     """For each dimension of a tensor the grid dimensions that it is distributed over, () for a whole one.
 
-    `summed` are the redundant grid dimensions along which summands lie. Make it with :func:`assignment`, which checks.
+    `summed` are the redundant grid dimensions along which summands lie; along the other redundant ones lie copies. Make it
+    with :func:`checked_assignment`, which checks.
     """
 
     dims: tuple[tuple[int, ...], ...]
@@ -44,41 +45,41 @@ class Assignment:
         return tuple(axis for axes in self.dims for axis in axes)
 
     def redundant(self, grid: Sequence[int]) -> tuple[int, ...]:
-        """The others, of a grid of these sides."""
+        """The dimensions of a grid with these sides that the tensor is not distributed over."""
         return tuple(axis for axis in range(len(grid)) if axis not in self.used)
 
     def text(self, name: str) -> str:
-        """The tensor of the name in [Dryden19]'s notation."""
+        """The tensor, called `name`, in [Dryden19]'s notation."""
         return f"{name}[{', '.join('◦' + subscript(axes) if axes else '*' for axes in self.dims)}]"
 
 
 def subscript(axes: Sequence[int]) -> str:
-    """Grid dimensions as the notation names them."""
+    """Grid dimensions as the notation writes them: ``_0`` or ``_{1,2}``."""
     return f"_{axes[0]}" if len(axes) == 1 else f"_{{{','.join(map(str, axes))}}}"
 
 
-def assignment(
+def checked_assignment(
     name: str, grid: Partition, order: int, dims: Sequence[Sequence[int]], summed: Sequence[int] = ()
 ) -> Assignment:
-    """The assignment of a tensor of `order` dimensions that the argument `name` says, and `partial` for the summands.
+    """Check and make the assignment of a tensor of `order` dimensions; `name` is what the caller calls `dims`.
 
-    Raises `ValueError` for a number of entries that is not the order, for grid dimensions that there are not or that
-    stand more than once, and for summands along a dimension that the tensor is distributed over; `TypeError` for what is
-    no integer.
+    Raises `ValueError` for a number of entries that is not the order, for grid dimensions that do not exist or that are
+    repeated, and for summands along a dimension that the tensor is distributed over; `TypeError` for what is no integer.
+    Errors about `summed` call it ``partial``.
     """
     try:
-        given = tuple(integers(name, axes) for axes in tuple(dims))
+        entries = tuple(integers(name, axes) for axes in tuple(dims))
     except TypeError:
         raise TypeError(
             f"{name}: {dims!r} is not a list of grid dimensions for each dimension of the tensor"
         ) from None
     along = tuple(sorted(integers("partial", summed)))
-    if len(given) != order:
+    if len(entries) != order:
         raise ValueError(
             f"{name}: a tensor of order {order} needs {order} entries, the grid dimensions that each of its dimensions is "
-            f"distributed over, not {given}"
+            f"distributed over, not {entries}"
         )
-    for argument, axes in ((name, [axis for entry in given for axis in entry]), ("partial", [*along])):
+    for argument, axes in ((name, [axis for entry in entries for axis in entry]), ("partial", [*along])):
         if beyond := [axis for axis in axes if not 0 <= axis < grid.order]:
             raise ValueError(
                 f"{argument}: {beyond[0]} is no dimension of the grid {grid}, which has {grid.order} dimensions"
@@ -86,9 +87,9 @@ def assignment(
         if repeated := [axis for axis in axes if axes.count(axis) > 1]:
             raise ValueError(
                 f"{argument}: dimension {repeated[0]} of the grid stands more than once in "
-                f"{given if argument == name else along}; then some elements would lie on no worker, or be summed twice"
+                f"{entries if argument == name else along}; then some elements would lie on no worker, or be summed twice"
             )
-    result = Assignment(given, along)
+    result = Assignment(entries, along)
     if both := [axis for axis in along if axis in result.used]:
         raise ValueError(
             f"partial: the tensor is distributed over dimension {both[0]} of the grid, {result.text('x')}; summands lie "
@@ -98,7 +99,10 @@ def assignment(
 
 
 def nested_cut(length: int, sides: Sequence[int]) -> tuple[int, ...]:
-    """The boundaries of `length` cut in balanced parts along the first side, each of them along the next, and so on."""
+    """Boundaries of `length` cut into balanced parts along the first side, each part along the next side, and so on.
+
+    Length 10 over sides 2 and 2: 0 5 10, then 0 3 5 8 10.
+    """
     ends: tuple[int, ...] = (0, length)
     for side in sides:
         inner = [
@@ -109,32 +113,33 @@ def nested_cut(length: int, sides: Sequence[int]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=256)
-def layout_of(grid: Partition, shape: tuple[int, ...], given: Assignment) -> Layout:
-    """The layout of an assignment.
+def layout_of(grid: Partition, shape: tuple[int, ...], assigned: Assignment) -> Layout:
+    """The layout of an assignment over a partition of the same workers as the grid.
 
-    Its partition has the same workers as the grid: one dimension for each distributed dimension of the tensor, the grid
-    dimensions of which are merged; then the redundant grid dimensions.
+    The partition has one dimension for each distributed dimension of the tensor, into which its grid dimensions are merged,
+    then the redundant grid dimensions. On a grid of 2 x 3, x[*, ◦_1] lies over 3 x 2, and x[◦_{0,1}] over 6.
     """
-    redundant = given.redundant(grid.shape)
-    cut = [axes for axes in given.dims if axes]
-    sides = [math.prod(grid.shape[axis] for axis in axes) for axes in cut]
-    ranks = np.array(grid.ranks).reshape(grid.shape).transpose(*given.used, *redundant).ravel()
+    redundant = assigned.redundant(grid.shape)
+    distributed = [axes for axes in assigned.dims if axes]
+    sides = [math.prod(grid.shape[axis] for axis in axes) for axes in distributed]
+    # Grid dimensions in the order in which they cut the tensor, so that merging some of them is reading them in a row.
+    ranks = np.array(grid.ranks).reshape(grid.shape).transpose(*assigned.used, *redundant).ravel()
     partition = Partition([*sides, *(grid.shape[axis] for axis in redundant)], ranks.tolist())
-    places = {axes: place for place, axes in enumerate(cut)}
+    merged_dim = {axes: dim for dim, axes in enumerate(distributed)}
     return Layout.cut(
         shape,
         partition,
         [
             nested_cut(side, [grid.shape[axis] for axis in axes])
-            for side, axes in zip(shape, given.dims, strict=True)
+            for side, axes in zip(shape, assigned.dims, strict=True)
         ],
-        [places[axes] if axes else None for axes in given.dims],
+        [merged_dim[axes] if axes else None for axes in assigned.dims],
     )
 
 
-def local_types(grid: Partition, given: Assignment, copies: LocalType) -> tuple[LocalType, ...]:
-    """The local types of that layout: summands where the assignment says so, `copies` along other redundant dimensions."""
-    distributed = (LocalType.VARYING,) * sum(bool(axes) for axes in given.dims)
+def local_types(grid: Partition, assigned: Assignment, copies: LocalType) -> tuple[LocalType, ...]:
+    """The local types of :func:`layout_of`: partial along `summed`, `copies` along the other redundant dimensions."""
+    distributed = (LocalType.VARYING,) * sum(bool(axes) for axes in assigned.dims)
     return distributed + tuple(
-        LocalType.PARTIAL if axis in given.summed else copies for axis in given.redundant(grid.shape)
+        LocalType.PARTIAL if axis in assigned.summed else copies for axis in assigned.redundant(grid.shape)
     )

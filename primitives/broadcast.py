@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition
 from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
 from adjointlab.core.space import Space
-from adjointlab.primitives.broadcast_rules import broadcast_pattern, check_ranks, copied_layout
-from adjointlab.primitives.collectives import OneToMany
-from adjointlab.primitives.validation import check_layout
+from adjointlab.primitives.broadcast_rules import broadcast_pattern, copied_layout
+from adjointlab.primitives.collectives import OneToManyOperator
+from adjointlab.primitives.validation import check_layout, check_ranks
+from adjointlab.typing import Array, Communicator
 
 __all__ = ["Broadcast", "broadcast_steps"]
 
@@ -32,7 +32,7 @@ def broadcast_steps(one: Buffer, many: Sequence[Buffer]) -> tuple[Generator, ...
     )
 
 
-class Broadcast(LinearOperator):
+class Broadcast(OneToManyOperator):
     """B from P_x onto P_y: every worker of P_y gets a copy of a local tensor of x.
 
     `layout` lays x over P_x; `partition` is P_y. In each dimension the sides of P_x and P_y must be equal, or that of
@@ -51,11 +51,10 @@ class Broadcast(LinearOperator):
     """
 
     symbol = "B"
-    batched = True
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         layout: Layout,
         partition: Partition,
         *,
@@ -69,14 +68,10 @@ class Broadcast(LinearOperator):
         pattern = broadcast_pattern(
             layout.partition, partition, transpose_one=transpose_src, transpose_many=transpose_dest
         )
-        self.comm, self.pattern = comm, pattern
         self.domain = Space(layout, dtype=dtype, name="x")
         self.codomain = Space(copied_layout(layout, pattern), dtype=dtype, name="y")
-        self.gain = self.fan_in = pattern.largest
-        self.is_identity = self.codomain.tensors[0].layout == layout
-        self._workers = OneToMany(
-            comm, pattern, self.domain.tensors[0], self.codomain.tensors[0], preserve_batch
-        )
+        (x,), (y,) = self.domain.tensors, self.codomain.tensors
+        super().__init__(comm, pattern, x, y, preserve_batch)
 
     def specification(self) -> Program:
         """Eq. 16 for each worker of P_x."""
@@ -92,10 +87,10 @@ class Broadcast(LinearOperator):
             ),
         )
 
-    def forward(self, x: Any, out: Any = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Any:
         """The local tensor of y = B x, in `out` if given."""
-        return self._workers.copy_to_many(x, out)
+        return self.copy_to_many(x, out)
 
-    def adjoint(self, y: Any, out: Any = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Any:
         """The local tensor of B* y, in `out` if given."""
-        return self._workers.sum_to_one(y, out)
+        return self.sum_to_one(y, out)

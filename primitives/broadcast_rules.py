@@ -1,4 +1,4 @@
-"""Which workers hold copies of which: the partition broadcasting rules [Hewett21, sections 3.1 and 3.2.1].
+"""The partition broadcasting rules: which workers hold copies of which [Hewett21, sections 3.1 and 3.2.1].
 
 Pure data, the same on every rank. Broadcast reads a pattern from the one to the many, SumReduce from the many to the one.
 """
@@ -11,24 +11,27 @@ from functools import cached_property, lru_cache
 from itertools import product
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition
-from adjointlab.core.shared import shared_property
+from adjointlab.core.partition import Partition, shared_property
 
 # The functions here are memoised: simulated ranks ask the same of the same data, and what P ranks would each do in P
 # steps is done once.
 
 __all__ = [
     "BroadcastPattern",
-    "Group",
+    "CopyGroup",
     "broadcast_pattern",
-    "check_ranks",
     "copied_layout",
     "summed_layout",
 ]
 
 
+# P_x = 3 x 1 broadcasts to P_y = 3 x 4: its dimension of side 1 is copied, and each worker of P_x is the one of a group:
+#
+#     P_x   0          P_y   0  1   2   3         groups   0 → 0, 1, 2, 3
+#           1                4  5   6   7                  1 → 4, 5, 6, 7
+#           2                8  9  10  11                  2 → 8, 9, 10, 11
 @dataclass(frozen=True)
-class Group:
+class CopyGroup:
     """One worker of P_x and the workers of P_y that hold its copies: {a} and {k} of eq. 16."""
 
     one: int
@@ -53,28 +56,28 @@ class BroadcastPattern:
 
     @property
     def kept(self) -> dict[int, int]:
-        """From dimensions of P_x to dimensions of P_y: those matched on equal sides, where nothing is copied."""
+        """Dimensions of P_x matched on equal sides, where nothing is copied, with their dimensions of P_y."""
         return {j: k for j, k in enumerate(self.dims) if self.one.shape[j] == self.many.shape[k]}
 
     @shared_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[CopyGroup, ...]:
         """For each worker of P_x the workers of P_y whose index agrees with its own wherever P_x is cut."""
         copies: dict[int, list[int]] = {rank: [] for rank in self.one.ranks}
-        for place in product(*(range(side) for side in self.many.shape)):
-            source = [0 if side == 1 else place[k] for side, k in zip(self.one.shape, self.dims, strict=True)]
-            copies[self.one.rank(source)].append(self.many.rank(place))
-        return tuple(Group(one, tuple(many)) for one, many in copies.items())
+        for index in product(*(range(side) for side in self.many.shape)):
+            source = [0 if side == 1 else index[k] for side, k in zip(self.one.shape, self.dims, strict=True)]
+            copies[self.one.rank(source)].append(self.many.rank(index))
+        return tuple(CopyGroup(one, tuple(many)) for one, many in copies.items())
 
     @shared_property
-    def _groups_of(self) -> dict[int, list[Group]]:
-        found: dict[int, list[Group]] = {}
+    def _groups_of(self) -> dict[int, list[CopyGroup]]:
+        found: dict[int, list[CopyGroup]] = {}
         for group in self.groups:
             for rank in group.ranks:
                 found.setdefault(rank, []).append(group)
         return found
 
-    def groups_of(self, rank: int) -> Sequence[Group]:
-        """The groups that `rank` is in, two at most, in the same order."""
+    def groups_of(self, rank: int) -> Sequence[CopyGroup]:
+        """The groups that `rank` is in, in the order of :attr:`groups`: two at most, as the one and among the many."""
         return self._groups_of.get(rank, ())
 
     @property
@@ -99,11 +102,11 @@ def broadcast_pattern(
             f"partition: {_shape(one)} does not broadcast to {_shape(many)}: it has order {one.order}, which is above "
             f"{many.order}; leading ones are added to the partition of the copies' source, never to the other"
         )
-    lead = many.order - one.order
+    promoted = many.order - one.order  # leading dimensions of side 1 that P_x gets
     one_dims = range(one.order)[::-1] if transpose_one else range(one.order)
     many_dims = range(many.order)[::-1] if transpose_many else range(many.order)
-    dims = dict(zip(one_dims, many_dims[lead:], strict=True))
-    for position, (j, k) in enumerate(dims.items(), start=lead):
+    dims = dict(zip(one_dims, many_dims[promoted:], strict=True))
+    for position, (j, k) in enumerate(dims.items(), start=promoted):
         if one.shape[j] not in (1, many.shape[k]):
             legal = "1" if many.shape[k] == 1 else f"1 or {many.shape[k]}"
             raise ValueError(
@@ -111,17 +114,6 @@ def broadcast_pattern(
                 f"dimension {position} the sides are {one.shape[j]} and {many.shape[k]}; the first must be {legal}"
             )
     return BroadcastPattern(one, many, tuple(dims[j] for j in range(one.order)))
-
-
-def check_ranks(name: str, partition: Partition, size: int) -> None:
-    """Raise `ValueError` for a partition that uses ranks beyond a communicator of `size` ranks, `TypeError` for none."""
-    if not isinstance(partition, Partition):
-        raise TypeError(f"{name}: {partition!r} is no Partition")
-    if max(partition.ranks) >= size:
-        beyond = sorted(rank for rank in partition.ranks if rank >= size)
-        raise ValueError(
-            f"{name}: the partition {partition} uses ranks {beyond}, but the communicator has ranks 0 to {size - 1}"
-        )
 
 
 @lru_cache(maxsize=64)

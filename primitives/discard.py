@@ -13,20 +13,12 @@ from typing import Any, Literal
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
-from adjointlab.core.program import Program, buffers
+from adjointlab.core.program import Program
 from adjointlab.core.space import LocalType, Space
-from adjointlab.primitives.segmented_collectives import InSegment
-from adjointlab.primitives.segments import (
-    all_gather_steps,
-    discard_steps,
-    gain,
-    kind_of,
-    narrow_layout,
-    segment_of,
-    segments,
-    tensors,
-)
+from adjointlab.primitives import segments
+from adjointlab.primitives.segmented_collectives import SegmentedCollectives
 from adjointlab.primitives.validation import check_layout
+from adjointlab.typing import Array, Communicator
 
 __all__ = ["Discard"]
 
@@ -56,7 +48,7 @@ class Discard(LinearOperator):
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         layout: Layout,
         dim: int,
         along: int,
@@ -67,29 +59,27 @@ class Discard(LinearOperator):
         copies: Literal["varying", "replicated", "invariant"] = "varying",
     ) -> None:
         check_layout("layout", layout, comm.Get_size())
-        narrow = narrow_layout(layout, dim, along, cut)
-        kind = kind_of("copies", copies, ("varying", "replicated", "invariant"))
-        y, x = tensors(narrow, layout, along, dtype, types, kind, ("y", "x"))
+        narrow = segments.narrow_layout(layout, dim, along, cut)
+        wide_type = segments.local_type("copies", copies, ("varying", "replicated", "invariant"))
+        y, x = segments.narrow_and_wide(narrow, layout, along, dtype, types, wide_type, ("y", "x"))
         self.comm, self.dim = comm, dim
         self.domain, self.codomain = Space(x), Space(y)
-        self.is_invariant = kind is LocalType.INVARIANT
-        self.gain = self.fan_in = gain(x, y, along)
-        self._segment = InSegment(comm, segment_of(narrow, dim, comm.Get_rank()), y, x)
+        self.is_invariant = wide_type is LocalType.INVARIANT
+        self.gain = self.fan_in = segments.gain_of(x, y, along)
+        self._segment = SegmentedCollectives(comm, segments.segment_of(narrow, dim, comm.Get_rank()), y, x)
 
     def specification(self) -> Program | tuple[Program, Program]:
         """Δ for each segment; of invariant copies, also the adjoint, in which every worker gets all parts."""
-        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
-        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
-        every = tuple(segments(self.codomain.tensors[0].layout, self.dim))
-        forward = Program(x.values(), (s for segment in every for s in discard_steps(segment, y, x)))
-        if not self.is_invariant:
-            return forward
-        return forward, Program(y.values(), (s for segment in every for s in all_gather_steps(segment, y, x)))
+        (x,), (y,) = self.domain.tensors, self.codomain.tensors
+        forward = segments.discard_program(y, x, self.dim)
+        return (forward, segments.all_gather_program(y, x, self.dim)) if self.is_invariant else forward
 
-    def forward(self, x: Any, out: Any = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Any:
         """The local tensor of y = Δ x, in `out` if given."""
-        return self._segment.keep(x, out)
+        return self._segment.keep_part(x, out)
 
-    def adjoint(self, y: Any, out: Any = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Any:
         """The local tensor of Δ* y, in `out` if given."""
-        return self._segment.gather(y, out) if self.is_invariant else self._segment.place(y, out)
+        return (
+            self._segment.gather(y, out) if self.is_invariant else self._segment.surround_with_zeros(y, out)
+        )

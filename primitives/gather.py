@@ -8,12 +8,12 @@ with P_1 = 1 × ... × 1, the worker a.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import LocalType
 from adjointlab.primitives.repartition import Repartition
-from adjointlab.primitives.validation import check_layout, worker
+from adjointlab.primitives.validation import check_layout, single_worker
+from adjointlab.typing import Communicator
 
 __all__ = ["Gather"]
 
@@ -28,7 +28,7 @@ class Gather(Repartition):
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         layout: Layout,
         root: int = 0,
         *,
@@ -36,5 +36,5 @@ class Gather(Repartition):
         types: Sequence[LocalType | str] = (),
     ) -> None:
         check_layout("layout", layout, comm.Get_size())
-        one = worker("root", root, layout.order, comm.Get_size())
+        one = single_worker("root", root, layout.order, comm.Get_size())
         super().__init__(comm, layout, Layout(layout.shape, one), dtype=dtype, types=types)

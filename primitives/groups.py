@@ -9,15 +9,20 @@ rank when it likes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache, lru_cache
-from typing import Any
+from functools import lru_cache
+from typing import Final
+
+from adjointlab import MPI
+from adjointlab.typing import Communicator
 
 __all__ = ["close", "communicator", "rank_in"]
 
-Ranks = tuple[int, ...]
+_Ranks = tuple[int, ...]
+
+_KEYVAL: Final = MPI.Create_keyval()
 
 
-def communicator(comm: Any, ranks: Iterable[int]) -> Any:
+def communicator(comm: Communicator, ranks: Iterable[int]) -> Communicator:
     """The communicator of `ranks` of `comm`, in sorted order; that of all ranks is `comm` itself.
 
     Collective over `ranks`, which must include the caller: each member makes its calls in the same order, since the
@@ -26,58 +31,49 @@ def communicator(comm: Any, ranks: Iterable[int]) -> Any:
     members = _in_order(tuple(ranks))
     if len(members) == comm.Get_size():
         return comm
-    known = _cache(comm)
-    if members not in known:
-        known[members] = _create(comm, members)
-    return known[members]
+    cached = _cache(comm)
+    if members not in cached:
+        cached[members] = _create(comm, members)
+    return cached[members]
 
 
 def rank_in(ranks: Iterable[int], rank: int) -> int:
-    """The place of `rank` of the parent in the communicator of `ranks`: both know only the set."""
+    """The rank, in the communicator of `ranks`, of the parent's `rank`. No call: it follows from the sorted set."""
     return _in_order(tuple(ranks)).index(rank)
 
 
-def close(comm: Any) -> None:
+def close(comm: Communicator) -> None:
     """Collective over `comm`: free all communicators that were made from it. Operators that used them are void."""
-    known = _cache(comm)
-    for members in sorted(known):  # one order on all ranks
-        known.pop(members).Free()
+    cached = _cache(comm)
+    # Freeing is collective over each group. In one order on all ranks, no two ranks wait for each other in different groups.
+    for members in sorted(cached):
+        cached.pop(members).Free()
 
 
-@lru_cache(maxsize=256)
-def _in_order(ranks: Ranks) -> Ranks:
-    """The set of `ranks`, sorted: once, and not by each of P simulated ranks."""
+@lru_cache(maxsize=256)  # P simulated ranks ask for the same sets
+def _in_order(ranks: _Ranks) -> _Ranks:
+    """The set of `ranks`, sorted."""
     return tuple(sorted(set(ranks)))
 
 
-def _create(comm: Any, members: Ranks) -> Any:
-    whole = comm.Get_group()
-    part = whole.Incl(members)
+def _create(comm: Communicator, members: _Ranks) -> Communicator:
+    # Create_group is collective over the members alone, unlike Split: the other ranks need not know.
+    all_ranks = comm.Get_group()
+    group = all_ranks.Incl(members)
     try:
-        return comm.Create_group(part)
+        return comm.Create_group(group)
     finally:
-        part.Free()
-        whole.Free()
+        group.Free()
+        all_ranks.Free()
 
 
-def _cache(comm: Any) -> dict[Ranks, Any]:
+def _cache(comm: Communicator) -> dict[_Ranks, Communicator]:
     """The communicators made from `comm`, by their members.
 
-    A communicator of a world is a Python object with room for attributes, which it drops when a run ends (and frees
-    what the run made). One of mpi4py is a handle, of which many objects can exist: what belongs to the communicator
-    is an MPI attribute.
+    They are an attribute of the communicator, as mpi4py's `comm` is a handle of which many Python objects may exist; an
+    attribute is one for all of them and goes with the communicator.
     """
-    known: dict[Ranks, Any] | None
-    if hasattr(comm, "__dict__"):
-        known = vars(comm).setdefault("attributes", {}).setdefault("groups", {})
-    elif (known := comm.Get_attr(_key())) is None:
-        comm.Set_attr(_key(), known := {})
-    return known
-
-
-@cache
-def _key() -> int:
-    """MPI's key for the attribute: MPI hands it out once for the process."""
-    from mpi4py import MPI
-
-    return int(MPI.Comm.Create_keyval())
+    cached: dict[_Ranks, Communicator] | None = comm.Get_attr(_KEYVAL)
+    if cached is None:
+        comm.Set_attr(_KEYVAL, cached := {})
+    return cached

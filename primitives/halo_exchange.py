@@ -8,8 +8,9 @@ together do is said in one step: each element goes from the worker that owns it 
 
     H = Π_s D_s  Π_{r,s} S_{s→r}  Π_r A_r.
 
-That is the specification here. That of the in-place form (:mod:`adjointlab.primitives.halo_exchange_in_place`) is the
-paper's, phase by phase.
+This one step is the specification here. The in-place form (:mod:`adjointlab.primitives.halo_exchange_in_place`) has the
+paper's, phase by phase. The implementation of both is the phases, in :mod:`adjointlab.primitives.halo_phases`;
+:mod:`adjointlab.primitives.halo_geometry` says which cells each worker needs, with pictures.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import integers
 from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
 from adjointlab.core.space import Space
+from adjointlab.primitives.boxes import region_in
 from adjointlab.primitives.collectives import result_array
 from adjointlab.primitives.halo_geometry import halo_geometry
 from adjointlab.primitives.halo_phases import HaloPhases
 from adjointlab.primitives.halo_plan import halo_plan
-from adjointlab.primitives.validation import called, check_layout
+from adjointlab.primitives.validation import arguments_renamed, check_layout
+from adjointlab.typing import Array, Communicator
 
 __all__ = ["HaloExchange", "images"]
 
@@ -59,7 +62,7 @@ class HaloExchange(LinearOperator):
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         layout: Layout,
         windows: Layout,
         *,
@@ -68,7 +71,7 @@ class HaloExchange(LinearOperator):
     ) -> None:
         check_layout("layout", layout, comm.Get_size())
         check_layout("windows", windows, comm.Get_size())
-        with called(bulk="layout", window="windows"):
+        with arguments_renamed(bulk="layout", window="windows"):
             self.geometry = halo_geometry(layout, windows, integers("periodic", periodic))
         self.comm = comm
         self.domain = Space(layout, dtype=dtype, name="x")
@@ -85,6 +88,7 @@ class HaloExchange(LinearOperator):
         x = {buffer.rank: buffer for buffer in buffers(self.domain)}
         y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
         steps: list[Generator] = [Allocate(buffer) for buffer in y.values()]
+        # Every pair of workers: slow, and right by inspection, with no table that the implementation uses too.
         for owner, needer in product(x, y):
             steps += self._adds(x[owner], y[needer])
         return Program(x.values(), [*steps, *map(Deallocate, x.values())])
@@ -95,61 +99,59 @@ class HaloExchange(LinearOperator):
         bulk, partition = layout.window(x.rank), layout.partition
         assert bulk is not None
         assert window is not None
-        copies = [dim for dim in range(partition.order) if dim not in layout.axes]
-        if any(partition.index(x.rank)[dim] != partition.index(y.rank)[dim] for dim in copies):
+        # Along grid dimensions that no tensor dimension lies along each copy has its own exchange.
+        copied_dims = [grid_dim for grid_dim in range(partition.order) if grid_dim not in layout.axes]
+        owner_index, needer_index = partition.index(x.rank), partition.index(y.rank)
+        if any(owner_index[grid_dim] != needer_index[grid_dim] for grid_dim in copied_dims):
             return
-        shared = [
+        images_of = [
             images(owned, needed, side if dim in self.geometry.periodic else None)
             for dim, (owned, needed, side) in enumerate(zip(bulk, window, layout.shape, strict=True))
         ]
-        for box in product(*shared):
-            there = tuple(
-                slice(a - start, b - start) for ((a, b), _), (start, _) in zip(box, bulk, strict=True)
-            )
-            here = tuple(
-                slice(a - start, b - start) for (_, (a, b)), (start, _) in zip(box, window, strict=True)
-            )
-            yield Add(x[there], y[here])
+        for intervals in product(*images_of):  # in each dimension one of the images
+            in_bulk = tuple(source for source, _ in intervals)
+            in_window = tuple(target for _, target in intervals)
+            yield Add(region_in(x, bulk, in_bulk), region_in(y, window, in_window))
 
-    def forward(self, x: Any, out: Any = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Any:
         """The local tensor of y = H x, in `out` if given."""
         batch = check_argument(self.domain.tensors[0], x, self._rank)
         if self._phases is None:
             return arrays.copy(x)
         y, plan = result_array(self.codomain.tensors[0], x, out, self._rank, batch), self._phases.plan
 
-        def keep() -> None:
-            if plan.kept is not None:
-                arrays.copy_into(y[plan.kept], x[plan.owned])
+        def keep_own() -> None:
+            arrays.copy_into(y[plan.own_in_window], x[plan.own_in_bulk])
 
-        self._phases.forward(x, y, batch, meanwhile=keep)
+        self._phases.forward(x, y, batch, meanwhile=keep_own)
         return y
 
-    def adjoint(self, y: Any, out: Any = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Any:
         """The local tensor of H* y, in `out` if given."""
         batch = check_argument(self.codomain.tensors[0], y, self._rank)
         if self._phases is None:
             return arrays.copy(y)
         x, plan = result_array(self.domain.tensors[0], y, out, self._rank, batch), self._phases.plan
 
-        def keep() -> None:
-            if plan.trims:
+        def keep_own() -> None:
+            if plan.trims:  # cells that this worker does not need: others may add to them
                 arrays.clear(x)
-            if plan.kept is not None:
-                arrays.copy_into(x[plan.owned], y[plan.kept])
+            arrays.copy_into(x[plan.own_in_bulk], y[plan.own_in_window])
 
-        self._phases.adjoint(y, x, batch, meanwhile=keep)
+        self._phases.adjoint(y, x, batch, meanwhile=keep_own)
         return x
 
 
 def images(owned: Window, needed: Window, period: int | None) -> list[tuple[Window, Window]]:
-    """Where the window `needed` meets the bulk `owned`, or an image of it: (interval of the bulk, of the window).
+    """Intervals of the bulk `owned` that lie in the window `needed`, each with where they lie there.
 
-    Images lie at all multiples of `period`, if there is one; the interval of the bulk is that of the image moved back.
+    They differ for images, which lie at all multiples of `period`, if there is one. With period 8, the bulk 5:8 and the
+    window -2:7 share (5:7, 5:7) and, as an image moved by -8, (6:8, -2:0).
     """
     shifts = [0]
-    if period is not None:
-        reach = max(map(abs, needed)) // max(1, period) + 1
-        shifts = [shift * period for shift in range(-reach, reach + 1)] if period else [0]
+    if period:
+        # No image further away than the window's far end can meet it.
+        reach = max(map(abs, needed)) // period + 1
+        shifts = [shift * period for shift in range(-reach, reach + 1)]
     met = [(max(owned[0] + shift, needed[0]), min(owned[1] + shift, needed[1]), shift) for shift in shifts]
     return [((start - shift, stop - shift), (start, stop)) for start, stop, shift in met if start < stop]

@@ -10,7 +10,7 @@ adjoint, C* = K S*, adds it into its owners' bulk and clears it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 from adjointlab.core import arrays
 from adjointlab.core.arguments import check_argument, check_writable
 from adjointlab.core.layout import Layout, Window
-from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import integers
 from adjointlab.core.program import (
     Allocate,
@@ -32,17 +31,17 @@ from adjointlab.core.program import (
     copy,
 )
 from adjointlab.core.space import Space
+from adjointlab.primitives.boxes import Box, region_in
 from adjointlab.primitives.collectives import result_array
-from adjointlab.primitives.halo_exchange import images
+from adjointlab.primitives.halo_exchange import HaloExchange, images
 from adjointlab.primitives.halo_geometry import halo_geometry
-from adjointlab.primitives.halo_phases import HaloPhases
-from adjointlab.primitives.halo_plan import halo_plan
-from adjointlab.primitives.validation import called, check_layout
+from adjointlab.primitives.validation import arguments_renamed, check_layout
+from adjointlab.typing import Array, Communicator
 
 __all__ = ["HaloExchangeInPlace"]
 
 
-class HaloExchangeInPlace(LinearOperator):
+class HaloExchangeInPlace(HaloExchange):
     """H on padded local tensors, the hulls of the bulks `layout` and the windows `windows`, over one partition.
 
     The arguments are those of :class:`~adjointlab.primitives.halo_exchange.HaloExchange`. What of a padded tensor is
@@ -57,12 +56,9 @@ class HaloExchangeInPlace(LinearOperator):
     Raises `ValueError` for what HaloExchange does.
     """
 
-    symbol = "H"
-    batched = True
-
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         layout: Layout,
         windows: Layout,
         *,
@@ -71,34 +67,34 @@ class HaloExchangeInPlace(LinearOperator):
     ) -> None:
         check_layout("layout", layout, comm.Get_size())
         check_layout("windows", windows, comm.Get_size())
-        around = integers("periodic", periodic)
-        with called(bulk="layout", window="windows"):
-            self.bulk, padded = layout, halo_geometry(layout, windows, around).padded
-        self.geometry = halo_geometry(layout, padded, around)
-        self.comm = comm
+        periodic_dims = integers("periodic", periodic)
+        with arguments_renamed(bulk="layout", window="windows"):
+            padded = halo_geometry(layout, windows, periodic_dims).padded
+        # The exchange proper is that to the padded windows, all of whose halo is refreshed.
+        super().__init__(comm, layout, padded, periodic=periodic_dims, dtype=dtype)
+        self.bulk = layout
         self.domain = self.codomain = Space(padded, dtype=dtype, name="x")
-        self.gain = self.fan_in = max(1, self.geometry.copies)
-        self._rank = comm.Get_rank()
-        self._phases: HaloPhases | None = None
-        if layout.partition.is_active(self._rank):
-            self._phases = HaloPhases(comm, halo_plan(self.geometry, self._rank), dtype)
 
     def specification(self) -> Program:
         """The padding is cleared, then come eqs. 23 and 22."""
         x = {buffer.rank: buffer for buffer in buffers(self.domain)}
+        # Padding has no owner that would overwrite it. Cleared once, it is sent on by no phase.
         steps = [Clear(region) for buffer in x.values() for region in self._padding(buffer)]
         phases = (step for dim in range(self.bulk.order) for step in self._phase(dim, x))
         return Program(x.values(), [*steps, *phases])
 
     def _phase(self, dim: int, x: Mapping[int, Buffer]) -> list[Generator]:
-        """H_k = K_T C_U C_E C_P K_S of all workers; coming into scope sets a buffer up, going out of it tears it down."""
+        """H_k = K_T C_U C_E C_P K_S of all workers for tensor dimension k = `dim`.
+
+        An exchange buffer that comes into scope is set up, and one that goes out of scope is torn down.
+        """
         setup: list[Generator] = []
         pack: list[Generator] = []
         exchange: list[Generator] = []
         unpack: list[Generator] = []
         teardown: list[Generator] = []
-        for bulk, halo in self._transfers(dim, x):
-            number = len(setup) // 2
+        # One pair of buffers for each interval. In the implementation boxes share messages; the paper's operators do not say.
+        for number, (bulk, halo) in enumerate(self._transfers(dim, x)):
             send = Buffer(bulk.rank, f"send {dim}.{number}", bulk.shape, self.domain.tensors[0].dtype)
             receive = replace(send, rank=halo.rank, name=f"receive {dim}.{number}")
             setup += [Allocate(send), Allocate(receive)]
@@ -109,50 +105,58 @@ class HaloExchangeInPlace(LinearOperator):
         return [*setup, *pack, *exchange, *unpack, *teardown]
 
     def _transfers(self, dim: int, x: Mapping[int, Buffer]) -> Iterator[tuple[Region, Region]]:
-        """Region of a bulk and region of a halo, for each piece of a halo that a worker needs along a dimension.
+        """Region of a bulk and region of a halo, for each interval of a halo that a worker needs along `dim`.
 
-        Across, they span the padded tensor in the dimensions that are done and the bulk in those to come.
+        In the dimensions whose phases are done the regions span the padded tensor, whose halo is filled there, and in those
+        to come the bulk.
         """
         padded, shape = self.domain.tensors[0].layout, self.bulk.shape
         for owner, needer in product(x, x):
-            if not self._alike_but_along(dim, owner, needer):
+            if not self._differ_along(dim, owner, needer):
                 continue
-            owned, needed, window = self.bulk.window(owner), padded.window(needer), padded.window(owner)
-            assert owned
-            assert needed
+            owner_bulk, owner_window, window = (
+                self.bulk.window(owner),
+                padded.window(owner),
+                padded.window(needer),
+            )
+            assert owner_bulk
+            assert owner_window
             assert window
             period = shape[dim] if dim in self.geometry.periodic else None
-            below = [self._in_the_tensor(k, needed[k]) for k in range(dim)]
-            for source, target in images(owned[dim], needed[dim], period):
+            # Owner and needer differ along `dim` alone, so their windows are the same in all other dimensions.
+            done = [self._within_tensor(k, window[k]) for k in range(dim)]
+            to_come = owner_bulk[dim + 1 :]
+            for source, target in images(owner_bulk[dim], window[dim], period):
                 if owner == needer and source == target:
                     continue  # the bulk itself
-                regions = (
-                    _region(x[owner], window, (*below, source, *owned[dim + 1 :])),
-                    _region(x[needer], needed, (*below, target, *owned[dim + 1 :])),
-                )
-                if 0 not in regions[0].shape:
-                    yield regions
+                bulk_region = region_in(x[owner], owner_window, (*done, source, *to_come))
+                halo_region = region_in(x[needer], window, (*done, target, *to_come))
+                if 0 not in bulk_region.shape:
+                    yield bulk_region, halo_region
 
-    def _alike_but_along(self, dim: int, one: int, other: int) -> bool:
-        """Whether two workers differ at most along the partition dimension that a tensor dimension is cut along."""
-        places = zip(*(self.bulk.partition.index(rank) for rank in (one, other)), strict=True)
-        return all(i == j or axis == self.bulk.axes[dim] for axis, (i, j) in enumerate(places))
+    def _differ_along(self, dim: int, one: int, other: int) -> bool:
+        """Return True if two workers differ at most along the grid dimension that tensor dimension `dim` is cut along."""
+        indices = zip(*(self.bulk.partition.index(rank) for rank in (one, other)), strict=True)
+        return all(i == j or axis == self.bulk.axes[dim] for axis, (i, j) in enumerate(indices))
 
-    def _in_the_tensor(self, dim: int, window: Window) -> Window:
+    def _within_tensor(self, dim: int, window: Window) -> Window:
+        """The part of a window that is not padding, which may be empty."""
         if dim in self.geometry.periodic:
             return window
-        return max(window[0], 0), max(min(window[1], self.bulk.shape[dim]), max(window[0], 0))
+        start = max(window[0], 0)
+        return start, max(min(window[1], self.bulk.shape[dim]), start)
 
     def _padding(self, buffer: Buffer) -> Iterator[Region]:
-        """What of a padded tensor lies beyond the tensor."""
+        """The slabs of a padded tensor that lie beyond the tensor; they share their corners."""
         window = self.domain.tensors[0].layout.window(buffer.rank)
         assert window is not None
         for dim, (start, stop) in enumerate(window):
-            first, last = self._in_the_tensor(dim, (start, stop))
+            first, last = self._within_tensor(dim, (start, stop))
             for beyond in ((start, min(first, stop)), (min(last, stop), stop)):
-                yield _region(buffer, window, (*window[:dim], beyond, *window[dim + 1 :]))
+                slab: Box = (*window[:dim], beyond, *window[dim + 1 :])
+                yield region_in(buffer, window, slab)
 
-    def forward(self, x: Any, out: Any = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Any:
         """The local tensor of H x, in `out` if given, which may be x."""
         if out is x:
             return self.forward_(x)
@@ -161,15 +165,11 @@ class HaloExchangeInPlace(LinearOperator):
             return arrays.copy(x)
         y = result_array(self.codomain.tensors[0], x, out, self._rank, batch)
         bulk = self._bulk(x)
-
-        def keep() -> None:
-            if bulk is not None:
-                arrays.copy_into(self._bulk(y), bulk)
-
-        self._phases.forward(bulk, y, batch, meanwhile=keep)
+        # The faces are sent from x, while its bulk is copied to y.
+        self._phases.forward(bulk, y, batch, meanwhile=lambda: arrays.copy_into(self._bulk(y), bulk))
         return y
 
-    def adjoint(self, y: Any, out: Any = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Any:
         """The local tensor of H* y, in `out` if given, which may be y."""
         if out is y:
             return self.adjoint_(y)
@@ -179,15 +179,14 @@ class HaloExchangeInPlace(LinearOperator):
         x = result_array(self.domain.tensors[0], y, out, self._rank, batch)
         bulk = self._bulk(x)
 
-        def keep() -> None:
+        def keep_bulk() -> None:
             self._clear_halo(x)
-            if bulk is not None:
-                arrays.copy_into(bulk, self._bulk(y))
+            arrays.copy_into(bulk, self._bulk(y))
 
-        self._phases.adjoint(y, bulk, batch, meanwhile=keep)
+        self._phases.adjoint(y, bulk, batch, meanwhile=keep_bulk)
         return x
 
-    def forward_(self, x: Any) -> Any:
+    def forward_(self, x: Array) -> Any:
         """H in place: x with its halo overwritten."""
         batch = check_argument(self.domain.tensors[0], x, self._rank)
         check_writable("x", x, self._rank)
@@ -195,29 +194,22 @@ class HaloExchangeInPlace(LinearOperator):
             self._phases.forward(self._bulk(x), x, batch)
         return x
 
-    def adjoint_(self, y: Any) -> Any:
+    def adjoint_(self, y: Array) -> Any:
         """H* in place: y with its halo added into the bulks of its owners and cleared."""
         batch = check_argument(self.codomain.tensors[0], y, self._rank)
         check_writable("y", y, self._rank)
         if self._phases is not None:
             self._phases.adjoint(y, self._bulk(y), batch)
-            self._clear_halo(y)
+            self._clear_halo(y)  # last: the phases read it
         return y
 
-    def _bulk(self, padded: Any) -> Any:
-        """The view of this worker's bulk in its padded tensor; `None` if it has none."""
+    def _bulk(self, padded: Array) -> Array:
+        """The view of this worker's bulk in its padded tensor."""
         assert self._phases is not None
-        place = self._phases.plan.kept
-        return None if place is None else padded[place]
+        view: Array = padded[self._phases.plan.own_in_window]
+        return view
 
-    def _clear_halo(self, padded: Any) -> None:
+    def _clear_halo(self, padded: Array) -> None:
         assert self._phases is not None
-        for place in self._phases.plan.halo:
-            arrays.clear(padded[place])
-
-
-def _region(buffer: Buffer, window: Sequence[Window], region: Sequence[Window]) -> Region:
-    """A region in global indices as one of the buffer that lies over a window."""
-    return buffer[
-        tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(region, window, strict=True))
-    ]
+        for slab in self._phases.plan.halo:
+            arrays.clear(padded[slab])

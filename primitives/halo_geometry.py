@@ -1,7 +1,8 @@
-"""The geometry of a halo exchange [Hewett21, section 3.2.5 and appendix B]: which input each worker needs.
+"""The geometry of a halo exchange [Hewett21, section 3.2.5 and appendix B]: the input that each worker needs.
 
-The load of a worker is the volume of its part of the *output*, so the output is balanced and the halos follow. A
-kernel of size k, stride s and dilation d over an input of length n with padding (p, q) makes an output of length
+The load of a worker is the volume of its part of the *output*, so the output is cut into balanced parts, and what each
+worker needs of the input follows. A kernel of size k, stride s and dilation d over an input of length n with padding
+(p, q) makes an output of length
 
     m = floor((n + p + q - d (k - 1) - 1) / s) + 1
 
@@ -9,9 +10,7 @@ and a worker with the outputs [o, o') needs the inputs
 
     [o s - p,  (o' - 1) s - p + d (k - 1) + 1)
 
-or none if o = o'. Where this window reaches beyond what the worker owns, its bulk, there is a halo; where it stops
-short of it, the halo is negative and the input must be trimmed; where it reaches beyond the tensor, there is padding,
-or in a periodic dimension the other end of the tensor.
+or none if o = o'. This is its *window*; what it owns of the input is its *bulk*.
 """
 
 from __future__ import annotations
@@ -24,22 +23,30 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 from numbers import Integral
 from operator import index
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import integers
-from adjointlab.primitives.validation import called
+from adjointlab.primitives.validation import arguments_renamed
 
-__all__ = ["HaloGeometry", "Piece", "halo_geometry"]
+__all__ = ["HaloGeometry", "Transfer", "halo_geometry"]
 
-Pair = tuple[int, int]
+Widths: TypeAlias = tuple[int, int]
+"""Numbers of cells on the left and on the right."""
 
 
-class Piece(NamedTuple):
-    """A stretch of a worker's window that one worker owns.
+# The transfers to worker 0 in a periodic dimension of length 8:
+#
+#     index        -2 -1 | 0  1  2  3 | 4  5  6  7 |     two workers, four cells each
+#     window of 0 [----------------------]               -2:5
+#     transfers   [-----][-----------][--]               from the owners 1, 0 and 1
+#     shift         -8         0       0                 sources: 6:8, 0:4 and 4:5
+class Transfer(NamedTuple):
+    """An interval of one worker's window that one worker owns: what the owner sends it, along one dimension.
 
-    It lies at `window` where it is needed, and at `window` less `shift` in the tensor: `shift` is a multiple of the
-    length, 0 but for images in a periodic dimension. `owner` and `needer` are indices along the dimension.
+    `needer` and `owner` are indices of workers along the dimension. `window` is where the needer has the interval, in the
+    coordinates of the tensor extended beyond its ends; `shift`, a multiple of the tensor's length, is how far it was moved
+    there: 0 but for images in a periodic dimension.
     """
 
     needer: int
@@ -49,13 +56,42 @@ class Piece(NamedTuple):
 
     @property
     def source(self) -> Window:
-        """Where the piece lies in the tensor."""
+        """The interval as it lies in the tensor, and so in the owner's bulk."""
         return self.window[0] - self.shift, self.window[1] - self.shift
 
     @property
     def is_own(self) -> bool:
-        """Whether it is the needer's bulk itself, no copy."""
+        """Return True if it is the needer's bulk itself, which nobody sends.
+
+        An image of the own bulk is another matter: it is a copy elsewhere in the window.
+        """
         return self.owner == self.needer and self.shift == 0
+
+
+# One dimension of a tensor, cut along three workers, with the window of worker 1:
+#
+#     padding p |<------------------- tensor, n -------------------->| padding q
+#     . . . . . +----------------+-----------------+-----------------+ . . . . .
+#               |  bulk of 0     |  bulk of 1      |  bulk of 2      |
+#     . . . . . +----------------+-----------------+-----------------+ . . . . .
+#                           [<-->|<----- own ----->|<--->]             the window of worker 1
+#                        left halo               right halo
+#
+# Four things happen at either end of a window, each independent of the other end:
+#
+#     halo        bulk       |=========|         the window reaches beyond the bulk: the workers that own these
+#                 window  [--------------]       cells send them; the neighbour, or workers further on
+#
+#     trimmed     bulk       |=========|         the window stops short of the bulk (a stride leaves the last inputs
+#                 window     [-----]             unused): a halo of negative width; others may need these cells
+#
+#     padding     tensor     |=========...       the window reaches beyond the tensor: zeros, which no worker sends
+#                 window  [------...
+#
+#     periodic    tensor     |=========... ===|  the same window in a periodic dimension: it holds the cells at the
+#                 window  [------...       [-]   other end of the tensor, their *image* moved by the tensor's length
+#
+# A window may also lie entirely apart from its worker's bulk, be empty, or go around a periodic dimension several times.
 
 
 @dataclass(frozen=True)
@@ -68,10 +104,11 @@ class HaloGeometry:
     known, is what a kernel makes of the windows. Workers along partition dimensions that `bulk` does not use hold
     copies.
 
-    Pure data, the same on every rank: ``bulk.windows[dim][worker]``, ``window.windows[dim][worker]`` and
-    ``output.windows[dim][worker]`` stand there for every index `worker` along dimension `dim`, and :meth:`halo`,
-    :meth:`padding` and :attr:`padded` follow. :meth:`from_kernel` derives the windows from a kernel, and
-    :meth:`from_widths` from a left and a right width for each worker.
+    Pure data, the same on every rank. In all tables and methods `dim` is a dimension of the tensor and `worker` an index
+    along it, 0 if the dimension is not cut: ``bulk.windows[dim][worker]``, ``window.windows[dim][worker]`` and
+    ``output.windows[dim][worker]``; :meth:`halo`, :meth:`padding` and :attr:`padded` follow from them.
+    :meth:`from_kernel` derives the windows from a kernel, and :meth:`from_widths` from a left and a right width for each
+    worker.
 
     Raises `ValueError` for a `bulk` that does not cut every dimension, for layouts of different shapes or partitions,
     for a dimension in `periodic` that the tensor has not, and for windows around a periodic dimension of length 0,
@@ -86,14 +123,14 @@ class HaloGeometry:
     def __post_init__(self) -> None:
         object.__setattr__(self, "periodic", tuple(sorted(integers("periodic", self.periodic))))
         _check_bulk(self.bulk)
-        _check_beside("window", self.window, self.bulk)
+        _check_same_partition("window", self.window, self.bulk)
         if self.window.shape != self.bulk.shape:
             raise ValueError(
                 f"window: of a tensor {list(self.window.shape)}, but the bulk is that of {list(self.bulk.shape)}; "
                 "windows are windows of the same tensor"
             )
         if self.output is not None:
-            _check_beside("output", self.output, self.bulk)
+            _check_same_partition("output", self.output, self.bulk)
         for dim in self.periodic:
             if not 0 <= dim < self.bulk.order or self.periodic.count(dim) > 1:
                 raise ValueError(
@@ -131,40 +168,40 @@ class HaloGeometry:
         """
         _check_bulk(bulk)
         order = bulk.order
-        sizes = _each("kernel", kernel, order)
-        strides, dilations = _each("stride", stride, order), _each("dilation", dilation, order)
-        pads = _paddings(padding, order)
+        sizes = _one_per_dim("kernel", kernel, order)
+        strides, dilations = _one_per_dim("stride", stride, order), _one_per_dim("dilation", dilation, order)
+        paddings = _paddings(padding, order)
         for name, values in (("kernel", sizes), ("stride", strides), ("dilation", dilations)):
             for dim, value in enumerate(values):
                 if value < 1:
                     raise ValueError(f"{name}: {value} in dimension {dim}; it must be at least 1")
         lengths = []
-        for dim, (n, k, s, d, pad) in enumerate(
-            zip(bulk.shape, sizes, strides, dilations, pads, strict=True)
+        for dim, (n, k, s, d, (p, q)) in enumerate(
+            zip(bulk.shape, sizes, strides, dilations, paddings, strict=True)
         ):
-            if not 0 <= min(pad) <= max(pad) <= d * (k - 1):
+            if not 0 <= min(p, q) <= max(p, q) <= d * (k - 1):
                 raise ValueError(
-                    f"padding: {pad} in dimension {dim}; a kernel of size {k} with dilation {d} allows 0 to {d * (k - 1)} "
-                    "on either side, beyond which outputs would see no data"
+                    f"padding: {(p, q)} in dimension {dim}; a kernel of size {k} with dilation {d} allows 0 to "
+                    f"{d * (k - 1)} on either side, beyond which outputs would see no data"
                 )
             # A dimension that is left as it is may be empty.
-            if n + sum(pad) < d * (k - 1) + 1 and (k, s, n) != (1, 1, 0):
+            if n + p + q < d * (k - 1) + 1 and (k, s, n) != (1, 1, 0):
                 raise ValueError(
                     f"kernel: size {k} with dilation {d} spans {d * (k - 1) + 1} in dimension {dim}, but the tensor has "
-                    f"length {n}" + (f", {n + sum(pad)} with the padding {pad}" if any(pad) else "")
+                    f"length {n}" + (f", {n + p + q} with the padding {(p, q)}" if p or q else "")
                 )
-            lengths.append((n + sum(pad) - d * (k - 1) - 1) // s + 1)
+            lengths.append((n + p + q - d * (k - 1) - 1) // s + 1)
         cuts: Sequence[Sequence[int] | None] = [None] * order if output_cuts is None else output_cuts
-        with called(cuts="output_cuts"):
+        with arguments_renamed(cuts="output_cuts"):
             output = Layout.cut(lengths, bulk.partition, cuts, bulk.axes)
+        # Output i reads the inputs i s - p + d j for j = 0 ... k-1: from the first read of the first output to the last read
+        # of the last. A worker without outputs needs nothing: an empty window, at the start of its bulk.
         windows = [
             [
-                (first * s - left, (last - 1) * s - left + d * (k - 1) + 1)
-                if first < last
-                else (owned[0], owned[0])
-                for (first, last), owned in zip(output.windows[dim], bulk.windows[dim], strict=True)
+                (first * s - p, (last - 1) * s - p + d * (k - 1) + 1) if first < last else (start, start)
+                for (first, last), (start, _) in zip(output.windows[dim], bulk.windows[dim], strict=True)
             ]
-            for dim, (k, s, d, (left, _)) in enumerate(zip(sizes, strides, dilations, pads, strict=True))
+            for dim, (k, s, d, (p, _)) in enumerate(zip(sizes, strides, dilations, paddings, strict=True))
         ]
         window = Layout(bulk.shape, bulk.partition, windows, bulk.axes)
         return cls(bulk, window, output, integers("periodic", periodic))
@@ -173,7 +210,7 @@ class HaloGeometry:
     def from_widths(
         cls,
         bulk: Layout,
-        widths: Sequence[Sequence[Pair]],
+        widths: Sequence[Sequence[Widths]],
         *,
         padding: int | Sequence[int | Sequence[int]] = 0,
         periodic: Iterable[int] = (),
@@ -187,111 +224,122 @@ class HaloGeometry:
         number of widths that does not match the partition.
         """
         _check_bulk(bulk)
-        pads, around = _paddings(padding, bulk.order), integers("periodic", periodic)
-        pairs = _widths(widths)
-        if len(pairs) != bulk.order:
+        paddings, periodic_dims = _paddings(padding, bulk.order), integers("periodic", periodic)
+        widths_of = _as_widths(widths)
+        if len(widths_of) != bulk.order:
             raise ValueError(
-                f"widths: a tensor of order {bulk.order} needs {bulk.order} lists of widths, not {len(pairs)}"
+                f"widths: a tensor of order {bulk.order} needs {bulk.order} lists of widths, not {len(widths_of)}"
             )
         windows: list[list[Window]] = []
-        for dim, (given, owned, n, pad) in enumerate(zip(pairs, bulk.windows, bulk.shape, pads, strict=True)):
-            if len(given) != len(owned):
+        for dim, (given, bulks, n, pad) in enumerate(
+            zip(widths_of, bulk.windows, bulk.shape, paddings, strict=True)
+        ):
+            if len(given) != len(bulks):
                 raise ValueError(
-                    f"widths: dimension {dim} lies along {len(owned)} workers, but has widths for {len(given)}"
+                    f"widths: dimension {dim} lies along {len(bulks)} workers, but has widths for {len(given)}"
                 )
             windows.append([])
-            for worker, ((start, stop), (left, right)) in enumerate(zip(owned, given, strict=True)):
+            for worker, ((start, stop), (left, right)) in enumerate(zip(bulks, given, strict=True)):
                 if stop + right < start - left:
                     raise ValueError(
                         f"widths: ({left}, {right}) of worker {worker} in dimension {dim} trim more than its bulk "
                         f"{start}:{stop} has"
                     )
-                reach = (max(0, left - start), max(0, stop + right - n))
-                is_filled = reach[0] <= pad[0] and reach[1] <= pad[1]
-                if dim not in around and start - left < stop + right and not is_filled:
+                beyond_tensor = (max(0, left - start), max(0, stop + right - n))
+                is_filled = beyond_tensor[0] <= pad[0] and beyond_tensor[1] <= pad[1]
+                if dim not in periodic_dims and start - left < stop + right and not is_filled:
                     raise ValueError(
-                        f"widths: ({left}, {right}) of worker {worker}, with bulk {start}:{stop}, lead {reach} cells out "
-                        f"of dimension {dim}, of length {n}, where the padding is {pad}; no data can fill them"
+                        f"widths: ({left}, {right}) of worker {worker}, with bulk {start}:{stop}, lead {beyond_tensor} "
+                        f"cells out of dimension {dim}, of length {n}, where the padding is {pad}; no data can fill them"
                     )
                 windows[-1].append((start - left, stop + right))
-        return cls(bulk, Layout(bulk.shape, bulk.partition, windows, bulk.axes), None, around)
+        return cls(bulk, Layout(bulk.shape, bulk.partition, windows, bulk.axes), None, periodic_dims)
 
     @cached_property
     def padded(self) -> Layout:
         """Over the same partition, the smallest windows that hold a worker's bulk and what it needs."""
         windows = [
-            [_hull(pair) for pair in zip(owned, needed, strict=True)]
-            for owned, needed in zip(self.bulk.windows, self.window.windows, strict=True)
+            [_hull(bulk, window) for bulk, window in zip(bulks, windows, strict=True)]
+            for bulks, windows in zip(self.bulk.windows, self.window.windows, strict=True)
         ]
         return Layout(self.bulk.shape, self.bulk.partition, windows, self.bulk.axes)
 
     def filled(self, dim: int, worker: int) -> Window:
-        """The part of a worker's window that data fill: all but the padding."""
+        """The part of a worker's window that data fill: all but the padding.
+
+        Of a window that lies in the padding altogether it is an empty interval within the tensor.
+        """
         start, stop = self.window.windows[dim][worker]
         if dim in self.periodic:
             return start, stop
         low = min(max(start, 0), self.bulk.shape[dim])
         return low, max(low, min(stop, self.bulk.shape[dim]))
 
-    def halo(self, dim: int, worker: int) -> Pair:
-        """How far a worker's window reaches beyond its bulk, left and right, padding not counted.
+    def halo(self, dim: int, worker: int) -> Widths:
+        """Cells by which a worker's window reaches beyond its bulk, left and right, padding not counted.
 
-        A negative width says how much of the bulk must be trimmed on that side.
+        A negative number is one of cells to be trimmed from the bulk on that side.
         """
         (start, stop), (first, last) = self.bulk.windows[dim][worker], self.filled(dim, worker)
         return start - first, last - stop
 
-    def padding(self, dim: int, worker: int) -> Pair:
-        """How many cells of a worker's window lie beyond the tensor, left and right; in a periodic dimension none."""
+    def padding(self, dim: int, worker: int) -> Widths:
+        """Cells of a worker's window that lie beyond the tensor, left and right; in a periodic dimension none."""
         start, stop = self.window.windows[dim][worker]
         if dim in self.periodic:
             return 0, 0
         return max(0, min(stop, 0) - start), max(0, stop - max(start, self.bulk.shape[dim]))
 
-    def needs(self, dim: int, worker: int) -> tuple[Piece, ...]:
-        """The pieces that make up the filled part of a worker's window, in their order."""
-        return self._needs[dim][worker]
+    def incoming(self, dim: int, worker: int) -> tuple[Transfer, ...]:
+        """The transfers that make up the filled part of a worker's window, its own bulk included, from left to right."""
+        return self._incoming[dim][worker]
 
-    def feeds(self, dim: int, worker: int) -> tuple[Piece, ...]:
-        """The pieces of windows, its own included, that a worker's bulk fills."""
-        return self._feeds[dim][worker]
+    def outgoing(self, dim: int, worker: int) -> tuple[Transfer, ...]:
+        """The transfers into all windows, its own included, that a worker's bulk fills."""
+        return self._outgoing[dim][worker]
 
     @cached_property
     def copies(self) -> int:
         """The largest number of windows, or times in a window, that one element stands in."""
-        return math.prod(map(_deepest, self._needs))
+        # Dimensions are independent: an element stands in a window as often as the product of its multiplicities.
+        return math.prod(map(_largest_multiplicity, self._incoming))
 
     @cached_property
-    def _needs(self) -> tuple[tuple[tuple[Piece, ...], ...], ...]:
-        return tuple(
-            tuple(self._pieces(dim, worker, starts) for worker in range(len(owned)))
-            for dim, owned in enumerate(self.bulk.windows)
-            for starts in [
-                sorted((start, worker) for worker, (start, stop) in enumerate(owned) if start < stop)
-            ]
-        )
+    def _incoming(self) -> tuple[tuple[tuple[Transfer, ...], ...], ...]:
+        tables = []
+        for dim, bulks in enumerate(self.bulk.windows):
+            # Bulks need not follow one another in the order of the workers; those that hold something, by their starts.
+            starts = sorted((start, owner) for owner, (start, stop) in enumerate(bulks) if start < stop)
+            tables.append(tuple(self._walk(dim, worker, starts) for worker in range(len(bulks))))
+        return tuple(tables)
 
-    def _pieces(self, dim: int, worker: int, starts: Sequence[tuple[int, int]]) -> tuple[Piece, ...]:
-        """Walk along the window from owner to owner; `starts` has where each owner's bulk starts, in order."""
-        length, pieces = self.bulk.shape[dim], []
+    def _walk(self, dim: int, worker: int, starts: Sequence[tuple[int, int]]) -> tuple[Transfer, ...]:
+        """Walk along the window of a worker from owner to owner; `starts` are (start of bulk, owner), in order.
+
+        A periodic dimension is a line of images of the tensor, one after another; the step from one image to the next is a
+        step from the last owner to the first.
+        """
+        length, transfers = self.bulk.shape[dim], []
         position, end = self.filled(dim, worker)
         while position < end:
+            # Floor division: position -1 lies in the image at -length, not in the tensor.
             shift = position // length * length
+            # The owner is the last one whose bulk starts at or before the cell. (start, inf) sorts after (start, owner).
             owner = starts[bisect_right(starts, (position - shift, math.inf)) - 1][1]
             stop = min(end, self.bulk.windows[dim][owner][1] + shift)
-            pieces.append(Piece(worker, owner, (position, stop), shift))
+            transfers.append(Transfer(worker, owner, (position, stop), shift))
             position = stop
-        return tuple(pieces)
+        return tuple(transfers)
 
     @cached_property
-    def _feeds(self) -> tuple[tuple[tuple[Piece, ...], ...], ...]:
-        tables: list[tuple[tuple[Piece, ...], ...]] = []
-        for workers in self._needs:
-            fed: list[list[Piece]] = [[] for _ in workers]
-            for pieces in workers:
-                for piece in pieces:
-                    fed[piece.owner].append(piece)
-            tables.append(tuple(map(tuple, fed)))
+    def _outgoing(self) -> tuple[tuple[tuple[Transfer, ...], ...], ...]:
+        tables: list[tuple[tuple[Transfer, ...], ...]] = []
+        for transfers_of in self._incoming:
+            outgoing: list[list[Transfer]] = [[] for _ in transfers_of]
+            for transfers in transfers_of:
+                for transfer in transfers:
+                    outgoing[transfer.owner].append(transfer)
+            tables.append(tuple(map(tuple, outgoing)))
         return tuple(tables)
 
 
@@ -306,6 +354,7 @@ def _check_bulk(bulk: object) -> None:
         raise TypeError(f"bulk: {bulk!r} is no Layout")
     for dim, (windows, side) in enumerate(zip(bulk.windows, bulk.shape, strict=True)):
         held = sorted(window for window in windows if window[0] < window[1])
+        # Sorted, each bulk must start where the one before ends, the first at 0, and the last must end at the side.
         ends = [0, *(stop for _, stop in held)]
         if ends[-1] != side or any(start != end for (start, _), end in zip(held, ends, strict=False)):
             raise ValueError(
@@ -314,7 +363,7 @@ def _check_bulk(bulk: object) -> None:
             )
 
 
-def _check_beside(name: str, layout: object, bulk: Layout) -> None:
+def _check_same_partition(name: str, layout: object, bulk: Layout) -> None:
     if not isinstance(layout, Layout):
         raise TypeError(f"{name}: {layout!r} is no Layout")
     if layout.partition != bulk.partition:
@@ -329,7 +378,7 @@ def _check_beside(name: str, layout: object, bulk: Layout) -> None:
         )
 
 
-def _each(name: str, value: int | Sequence[int], order: int) -> tuple[int, ...]:
+def _one_per_dim(name: str, value: int | Sequence[int], order: int) -> tuple[int, ...]:
     entries = integers(name, (value,) * order if isinstance(value, Integral) else value)
     if len(entries) != order:
         raise ValueError(
@@ -338,7 +387,7 @@ def _each(name: str, value: int | Sequence[int], order: int) -> tuple[int, ...]:
     return entries
 
 
-def _paddings(padding: int | Sequence[int | Sequence[int]], order: int) -> tuple[Pair, ...]:
+def _paddings(padding: int | Sequence[int | Sequence[int]], order: int) -> tuple[Widths, ...]:
     try:
         entries = (padding,) * order if isinstance(padding, Integral) else tuple(padding)  # type: ignore[arg-type]
     except TypeError:
@@ -347,16 +396,16 @@ def _paddings(padding: int | Sequence[int | Sequence[int]], order: int) -> tuple
         raise ValueError(
             f"padding: {entries} for a tensor of order {order}; give one width, or (left, right), for each dimension"
         )
-    pairs: list[Pair] = []
+    paddings: list[Widths] = []
     for dim, entry in enumerate(entries):
-        pair = integers("padding", (entry, entry) if isinstance(entry, Integral) else entry)
-        if len(pair) != 2 or min(pair) < 0:
+        widths = integers("padding", (entry, entry) if isinstance(entry, Integral) else entry)
+        if len(widths) != 2 or min(widths) < 0:
             raise ValueError(f"padding: {entry} in dimension {dim} is neither a width nor (left, right)")
-        pairs.append((pair[0], pair[1]))
-    return tuple(pairs)
+        paddings.append((widths[0], widths[1]))
+    return tuple(paddings)
 
 
-def _widths(widths: Sequence[Sequence[Pair]]) -> list[list[Pair]]:
+def _as_widths(widths: Sequence[Sequence[Widths]]) -> list[list[Widths]]:
     try:
         return [[(index(left), index(right)) for left, right in workers] for workers in widths]
     except (TypeError, ValueError):
@@ -365,17 +414,19 @@ def _widths(widths: Sequence[Sequence[Pair]]) -> list[list[Pair]]:
         ) from None
 
 
-def _hull(windows: Sequence[Window]) -> Window:
-    held = [window for window in windows if window[0] < window[1]] or list(windows[:1])
+def _hull(bulk: Window, window: Window) -> Window:
+    """The smallest interval that holds both; an empty one says nothing unless both are empty."""
+    held = [interval for interval in (bulk, window) if interval[0] < interval[1]] or [bulk]
     return min(start for start, _ in held), max(stop for _, stop in held)
 
 
-def _deepest(workers: Iterable[Iterable[Piece]]) -> int:
-    """The largest number of pieces that lie over one element."""
+def _largest_multiplicity(incoming: Iterable[Iterable[Transfer]]) -> int:
+    """The largest number of transfers that one element of the tensor is in."""
+    # Sweep over the tensor: +1 where a source starts, -1 where it stops; at a tie the stop sorts first.
     steps = [
-        (place, step)
-        for pieces in workers
-        for piece in pieces
-        for place, step in zip(piece.source, (1, -1), strict=True)
+        (end, step)
+        for transfers in incoming
+        for transfer in transfers
+        for end, step in zip(transfer.source, (1, -1), strict=True)
     ]
     return max(accumulate(step for _, step in sorted(steps)), default=0)

@@ -10,185 +10,203 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from adjointlab import MPI
 from adjointlab.core import arrays
+from adjointlab.primitives.boxes import ViewIndex
 from adjointlab.primitives.halo_plan import HaloPlan, Link
-from adjointlab.primitives.overlaps import Place
+from adjointlab.typing import Array, Buffer, Communicator
 
 __all__ = ["HaloPhases"]
 
 _TAG = 0
-"""Of every message: what a caller sends with another tag is the caller's."""
+"""Of every message. Callers may send messages of their own on the same communicator with any other tag."""
 
 
+# forward phase      C_P  pack sent boxes from x and earlier boxes    C_E  exchange    C_U  unpack received boxes into y
+# adjoint phase      C_U* pack what was received, from y              C_E* send back   C_P* add into x and earlier boxes
 class HaloPhases:
     """A worker's plan on a communicator, with the buffers of its messages.
 
-    Each message has one buffer for each array library, made when first needed and reused by every later call. What is
-    a message by itself and lies in one piece of memory needs none: it is sent from the arrays or received in them. All
-    messages of a phase are complete before the next begins.
+    Each message has one buffer for each array library, made when first needed and reused by every later call. A message of
+    one box that lies in one piece of memory needs none: it is sent from the arrays or received into them. All messages of a
+    phase are complete before the next begins, as the next one sends what this one receives.
     """
 
-    def __init__(self, comm: Any, plan: HaloPlan, dtype: str) -> None:
+    def __init__(self, comm: Communicator, plan: HaloPlan, dtype: str) -> None:
         self.comm, self.plan, self.dtype = comm, plan, dtype
         self._rank = comm.Get_rank()
-        self._kept: dict[str, list[list[_Ends]]] = {}
+        self._reused: dict[type, list[list[_LinkBuffers]]] = {}
 
     def forward(
-        self, x: Any, y: Any, batch: tuple[int, ...], meanwhile: Callable[[], None] | None = None
+        self, x: Array, y: Array, batch: tuple[int, ...], meanwhile: Callable[[], None] | None = None
     ) -> None:
         """Collective: H = H_{d-1} ... H_0. Fill the halo of y from the bulks x of its owners, and clear its padding.
 
         The bulk of y is neither read nor written. `meanwhile`, called while messages travel, may write it, but not x.
         """
         comm, sources = self.comm, [x]
-        for number, phase in enumerate(self._ends(y, batch) or [[]]):  # one phase at least, for what is local
+        phases = self._phases(y, batch) or [[]]  # without any, what is local is still done, once
+        for phase_number, links in enumerate(phases):
             requests, received = [], []
-            for ends in phase:
-                boxes = ends.received_in(y) or ends.boxes
-                if ends.receives:
-                    requests.append(comm.Irecv(boxes.memory, ends.peer, _TAG))
-                received.append(boxes)
-            for ends in phase:
-                faces = ends.sent_from(sources)
-                if faces is None:
-                    faces = ends.faces
-                    for array, source, place in faces.pieces:
-                        arrays.copy_into(array, sources[source][place])
-                if ends.sends:
-                    requests.append(comm.Isend(faces.memory, ends.peer, _TAG))
-            if number == 0:
-                for place in self.plan.padding:
-                    arrays.clear(y[place])
+            # Receives first: a message that finds its receive posted goes straight to its memory, and no worker waits for
+            # another one to have sent.
+            for link in links:
+                message = link.received_into(y) or link.received
+                if link.receives:  # nothing from this worker to itself: it packs what it unpacks
+                    requests.append(comm.Irecv(message.memory, link.peer, _TAG))
+                received.append(message)
+            for link in links:
+                sent = link.sent_from(sources)
+                if sent is None:
+                    sent = link.sent
+                    for cells, source, index in sent.pieces:
+                        arrays.copy_into(cells, sources[source][index])
+                if link.sends:
+                    requests.append(comm.Isend(sent.memory, link.peer, _TAG))
+            if phase_number == 0:  # while the first messages travel
+                for padding in self.plan.padding:
+                    arrays.clear(y[padding])
                 if meanwhile is not None:
                     meanwhile()
-            MPI.Request.Waitall(requests)
-            for boxes in received:
-                for array, _, place in boxes.pieces:
-                    arrays.copy_into(y[place], array)
-                sources += boxes.arrays
+            # Not Waitany: MPICH's takes many times longer where there are more ranks than cores.
+            if requests:
+                MPI.Request.Waitall(requests)
+            for message in received:
+                for cells, _, index in message.pieces:
+                    arrays.copy_into(y[index], cells)
+                # Later phases count the sources as the plan does. A box that was received into y is a view of y.
+                sources += message.boxes
 
     def adjoint(
-        self, y: Any, x: Any, batch: tuple[int, ...], meanwhile: Callable[[], None] | None = None
+        self, y: Array, x: Array, batch: tuple[int, ...], meanwhile: Callable[[], None] | None = None
     ) -> None:
         """Collective: H* = H_0* ... H_{d-1}*. Add the halo of y into the bulks x of its owners; y is not written.
 
-        What later phases add to a box that an earlier phase brought is added in the buffer of that box. `meanwhile`,
-        called while messages travel, writes what is added to.
+        `meanwhile`, called while messages travel, writes what is added to.
         """
-        comm, sources, phases = self.comm, [x], self._ends(y, batch)
-        sent = [[_cotangents(ends, y) for ends in phase] for phase in phases]
-        for messages in sent:
-            for boxes in messages:
-                sources += boxes.arrays
+        comm, phases = self.comm, self._phases(y, batch)
+        # All boxes are packed before the first phase: a later phase of forward, which comes earlier here, adds to boxes of
+        # an earlier one (the way back of corners), and only then are these sent.
+        returned = [[_cotangents(link, y) for link in links] for links in phases]
+        sources = [x, *(box for messages in returned for message in messages for box in message.boxes)]
         if not phases and meanwhile is not None:
             meanwhile()
-        for number, (phase, messages) in enumerate(zip(reversed(phases), reversed(sent), strict=True)):
-            requests = [comm.Irecv(ends.faces.memory, ends.peer, _TAG) for ends in phase if ends.sends]
-            for ends, boxes in zip(phase, messages, strict=True):
-                if ends.receives:
-                    requests.append(comm.Isend(boxes.memory, ends.peer, _TAG))
+        for number, (links, messages) in enumerate(zip(reversed(phases), reversed(returned), strict=True)):
+            requests = [comm.Irecv(link.sent.memory, link.peer, _TAG) for link in links if link.sends]
+            for link, message in zip(links, messages, strict=True):
+                if link.receives:
+                    requests.append(comm.Isend(message.memory, link.peer, _TAG))
             if number == 0 and meanwhile is not None:
                 meanwhile()
-            MPI.Request.Waitall(requests)
-            for ends in phase:
-                for array, source, place in ends.faces.pieces:
-                    arrays.add_into(sources[source][place], array)
+            if requests:
+                MPI.Request.Waitall(requests)
+            for link in links:
+                for cells, source, index in link.sent.pieces:
+                    arrays.add_into(sources[source][index], cells)
 
-    def _ends(self, like: Any, batch: tuple[int, ...]) -> list[list[_Ends]]:
-        """The ends of the links of each phase, with the buffers for the library of `like`; new ones for a batch."""
-        library = arrays.library_of(like)
-        if batch or library not in self._kept:
+    def _phases(self, like: Array, batch: tuple[int, ...]) -> list[list[_LinkBuffers]]:
+        """The links of each phase with buffers in the library of `like`: reused, but new ones for a batch."""
+        # By type, of which each library has one: a look-up that costs nothing, and this is on the way of every call.
+        reused = None if batch else self._reused.get(type(like))
+        if reused is None:
             empty = arrays.empty((0,), self.dtype, like)
-            made = [[_Ends(link, self._rank, empty, batch) for link in links] for links in self.plan.phases]
-            if batch:
-                return made
-            self._kept[library] = made
-        return self._kept[library]
+            reused = [
+                [_LinkBuffers(link, self._rank, empty, batch) for link in links] for links in self.plan.phases
+            ]
+            if not batch:
+                self._reused[type(like)] = reused
+        return reused
 
 
 class _Message(NamedTuple):
-    """What MPI moves, the arrays that lie in it one behind the other, and where their pieces belong.
+    """Memory that MPI moves, the boxes that lie in it one behind the other as arrays, and where their cells belong.
 
-    A piece is a view of an array, the number of its source, and its place there; a box has its pieces in y.
+    A piece is a view of a box, the number of a source, and the index there; of a received box the source is y.
     """
 
-    memory: Any
-    arrays: tuple[Any, ...]
-    pieces: tuple[tuple[Any, int, Place], ...]
+    memory: Buffer
+    boxes: tuple[Array, ...]
+    pieces: tuple[tuple[Array, int, ViewIndex], ...]
 
 
-class _Ends:
-    """A link with the buffers of this worker's ends of it; they are made when first used."""
+class _LinkBuffers:
+    """A link with the buffers of this worker's two messages in it, which are made when first used."""
 
-    def __init__(self, link: Link, rank: int, like: Any, batch: tuple[int, ...]) -> None:
+    def __init__(self, link: Link, rank: int, like: Array, batch: tuple[int, ...]) -> None:
         self.link, self.peer, self._like, self._batch = link, link.peer, like, batch
         self._is_local = link.peer == rank
-        self.sends = bool(link.faces) and not self._is_local
-        self.receives = bool(link.boxes) and not self._is_local
-        self.is_passed_on = any(box.is_passed_on for box in link.boxes)
-        self._lands = self.receives and len(link.boxes) == 1 and link.boxes[0].is_block
-        self._leaves = self.sends and len(link.faces) == 1 and link.faces[0].is_block
+        self.sends = bool(link.sent) and not self._is_local
+        self.receives = bool(link.received) and not self._is_local
+        self.is_passed_on = any(box.is_passed_on for box in link.received)
+        self._is_received_as_block = self.receives and len(link.received) == 1 and link.received[0].is_block
+        self._is_sent_as_block = self.sends and len(link.sent) == 1 and link.sent[0].is_block
 
     @cached_property
-    def boxes(self) -> _Message:
+    def received(self) -> _Message:
         """The buffer of what is received forward and sent back."""
-        message = self._buffer([box.shape for box in self.link.boxes])
+        message = self._buffer([box.shape for box in self.link.received])
         pieces = [
-            (array[box.here], 0, box.there)
-            for array, box in zip(message.arrays, self.link.boxes, strict=True)
-            if box.there is not None
+            (array[box.in_box], 0, box.in_window)
+            for array, box in zip(message.boxes, self.link.received, strict=True)
+            if box.in_window is not None
         ]
         return message._replace(pieces=tuple(pieces))
 
     @cached_property
-    def faces(self) -> _Message:
-        """The buffer of what is sent forward and received back; what stays here is packed where it is unpacked."""
-        message = self.boxes if self._is_local else self._buffer([face.shape for face in self.link.faces])
+    def sent(self) -> _Message:
+        """The buffer of what is sent forward and received back.
+
+        A worker that needs images of its own cells packs them into the buffer that it unpacks.
+        """
+        message = self.received if self._is_local else self._buffer([box.shape for box in self.link.sent])
         pieces = [
-            (array[part.here], part.source, part.there)
-            for array, face in zip(message.arrays, self.link.faces, strict=True)
-            for part in face.parts
+            (array[part.in_box], part.source, part.in_source)
+            for array, box in zip(message.boxes, self.link.sent, strict=True)
+            for part in box.parts
         ]
         return message._replace(pieces=tuple(pieces))
 
-    def received_in(self, y: Any) -> _Message | None:
-        """In place of the buffer: what is received, as y holds it, if that is one piece of memory."""
-        return _one_piece(y[self.link.boxes[0].there]) if self._lands else None
+    def received_into(self, y: Array) -> _Message | None:
+        """The received box as y holds it, if that is one piece of memory, instead of the buffer."""
+        return _as_message(y[self.link.received[0].in_window]) if self._is_received_as_block else None
 
-    def sent_from(self, sources: Sequence[Any]) -> _Message | None:
-        """In place of the buffer: what is sent, as a source holds it, if that is one piece of memory."""
-        if not self._leaves:
+    def sent_from(self, sources: Sequence[Array]) -> _Message | None:
+        """The sent box as a source holds it, if that is one piece of memory, instead of the buffer."""
+        if not self._is_sent_as_block:
             return None
-        (part,) = self.link.faces[0].parts
-        return _one_piece(sources[part.source][part.there])
+        (part,) = self.link.sent[0].parts
+        return _as_message(sources[part.source][part.in_source])
 
     def _buffer(self, shapes: Sequence[tuple[int, ...]]) -> _Message:
-        whole = [(*shape, *self._batch) for shape in shapes]
-        ends = [0, *accumulate(map(math.prod, whole))]
+        shapes_of_batch = [(*shape, *self._batch) for shape in shapes]
+        ends = [0, *accumulate(map(math.prod, shapes_of_batch))]
         flat = arrays.empty((ends[-1],), arrays.dtype_of(self._like).name, self._like)
-        views = [
+        boxes = [
             flat[start:stop].reshape(shape)
-            for (start, stop), shape in zip(pairwise(ends), whole, strict=True)
+            for (start, stop), shape in zip(pairwise(ends), shapes_of_batch, strict=True)
         ]
-        return _Message(arrays.message(flat), tuple(views), ())
+        return _Message(arrays.message(flat), tuple(boxes), ())
 
 
-def _one_piece(view: Any) -> _Message | None:
+def _as_message(view: Array) -> _Message | None:
+    """A view as a message by itself; `None` if it is not in row-major order, as of an array in another memory order."""
     return _Message(arrays.message(view), (view,), ()) if arrays.is_row_major(view) else None
 
 
-def _cotangents(ends: _Ends, y: Any) -> _Message:
-    """The boxes of a link as y holds them, in its memory if nothing will be added to them; zero outside the window."""
-    there = None if ends.is_passed_on else ends.received_in(y)
-    if there is not None:
-        return there
-    boxes = ends.boxes
-    for box, array in zip(ends.link.boxes, boxes.arrays, strict=True):
+def _cotangents(link: _LinkBuffers, y: Array) -> _Message:
+    """The received boxes of a link as y holds them, zero outside the window.
+
+    They are sent from y's memory if they lie in one piece there and nothing will be added to them.
+    """
+    block = None if link.is_passed_on else link.received_into(y)
+    if block is not None:
+        return block
+    message = link.received
+    for box, array in zip(link.link.received, message.boxes, strict=True):
         if not box.is_whole:
             arrays.clear(array)
-    for array, _, place in boxes.pieces:
-        arrays.copy_into(array, y[place])
-    return boxes
+    for cells, _, index in message.pieces:
+        arrays.copy_into(cells, y[index])
+    return message

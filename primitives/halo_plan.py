@@ -1,16 +1,19 @@
-"""What one worker sends and receives in a halo exchange: the nested phases of eq. 23, as pure data.
+"""A worker's messages in a halo exchange: the nested phases of eq. 23, as pure data.
 
-In phase k workers exchange along dimension k alone, with those that differ from them only there. A box that travels in
-phase k spans
+In phase k workers exchange along tensor dimension k alone, with those that differ from them only there. So a corner takes
+a step in each dimension: a neighbour receives it and passes it on.
 
-    in dimensions below k  the window, which earlier phases have filled: so corners are right;
-    in dimension k         a piece of the receiver's window that the sender owns;
-    in dimensions above k  what of the bulk some worker needs: later phases pass it on.
+A box that travels in phase k spans
 
-Each cell of a box lies in the sender's bulk or in one box that it received in an earlier phase, so nothing but these
-need be kept, and input is trimmed last by never being copied. Cells of padding do not travel. Where nothing is trimmed
-that another worker needs, a worker receives its window less its bulk and its padding, each cell once; otherwise
-corners that it passes on come on top.
+    in dimensions below k  the receiver's window, which earlier phases have filled: so it brings the corners;
+    in dimension k         an interval of the receiver's window that the sender owns, a `Transfer`;
+    in dimensions above k  what of the bulk some worker needs, as later phases pass it on.
+
+Sender and receiver differ only along dimension k, so "the receiver's window below k" is the sender's too, and both derive
+the same box without a message. Each cell of a box lies in the sender's bulk or in one box that it received in an earlier
+phase; nothing but these need be kept. Input is trimmed last, by never being copied, and cells of padding do not travel.
+Where nothing is trimmed that another worker needs, a worker receives its window less its bulk and its padding, each cell
+once; otherwise it also receives corners that it does not need itself and passes on.
 """
 
 from __future__ import annotations
@@ -20,44 +23,47 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from adjointlab.core.layout import Window
+from adjointlab.primitives.boxes import Box, ViewIndex, index_in, intersection, view_index
 from adjointlab.primitives.halo_geometry import HaloGeometry
-from adjointlab.primitives.overlaps import Box, Place, place, within
 
-__all__ = ["Arrival", "Face", "HaloPlan", "Link", "Part", "halo_plan"]
+__all__ = ["HaloPlan", "Link", "PackedFrom", "ReceivedBox", "SentBox", "halo_plan"]
 
 
 @dataclass(frozen=True)
-class Part:
-    """Cells at `there` of a source and at `here` of a box; source 0 is the bulk, source i the i-th box received."""
+class PackedFrom:
+    """Cells of a box that is sent, at `in_box`, which come from `in_source` of a source.
+
+    Source 0 is the bulk, and source i the i-th box that the worker has received, counted over all phases and from 1.
+    """
 
     source: int
-    there: Place
-    here: Place
+    in_source: ViewIndex
+    in_box: ViewIndex
 
 
 @dataclass(frozen=True)
-class Face:
-    """A box that is sent, and the parts that it is packed from.
+class SentBox:
+    """A box that is sent, and the cells that it is packed from.
 
-    `is_block` if it is one part, and one piece of memory where its source is in row-major order.
+    `is_block` if it comes from one source, where it is one piece of memory if that is in row-major order.
     """
 
     shape: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[PackedFrom, ...]
     is_block: bool
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """A box that is received: ``box[here]`` is what lies in the window, at ``y[there]``; `None` if nothing does.
+class ReceivedBox:
+    """A box that is received: ``box[in_box]`` belongs at ``y[in_window]``; both are `None` if it is passed on only.
 
-    `is_whole` if all of it lies there; `is_block` if that is one piece of memory where y is in row-major order;
+    `is_whole` if all of it lies in the window; `is_block` if there it is one piece of memory where y is in row-major order;
     `is_passed_on` if a later phase sends some of it.
     """
 
     shape: tuple[int, ...]
-    there: Place | None
-    here: Place | None
+    in_window: ViewIndex | None
+    in_box: ViewIndex | None
     is_whole: bool
     is_block: bool
     is_passed_on: bool
@@ -65,145 +71,155 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Link:
-    """What travels in one phase between this worker and the rank `peer`, which may be this worker itself.
+    """The boxes that travel in one phase between this worker and the rank `peer`, which may be this worker itself.
 
-    Each way all boxes make one message, in the order in which they lie in the receiver's window.
+    Each way all boxes make one message, in the order in which they lie in the receiver's window: several boxes where the
+    receiver needs images of one bulk at both ends of a periodic dimension.
     """
 
     peer: int
-    faces: tuple[Face, ...]
-    boxes: tuple[Arrival, ...]
+    sent: tuple[SentBox, ...]
+    received: tuple[ReceivedBox, ...]
 
 
 @dataclass(frozen=True)
 class HaloPlan:
     """A worker's part in an exchange from x, over its bulk, to y, over its window.
 
-    ``y[kept]`` is ``x[owned]``, `None` where the two share nothing; all of x unless `trims`. `padding` and `halo` are
-    slabs that make up what of y lies beyond the tensor and beyond the bulk. `phases` has the links of each phase in
-    which something travels to or from this worker.
+    ``y[own_in_window]`` is ``x[own_in_bulk]``, the cells that never travel; both are empty where bulk and window share
+    nothing. They are all of x unless `trims`. `padding` and `halo` are slabs that make up what of y lies beyond the tensor
+    and beyond the bulk. `phases` has the links of each phase in which something travels to or from this worker.
     """
 
-    owned: Place | None
-    kept: Place | None
+    own_in_bulk: ViewIndex
+    own_in_window: ViewIndex
     trims: bool
-    padding: tuple[Place, ...]
-    halo: tuple[Place, ...]
+    padding: tuple[ViewIndex, ...]
+    halo: tuple[ViewIndex, ...]
     phases: tuple[tuple[Link, ...], ...]
 
 
+# How a corner travels. Four workers, and the window of worker 3, of which # is the bulk, and B, C and X are the halo:
+#
+#     bulk of 0  |  bulk of 1
+#     a a a a X  |  B B B B     phase 0 (rows)      1 sends B to 3; 0 sends a and X to 2, as the halo of 2
+#     -----------+-----------
+#     . . . . C  |  # # # #     phase 1 (columns)   2 sends C to 3, and with it X, which it received in phase 0
+#     bulk of 2  |  bulk of 3
 def halo_plan(geometry: HaloGeometry, rank: int) -> HaloPlan:
     """The part of `rank`, an active one, in an exchange of that geometry."""
     bulk, window = geometry.bulk.window(rank), geometry.window.window(rank)
     assert bulk is not None
     assert window is not None
-    phases = [list(_regions(geometry, rank, dim)) for dim in range(geometry.bulk.order)]
+    # For each phase the peers with the boxes sent and received. A box must be kept if a later phase passes some of it on, so
+    # the phases are known as a whole before the first is planned.
+    phases = [list(_traffic(geometry, rank, dim)) for dim in range(geometry.bulk.order)]
+    # What can be sent in a phase: the bulk and all that earlier phases brought.
     sources, planned = [bulk], []
-    for number, links in enumerate(phases):
-        later = [region for others in phases[number + 1 :] for _, sent, _ in others for region in sent]
+    for dim, peers in enumerate(phases):
+        sent_later = [box for later in phases[dim + 1 :] for _, sent, _ in later for box in sent]
         planned.append(
             tuple(
                 Link(
                     peer,
-                    tuple(_face(region, sources) for region in sent),
-                    tuple(_arrival(region, window, later) for region in received),
+                    tuple(_sent_box(box, sources) for box in sent),
+                    tuple(_received_box(box, window, sent_later) for box in received),
                 )
-                for peer, sent, received in links
+                for peer, sent, received in peers
             )
         )
-        sources += [region for _, _, received in links for region in received]
-    own = _shared(bulk, window)
-    tensor = [
+        sources += [box for _, _, received in peers for box in received]
+    # Bulk and window may lie apart; images of the own bulk in the window are received, from this worker itself.
+    own = intersection(bulk, window)
+    nothing = view_index(((0, 0),) * geometry.bulk.order)
+    # Beyond the tensor there is padding, but not in a periodic dimension, which has no end.
+    tensor = tuple(
         window[dim] if dim in geometry.periodic else (0, side) for dim, side in enumerate(geometry.bulk.shape)
-    ]
+    )
     return HaloPlan(
-        None if own is None else _place(own, bulk),
-        None if own is None else _place(own, window),
-        own != bulk,
-        tuple(_beside(tensor, window)),
-        tuple(_beside(bulk, window)),
-        tuple(links for links in planned if links),
+        own_in_bulk=nothing if own is None else index_in(bulk, own),
+        own_in_window=nothing if own is None else index_in(window, own),
+        trims=own != bulk,
+        padding=tuple(_slabs_around(tensor, window)),
+        halo=tuple(_slabs_around(bulk, window)),
+        phases=tuple(links for links in planned if links),
     )
 
 
-def _place(box: Box, outer: Box) -> Place:
-    """The index of a box in the array that lies over the box `outer`."""
-    return place(within(box, outer))
-
-
-def _beside(inner: Sequence[Window], outer: Box) -> Iterator[Place]:
-    """The slabs of `outer` on either side of `inner`, dimension by dimension; they share their corners."""
-    for dim, ((first, last), (start, stop)) in enumerate(zip(inner, outer, strict=True)):
+def _slabs_around(inner: Box, window: Box) -> Iterator[ViewIndex]:
+    """The slabs of `window` on either side of `inner`, dimension by dimension; they share their corners."""
+    for dim, ((first, last), (start, stop)) in enumerate(zip(inner, window, strict=True)):
         for low, high in ((start, min(stop, first)), (max(start, last), stop)):
             if low < high:
-                yield _place((*outer[:dim], (low, high), *outer[dim + 1 :]), outer)
+                yield index_in(window, (*window[:dim], (low, high), *window[dim + 1 :]))
 
 
-def _regions(geometry: HaloGeometry, rank: int, dim: int) -> Iterator[tuple[int, list[Box], list[Box]]]:
-    """The ranks that `rank` exchanges with in the phase of a dimension, with the regions sent and received.
+def _traffic(geometry: HaloGeometry, rank: int, dim: int) -> Iterator[tuple[int, list[Box], list[Box]]]:
+    """The ranks that `rank` exchanges with in the phase of a tensor dimension, with the boxes sent and received.
 
-    Both are in the coordinates of `rank`, whose images of other workers' cells lie beyond the tensor.
+    Boxes that are sent are in the coordinates of the bulk, and those received in the coordinates of the window, whose
+    images of other workers' cells lie beyond the tensor.
     """
     partition, axes = geometry.bulk.partition, geometry.bulk.axes
-    index = partition.index(rank)
-    workers = [0 if axis is None else index[axis] for axis in axes]
-    below = [geometry.filled(k, workers[k]) for k in range(dim)]
-    above = [_fed(geometry, k, workers[k]) for k in range(dim + 1, len(axes))]
+    grid_index = partition.index(rank)
+    worker_along = [0 if axis is None else grid_index[axis] for axis in axes]
+    below = [geometry.filled(k, worker_along[k]) for k in range(dim)]
+    above = [_needed_of_bulk(geometry, k, worker_along[k]) for k in range(dim + 1, len(axes))]
+    # An empty interval in another dimension makes every box empty. The peers, which differ only along `dim`, find the same.
     if any(start == stop for start, stop in (*below, *above)):
         return
     sent: dict[int, list[Box]] = defaultdict(list)
     received: dict[int, list[Box]] = defaultdict(list)
-    for piece in geometry.feeds(dim, workers[dim]):
-        if not piece.is_own:
-            sent[piece.needer].append((*below, piece.source, *above))
-    for piece in geometry.needs(dim, workers[dim]):
-        if not piece.is_own:
-            received[piece.owner].append((*below, piece.window, *above))
+    for transfer in geometry.outgoing(dim, worker_along[dim]):
+        if not transfer.is_own:
+            sent[transfer.needer].append((*below, transfer.source, *above))
+    for transfer in geometry.incoming(dim, worker_along[dim]):
+        if not transfer.is_own:
+            received[transfer.owner].append((*below, transfer.window, *above))
     for worker in sorted({*sent, *received}):
-        there = [worker if k == axes[dim] else i for k, i in enumerate(index)]
-        yield partition.rank(there), sent[worker], received[worker]
+        # In a dimension that is not cut the only worker along it is this one: images of its own cells.
+        peer_index = [worker if axis == axes[dim] else i for axis, i in enumerate(grid_index)]
+        yield partition.rank(peer_index), sent[worker], received[worker]
 
 
-def _fed(geometry: HaloGeometry, dim: int, worker: int) -> Window:
-    """What of a worker's bulk any worker needs, itself included."""
-    sources = [piece.source for piece in geometry.feeds(dim, worker)]
+def _needed_of_bulk(geometry: HaloGeometry, dim: int, worker: int) -> Window:
+    """The interval of a worker's bulk that any worker needs, itself included."""
+    sources = [transfer.source for transfer in geometry.outgoing(dim, worker)]
     return min((start for start, _ in sources), default=0), max((stop for _, stop in sources), default=0)
 
 
-def _face(region: Box, sources: Sequence[Box]) -> Face:
+def _sent_box(box: Box, sources: Sequence[Box]) -> SentBox:
+    # Sources are disjoint where a box draws on several, so that each cell is packed once.
     parts, is_block = [], False
-    for source, held in enumerate(sources):
-        if (shared := _shared(region, held)) is not None:
-            parts.append(Part(source, _place(shared, held), _place(shared, region)))
-            is_block = shared == region and _is_block(region, held)
-    return Face(_shape(region), tuple(parts), is_block)
+    for number, source in enumerate(sources):
+        if (shared := intersection(box, source)) is not None:
+            parts.append(PackedFrom(number, index_in(source, shared), index_in(box, shared)))
+            is_block = shared == box and _is_block(box, source)
+    return SentBox(_shape(box), tuple(parts), is_block)
 
 
-def _arrival(region: Box, window: Box, later: Sequence[Box]) -> Arrival:
-    inside = _shared(region, window)
-    return Arrival(
-        _shape(region),
-        None if inside is None else _place(inside, window),
-        None if inside is None else _place(inside, region),
-        is_whole=inside == region,
-        is_block=inside == region and _is_block(region, window),
-        is_passed_on=any(_shared(region, other) is not None for other in later),
+def _received_box(box: Box, window: Box, sent_later: Sequence[Box]) -> ReceivedBox:
+    inside = intersection(box, window)
+    return ReceivedBox(
+        _shape(box),
+        None if inside is None else index_in(window, inside),
+        None if inside is None else index_in(box, inside),
+        is_whole=inside == box,
+        is_block=inside == box and _is_block(box, window),
+        is_passed_on=any(intersection(box, later) is not None for later in sent_later),
     )
 
 
-def _shared(one: Box, other: Box) -> Box | None:
-    """The intersection, or `None` where it is empty."""
-    both = tuple((max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(one, other, strict=True))
-    return both if all(start < stop for start, stop in both) else None
+def _is_block(box: Box, window: Box) -> bool:
+    """Return True if a box is one piece of the memory of a row-major array over `window`.
 
-
-def _is_block(region: Box, outer: Box) -> bool:
-    """Whether a region is one piece of the memory of a row-major array over `outer`."""
-    sides = [(stop - start, last - first) for (start, stop), (first, last) in zip(region, outer, strict=True)]
+    It is if it is whole in all dimensions after the first one in which it has more than one index.
+    """
+    sides = [(stop - start, last - first) for (start, stop), (first, last) in zip(box, window, strict=True)]
     while sides and sides[0][0] == 1:
         sides.pop(0)
     return all(side == whole for side, whole in sides[1:])
 
 
-def _shape(region: Box) -> tuple[int, ...]:
-    return tuple(stop - start for start, stop in region)
+def _shape(box: Box) -> tuple[int, ...]:
+    return tuple(stop - start for start, stop in box)

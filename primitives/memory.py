@@ -1,14 +1,13 @@
 """The primitive memory operations on two buffers a and b [Hewett21, section 2.1, eqs. 3-15].
 
-Every one is a block matrix of identities and zeros, which says of each buffer that it leaves which buffers that it
-found are summed into it:
+Every one is a block matrix of identities and zeros on the buffers in scope. Before and after, with _ for no buffer:
 
     A_b   a, _ → a, 0          D_b   a, b → a, _          K_b   a, b → a, 0          S_{a→b}   a, b → a, a + b
     C_{a→b}   a, b → a, a  (in place)     a, _ → a, a  (out of place)
     M_{a→b}   a, b → 0, a  (in place)     a, _ → _, a  (out of place)
 
-The specification is the sequence of generators; the implementation carries out the rows of the block matrix and, for
-the adjoint, its columns.
+The specification is the sequence of generators. The implementation computes the rows of the block matrix and, for the
+adjoint, its columns: row b of S is (1 1), as a and b are both summed into b, and its column b is (0 1).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from adjointlab.core import arrays, program
 from adjointlab.core.arguments import check_arguments, check_out
@@ -25,20 +24,21 @@ from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Buffer, Generator, Program
 from adjointlab.core.space import Space, Tensor
 from adjointlab.primitives.validation import check_layout
+from adjointlab.typing import Array, Communicator
 
 __all__ = ["Add", "Allocate", "Clear", "Copy", "Deallocate", "MemoryOperator", "Move"]
 
-Rows = Mapping[str, str]
-"""For each buffer that a block matrix leaves, the buffers that are summed into it: ``{"a": "a", "b": "ab"}``."""
+Rows: TypeAlias = Mapping[str, str]
+"""For each buffer in scope after a block matrix, the buffers that are summed into it: ``{"a": "a", "b": "ab"}`` is S."""
 
 
 class MemoryOperator(LinearOperator):
     """A block matrix on buffers a and b, which every worker of `layout`'s partition applies to its own memory.
 
-    `layout` lays each buffer out. ``forward(*found)`` takes the local tensors of the buffers in scope before, a
-    before b, and returns those of the buffers in scope after, as fresh arrays; ``adjoint`` the other way round.
-    With ``out=`` the results are written into the arrays given, in the order of the results, and these are returned:
-    each is the argument of the same buffer (the in-place form) or shares no memory with any argument.
+    `layout` lays each buffer out. ``forward(*x)`` takes the local tensors of the buffers in scope before, a before b, and
+    returns those of the buffers in scope after, as fresh arrays; ``adjoint`` the other way round. With ``out=`` the
+    results are written into the arrays given, in the order of the results, and these are returned: each is the argument
+    of the same buffer (the in-place form) or shares no memory with any argument.
 
     Raises `ValueError` for ranks beyond the communicator's, and in a call for a local tensor that is not what the
     layout says.
@@ -47,12 +47,17 @@ class MemoryOperator(LinearOperator):
     symbol: str
     batched = True
 
-    def __init__(self, comm: Any, layout: Layout, found: str, rows: Rows, dtype: str = "float64") -> None:
+    def __init__(
+        self, comm: Communicator, layout: Layout, before: str, rows: Rows, dtype: str = "float64"
+    ) -> None:
         check_layout("layout", layout, comm.Get_size())
         self.comm = comm
-        self.domain = Space(*(Tensor(layout, dtype, name=name) for name in found))
+        self.domain = Space(*(Tensor(layout, dtype, name=name) for name in before))
         self.codomain = Space(*(Tensor(layout, dtype, name=name) for name in rows))
-        columns = {name: "".join(left for left, summed in rows.items() if name in summed) for name in found}
+        # The adjoint is the transposed matrix: the column of a buffer has the rows that it is summed into.
+        columns = {
+            name: "".join(after for after, summed in rows.items() if name in summed) for name in before
+        }
         self.gain = self.fan_in = max(1, *map(len, rows.values()), *map(len, columns.values()))
         self._rows, self._columns = rows, columns
 
@@ -67,66 +72,81 @@ class MemoryOperator(LinearOperator):
         steps = (step for pair in zip(a, b, strict=True) for step in self.generators(*pair))
         return Program(program.buffers(self.domain), steps)
 
-    def forward(self, *x: Any, out: Sequence[Any] | None = None) -> Any:
+    def forward(self, *x: Array, out: Sequence[Array] | None = None) -> Any:
         """The buffers after the operation, on this worker."""
         return self._apply(self._rows, self.domain, self.codomain, x, out)
 
-    def adjoint(self, *y: Any, out: Sequence[Any] | None = None) -> Any:
+    def adjoint(self, *y: Array, out: Sequence[Array] | None = None) -> Any:
         """The buffers after the adjoint operation, on this worker."""
         return self._apply(self._columns, self.codomain.dual, self.domain.dual, y, out)
 
     def _apply(
-        self, rows: Rows, source: Space, target: Space, given: tuple[Any, ...], out: Sequence[Any] | None
-    ) -> Any:
+        self,
+        rows: Rows,
+        source: Space,
+        target: Space,
+        arguments: Sequence[Array],
+        out: Sequence[Array] | None,
+    ) -> Array | tuple[Array, ...]:
         rank = self.comm.Get_rank()
-        batch = check_arguments(source.tensors, given, rank)
-        found = {tensor.name: array for tensor, array in zip(source.tensors, given, strict=True)}
+        batch = check_arguments(source.tensors, arguments, rank)
+        argument_of = {tensor.name: array for tensor, array in zip(source.tensors, arguments, strict=True)}
         if out is None:
-            like = given[0]
             shape = (*source.tensors[0].layout.local_shape(rank), *batch)
-            left = {tensor.name: arrays.empty(shape, tensor.dtype, like) for tensor in target.tensors}
+            results = {t.name: arrays.empty(shape, t.dtype, arguments[0]) for t in target.tensors}
         else:
-            left = _given(target, out, found, rank, batch)
-        for name in _order(rows) if source.tensors[0].layout.partition.is_active(rank) else ():
-            _sum_into(left[name], name, [(summed, found[summed]) for summed in rows[name]], found.get(name))
-        results = tuple(left.values())
-        return results[0] if len(results) == 1 else results
+            results = _checked_out(target, out, argument_of, rank, batch)
+        is_active = source.tensors[0].layout.partition.is_active(rank)
+        for name in _safe_order(rows) if is_active else ():
+            summands = {summed: argument_of[summed] for summed in rows[name]}
+            _sum_into(results[name], name, summands, argument_of.get(name))
+        return tuple(results.values()) if len(results) > 1 else next(iter(results.values()))
 
 
-def _given(
-    target: Space, out: Sequence[Any], found: Mapping[str, Any], rank: int, batch: tuple[int, ...]
-) -> dict[str, Any]:
-    """The arrays for the results, by name, once each is known to be fit: the argument of its name, or memory of its own."""
+def _checked_out(
+    target: Space, out: Sequence[Array], argument_of: Mapping[str, Array], rank: int, batch: tuple[int, ...]
+) -> dict[str, Array]:
+    """The arrays of `out` by the names of the results, after a check that each can be written.
+
+    Each is the argument of its name, or memory that shares nothing with any argument or other result.
+    """
     if not isinstance(out, tuple | list) or len(out) != len(target.tensors):
         names = ", ".join(tensor.name for tensor in target.tensors)
         raise ValueError(
             f"out: on rank {rank} it is no tuple or list of arrays, one for each result: {names}"
         )
-    left: dict[str, Any] = {}
+    results: dict[str, Array] = {}
     for tensor, array in zip(target.tensors, out, strict=True):
-        others = [a for name, a in found.items() if name != tensor.name or a is not array]
-        others += [a for name, a in left.items() if a is not found.get(name)]
+        others = [a for name, a in argument_of.items() if name != tensor.name or a is not array]
+        # A result that is an argument is among these already.
+        others += [a for name, a in results.items() if a is not argument_of.get(name)]
         check_out(tensor, array, others, rank, batch, f"out, for {tensor.name}")
-        left[tensor.name] = array
-    return left
+        results[tensor.name] = array
+    return results
 
 
-def _order(rows: Rows) -> list[str]:
-    """The rows in an order in which, in place, no buffer is overwritten before another row has read it."""
+def _safe_order(rows: Rows) -> list[str]:
+    """The rows in an order in which, in place, no buffer is overwritten before another row has read it.
+
+    Rows whose buffer no other row reads come first: M in place writes b, which reads a, before it clears a. The block
+    matrices here need no more than that.
+    """
     return sorted(
         rows, key=lambda name: sum(name in summed for other, summed in rows.items() if other != name)
     )
 
 
-def _sum_into(target: Any, name: str, summands: list[tuple[str, Any]], old: Any) -> None:
-    if target is old and any(summed == name for summed, _ in summands):
-        summands = [(summed, array) for summed, array in summands if summed != name]
-    elif summands:
-        arrays.copy_into(target, summands.pop(0)[1])
+def _sum_into(result: Array, name: str, summands: dict[str, Array], before: Array | None) -> None:
+    """Fill `result`, buffer `name`, with the sum of `summands`; `before` is the argument of that buffer, if there is one."""
+    terms = dict(summands)
+    if result is before and name in terms:
+        del terms[name]  # in place, and it stays as a summand
+    elif terms:
+        arrays.copy_into(result, terms.pop(next(iter(terms))))
     else:
-        arrays.clear(target)
-    for _, array in summands:
-        arrays.add_into(target, array)
+        arrays.clear(result)
+    for array in terms.values():
+        arrays.add_into(result, array)
 
 
 class Allocate(MemoryOperator):
@@ -134,7 +154,7 @@ class Allocate(MemoryOperator):
 
     symbol = "A"
 
-    def __init__(self, comm: Any, layout: Layout, *, dtype: str = "float64") -> None:
+    def __init__(self, comm: Communicator, layout: Layout, *, dtype: str = "float64") -> None:
         super().__init__(comm, layout, "a", {"a": "a", "b": ""}, dtype)
 
     def generators(self, a: Buffer, b: Buffer) -> Sequence[Generator]:
@@ -147,7 +167,7 @@ class Deallocate(MemoryOperator):
 
     symbol = "D"
 
-    def __init__(self, comm: Any, layout: Layout, *, dtype: str = "float64") -> None:
+    def __init__(self, comm: Communicator, layout: Layout, *, dtype: str = "float64") -> None:
         super().__init__(comm, layout, "ab", {"a": "a"}, dtype)
 
     def generators(self, a: Buffer, b: Buffer) -> Sequence[Generator]:
@@ -160,7 +180,7 @@ class Clear(MemoryOperator):
 
     symbol = "K"
 
-    def __init__(self, comm: Any, layout: Layout, *, dtype: str = "float64") -> None:
+    def __init__(self, comm: Communicator, layout: Layout, *, dtype: str = "float64") -> None:
         super().__init__(comm, layout, "ab", {"a": "a", "b": ""}, dtype)
 
     def generators(self, a: Buffer, b: Buffer) -> Sequence[Generator]:
@@ -173,7 +193,7 @@ class Add(MemoryOperator):
 
     symbol = "S"
 
-    def __init__(self, comm: Any, layout: Layout, *, dtype: str = "float64") -> None:
+    def __init__(self, comm: Communicator, layout: Layout, *, dtype: str = "float64") -> None:
         super().__init__(comm, layout, "ab", {"a": "a", "b": "ab"}, dtype)
 
     def generators(self, a: Buffer, b: Buffer) -> Sequence[Generator]:
@@ -186,7 +206,9 @@ class Copy(MemoryOperator):
 
     symbol = "C"
 
-    def __init__(self, comm: Any, layout: Layout, *, in_place: bool = False, dtype: str = "float64") -> None:
+    def __init__(
+        self, comm: Communicator, layout: Layout, *, in_place: bool = False, dtype: str = "float64"
+    ) -> None:
         super().__init__(comm, layout, "ab" if in_place else "a", {"a": "a", "b": "a"}, dtype)
         self.in_place = in_place
 
@@ -200,7 +222,9 @@ class Move(MemoryOperator):
 
     symbol = "M"
 
-    def __init__(self, comm: Any, layout: Layout, *, in_place: bool = False, dtype: str = "float64") -> None:
+    def __init__(
+        self, comm: Communicator, layout: Layout, *, in_place: bool = False, dtype: str = "float64"
+    ) -> None:
         rows = {"a": "", "b": "a"} if in_place else {"b": "a"}
         super().__init__(comm, layout, "ab" if in_place else "a", rows, dtype)
         self.in_place = in_place

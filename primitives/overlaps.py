@@ -1,17 +1,11 @@
-"""Which regions of a tensor travel between which workers when it goes from one layout to another.
+"""Regions of a tensor that travel between workers when it goes from one layout to another.
 
-A worker r of P_x holds the window X_r of the tensor and a worker s of P_y the window Y_s. What r has for s is their
-intersection. A window is an interval in each dimension, so the intersection is one box, and one message for a pair of
-workers is enough.
+A worker r of P_x holds the window X_r of the tensor and a worker s of P_y needs the window Y_s. What r has for s is
+X_r ∩ Y_s. A window is an interval in each dimension, so this is one box, and one message for a pair of workers is enough.
+Where several workers hold copies, they form replica groups, of which one member takes part.
 
-Where several workers hold copies of one window, of which any may take part, they form a *place*: a grid index with 0
-along the dimensions of these copies. Two places exchange their box once, between one worker of each: a worker that is
-at both keeps what it has, and nothing travels; otherwise the places are spread over each other's workers by their
-numbers. Places whose workers must end up equal, one by one, take a box at the same of their workers: which one, the first
-of these places says. The rule does not know source from target, so the overlaps of the way back are the same.
-
-Pure data, for any rank on any rank. A rank's overlaps cost it a step for each worker that it shares elements with, and
-the sides of the grids, not all pairs of workers.
+Pure data, for any rank on any rank. The overlaps of a rank cost one step for each worker that it shares elements with and
+one for each index of the grids' sides; pairs of workers that share nothing cost nothing.
 """
 
 from __future__ import annotations
@@ -22,37 +16,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, product
-from types import EllipsisType
 
 from adjointlab.core.layout import Layout, Window
-from adjointlab.core.partition import Index
-from adjointlab.core.shared import shared_property
+from adjointlab.core.partition import Index, shared_property
 from adjointlab.core.space import LocalType, Tensor
+from adjointlab.primitives.boxes import Box, size_of
 
-__all__ = [
-    "Assembly",
-    "Box",
-    "Overlap",
-    "Overlaps",
-    "Place",
-    "Side",
-    "assemble",
-    "gaps",
-    "overlaps",
-    "place",
-    "within",
-]
-
-Box = tuple[Window, ...]
-"""An interval in each dimension."""
-
-Place = tuple[slice | EllipsisType, ...]
-"""An index that gives a view, also of an array of order 0 and of a batch."""
+__all__ = ["Endpoint", "Overlap", "Overlaps", "gaps", "overlaps"]
 
 
+# Two workers of P_x, three of P_y, and a tensor of one dimension:
+#
+#     index of the tensor     0   1   2   3   4   5   6   7
+#     in X_r of r =           0   0   0   0   0   1   1   1
+#     in Y_s of s =           0   0   0   1   1   1   2   2
+#     boxes, r→s            [   0→0   ] [ 0→1 ][1→1][ 1→2 ]
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What one worker has for another: a box of global indices, inside the tensor and not empty."""
+    """A box of global indices, inside the tensor and not empty, that one worker has for another."""
 
     source: int
     target: int
@@ -60,132 +41,157 @@ class Overlap:
 
     @property
     def travels(self) -> bool:
-        """Whether it is a message; else the worker has it already."""
+        """Return True if it is a message; otherwise the worker has it already."""
         return self.source != self.target
 
     @property
     def size(self) -> int:
-        """The number of elements."""
-        return math.prod(stop - start for start, stop in self.box)
+        """Number of elements."""
+        return size_of(self.box)
 
 
+# Where several workers hold copies of one window and any one of them may take part, they form a
+# *replica group*. Its index is their common grid index, with 0 along the dimensions of these copies:
+#
+#     a grid of 2 x 3 workers     0  1  2     the group (0, 0)
+#     with copies along rows      3  4  5     the group (1, 0)
 @dataclass(frozen=True)
-class Side:
-    """One end of a repartition: a layout, and for each dimension of its partition whether one of the workers along it
-    takes part, whichever (`single`), or every one does. Along a single dimension all workers hold the same windows.
+class Endpoint:
+    """One end of a repartition: a layout, and who takes part along each dimension of its partition.
 
-    Along an `equal` dimension every worker of a target gets the same, and of a source all are summed: on the way back each
-    gets the same. Where a dimension is single besides, it matters which worker takes part: the same one along all of the
-    equal dimension.
+    Along an `interchangeable` dimension all workers hold the same windows and any one of them takes part: they are a replica
+    group. Along the others every worker takes part.
+
+    Along an `agreeing` dimension every worker of a target gets the same values, and those of a source are all summed (on the
+    way back each gets the same). If another dimension is interchangeable, it matters which of the workers along that one
+    takes part: the same one all along the agreeing dimension.
     """
 
     layout: Layout
-    single: tuple[bool, ...]
-    equal: tuple[bool, ...]
+    interchangeable: tuple[bool, ...]
+    agreeing: tuple[bool, ...]
 
     @classmethod
-    def of_source(cls, tensor: Tensor) -> Side:
-        """Any one of shared copies is read, and all summands are."""
-        return cls(tensor.layout, *_sharing(tensor))
+    def of_source(cls, tensor: Tensor) -> Endpoint:
+        """The end that is read: any one of shared copies, and all summands."""
+        shared, summands = _sharing(tensor)
+        return cls(tensor.layout, interchangeable=shared, agreeing=summands)
 
     @classmethod
-    def of_target(cls, tensor: Tensor) -> Side:
-        """Any one of summands is written, and all shared copies are."""
-        return cls(tensor.layout, *reversed(_sharing(tensor)))
+    def of_target(cls, tensor: Tensor) -> Endpoint:
+        """The end that is written: all shared copies, and any one of the summands (the others hold zero)."""
+        shared, summands = _sharing(tensor)
+        return cls(tensor.layout, interchangeable=summands, agreeing=shared)
 
-    def place(self, rank: int) -> Index:
-        """Where an active rank stands: its grid index, 0 along single dimensions."""
+    def group_of(self, rank: int) -> Index:
+        """Index of the replica group of an active rank."""
         index = self.layout.partition.index(rank)
-        return tuple(0 if single else i for i, single in zip(index, self.single, strict=True))
+        return tuple(0 if any_one else i for i, any_one in zip(index, self.interchangeable, strict=True))
 
-    def first(self, place: Index) -> Index:
-        """The first of the places that must end up equal to `place`."""
-        return tuple(0 if equal else i for i, equal in zip(place, self.equal, strict=True))
+    def first_agreeing(self, group: Index) -> Index:
+        """The first of the groups that must end up equal to `group`."""
+        return tuple(0 if agrees else i for i, agrees in zip(group, self.agreeing, strict=True))
 
-    def beside(self, place: Index, rank: int) -> int:
-        """The worker of a place that stands along single dimensions where `rank` does."""
-        index = zip(place, self.layout.partition.index(rank), self.single, strict=True)
-        return self.layout.partition.rank([its if single else i for i, its, single in index])
+    def member_aligned_with(self, rank: int, group: Index) -> int:
+        """The member of a group that has the grid index of `rank` along interchangeable dimensions."""
+        index = zip(group, self.layout.partition.index(rank), self.interchangeable, strict=True)
+        return self.layout.partition.rank([of_rank if any_one else i for i, of_rank, any_one in index])
 
-    def number(self, place: Index) -> int:
-        """The places in row-major order, counted from 0."""
-        number = 0
-        for i, side, single in zip(place, self.layout.partition.shape, self.single, strict=True):
-            number = number if single else number * side + i
-        return number
+    def group_number(self, group: Index) -> int:
+        """Position of a group among all groups, in row-major order of their indices."""
+        position = 0
+        for i, side, any_one in zip(group, self.layout.partition.shape, self.interchangeable, strict=True):
+            position = position if any_one else position * side + i
+        return position
 
-    def holder(self, place: Index, number: int) -> int:
-        """The worker of a place that is the `number`-th in turn."""
+    def member(self, group: Index, turn: int) -> int:
+        """The member of a group whose turn it is: the members in row-major order, again and again."""
+        # One pass over the dimensions, from the last: `turn` is split into digits for the interchangeable dimensions while
+        # the position of the worker in the partition's list of ranks is put together.
         partition = self.layout.partition
         position, stride = 0, 1
-        for i, side, single in zip(place[::-1], partition.shape[::-1], self.single[::-1], strict=True):
-            if single:
-                number, i = divmod(number, side)
+        for i, side, any_one in zip(
+            group[::-1], partition.shape[::-1], self.interchangeable[::-1], strict=True
+        ):
+            if any_one:
+                turn, i = divmod(turn, side)
             position += i * stride
             stride *= side
         return partition.ranks[position]
 
-    def holders(self, place: Index) -> Iterator[int]:
-        """All workers of a place."""
-        sides = zip(place, self.layout.partition.shape, self.single, strict=True)
-        for index in product(*(range(side) if single else (i,) for i, side, single in sides)):
+    def members(self, group: Index) -> Iterator[int]:
+        """All workers of a group."""
+        sides = zip(group, self.layout.partition.shape, self.interchangeable, strict=True)
+        for index in product(*(range(side) if any_one else (i,) for i, side, any_one in sides)):
             yield self.layout.partition.rank(index)
 
     @shared_property
-    def lines(self) -> tuple[_Line, ...]:
-        """The windows of each dimension, to be searched."""
+    def sorted_windows(self) -> tuple[_SortedWindows, ...]:
+        """The windows of each dimension of the tensor, sorted to be searched."""
         layout = self.layout
         return tuple(
-            _Line.of(windows, side) for windows, side in zip(layout.windows, layout.shape, strict=True)
+            _SortedWindows.of(windows, side)
+            for windows, side in zip(layout.windows, layout.shape, strict=True)
         )
 
     @shared_property
     def holds_anything(self) -> bool:
-        """Whether some worker holds an element of the tensor."""
-        return all(line.entries for line in self.lines)
+        """Return True if some worker holds an element of the tensor."""
+        return all(held.entries for held in self.sorted_windows)
 
-    def copies(self, dim: int) -> int:
-        """The largest number of workers along dimension `dim` of the partition that hold one element of the tensor."""
+    def copies(self, grid_dim: int) -> int:
+        """The largest number of workers along a dimension of the partition that hold one element of the tensor."""
         if not self.holds_anything:
             return 1
         axes = self.layout.axes
-        return self.lines[axes.index(dim)].depth if dim in axes else self.layout.partition.shape[dim]
+        if grid_dim in axes:
+            return self.sorted_windows[axes.index(grid_dim)].depth
+        return self.layout.partition.shape[grid_dim]
 
     @shared_property
     def terms(self) -> int:
-        """The largest number of workers that hold one element and all take part: so many are summed, or get it."""
-        return math.prod(self.copies(dim) for dim, single in enumerate(self.single) if not single)
+        """The largest number of workers that hold one element and take part: so many are summed, or get it."""
+        return math.prod(
+            self.copies(grid_dim) for grid_dim, any_one in enumerate(self.interchangeable) if not any_one
+        )
 
     @shared_property
     def is_regular(self) -> bool:
-        """Whether the windows of any two places are the same or disjoint, inside the tensor."""
-        return all(copied or self.copies(dim) == 1 for dim, copied in enumerate(self.layout.copied))
+        """Return True if the windows of any two groups are the same or disjoint, inside the tensor."""
+        return all(copied or self.copies(grid_dim) == 1 for grid_dim, copied in enumerate(self.layout.copied))
 
-    def meeting(self, window: Box) -> tuple[list[list[tuple[int, Window | None]]], Box] | None:
-        """The places whose windows meet `window`: for each dimension of the partition their indices along it, with the
-        part of the tensor's dimension that they share if one lies along it; and the parts shared along the others.
-
-        `None` if there are none.
-        """
-        shared = [line.meet(part) for line, part in zip(self.lines, window, strict=True)]
+    def groups_meeting(self, window: Box) -> Iterator[tuple[Index, Box]]:
+        """Indices of the groups whose windows share elements with `window`, and the box that each shares."""
+        shared = [
+            windows.meeting(interval) for windows, interval in zip(self.sorted_windows, window, strict=True)
+        ]
         if not all(shared):
-            return None
+            return
+        # For each dimension of the grid: the indices along it that take part, each with the interval that it shares of the
+        # tensor dimension lying along it, if any.
         axes = self.layout.axes
-        indices: list[list[tuple[int, Window | None]]] = []
-        for dim, side in enumerate(self.layout.partition.shape):
+        choices: list[list[tuple[int, Window | None]]] = []
+        for grid_dim, side in enumerate(self.layout.partition.shape):
             along: list[tuple[int, Window | None]] = (
-                [*shared[axes.index(dim)]] if dim in axes else [(i, None) for i in range(side)]
+                [*shared[axes.index(grid_dim)]] if grid_dim in axes else [(i, None) for i in range(side)]
             )
-            indices.append(along[:1] if self.single[dim] else along)
-        return indices, tuple(parts[0][1] for parts in shared)
+            choices.append(along[:1] if self.interchangeable[grid_dim] else along)
+        # A tensor dimension that lies along no grid dimension has one window, and so one shared interval.
+        uncut = [intervals[0][1] for intervals in shared]
+        for chosen in product(*choices):
+            box = tuple(
+                interval if axis is None else chosen[axis][1] or interval
+                for interval, axis in zip(uncut, axes, strict=True)
+            )
+            yield tuple(i for i, _ in chosen), box
 
 
 @dataclass(frozen=True)
 class Overlaps:
     """All that goes from the source to the target. Make it with :func:`overlaps`, which shares what is known."""
 
-    source: Side
-    target: Side
+    source: Endpoint
+    target: Endpoint
 
     @property
     def reversed(self) -> Overlaps:
@@ -193,68 +199,72 @@ class Overlaps:
         return overlaps(self.target, self.source)
 
     def leaving(self, rank: int) -> tuple[Overlap, ...]:
-        """What `rank` has for others, and for itself, by the places of the target."""
+        """Overlaps that `rank` has for others, and for itself, in the order of the target's groups."""
         if not self.source.layout.partition.is_active(rank):
             return ()
-        return _from_place(self, self.source.place(rank)).get(rank, ())
+        return _leaving_group(self, self.source.group_of(rank)).get(rank, ())
 
     def arriving(self, rank: int) -> tuple[Overlap, ...]:
-        """What others, and itself, have for `rank`, by the places of the source: so workers with the same window find
-        the same boxes in the same order.
+        """Overlaps that others, and itself, have for `rank`, in the order of the source's groups.
+
+        So workers with the same window find the same boxes in the same order, and sum them in it.
         """
         return tuple(Overlap(back.target, back.source, back.box) for back in self.reversed.leaving(rank))
 
 
 @lru_cache(maxsize=64)
-def overlaps(source: Side, target: Side) -> Overlaps:
-    """What goes from the one side to the other: the same object for all who ask."""
+def overlaps(source: Endpoint, target: Endpoint) -> Overlaps:
+    """Overlaps of two ends: the same object for all who ask."""
     return Overlaps(source, target)
 
 
-@lru_cache(maxsize=64)  # all workers of a place ask the same, and each asks for both directions
-def _from_place(entries: Overlaps, place: Index) -> dict[int, tuple[Overlap, ...]]:
-    """What the workers of a place of the source have for the target."""
-    source, target = entries.source, entries.target
-    window = source.layout.window(source.holder(place, 0))
+# Two groups, one of the source and one of the target, exchange their box once, between one member of each. The rule:
+#
+# 1. If a worker is a member of both, it keeps what it has and nothing travels.
+# 2. Else the members take turns: the group with the number n sends to, and receives from, member n (modulo the size) of
+#    the other, so that the work is spread.
+# 3. Groups whose workers must end up with equal values, along agreeing dimensions, use the same of their members: the one
+#    that rules 1 and 2 give for the first of these groups. Otherwise a box could be added to one summand here and to
+#    another there: their sum would be right, but the copies of each summand would differ.
+#
+# The rule treats both sides alike. So the way back, from target to source, has the same boxes between the same workers, and
+# sender and receiver find the same pairs without asking each other.
+@lru_cache(maxsize=64)  # all members of a group ask the same, and each asks for both directions
+def _leaving_group(moves: Overlaps, group: Index) -> dict[int, tuple[Overlap, ...]]:
+    """Overlaps that the members of a group of the source have for the target, by the rank of the member."""
+    source, target = moves.source, moves.target
+    window = source.layout.window(source.member(group, 0))
     assert window is not None
-    if (meeting := target.meeting(window)) is None:
-        return {}
-    indices, shared = meeting
-    at_both, first_at_both = _at_both(entries, place), _at_both(entries, source.first(place))
-    number = source.number(place)
-    found: dict[int, list[Overlap]] = {}
-    for met in product(*indices):
-        other = tuple(i for i, _ in met)
-        box = tuple(
-            part if axis is None else met[axis][1] or part
-            for part, axis in zip(shared, target.layout.axes, strict=True)
-        )
-        if (common := first_at_both.get(other)) is not None:
-            sender = source.beside(place, common)
+    in_both = _members_in_both(moves, group)
+    first_in_both = _members_in_both(moves, source.first_agreeing(group))
+    turn = source.group_number(group)
+    leaving_from: dict[int, list[Overlap]] = {}
+    for target_group, box in target.groups_meeting(window):
+        # Each side chooses by its first agreeing group (rule 3): a common worker of that group if there is one (rule 1),
+        # else the member whose turn it is (rule 2).
+        if (common := first_in_both.get(target_group)) is not None:
+            sender = source.member_aligned_with(common, group)
         else:
-            sender = source.holder(place, target.number(other))
-        if (common := at_both.get(target.first(other))) is not None:
-            receiver = target.beside(other, common)
+            sender = source.member(group, target.group_number(target_group))
+        if (common := in_both.get(target.first_agreeing(target_group))) is not None:
+            receiver = target.member_aligned_with(common, target_group)
         else:
-            receiver = target.holder(other, number)
-        found.setdefault(sender, []).append(Overlap(sender, receiver, box))
-    return {rank: tuple(leaving) for rank, leaving in found.items()}
+            receiver = target.member(target_group, turn)
+        leaving_from.setdefault(sender, []).append(Overlap(sender, receiver, box))
+    return {rank: tuple(leaving) for rank, leaving in leaving_from.items()}
 
 
-def _at_both(entries: Overlaps, place: Index) -> dict[Index, int]:
-    """The workers of a place of the source that are in the target, by their places there.
-
-    Of several, the lowest: each side can know it without the other.
-    """
+def _members_in_both(moves: Overlaps, group: Index) -> dict[Index, int]:
+    """The members of a group of the source that are active in the target, by their group there; of several the lowest."""
     return {
-        entries.target.place(rank): rank
-        for rank in sorted(entries.source.holders(place), reverse=True)
-        if entries.target.layout.partition.is_active(rank)
+        moves.target.group_of(rank): rank
+        for rank in sorted(moves.source.members(group), reverse=True)  # the lowest overwrites the others
+        if moves.target.layout.partition.is_active(rank)
     }
 
 
 def _sharing(tensor: Tensor) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    """For each dimension of the partition whether the workers along it share values, and whether they hold summands."""
+    """For each dimension of the partition: do the workers along it share values, do they hold summands."""
     return (
         tuple(entry.is_shared for entry in tensor.types),
         tuple(entry is LocalType.PARTIAL for entry in tensor.types),
@@ -262,95 +272,44 @@ def _sharing(tensor: Tensor) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
 
 
 @lru_cache(maxsize=64)
-def gaps(source: Side, target: Side) -> tuple[int, tuple[Window, ...]] | None:
+def gaps(source: Endpoint, target: Endpoint) -> tuple[int, tuple[Window, ...]] | None:
     """The first dimension in which the target needs elements of the tensor that nobody in the source holds, and those.
 
-    `None` if there are none: an element is held where it is held in each dimension.
+    `None` if there are none. Dimensions are independent: an element is held if it is held in each dimension.
     """
     if not target.holds_anything:
         return None
-    for dim, (needed, held) in enumerate(zip(target.lines, source.lines, strict=True)):
+    for dim, (needed, held) in enumerate(zip(target.sorted_windows, source.sorted_windows, strict=True)):
         missing = tuple(part for window in needed.union for part in _outside(window, held.union))
         if missing:
             return dim, missing
     return None
 
 
-def within(box: Box, window: Box) -> Box:
-    """A box of global indices in the local tensor that holds `window`."""
-    return tuple((start - first, stop - first) for (start, stop), (first, _) in zip(box, window, strict=True))
-
-
-def place(box: Box) -> Place:
-    """A box as an index of its local tensor."""
-    return (*(slice(start, stop) for start, stop in box), ...)
-
-
 @dataclass(frozen=True)
-class Assembly:
-    """How a local tensor is made of boxes: it is cleared in some, then boxes are copied into it and others added.
-
-    `copied` and `added` are positions in the list of boxes. A box is added after all copies, in the order given.
-    """
-
-    cleared: tuple[Box, ...]
-    copied: tuple[int, ...]
-    added: tuple[int, ...]
-
-
-def assemble(shape: Sequence[int], boxes: Sequence[Box], regular: bool) -> Assembly:
-    """Make a local tensor of the shape out of `boxes`, which are summed where they overlap; zero where there are none.
-
-    Nothing is cleared that is overwritten anyway, as far as that is simple. The sum of boxes that are equal is taken
-    in their order. With `regular`, any two boxes are the same or disjoint.
-    """
-    whole = tuple((0, side) for side in shape)
-    # The largest first: what is added to a part of a box finds it there.
-    order = sorted(range(len(boxes)), key=lambda position: -_size(boxes[position]))
-    copied: dict[Box, int] = {}
-    added = []
-    for position in order:
-        box = boxes[position]
-        if box in copied:
-            added.append(position)
-        elif regular or not any(_meet(box, other) for other in copied):
-            copied[box] = position
-        elif any(_contains(other, box) for other in copied):
-            added.append(position)
-        else:
-            return Assembly((whole,) if _size(whole) else (), (), tuple(order))
-    covered = sum(map(_size, copied))
-    if covered == _size(whole):
-        return Assembly((), tuple(copied.values()), tuple(added))
-    hull = tuple(
-        (min(start for start, _ in dim), max(stop for _, stop in dim)) for dim in zip(*copied, strict=True)
-    )
-    rest = tuple(_around(whole, hull)) if copied and covered == _size(hull) else (whole,)
-    return Assembly(rest, tuple(copied.values()), tuple(added))
-
-
-@dataclass(frozen=True)
-class _Line:
-    """The windows along one dimension, cut off at the ends of the tensor; those that hold something, by their starts."""
+class _SortedWindows:
+    """The windows along one dimension of a tensor that hold something, cut off at its ends, sorted by their starts."""
 
     entries: tuple[tuple[int, int, int], ...]  # start, stop, index along the partition
     starts: tuple[int, ...]
-    furthest: tuple[int, ...]  # the largest stop so far
+    largest_stops: tuple[int, ...]  # of this entry and all before it: ascending, which stops are not
 
     @classmethod
-    def of(cls, windows: Sequence[Window], side: int) -> _Line:
+    def of(cls, windows: Sequence[Window], side: int) -> _SortedWindows:
         clipped = ((max(0, start), min(side, stop), i) for i, (start, stop) in enumerate(windows))
         entries = tuple(sorted(entry for entry in clipped if entry[0] < entry[1]))
         return cls(
             entries, tuple(entry[0] for entry in entries), tuple(accumulate((e[1] for e in entries), max))
         )
 
-    def meet(self, window: Window) -> list[tuple[int, Window]]:
-        """The indices along the partition whose windows share elements with `window`, and these, by index."""
+    def meeting(self, window: Window) -> list[tuple[int, Window]]:
+        """Indices along the partition whose windows share elements with `window`, and these elements, by index."""
         first, last = window
         if first >= last:
             return []
-        candidates = self.entries[bisect_right(self.furthest, first) : bisect_left(self.starts, last)]
+        # Entries before the slice end too early and those after it start too late. Within it, only entries that a longer
+        # one hides in `largest_stops` can fail to reach `first`.
+        candidates = self.entries[bisect_right(self.largest_stops, first) : bisect_left(self.starts, last)]
         return sorted(
             (i, (max(start, first), min(stop, last))) for start, stop, i in candidates if stop > first
         )
@@ -358,6 +317,7 @@ class _Line:
     @cached_property
     def depth(self) -> int:
         """The largest number of windows that hold one element."""
+        # Sweep: +1 where a window starts, -1 where it stops; at a tie the stop sorts first, as intervals are half open.
         steps = sorted(
             [(start, 1) for start, _, _ in self.entries] + [(stop, -1) for _, stop, _ in self.entries]
         )
@@ -384,23 +344,3 @@ def _outside(window: Window, union: Sequence[Window]) -> Iterator[Window]:
         start = max(start, last)
     if start < end:
         yield start, end
-
-
-def _around(whole: Box, hull: Box) -> Iterator[Box]:
-    """Disjoint boxes that make up `whole` without `hull`."""
-    for dim, ((first, last), (start, stop)) in enumerate(zip(whole, hull, strict=True)):
-        for part in ((first, start), (stop, last)):
-            if part[0] < part[1]:
-                yield (*hull[:dim], part, *whole[dim + 1 :])
-
-
-def _size(box: Box) -> int:
-    return math.prod(stop - start for start, stop in box)
-
-
-def _meet(one: Box, other: Box) -> bool:
-    return all(max(a[0], b[0]) < min(a[1], b[1]) for a, b in zip(one, other, strict=True))
-
-
-def _contains(outer: Box, inner: Box) -> bool:
-    return all(a[0] <= b[0] and b[1] <= a[1] for a, b in zip(outer, inner, strict=True))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from adjointlab.core import arrays
 from adjointlab.core.arguments import check_argument
@@ -23,17 +23,18 @@ from adjointlab.core.partition import Partition, integers
 from adjointlab.core.program import Program
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
-from adjointlab.primitives.assignment import Assignment, assignment, layout_of, local_types, subscript
-from adjointlab.primitives.broadcast_rules import check_ranks
+from adjointlab.primitives.assignment import Assignment, checked_assignment, layout_of, local_types, subscript
 from adjointlab.primitives.collectives import result_array
-from adjointlab.primitives.redistribution_plan import Step, cheapest
+from adjointlab.primitives.redistribution_plan import PlanStep, StepKind, cheapest
 from adjointlab.primitives.repartition import Repartition
-from adjointlab.primitives.segmented_collectives import InSegment
-from adjointlab.primitives.segments import Segment, kind_of
+from adjointlab.primitives.segmented_collectives import SegmentedCollectives
+from adjointlab.primitives.segments import Segment, local_type
+from adjointlab.primitives.validation import check_ranks
+from adjointlab.typing import Array, Communicator
 
 __all__ = ["Redistribute"]
 
-_Apply = Callable[[Any, Any], Any]
+_Apply: TypeAlias = Callable[[Array, Array | None], Array]
 
 
 class _Stage(NamedTuple):
@@ -69,7 +70,7 @@ class Redistribute(LinearOperator):
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         grid: Partition,
         shape: Sequence[int],
         source: Sequence[Sequence[int]],
@@ -83,9 +84,9 @@ class Redistribute(LinearOperator):
             raise TypeError(f"grid: {grid!r} is no Partition")
         check_ranks("grid", grid, comm.Get_size())
         self.comm, self.grid, self.shape = comm, grid, integers("shape", shape)
-        self.source = assignment("source", grid, len(self.shape), source, partial)
-        self.target = assignment("target", grid, len(self.shape), target)
-        self.copies = kind_of("copies", copies, ("replicated", "invariant"))
+        self.source = checked_assignment("source", grid, len(self.shape), source, partial)
+        self.target = checked_assignment("target", grid, len(self.shape), target)
+        self.copies = local_type("copies", copies, ("replicated", "invariant"))
         self.domain = Space(self._tensor(self.source, dtype, "x"))
         self.codomain = Space(self._tensor(self.target, dtype, "y"))
         copied = self.target.redundant(grid.shape) if self.copies is LocalType.REPLICATED else ()
@@ -96,9 +97,9 @@ class Redistribute(LinearOperator):
         self.plan = cheapest(grid.shape, self.shape, self.source, self.target)
         self._rank = comm.Get_rank()
         self._stages = [self._stage(step, dtype) for step in self.plan.steps]
-        # Both directions go through the same tensors, and the memory for them is theirs in turn.
-        self._between = [self._tensor(step.target, dtype, "x") for step in self.plan.steps[:-1]]
-        self._memory: dict[tuple[int, str], Any] = {}
+        # Both directions go through the same intermediate tensors, never at the same time, and share the memory for them.
+        self._intermediates = [self._tensor(step.target, dtype, "x") for step in self.plan.steps[:-1]]
+        self._reused: dict[tuple[int, type], Array] = {}
 
     def specification(self) -> Program | tuple[Program, Program]:
         """That of the repartition between the two layouts, whatever the plan: every summand goes straight to every worker
@@ -110,58 +111,66 @@ class Redistribute(LinearOperator):
         """The redistribution in [Dryden19]'s notation, and the steps of its plan."""
         sums = f"Σ̃{subscript(self.source.summed)} " if self.source.summed else ""
         grid = "x".join(map(str, self.grid.shape)) or "()"
-        steps = [f"{place}. {step.text()}" for place, step in enumerate(self.plan.steps, start=1)]
+        steps = [f"{number}. {step.text()}" for number, step in enumerate(self.plan.steps, start=1)]
         return [
             f"{self.target.text('y')} ← {sums}{self.source.text('x')} on a grid of {grid}",
             *(steps or ["nothing to be done"]),
         ]
 
-    def forward(self, x: Any, out: Any = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Any:
         """The local tensor of y, in `out` if given."""
         stages = [stage.forward for stage in self._stages]
         return self._apply(stages, range(len(stages) - 1), self.domain, self.codomain, x, out)
 
-    def adjoint(self, y: Any, out: Any = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Any:
         """The local tensor of the cotangent of x, in `out` if given."""
         stages = [stage.adjoint for stage in reversed(self._stages)]
         between = reversed(range(len(stages) - 1))
         return self._apply(stages, between, self.codomain.dual, self.domain.dual, y, out)
 
-    def _tensor(self, given: Assignment, dtype: str, name: str) -> Tensor:
-        types = local_types(self.grid, given, self.copies)
-        return Tensor(layout_of(self.grid, self.shape, given), dtype, types, name)
+    def _tensor(self, assigned: Assignment, dtype: str, name: str) -> Tensor:
+        types = local_types(self.grid, assigned, self.copies)
+        return Tensor(layout_of(self.grid, self.shape, assigned), dtype, types, name)
 
-    def _stage(self, step: Step, dtype: str) -> _Stage:
-        """What is done in a step, and in its adjoint: where copies count once, those are other arithmetic."""
+    def _stage(self, step: PlanStep, dtype: str) -> _Stage:
+        """A step of the plan on this rank.
+
+        Where copies are invariant, so that they count once, the adjoints of an all-gather, a discard and an all-reduce need
+        no sum: each worker keeps its part, gathers the parts, and has the cotangent already.
+        """
         source, target = self._tensor(step.source, dtype, "x"), self._tensor(step.target, dtype, "y")
         is_invariant = self.copies is LocalType.INVARIANT
         match step.kind:
-            case "all-gather":
-                segment = InSegment(self.comm, self._segment(step, source, target), source, target)
-                return _Stage(segment.gather, segment.keep if is_invariant else segment.sum_and_scatter)
-            case "discard":
-                segment = InSegment(self.comm, self._segment(step, target, source), target, source)
-                return _Stage(segment.keep, segment.gather if is_invariant else segment.place)
-            case "reduce-scatter":
-                segment = InSegment(self.comm, self._segment(step, target, source), target, source)
+            case StepKind.ALL_GATHER:
+                segment = SegmentedCollectives(self.comm, self._segment(step, source, target), source, target)
+                return _Stage(segment.gather, segment.keep_part if is_invariant else segment.sum_and_scatter)
+            case StepKind.DISCARD:
+                segment = SegmentedCollectives(self.comm, self._segment(step, target, source), target, source)
+                return _Stage(
+                    segment.keep_part, segment.gather if is_invariant else segment.surround_with_zeros
+                )
+            case StepKind.REDUCE_SCATTER:
+                segment = SegmentedCollectives(self.comm, self._segment(step, target, source), target, source)
                 return _Stage(segment.sum_and_scatter, segment.gather)
-            case "all-reduce":
+            case StepKind.ALL_REDUCE:
                 redundant = step.source.redundant(self.grid.shape)
+                # The redundant grid dimensions are the last ones of the layout's partition.
                 first = source.layout.partition.order - len(redundant)
                 dims = [first + redundant.index(axis) for axis in step.along]
                 all_reduce = AllSumReduce(self.comm, source.layout, dims, dtype=dtype)
                 return _Stage(all_reduce.forward, self._copy if is_invariant else all_reduce.adjoint)
-            case _:
+            case StepKind.ALL_TO_ALL:
                 repartition = _repartition(self.comm, source, target)
                 return _Stage(repartition.forward, repartition.adjoint)
 
-    def _segment(self, step: Step, narrow: Tensor, wide: Tensor) -> Segment | None:
-        """The workers along the step's grid dimensions, and their parts of what they have whole."""
+    def _segment(self, step: PlanStep, narrow: Tensor, wide: Tensor) -> Segment | None:
+        """The workers along the step's grid dimensions, and their parts of what each holds in the wide tensor."""
         window = wide.layout.window(self._rank)
         if window is None:
             return None
         assert step.dim is not None
         ranks = self.grid.subpartition(step.along, self._rank).ranks
+        # Parts are relative to the wide window, which may itself be a part: the dimension may be cut along others too.
         first = window[step.dim][0]
         parts = []
         for rank in ranks:
@@ -169,7 +178,7 @@ class Redistribute(LinearOperator):
             parts.append((start - first, stop - first))
         return Segment(step.dim, ranks, tuple(parts))
 
-    def _copy(self, array: Any, out: Any) -> Any:
+    def _copy(self, array: Array, out: Array | None) -> Array:
         """The identity, into given memory or a fresh array."""
         if out is None:
             return arrays.copy(array)
@@ -182,31 +191,32 @@ class Redistribute(LinearOperator):
         between: Iterable[int],
         source: Space,
         target: Space,
-        array: Any,
-        out: Any,
-    ) -> Any:
-        """The stages, one after another; `between` says which intermediate tensor lies after each but the last."""
+        array: Array,
+        out: Array | None,
+    ) -> Array:
+        """Apply the stages in order; `between` has the numbers of the intermediate tensors after each stage but the last."""
         batch = check_argument(source.tensors[0], array, self._rank)
         if not self.grid.is_active(self._rank):
             return arrays.copy(array)
         result = result_array(target.tensors[0], array, out, self._rank, batch)
         if not stages:
             return self._copy(array, result)
+        # Only the last stage writes into the result. A batch has a size of its own, so its intermediates are not kept.
         *first, last = stages
-        for stage, place in zip(first, between, strict=True):
-            array = stage(array, None if batch else self._intermediate(place, array))
+        for stage, number in zip(first, between, strict=True):
+            array = stage(array, None if batch else self._intermediate(number, array))
         return last(array, result)
 
-    def _intermediate(self, place: int, like: Any) -> Any:
-        """Memory for the tensor between two steps: made once for each array library."""
-        key = (place, arrays.library_of(like))
-        if key not in self._memory:
-            tensor = self._between[place]
-            self._memory[key] = arrays.empty(tensor.layout.local_shape(self._rank), tensor.dtype, like)
-        return self._memory[key]
+    def _intermediate(self, number: int, like: Array) -> Array:
+        """Memory for the tensor after step `number`: made once for each array library."""
+        key = (number, type(like))
+        if key not in self._reused:
+            tensor = self._intermediates[number]
+            self._reused[key] = arrays.empty(tensor.layout.local_shape(self._rank), tensor.dtype, like)
+        return self._reused[key]
 
 
-def _repartition(comm: Any, source: Tensor, target: Tensor) -> Repartition:
+def _repartition(comm: Communicator, source: Tensor, target: Tensor) -> Repartition:
     return Repartition(
         comm,
         source.layout,

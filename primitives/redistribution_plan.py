@@ -6,12 +6,13 @@
     all-reduce       * ← Σ̃ *                          sums, and leaves every worker the sum
     all-to-all       ◦ * ← * ◦                        whatever is needed goes straight to the target
 
-The last one is always the last step, and there are no summands any more when it is taken. Nor is everything else among the
-steps: grid dimensions are added to a dimension in one order, in which those that the target has there come first.
+A chain of such steps leads from one assignment to another. Not every chain is searched: an all-to-all is the last step,
+taken when no summands are left; and grid dimensions are added to a tensor dimension in one order only, in which those that
+the target has there come first.
 
-A chain of these is compared with another by the elements that its busiest worker receives, step by step; then by its
-messages, then by its steps. A collective over g workers counts with the fewest elements and messages that it can do
-with: (g-1)/g of the result and ⌈log₂ g⌉ messages for an all-gather.
+Chains are compared by the elements that the busiest worker receives, added up over the steps; then by messages, then by the
+number of steps. A collective over g workers is charged the fewest elements and messages that any algorithm needs:
+(g-1)/g of the result and ⌈log₂ g⌉ messages for an all-gather.
 
 Pure data. Grid dimensions of side 1 are left out: they distribute nothing.
 """
@@ -21,28 +22,43 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import combinations, count, takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adjointlab.primitives.assignment import Assignment, nested_cut, subscript
 
-__all__ = ["Cost", "Plan", "Step", "cheapest"]
+__all__ = ["Cost", "PlanStep", "RedistributionPlan", "StepKind", "cheapest"]
 
-Array = np.ndarray[Any, Any]
-Windows = tuple[tuple[Array, Array], ...]
+_GridArray: TypeAlias = NDArray[np.int64]
+"""A number for each worker: one axis for each grid dimension, of side 1 where the number does not depend on it."""
+
+_Windows: TypeAlias = tuple[_GridArray, _GridArray]
+"""Starts and stops of the windows of all workers in one tensor dimension."""
+
+
+class StepKind(Enum):
+    """Kind of a step; the value is its name in the notation."""
+
+    ALL_GATHER = "all-gather"
+    DISCARD = "discard"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_REDUCE = "all-reduce"
+    ALL_TO_ALL = "all-to-all"
 
 
 class Cost(NamedTuple):
-    """What a chain costs, in the order of importance."""
+    """Cost of a chain; compared entry by entry, the first first."""
 
     elements: int = 0
     messages: int = 0
     steps: int = 0
-    direct: int = 0  # all-to-alls: a collective that costs the same is preferred
+    all_to_alls: int = 0  # a collective that costs the same is preferred
 
     def plus(self, other: Cost) -> Cost:
         """The cost of one chain after another."""
@@ -50,13 +66,13 @@ class Cost(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step of a chain: what is done to which dimension of the tensor, among the workers along which grid dimensions.
+class PlanStep:
+    """One step of a chain: a collective on tensor dimension `dim` among the workers along the grid dimensions `along`.
 
-    An all-reduce and an all-to-all have no one dimension, an all-to-all no one group of workers.
+    An all-reduce and an all-to-all concern no single dimension, and an all-to-all no single group of workers.
     """
 
-    kind: str
+    kind: StepKind
     source: Assignment
     target: Assignment
     dim: int | None = None
@@ -68,82 +84,86 @@ class Step:
         sums = f"Σ̃{subscript(summed)} " if summed else ""
         arrow = f"{self.target.text('x')} ← {sums}{self.source.text('x')}"
         group = f" along grid dimension{'s' * (len(self.along) > 1)} {', '.join(map(str, self.along))}"
-        return f"{arrow}: {self.kind}{group if self.along else ''}"
+        return f"{arrow}: {self.kind.value}{group if self.along else ''}"
 
 
 @dataclass(frozen=True)
-class Plan:
+class RedistributionPlan:
     """A chain of steps and what it costs."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
     cost: Cost
 
 
 @lru_cache(maxsize=256)
-def cheapest(grid: tuple[int, ...], shape: tuple[int, ...], source: Assignment, target: Assignment) -> Plan:
+def cheapest(
+    grid: tuple[int, ...], shape: tuple[int, ...], source: Assignment, target: Assignment
+) -> RedistributionPlan:
     """The cheapest plan for a tensor of the shape over a grid of these sides, by Dijkstra's search over assignments."""
     start, goal = _without_ones(grid, source), _without_ones(grid, target)
     known: dict[Assignment, Cost] = {start: Cost()}
-    last: dict[Assignment, Step] = {}
+    last_step_to: dict[Assignment, PlanStep] = {}
     order = count()  # equal costs in the order of their discovery, the same on all ranks
     frontier = [(Cost(), next(order), start)]
     done = set()
     while frontier:
-        cost, _, here = heappop(frontier)
-        if here == goal:
+        cost, _, current = heappop(frontier)
+        if current == goal:
             break
-        if here in done:
+        if current in done:
             continue
-        done.add(here)
-        for step in _steps(grid, here, goal):
+        done.add(current)
+        for step in _steps(grid, current, goal):
             total = cost.plus(_cost(grid, shape, step))
-            there = step.target
-            if there in known and known[there] <= total:
+            following = step.target
+            if following in known and known[following] <= total:
                 continue
-            if goal in known and known[goal] <= total.plus(_least(grid, shape, there, goal)):
-                continue  # a way to the goal that is no dearer is known
-            known[there], last[there] = total, step
-            heappush(frontier, (total, next(order), there))
-    steps: list[Step] = []
-    here = goal
-    while here != start:
-        steps.append(last[here])
-        here = last[here].source
-    return Plan(tuple(reversed(steps)), known[goal])
+            if goal in known and known[goal] <= total.plus(_least(grid, shape, following, goal)):
+                continue  # a chain to the goal is known that costs no more than any through this one can
+            known[following], last_step_to[following] = total, step
+            heappush(frontier, (total, next(order), following))
+    steps: list[PlanStep] = []
+    current = goal
+    while current != start:
+        steps.append(last_step_to[current])
+        current = last_step_to[current].source
+    return RedistributionPlan(tuple(reversed(steps)), known[goal])
 
 
-def _without_ones(grid: Sequence[int], given: Assignment) -> Assignment:
+def _without_ones(grid: Sequence[int], assigned: Assignment) -> Assignment:
     return Assignment(
-        tuple(tuple(axis for axis in axes if grid[axis] > 1) for axes in given.dims),
-        tuple(axis for axis in given.summed if grid[axis] > 1),
+        tuple(tuple(axis for axis in axes if grid[axis] > 1) for axes in assigned.dims),
+        tuple(axis for axis in assigned.summed if grid[axis] > 1),
     )
 
 
-def _steps(grid: Sequence[int], here: Assignment, goal: Assignment) -> Iterator[Step]:
-    """Everything that can be done next."""
-    copied = [axis for axis in here.redundant(grid) if grid[axis] > 1 and axis not in here.summed]
-    for dim, axes in enumerate(here.dims):
+def _steps(grid: Sequence[int], current: Assignment, goal: Assignment) -> Iterator[PlanStep]:
+    """The steps that lead on from an assignment."""
+    copied = [axis for axis in current.redundant(grid) if grid[axis] > 1 and axis not in current.summed]
+    for dim, axes in enumerate(current.dims):
         for kept in range(len(axes)):
-            yield Step("all-gather", here, _with(here, dim, axes[:kept]), dim, axes[kept:])
+            yield PlanStep(StepKind.ALL_GATHER, current, _with(current, dim, axes[:kept]), dim, axes[kept:])
         for added in _added(copied, axes, goal.dims[dim]):
-            yield Step("discard", here, _with(here, dim, axes + added), dim, added)
-        for added in _added(here.summed, axes, goal.dims[dim]):
-            yield Step("reduce-scatter", here, _with(here, dim, axes + added, added), dim, added)
-    for size in range(1, len(here.summed) + 1):
-        for along in combinations(here.summed, size):
-            rest = tuple(axis for axis in here.summed if axis not in along)
-            yield Step("all-reduce", here, Assignment(here.dims, rest), None, along)
-    if not here.summed:
-        yield Step("all-to-all", here, goal)
+            yield PlanStep(StepKind.DISCARD, current, _with(current, dim, axes + added), dim, added)
+        for added in _added(current.summed, axes, goal.dims[dim]):
+            yield PlanStep(
+                StepKind.REDUCE_SCATTER, current, _with(current, dim, axes + added, added), dim, added
+            )
+    for size in range(1, len(current.summed) + 1):
+        for along in combinations(current.summed, size):
+            rest = tuple(axis for axis in current.summed if axis not in along)
+            yield PlanStep(StepKind.ALL_REDUCE, current, Assignment(current.dims, rest), None, along)
+    if not current.summed:
+        yield PlanStep(StepKind.ALL_TO_ALL, current, goal)
 
 
-def _with(here: Assignment, dim: int, axes: tuple[int, ...], summed: Sequence[int] = ()) -> Assignment:
-    dims = (*here.dims[:dim], axes, *here.dims[dim + 1 :])
-    return Assignment(dims, tuple(axis for axis in here.summed if axis not in summed))
+def _with(current: Assignment, dim: int, axes: tuple[int, ...], summed: Sequence[int] = ()) -> Assignment:
+    dims = (*current.dims[:dim], axes, *current.dims[dim + 1 :])
+    return Assignment(dims, tuple(axis for axis in current.summed if axis not in summed))
 
 
 def _added(free: Sequence[int], axes: tuple[int, ...], goal: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Some of the free grid dimensions, in one order: first those that lead to the goal, as it has them."""
+    """Every choice of free grid dimensions to add to `axes`, in one order: first those with which the goal goes on."""
     ahead = goal[len(axes) :] if goal[: len(axes)] == axes else ()
     for size in range(1, len(free) + 1):
         for chosen in combinations(free, size):
@@ -151,95 +171,94 @@ def _added(free: Sequence[int], axes: tuple[int, ...], goal: tuple[int, ...]) ->
             yield leading + tuple(axis for axis in chosen if axis not in leading)
 
 
-def _cost(grid: tuple[int, ...], shape: tuple[int, ...], step: Step) -> Cost:
+def _cost(grid: tuple[int, ...], shape: tuple[int, ...], step: PlanStep) -> Cost:
     workers = math.prod(grid[axis] for axis in step.along)
     rounds = (workers - 1).bit_length()
     held, needed = _windows(grid, shape, step.source.dims), _windows(grid, shape, step.target.dims)
     size = _volume([stop - start for start, stop in needed])
-    direct = 0
+    all_to_alls = 0
     match step.kind:
-        case "discard":
+        case StepKind.DISCARD:
             elements, messages = 0, 0
-        case "reduce-scatter":
+        case StepKind.REDUCE_SCATTER:
             elements, messages = (workers - 1) * int(size.max()), rounds
-        case "all-reduce":
+        case StepKind.ALL_REDUCE:
             largest = int(size.max())
             part, rest = divmod(largest, workers)
             # A reduce-scatter of all elements, then an all-gather.
             elements = (workers - 1) * (part + (rest > 0)) + largest - part
             messages = 2 * rounds
         case _:
-            met = _volume([_met(one, other) for one, other in zip(held, needed, strict=True)])
-            elements, messages = int((size - met).max()), rounds
-            if step.kind == "all-to-all":
+            shared = _volume([_shared_lengths(one, other) for one, other in zip(held, needed, strict=True)])
+            elements, messages = int((size - shared).max()), rounds
+            if step.kind is StepKind.ALL_TO_ALL:
                 parts = [
-                    _met_parts(nested_cut(side, [grid[axis] for axis in axes]), window)
+                    _parts_met(nested_cut(side, [grid[axis] for axis in axes]), window)
                     for side, axes, window in zip(shape, step.source.dims, needed, strict=True)
                 ]
-                messages = int((_volume(parts) - (met > 0)).max())
-                direct = 1
-    return Cost(elements, messages if elements else 0, 1, direct)
+                # One message from each worker whose window it meets, but for what it has itself.
+                messages = int((_volume(parts) - (shared > 0)).max())
+                all_to_alls = 1
+    return Cost(elements, messages if elements else 0, 1, all_to_alls)
 
 
-def _least(grid: tuple[int, ...], shape: tuple[int, ...], here: Assignment, goal: Assignment) -> Cost:
-    """No way from here to the goal costs less."""
-    if here == goal:
+def _least(grid: tuple[int, ...], shape: tuple[int, ...], current: Assignment, goal: Assignment) -> Cost:
+    """A lower bound of the cost of any chain from `current` to the goal, for the pruning of the search."""
+    if current == goal:
         return Cost()
-    if not here.summed:
-        elements = _received(_windows(grid, shape, here.dims), _windows(grid, shape, goal.dims))
+    if not current.summed:
+        elements = _received(_windows(grid, shape, current.dims), _windows(grid, shape, goal.dims))
         return Cost(elements, int(elements > 0), 1)
-    # To give C workers the sum of G values takes G + C - 2 messages, which at best are spread over all workers.
-    summands = math.prod(grid[axis] for axis in here.summed)
+    # To give C workers the sum of G values, an element takes G + C - 2 transfers, at best spread over all workers evenly.
+    summands = math.prod(grid[axis] for axis in current.summed)
     copies = math.prod(grid[axis] for axis in goal.redundant(grid))
     elements = -(-math.prod(shape) * (summands + copies - 2) // math.prod(grid))
     return Cost(elements, (summands - 1).bit_length() if elements else 0, 1)
 
 
-def _received(held: Windows, needed: Windows) -> int:
+def _received(held: Sequence[_Windows], needed: Sequence[_Windows]) -> int:
     """The largest number of elements that a worker needs and does not hold."""
-    met = _volume([_met(one, other) for one, other in zip(held, needed, strict=True)])
-    return int((_volume([stop - start for start, stop in needed]) - met).max())
+    shared = _volume([_shared_lengths(one, other) for one, other in zip(held, needed, strict=True)])
+    return int((_volume([stop - start for start, stop in needed]) - shared).max())
 
 
 @lru_cache(maxsize=1024)
 def _windows(
     grid: tuple[int, ...], shape: tuple[int, ...], dims: tuple[tuple[int, ...], ...]
-) -> tuple[tuple[Array, Array], ...]:
-    """In each dimension of the tensor where every worker's window starts and stops, as arrays over the grid.
-
-    They have side 1 along the grid dimensions that do not matter.
-    """
+) -> tuple[_Windows, ...]:
+    """The windows of all workers in each dimension of the tensor, which `dims` assigns to grid dimensions."""
     return tuple(_window(grid, side, axes) for side, axes in zip(shape, dims, strict=True))
 
 
 @lru_cache(maxsize=1024)
-def _window(grid: tuple[int, ...], side: int, axes: tuple[int, ...]) -> tuple[Array, Array]:
+def _window(grid: tuple[int, ...], side: int, axes: tuple[int, ...]) -> _Windows:
     sides = [grid[axis] for axis in axes]
     ends = np.array(nested_cut(side, sides))
-    order = sorted(range(len(axes)), key=axes.__getitem__)
+    # The parts of a nested cut are in row-major order of `axes`; the grid's order is ascending.
+    ascending = sorted(range(len(axes)), key=axes.__getitem__)
     over = [length if axis in axes else 1 for axis, length in enumerate(grid)]
-    starts, stops = (cut.reshape(sides).transpose(order).reshape(over) for cut in (ends[:-1], ends[1:]))
+    starts, stops = (cut.reshape(sides).transpose(ascending).reshape(over) for cut in (ends[:-1], ends[1:]))
     return starts, stops
 
 
-def _met(one: tuple[Array, Array], other: tuple[Array, Array]) -> Array:
+def _shared_lengths(one: _Windows, other: _Windows) -> _GridArray:
     """The number of indices that two windows share."""
-    shared: Array = np.minimum(one[1], other[1]) - np.maximum(one[0], other[0])
+    shared: _GridArray = np.minimum(one[1], other[1]) - np.maximum(one[0], other[0])
     return shared.clip(min=0)
 
 
-def _met_parts(ends: tuple[int, ...], window: tuple[Array, Array]) -> Array:
+def _parts_met(ends: tuple[int, ...], window: _Windows) -> _GridArray:
     """The number of parts of a cut that share an index with a window."""
     inner = np.unique(ends)  # empty parts hold nothing
     first = np.searchsorted(inner, window[0], side="right") - 1
     last = np.searchsorted(inner, window[1], side="left")
-    met: Array = np.where(window[0] < window[1], last - first, 0)
-    return met
+    parts: _GridArray = np.where(window[0] < window[1], last - first, 0)
+    return parts
 
 
-def _volume(lengths: Sequence[Array]) -> Array:
+def _volume(lengths: Sequence[_GridArray]) -> _GridArray:
     """The product over the dimensions, as an array over the grid."""
-    product: Array = np.ones((), np.int64)
+    product: _GridArray = np.ones((), np.int64)
     for length in lengths:
         product = product * length
     return product

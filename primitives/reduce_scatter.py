@@ -13,19 +13,12 @@ from typing import Any, Literal
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
-from adjointlab.core.program import Program, buffers
+from adjointlab.core.program import Program
 from adjointlab.core.space import LocalType, Space
-from adjointlab.primitives.segmented_collectives import InSegment
-from adjointlab.primitives.segments import (
-    gain,
-    kind_of,
-    narrow_layout,
-    reduce_scatter_steps,
-    segment_of,
-    segments,
-    tensors,
-)
+from adjointlab.primitives import segments
+from adjointlab.primitives.segmented_collectives import SegmentedCollectives
 from adjointlab.primitives.validation import check_layout
+from adjointlab.typing import Array, Communicator
 
 __all__ = ["ReduceScatter"]
 
@@ -52,7 +45,7 @@ class ReduceScatter(LinearOperator):
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         layout: Layout,
         dim: int,
         along: int,
@@ -63,25 +56,23 @@ class ReduceScatter(LinearOperator):
         summands: Literal["varying", "partial"] = "varying",
     ) -> None:
         check_layout("layout", layout, comm.Get_size())
-        narrow = narrow_layout(layout, dim, along, cut)
-        kind = kind_of("summands", summands, ("varying", "partial"))
-        y, x = tensors(narrow, layout, along, dtype, types, kind, ("y", "x"))
+        narrow = segments.narrow_layout(layout, dim, along, cut)
+        wide_type = segments.local_type("summands", summands, ("varying", "partial"))
+        y, x = segments.narrow_and_wide(narrow, layout, along, dtype, types, wide_type, ("y", "x"))
         self.comm, self.dim = comm, dim
         self.domain, self.codomain = Space(x), Space(y)
-        self.gain = self.fan_in = gain(x, y, along, forward=layout.partition.shape[along])
-        self._segment = InSegment(comm, segment_of(narrow, dim, comm.Get_rank()), y, x)
+        self.gain = self.fan_in = segments.gain_of(x, y, along, forward=layout.partition.shape[along])
+        self._segment = SegmentedCollectives(comm, segments.segment_of(narrow, dim, comm.Get_rank()), y, x)
 
     def specification(self) -> Program:
         """S for each segment."""
-        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
-        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
-        every = segments(self.codomain.tensors[0].layout, self.dim)
-        return Program(x.values(), (s for segment in every for s in reduce_scatter_steps(segment, y, x)))
+        (x,), (y,) = self.domain.tensors, self.codomain.tensors
+        return segments.reduce_scatter_program(y, x, self.dim)
 
-    def forward(self, x: Any, out: Any = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Any:
         """The local tensor of y = S x, in `out` if given."""
         return self._segment.sum_and_scatter(x, out)
 
-    def adjoint(self, y: Any, out: Any = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Any:
         """The local tensor of S* y, in `out` if given."""
         return self._segment.gather(y, out)

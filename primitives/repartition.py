@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from adjointlab import MPI
 from adjointlab.core import arrays
@@ -33,14 +33,24 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Add, Allocate, Deallocate, Generator, Program, buffers
 from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.primitives.boxes import (
+    ViewIndex,
+    assemble,
+    index_in,
+    intersection,
+    region_in,
+    relative_to,
+    view_index,
+)
 from adjointlab.primitives.collectives import result_array
-from adjointlab.primitives.overlaps import Overlaps, Place, Side, assemble, gaps, overlaps, place, within
-from adjointlab.primitives.validation import called, check_layout
+from adjointlab.primitives.overlaps import Endpoint, Overlaps, gaps, overlaps
+from adjointlab.primitives.validation import arguments_renamed, check_layout
+from adjointlab.typing import Array, Communicator, Request
 
 __all__ = ["Repartition"]
 
 _TAG = 0
-"""Of every message: what a caller sends with another tag is the caller's."""
+"""Of every message. Callers may send messages of their own on the same communicator with any other tag."""
 
 
 class Repartition(LinearOperator):
@@ -70,7 +80,7 @@ class Repartition(LinearOperator):
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         layout: Layout,
         target: Layout,
         *,
@@ -87,13 +97,14 @@ class Repartition(LinearOperator):
             )
         self.comm = comm
         self.domain = Space(layout, dtype=dtype, types=types, name="x")
-        with called(types="target_types"):
+        with arguments_renamed(types="target_types"):
             self.codomain = Space(target, dtype=dtype, types=target_types, name="y")
         (x,), (y,) = self.domain.tensors, self.codomain.tensors
         self.overlaps = _overlaps(x, y)
         self.adjoint_overlaps = _overlaps(y.dual, x.dual)
         _check_source(x, self.overlaps)
         self.gain = self.fan_in = _terms(self.overlaps, self.adjoint_overlaps)
+        # Both directions are planned here, so that a call does nothing but move data.
         self._forward = _Exchange(comm, x, y, self.overlaps)
         self._adjoint = _Exchange(comm, y.dual, x.dual, self.adjoint_overlaps)
 
@@ -105,49 +116,43 @@ class Repartition(LinearOperator):
             return forward, _program(self.codomain.dual, self.domain.dual)
         return forward
 
-    def forward(self, x: Any, out: Any = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Any:
         """The local tensor of y = T x, in `out` if given."""
         return self._forward.carry(x, out)
 
-    def adjoint(self, y: Any, out: Any = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Any:
         """The local tensor of T* y, in `out` if given."""
         return self._adjoint.carry(y, out)
 
 
 def _program(source: Space, target: Space) -> Program:
-    """What is held in each window goes into each window that it meets; where any copy will do, the first one does."""
+    """Add what is held in each window into each window that it meets.
+
+    Of copies of which any one will do, the first takes part: the implementation chooses others, to the same effect.
+    """
     (x,), (y,) = source.tensors, target.tensors
     read = [a for a in buffers(source) if _is_first(x, a.rank, LocalType.REPLICATED, LocalType.INVARIANT)]
     written = [b for b in buffers(target) if _is_first(y, b.rank, LocalType.PARTIAL)]
+    tensor = tuple((0, side) for side in x.layout.shape)
     steps: list[Generator] = [Allocate(b) for b in buffers(target)]
     for a, b in product(read, written):
         held, wanted = x.layout.window(a.rank) or (), y.layout.window(b.rank) or ()
-        met = [
-            (max(0, one[0], other[0]), min(side, one[1], other[1]))
-            for side, one, other in zip(x.layout.shape, held, wanted, strict=True)
-        ]
-        if all(start < stop for start, stop in met):
-            there, here = (
-                tuple(
-                    slice(start - first, stop - first)
-                    for (start, stop), (first, _) in zip(met, window, strict=True)
-                )
-                for window in (held, wanted)
-            )
-            steps.append(Add(a[there], b[here]))
+        inside = intersection(held, tensor)  # what a window holds beyond the tensor does not count
+        if inside is not None and (shared := intersection(inside, wanted)) is not None:
+            steps.append(Add(region_in(a, held, shared), region_in(b, wanted, shared)))
     steps += [Deallocate(a) for a in buffers(source)]
     return Program(buffers(source), steps)
 
 
 def _is_first(tensor: Tensor, rank: int, *types: LocalType) -> bool:
-    """Whether of the workers along the dimensions that have one of the types, `rank` is the first."""
+    """Return True if `rank` comes first among the workers along the dimensions that have one of the types."""
     index = tensor.layout.partition.index(rank)
     return all(i == 0 or entry not in types for i, entry in zip(index, tensor.types, strict=True))
 
 
 def _overlaps(source: Tensor, target: Tensor) -> Overlaps:
-    """What goes from one tensor to the other by the table of local types."""
-    return overlaps(Side.of_source(source), Side.of_target(target))
+    """Overlaps of two tensors by the table of local types."""
+    return overlaps(Endpoint.of_source(source), Endpoint.of_target(target))
 
 
 def _check_source(x: Tensor, moves: Overlaps) -> None:
@@ -179,84 +184,104 @@ def _terms(there: Overlaps, back: Overlaps) -> int:
     return max(there.source.terms, back.source.terms)
 
 
+class _Incoming(NamedTuple):
+    """A box of the result: who has it, where it lies in the result, and where in the argument if this rank has it."""
+
+    source: int
+    in_result: ViewIndex
+    in_argument: ViewIndex | None
+
+
 class _Exchange:
     """One direction on this rank: what it sends, keeps and receives, and how its result is made of that."""
 
-    def __init__(self, comm: Any, source: Tensor, target: Tensor, moves: Overlaps) -> None:
+    def __init__(self, comm: Communicator, source: Tensor, target: Tensor, moves: Overlaps) -> None:
         rank = comm.Get_rank()
         self.comm, self.rank = comm, rank
         self.source, self.target = source, target
         self._is_target = target.layout.partition.is_active(rank)
         arriving = moves.arriving(rank)
-        here = target.layout.window(rank) or ()
-        boxes = [within(entry.box, here) for entry in arriving]
-        parts = assemble(target.layout.local_shape(rank), boxes, moves.source.is_regular)
-        there = source.layout.window(rank) or ()
-        # From the next worker on, so that not all send to the same one first.
+        held, wanted = source.layout.window(rank) or (), target.layout.window(rank) or ()
+        # An inactive rank has no window and no overlaps; () stands for it.
+        boxes = [relative_to(wanted, entry.box) for entry in arriving]
+        assembly = assemble(target.layout.local_shape(rank), boxes, moves.source.is_regular)
+        # From the next rank on, so that not all ranks send to the same one first.
         leaving = sorted(
             (entry for entry in moves.leaving(rank) if entry.travels),
             key=lambda entry: (entry.target - rank) % comm.Get_size(),
         )
-        self._sent = [(entry.target, place(within(entry.box, there))) for entry in leaving]
-        self._cleared = [place(box) for box in parts.cleared if self._is_target]
-        # For each box its worker, its place in the result, and in the argument if that worker is this one.
-        found = [
-            (entry.source, place(box), None if entry.travels else place(within(entry.box, there)))
+        self._sent = [(entry.target, index_in(held, entry.box)) for entry in leaving]
+        self._cleared = [view_index(box) for box in assembly.cleared if self._is_target]
+        incoming = [
+            _Incoming(entry.source, view_index(box), None if entry.travels else index_in(held, entry.box))
             for entry, box in zip(arriving, boxes, strict=True)
         ]
-        self._copied = [found[position] for position in parts.copied]
-        self._added = [found[position] for position in parts.added]
+        self._copied = [incoming[position] for position in assembly.copied]
+        self._added = [incoming[position] for position in assembly.added]
         # Half precision is summed in single and rounded once.
         self._widens = bool(self._added) and target.element.itemsize == 2
-        self._buffers: dict[tuple[str, str, int], Any] = {}
+        self._buffers: dict[tuple[type, bool, int], Array] = {}
 
-    def carry(self, array: Any, out: Any = None) -> Any:
-        """Collective: the local tensor of the target that the argument, the source's, makes together with the others'."""
+    def carry(self, array: Array, out: Array | None = None) -> Array:
+        """Collective: the local tensor of the target, made of what all ranks hold of the source's."""
         batch = check_argument(self.source, array, self.rank)
-        shape = (*self.target.layout.local_shape(self.rank), *batch)
         if self._is_target:
             result = result_array(self.target, array, out, self.rank, batch)
         else:
+            shape = (*self.target.layout.local_shape(self.rank), *batch)
             result = arrays.empty(shape, self.target.dtype, array)
-        total = arrays.empty(shape, "float32", array) if self._widens else result
+        total = result if not self._widens else arrays.empty(result.shape, "float32", array)
+        # Before any receive is posted, as memory that MPI receives into must not be touched.
         for index in self._cleared:
             arrays.clear(total[index])
-        requests: list[Any] = []
-        # What is not received where it belongs, with its place in the result.
-        arrived: list[tuple[bool, Place, Any]] = []
-        for add, boxes in ((False, self._copied), (True, self._added)):
-            for peer, index, own in boxes:
-                if own is not None:
-                    if add:
-                        arrived.append((add, index, array[own]))
-                    continue
-                view = total[index]
-                if add or self._widens or not arrays.is_row_major(view):
-                    view = self._buffer("in", peer, view, array, batch)
-                    arrived.append((add, index, view))
-                requests.append(self.comm.Irecv(arrays.message(view), source=peer, tag=_TAG))
-        for peer, index in self._sent:
+        # All receives are posted before the first send, so no message waits in a buffer of the MPI library for long.
+        requests: list[Request] = []
+        to_copy: list[tuple[ViewIndex, Array]] = []
+        for source, in_result, in_argument in self._copied:
+            if in_argument is None:
+                view = total[in_result]
+                if self._widens or not arrays.is_row_major(view):
+                    view = self._buffer(True, source, view, array, batch)
+                    to_copy.append((in_result, view))
+                requests.append(self._receive(view, source))
+        to_add: list[tuple[ViewIndex, Array]] = []
+        for source, in_result, in_argument in self._added:
+            if in_argument is None:
+                view = self._buffer(True, source, total[in_result], array, batch)
+                requests.append(self._receive(view, source))
+            else:
+                view = array[in_argument]
+            to_add.append((in_result, view))
+        for target, index in self._sent:
             view = array[index]
             if not arrays.is_row_major(view):
-                packed = self._buffer("out", peer, view, array, batch)
+                packed = self._buffer(False, target, view, array, batch)
                 arrays.copy_into(packed, view)
                 view = packed
-            requests.append(self.comm.Isend(arrays.message(view), dest=peer, tag=_TAG))
-        for _, index, own in self._copied:  # while the messages are on their way
-            if own is not None:
-                arrays.copy_into(total[index], array[own])
-        MPI.Request.Waitall(requests)
-        for add, index, part in arrived:
-            (arrays.add_into if add else arrays.copy_into)(total[index], part)
+            requests.append(self.comm.Isend(arrays.message(view), dest=target, tag=_TAG))
+        for _, in_result, in_argument in self._copied:  # while the messages are on their way
+            if in_argument is not None:
+                arrays.copy_into(total[in_result], array[in_argument])
+        if requests:
+            MPI.Request.Waitall(requests)
+        for index, view in to_copy:
+            arrays.copy_into(total[index], view)
+        for index, view in to_add:  # after all copies: a box is added to what they left
+            arrays.add_into(total[index], view)
         if self._widens:
             arrays.copy_into(result, total)
         return result
 
-    def _buffer(self, way: str, peer: int, view: Any, argument: Any, batch: tuple[int, ...]) -> Any:
+    def _receive(self, buffer: Array, source: int) -> Request:
+        return self.comm.Irecv(arrays.message(buffer), source=source, tag=_TAG)
+
+    def _buffer(
+        self, receives: bool, peer: int, view: Array, argument: Array, batch: tuple[int, ...]
+    ) -> Array:
         """Row-major memory of the shape of `view` for the message of a worker: made once, but fresh for a batch."""
         if batch:
             return arrays.empty(view.shape, self.source.dtype, argument)
-        key = (arrays.library_of(argument), way, peer)
+        key = (type(argument), receives, peer)
         if key not in self._buffers:
             self._buffers[key] = arrays.empty(view.shape, self.source.dtype, argument)
         return self._buffers[key]

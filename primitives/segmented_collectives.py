@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
@@ -21,65 +20,68 @@ from adjointlab.core.space import Tensor
 from adjointlab.primitives import groups
 from adjointlab.primitives.collectives import result_array, sum_into
 from adjointlab.primitives.segments import Segment
+from adjointlab.typing import Array, Communicator, NumpyArray
 
-__all__ = ["InSegment"]
-
-Flat = np.ndarray[Any, Any]
+__all__ = ["SegmentedCollectives"]
 
 
-class InSegment:
-    """This rank's segment on a communicator (`None` for an inactive rank), between a narrow and a wide tensor.
+class SegmentedCollectives:
+    """The collectives of this rank's segment (`None` for an inactive rank), between a narrow and a wide tensor.
 
     Made collectively over the segment, from the same arguments on all its ranks. Every method takes the local tensor of
-    the one and gives that of the other, fresh or in `out`; inactive ranks get a copy of what they give. Each raises
-    `ValueError` for what is no such local tensor, before its message.
+    one of the two tensors and returns that of the other, fresh or in `out`; an inactive rank gets a copy of its argument.
+    Each raises `ValueError` for what is no such local tensor, before its message.
     """
 
-    def __init__(self, comm: Any, segment: Segment | None, narrow: Tensor, wide: Tensor) -> None:
+    def __init__(self, comm: Communicator, segment: Segment | None, narrow: Tensor, wide: Tensor) -> None:
         self.narrow, self.wide = narrow, wide
         self._rank = comm.Get_rank()
         self._segment = segment
-        self._workers: Any = None  # nothing travels
-        self._memory: dict[np.dtype[Any], Flat] = {}
+        self._workers: Communicator | None = None  # no messages
+        self._packed: dict[np.dtype[np.generic], NumpyArray] = {}
         if segment is None:
             return
         self._own = (slice(None),) * segment.dim + (slice(*segment.part(self._rank)),)
-        # The blocks in the order of the communicator, which is that of the ranks' numbers.
-        placed = sorted(zip(segment.ranks, segment.parts, strict=True))
-        self._parts = tuple(part for _, part in placed)
+        # The parts in the order in which MPI takes them: that of the communicator, which sorts the ranks.
+        by_rank = sorted(zip(segment.ranks, segment.parts, strict=True))
+        self._parts = tuple(part for _, part in by_rank)
         self._shape = wide.layout.local_shape(self._rank)
-        self._is_stacked = math.prod(self._shape[: segment.dim]) == 1
-        self._is_ordered = self._is_stacked and self._parts == segment.parts
+        # Each part is one block of the wide array's memory if there is one index before dimension `dim`; and in MPI's
+        # order if the partition lists the ranks of the segment in ascending order.
+        self._has_blocks = math.prod(self._shape[: segment.dim]) == 1
+        self._has_ordered_blocks = self._has_blocks and self._parts == segment.parts
         # Whether there is anything to send follows from the layout, so all members agree on it.
         if len(segment.ranks) > 1 and math.prod(self._shape) > 0:
             self._workers = groups.communicator(comm, segment.ranks)
 
-    def gather(self, array: Any, out: Any = None) -> Any:
+    def gather(self, array: Array, out: Array | None = None) -> Array:
         """All-gather: collective, the wide local tensor of the narrow ones."""
         batch = check_argument(self.narrow, array, self._rank)
         if self._segment is None:
             return arrays.copy(array)
         result = result_array(self.wide, array, out, self._rank, batch)
-        if self._workers is None:
+        if self._workers is None:  # one worker, whose part is the whole, or an empty tensor
             arrays.copy_into(result[self._own], array)
             return result
         sent, received = _elements(array), _elements(result)
+        # Elements of one index of dimension `dim`, in a batch more than the layout says.
         unit = received.size // self._shape[self._segment.dim]
         counts = [(stop - start) * unit for start, stop in self._parts]
-        if self._is_ordered and len(set(counts)) == 1:
+        if self._has_ordered_blocks and len(set(counts)) == 1:
             # MPICH's Allgatherv takes twice as long for large blocks.
             self._workers.Allgather(sent, received)
-        elif self._is_stacked:
-            places = [start * unit for start, _ in self._parts]
-            self._workers.Allgatherv(sent, [received, (counts, places)])
+        elif self._has_blocks:
+            displacements = [start * unit for start, _ in self._parts]
+            self._workers.Allgatherv(sent, [received, (counts, displacements)])
         else:
-            packed = self._scratch(received.dtype, received.size, batch)
+            # MPI can place blocks only: the parts are received one after another and then copied to their columns.
+            packed = self._packing_buffer(received.dtype, received.size, batch)
             self._workers.Allgatherv(sent, [packed, (counts, [0, *accumulate(counts[:-1])])])
             for index, block in self._blocks(packed, received.shape):
                 received[index] = block
         return result
 
-    def sum_and_scatter(self, array: Any, out: Any = None) -> Any:
+    def sum_and_scatter(self, array: Array, out: Array | None = None) -> Array:
         """Reduce-scatter: collective, the narrow local tensor of the sum of the wide ones."""
         batch = check_argument(self.wide, array, self._rank)
         if self._segment is None:
@@ -88,12 +90,14 @@ class InSegment:
         if self._workers is None:
             arrays.copy_into(result, array[self._own])
             return result
-        if self._is_ordered:
-            summands = arrays.to_sum(array)
+        # Reduce_scatter takes no displacements: the parts must lie one after another, in the order of the communicator.
+        if self._has_ordered_blocks:
+            summands = arrays.summable(array)
         else:
+            # Into the type that MPI sums, as arrays.summable does, but block after block.
             values = arrays.to_numpy(array)
             wide = np.dtype(np.float32) if values.dtype == np.float16 else values.dtype
-            summands = self._scratch(wide, values.size, batch)
+            summands = self._packing_buffer(wide, values.size, batch)
             for index, block in self._blocks(summands, values.shape):
                 block[...] = values[index]
         unit = summands.size // self._shape[self._segment.dim]
@@ -101,7 +105,7 @@ class InSegment:
         sum_into(result, partial(self._workers.Reduce_scatter, summands, recvcounts=counts))
         return result
 
-    def keep(self, array: Any, out: Any = None) -> Any:
+    def keep_part(self, array: Array, out: Array | None = None) -> Array:
         """Discard: local, this worker's part of its wide local tensor."""
         batch = check_argument(self.wide, array, self._rank)
         if self._segment is None:
@@ -110,20 +114,23 @@ class InSegment:
         arrays.copy_into(result, array[self._own])
         return result
 
-    def place(self, array: Any, out: Any = None) -> Any:
-        """Discard's adjoint where each copy counts: local, the narrow local tensor with zeros around it."""
+    def surround_with_zeros(self, array: Array, out: Array | None = None) -> Array:
+        """Discard's adjoint where each copy counts: local, the narrow local tensor with zeros around it in dimension `dim`."""
         batch = check_argument(self.narrow, array, self._rank)
         if self._segment is None:
             return arrays.copy(array)
         result = result_array(self.wide, array, out, self._rank, batch)
+        # Not all of it is cleared first: each element is written once.
         *before, own = self._own
         arrays.clear(result[(*before, slice(0, own.start))])
         arrays.copy_into(result[self._own], array)
         arrays.clear(result[(*before, slice(own.stop, None))])
         return result
 
-    def _blocks(self, packed: Flat, shape: tuple[int, ...]) -> Iterator[tuple[tuple[slice, ...], Flat]]:
-        """Where each block lies in a wide array of the shape, and the block in packed memory."""
+    def _blocks(
+        self, packed: NumpyArray, shape: tuple[int, ...]
+    ) -> Iterator[tuple[tuple[slice, ...], NumpyArray]]:
+        """For each worker the index of its part in a wide array of the shape, and the part in packed memory."""
         assert self._segment is not None
         dim, start = self._segment.dim, 0
         for part in self._parts:
@@ -132,16 +139,16 @@ class InSegment:
             yield (slice(None),) * dim + (slice(*part),), packed[start:stop].reshape(block)
             start = stop
 
-    def _scratch(self, dtype: np.dtype[Any], size: int, batch: tuple[int, ...]) -> Flat:
+    def _packing_buffer(self, dtype: np.dtype[np.generic], size: int, batch: tuple[int, ...]) -> NumpyArray:
         """Memory for packed blocks: made once and reused, but for batches."""
         if batch:
             return np.empty(size, dtype)
-        if dtype not in self._memory:
-            self._memory[dtype] = np.empty(size, dtype)
-        return self._memory[dtype]
+        if dtype not in self._packed:
+            self._packed[dtype] = np.empty(size, dtype)
+        return self._packed[dtype]
 
 
-def _elements(array: Any) -> Flat:
-    """The array as a message with one entry for each element, of the array's shape; half precisions as 16 bits."""
+def _elements(array: Array) -> NumpyArray:
+    """The array as a message with one entry for each element, so that counts are elements; half precisions as 16 bits."""
     message = arrays.message(array)
     return message.view(np.uint16) if message.dtype == np.uint8 else message

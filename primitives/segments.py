@@ -1,47 +1,50 @@
 """Segments: the workers along one dimension of a partition, and the part that each has of a tensor's dimension.
 
 A segmented collective is performed in each segment at once, with the data that are local to it [Dryden19, section 2.3.3].
-Here are, as pure data, the layouts of a tensor that is *narrow*, cut along the segments, and *wide*, whole in each of
-their workers; and, as generators, what is done in one segment.
+A tensor is *narrow* in a dimension that is cut along the segments, and *wide* where every worker holds it whole.
+
+Here are, as pure data, the narrow and wide layouts and, as generators, what is done in one segment.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import integers
-from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Region
-from adjointlab.core.space import LocalType, Tensor
-from adjointlab.primitives.validation import an_integer, called
+from adjointlab.core.program import Add, Allocate, Deallocate, Generator, Program, buffers
+from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.primitives.validation import arguments_renamed, as_integer
 
 __all__ = [
     "Segment",
-    "all_gather_steps",
+    "all_gather_program",
     "axis_of_cut",
-    "discard_steps",
-    "gain",
-    "kind_of",
+    "discard_program",
+    "gain_of",
+    "local_type",
+    "narrow_and_wide",
     "narrow_layout",
-    "reduce_scatter_steps",
+    "reduce_scatter_program",
     "segment_of",
-    "segments",
-    "tensors",
     "wide_layout",
 ]
 
-Buffers = Mapping[int, Buffer]
-"""The buffers of one tensor, by their ranks."""
 
-
+# grid 2 x 3, segments along dimension 1        narrow: worker r has part r      wide: each worker has all
+#   0  1  2   one segment                          [ 0 | 1 | 2 ]                    [   0, 1 and 2  ]
+#   3  4  5   another                              [ 3 | 4 | 5 ]                    [   3, 4 and 5  ]
+#
+# all-gather: narrow → wide     discard: wide → narrow, the own part     reduce-scatter: wide → narrow, the part of the sum
 @dataclass(frozen=True)
 class Segment:
-    """Workers in their order, and the interval of dimension `dim` of the wide local tensor that each has narrow.
+    """Workers in the order of the partition, and the part of tensor dimension `dim` that each has when it is narrow.
 
-    The intervals follow one another, and all of them are the whole dimension.
+    The parts are intervals of the wide local tensor; they follow one another and make up the whole dimension.
     """
 
     dim: int
@@ -49,7 +52,7 @@ class Segment:
     parts: tuple[Window, ...]
 
     def part(self, rank: int) -> Window:
-        """The interval of one of the workers."""
+        """The part of one of the workers."""
         return self.parts[self.ranks.index(rank)]
 
 
@@ -62,46 +65,42 @@ def segment_of(narrow: Layout, dim: int, rank: int) -> Segment | None:
     return Segment(dim, narrow.partition.subpartition([axis], rank).ranks, narrow.windows[dim])
 
 
-def segments(narrow: Layout, dim: int) -> Iterator[Segment]:
-    """All segments along which dimension `dim` is cut."""
-    axis = narrow.axes[dim]
+# Programs: the same steps in each segment
+
+
+def all_gather_program(narrow: Tensor, wide: Tensor, dim: int) -> Program:
+    """Add each worker's narrow buffer to its part of every worker's new wide buffer."""
+    return _program(narrow, wide, dim, widens=True, own_part_only=False)
+
+
+def reduce_scatter_program(narrow: Tensor, wide: Tensor, dim: int) -> Program:
+    """Add each worker's part of every worker's wide buffer to its new narrow buffer."""
+    return _program(narrow, wide, dim, widens=False, own_part_only=False)
+
+
+def discard_program(narrow: Tensor, wide: Tensor, dim: int) -> Program:
+    """Add each worker's part of its own wide buffer to its new narrow buffer."""
+    return _program(narrow, wide, dim, widens=False, own_part_only=True)
+
+
+def _program(narrow: Tensor, wide: Tensor, dim: int, widens: bool, own_part_only: bool) -> Program:
+    narrow_of_rank, wide_of_rank = (
+        {buffer.rank: buffer for buffer in buffers(Space(tensor))} for tensor in (narrow, wide)
+    )
+    source, target = (narrow_of_rank, wide_of_rank) if widens else (wide_of_rank, narrow_of_rank)
+    steps: list[Generator] = []
+    axis = narrow.layout.axes[dim]
     assert axis is not None
-    for group in narrow.partition.subpartitions([axis]):
-        yield Segment(dim, group.ranks, narrow.windows[dim])
-
-
-# What is done in one segment
-
-
-def all_gather_steps(segment: Segment, narrow: Buffers, wide: Buffers) -> Iterator[Generator]:
-    """Each worker's narrow buffer is added to its part of every worker's new wide buffer."""
-    yield from (Allocate(wide[rank]) for rank in segment.ranks)
-    for rank in segment.ranks:
-        for other in segment.ranks:
-            yield Add(narrow[rank].whole, _part(segment, wide[other], rank))
-    yield from (Deallocate(narrow[rank]) for rank in segment.ranks)
-
-
-def reduce_scatter_steps(segment: Segment, narrow: Buffers, wide: Buffers) -> Iterator[Generator]:
-    """Each worker's part of every worker's wide buffer is added to its new narrow buffer."""
-    yield from (Allocate(narrow[rank]) for rank in segment.ranks)
-    for rank in segment.ranks:
-        for other in segment.ranks:
-            yield Add(_part(segment, wide[other], rank), narrow[rank].whole)
-    yield from (Deallocate(wide[rank]) for rank in segment.ranks)
-
-
-def discard_steps(segment: Segment, narrow: Buffers, wide: Buffers) -> Iterator[Generator]:
-    """Each worker's part of its own wide buffer is added to its new narrow buffer."""
-    for rank in segment.ranks:
-        yield Allocate(narrow[rank])
-        yield Add(_part(segment, wide[rank], rank), narrow[rank].whole)
-        yield Deallocate(wide[rank])
-
-
-def _part(segment: Segment, wide: Buffer, rank: int) -> Region:
-    """The part of a wide buffer that `rank` has narrow."""
-    return wide[(slice(None),) * segment.dim + (slice(*segment.part(rank)),)]
+    for workers in narrow.layout.partition.subpartitions([axis]):
+        segment = Segment(dim, workers.ranks, narrow.layout.windows[dim])
+        steps += [Allocate(target[rank]) for rank in segment.ranks]
+        for rank, other in product(segment.ranks, repeat=2):
+            if rank == other or not own_part_only:
+                part = wide_of_rank[other][(slice(None),) * dim + (slice(*segment.part(rank)),)]
+                whole = narrow_of_rank[rank].whole
+                steps.append(Add(whole, part) if widens else Add(part, whole))
+        steps += [Deallocate(source[rank]) for rank in segment.ranks]
+    return Program(source.values(), steps)
 
 
 # Layouts and tensors
@@ -139,8 +138,8 @@ def narrow_layout(layout: Layout, dim: int, along: int, cut: Sequence[int] | Non
     that do not cut the dimension; `TypeError` for what is no integer.
     """
     _check_dim(layout, dim)
-    an_integer("along", along)
-    with called(cuts="cut"):
+    as_integer("along", along)
+    with arguments_renamed(cuts="cut"):
         return _narrow_layout(layout, dim, along, None if cut is None else integers("cuts", cut))
 
 
@@ -162,6 +161,7 @@ def _narrow_layout(layout: Layout, dim: int, along: int, cut: tuple[int, ...] | 
             f"{layout}; a dimension is cut where copies lie (say so with the layout's `axes`, None for a dimension that "
             "is not cut)"
         )
+    # A dimension that lies along `along` in copies is held there once, as one that is not cut.
     axes = [None if axis == along else axis for axis in layout.axes]
     axes[dim] = along
     cuts: list[Sequence[int] | None] = [None] * layout.order
@@ -172,53 +172,53 @@ def _narrow_layout(layout: Layout, dim: int, along: int, cut: tuple[int, ...] | 
     return Layout(layout.shape, partition, windows, axes)
 
 
-def tensors(
+def narrow_and_wide(
     narrow: Layout,
     wide: Layout,
     along: int,
     dtype: str,
     types: Sequence[LocalType | str],
-    kind: LocalType,
+    wide_type: LocalType,
     names: tuple[str, str],
 ) -> tuple[Tensor, Tensor]:
-    """The narrow and the wide tensor of the names, of local types `types`; the copies along `along` are of type `kind`.
+    """The narrow and the wide tensor, called `names`: of local types `types`, but of the type `wide_type` along `along` where wide.
 
     Raises `ValueError` for types that do not fit, and for another than varying along the cut.
     """
-    cut = Tensor(narrow, dtype, tuple(LocalType(entry) for entry in types), names[0])
-    if cut.types[along] is not LocalType.VARYING:
+    cut_tensor = Tensor(narrow, dtype, tuple(LocalType(entry) for entry in types), names[0])
+    if cut_tensor.types[along] is not LocalType.VARYING:
         raise ValueError(
             f"types: along dimension {along} of the partition the tensor is cut, so that its local type there is varying, "
-            f"not {cut.types[along].value}"
+            f"not {cut_tensor.types[along].value}"
         )
-    changed = (*cut.types[:along], kind, *cut.types[along + 1 :])
-    return cut, replace(cut, layout=wide, types=changed, name=names[1])
+    wide_types = (*cut_tensor.types[:along], wide_type, *cut_tensor.types[along + 1 :])
+    return cut_tensor, replace(cut_tensor, layout=wide, types=wide_types, name=names[1])
 
 
-def gain(x: Tensor, y: Tensor, along: int, forward: int = 1, adjoint: int = 1) -> int:
-    """The gain of a map from x to y of which each direction sums so many values along `along`.
+def gain_of(x: Tensor, y: Tensor, along: int, forward: int = 1, adjoint: int = 1) -> int:
+    """The gain of a map from x to y that sums `forward` and `adjoint` values along `along` in the two directions.
 
-    Along the other dimensions each worker does the same for itself, and summands stay summands. They count, since a
-    partial tensor is compared after summation.
+    Along the other dimensions of the partition workers do the same independently, and summands stay summands. These count
+    too, since a partial tensor is compared after summation.
     """
 
     def summands(tensor: Tensor) -> int:
         sides = zip(tensor.layout.partition.shape, tensor.types, strict=True)
         return math.prod(
-            side for axis, (side, kind) in enumerate(sides) if axis != along and kind is LocalType.PARTIAL
+            side for axis, (side, entry) in enumerate(sides) if axis != along and entry is LocalType.PARTIAL
         )
 
     return max(forward * summands(y), adjoint * summands(x.dual))
 
 
-def kind_of(name: str, value: LocalType | str, legal: Sequence[str]) -> LocalType:
-    """The local type that the argument `name` gives; `ValueError` for one that is not among the legal ones."""
+def local_type(name: str, value: LocalType | str, legal: Sequence[str]) -> LocalType:
+    """The local type `value` of the argument `name`; `ValueError` for one that is not among the legal ones."""
     if (value.value if isinstance(value, LocalType) else value) not in legal:
         raise ValueError(f"{name}: {value!r} is not one of {', '.join(legal)}")
     return LocalType(value)
 
 
 def _check_dim(layout: Layout, dim: int) -> None:
-    if not 0 <= an_integer("dim", dim) < layout.order:
+    if not 0 <= as_integer("dim", dim) < layout.order:
         legal = f"0 to {layout.order - 1}" if layout.order else "none"
         raise ValueError(f"dim: {dim} is no dimension of the tensor {list(layout.shape)}, which has {legal}")

@@ -16,12 +16,13 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Program, buffers, copy_to_new, move_to_new
 from adjointlab.core.space import Space, Tensor
-from adjointlab.primitives.validation import check_layout, worker
+from adjointlab.primitives.validation import check_layout, single_worker
+from adjointlab.typing import Array, Communicator
 
 __all__ = ["SendReceive"]
 
 _TAG = 0
-"""Of every message: what a caller sends with another tag is the caller's."""
+"""Of every message. Callers may send messages of their own on the same communicator with any other tag."""
 
 
 class SendReceive(LinearOperator):
@@ -40,7 +41,7 @@ class SendReceive(LinearOperator):
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         layout: Layout,
         destination: int,
         *,
@@ -55,11 +56,11 @@ class SendReceive(LinearOperator):
             )
         if form not in ("copy", "move"):
             raise ValueError(f"form: {form!r} is neither 'copy' nor 'move'")
-        there = worker("destination", destination, layout.partition.order, comm.Get_size())
-        arrival = Layout(layout.shape, there, layout.windows, layout.axes)
+        target = single_worker("destination", destination, layout.partition.order, comm.Get_size())
+        target_layout = Layout(layout.shape, target, layout.windows, layout.axes)
         self.comm = comm
         self.source, self.destination = layout.partition.ranks[0], destination
-        self.x, self.y = Tensor(layout, dtype, name="x"), Tensor(arrival, dtype, name="y")
+        self.x, self.y = Tensor(layout, dtype, name="x"), Tensor(target_layout, dtype, name="y")
         self.stays = form == "copy"
         self.symbol = "C" if self.stays else "M"
         self.domain = Space(self.x)
@@ -73,13 +74,13 @@ class SendReceive(LinearOperator):
         (b,) = buffers(Space(self.y))
         return Program([a], copy_to_new(a.whole, b) if self.stays else move_to_new(a, b))
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Array) -> Any:
         """(x, y) of a copy, y of a move: local tensors."""
         batch = check_argument(self.x, x, self._rank)
         y = self._carry(x, self.x, self.y, batch)
         return (arrays.copy(x), y) if self.stays else y
 
-    def adjoint(self, *tensors: Any) -> Any:
+    def adjoint(self, *tensors: Array) -> Any:
         """The local tensor of C* (x, y) or M* y, on the source."""
         batch = check_arguments(self.codomain.tensors, tensors, self._rank)
         x = self._carry(tensors[-1], self.y, self.x, batch)
@@ -87,15 +88,15 @@ class SendReceive(LinearOperator):
             arrays.add_into(x, tensors[0])
         return x
 
-    def _carry(self, array: Any, departure: Tensor, arrival: Tensor, batch: tuple[int, ...]) -> Any:
-        """The local tensor of `arrival`, brought from the worker of `departure` by one message."""
-        source, target = departure.layout.partition.ranks[0], arrival.layout.partition.ranks[0]
-        if source == target == self._rank:
+    def _carry(self, array: Array, sent: Tensor, received: Tensor, batch: tuple[int, ...]) -> Array:
+        """The local tensor of `received`, brought from the worker of `sent` by one message."""
+        source, target = sent.layout.partition.ranks[0], received.layout.partition.ranks[0]
+        if source == target == self._rank:  # MPI need not buffer a Send to oneself, so it could wait for ever
             return arrays.copy(array)
-        travels = arrival.layout.local_size(target) > 0
-        if travels and self._rank == source:
+        is_message = received.layout.local_size(target) > 0  # an empty tensor needs none; both workers know
+        if is_message and self._rank == source:
             self.comm.Send(arrays.message(array), dest=target, tag=_TAG)
-        result = arrays.empty((*arrival.layout.local_shape(self._rank), *batch), arrival.dtype, array)
-        if travels and self._rank == target:
+        result = arrays.empty((*received.layout.local_shape(self._rank), *batch), received.dtype, array)
+        if is_message and self._rank == target:
             self.comm.Recv(arrays.message(result), source=source, tag=_TAG)
         return result

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition
 from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
 from adjointlab.core.space import Space
-from adjointlab.primitives.broadcast_rules import broadcast_pattern, check_ranks, summed_layout
-from adjointlab.primitives.collectives import OneToMany
-from adjointlab.primitives.validation import check_layout
+from adjointlab.primitives.broadcast_rules import broadcast_pattern, summed_layout
+from adjointlab.primitives.collectives import OneToManyOperator
+from adjointlab.primitives.validation import check_layout, check_ranks
+from adjointlab.typing import Array, Communicator
 
 __all__ = ["SumReduce", "sum_reduce_steps"]
 
@@ -32,7 +32,7 @@ def sum_reduce_steps(many: Sequence[Buffer], one: Buffer) -> tuple[Generator, ..
     )
 
 
-class SumReduce(LinearOperator):
+class SumReduce(OneToManyOperator):
     """R from P_x onto P_y: every worker of P_y gets the sum of local tensors of x.
 
     `layout` lays x over P_x; `partition` is P_y. The rules are those of Broadcast from P_y to P_x: in each dimension
@@ -52,11 +52,10 @@ class SumReduce(LinearOperator):
     """
 
     symbol = "R"
-    batched = True
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         layout: Layout,
         partition: Partition,
         *,
@@ -70,14 +69,10 @@ class SumReduce(LinearOperator):
         pattern = broadcast_pattern(
             partition, layout.partition, transpose_one=transpose_dest, transpose_many=transpose_src
         )
-        self.comm, self.pattern = comm, pattern
         self.domain = Space(layout, dtype=dtype, name="x")
         self.codomain = Space(summed_layout(layout, pattern), dtype=dtype, name="y")
-        self.gain = self.fan_in = pattern.largest
-        self.is_identity = self.codomain.tensors[0].layout == layout
-        self._workers = OneToMany(
-            comm, pattern, self.codomain.tensors[0], self.domain.tensors[0], preserve_batch
-        )
+        (x,), (y,) = self.domain.tensors, self.codomain.tensors
+        super().__init__(comm, pattern, y, x, preserve_batch)
 
     def specification(self) -> Program:
         """Section 2.2.4's R for each worker of P_y."""
@@ -93,10 +88,10 @@ class SumReduce(LinearOperator):
             ),
         )
 
-    def forward(self, x: Any, out: Any = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Any:
         """The local tensor of y = R x, in `out` if given."""
-        return self._workers.sum_to_one(x, out)
+        return self.sum_to_one(x, out)
 
-    def adjoint(self, y: Any, out: Any = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Any:
         """The local tensor of R* y, in `out` if given."""
-        return self._workers.copy_to_many(y, out)
+        return self.copy_to_many(y, out)

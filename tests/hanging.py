@@ -1,4 +1,4 @@
-"""Operators that do not come back, each in a way of its own; only the second rank of several is at fault."""
+"""Operators that do not return, each for another reason; only the second rank of several is at fault."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Copy(al.LinearOperator):
         self.comm, self.domain, self.codomain = comm, al.Space(layout), al.Space(layout)
 
     def fault(self, rank: int, size: int) -> None:
-        """What is wrong with it."""
+        """The fault of the operator: none here."""
 
     def forward(self, x: Any) -> Any:
         self.fault(self.comm.Get_rank(), self.comm.Get_size())

@@ -1,4 +1,15 @@
-"""Is the backward pass the adjoint of the forward pass? <Fx, y> = <x, F*y> [Hewett21, eqs. 1 and 26]."""
+"""The dot test: <Fx, y> = <x, F*y> on random x and y [Hewett21, eqs. 1 and 26].
+
+*Exact form.* x and y are integers from {-K, ..., K}, with K so small that no operation rounds
+(:mod:`adjointlab.checks.context`), and both inner products are accumulated as integers. Then they are equal for a right
+adjoint. For a wrong one, <Fx, y> - <x, F*y> is a polynomial of degree two in the values that is not zero, and by the lemma of
+Schwartz and Zippel one draw makes it vanish with probability at most 2/(2K+1). Draws repeat until the product of these bounds
+is below 1e-9. If the gain is read off the matrix, intermediates may be larger than it shows; then differences within the
+rounding bound of the floating form pass.
+
+*Floating form.* x and y fill the significand, so that a cast to a narrower type shows. The difference is compared with what
+rounding can do at most to this operator, not with a constant: a constant that passes long sums also passes one lost ghost cell.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +19,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adjointlab.checks.bench import Bench, Gain
-from adjointlab.checks.check import Check, Inapplicable, Spaces
-from adjointlab.checks.finite import place_not_finite, returned_not_finite
-from adjointlab.checks.schedule_invariant import Product, Settled
-from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.checks.check import Spaces
+from adjointlab.checks.compare import first_not_finite, returned_not_finite, square_norm
+from adjointlab.checks.context import CheckContext, Gain
+from adjointlab.checks.matrix import WitnessedCheck
+from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
+from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.pairing import ZERO, Exact, pair_local
-from adjointlab.core.space import Space
 
-__all__ = ["AdjointCheck", "Products", "miss_probability"]
+__all__ = ["ADJOINT", "AdjointCheck", "DotTestObservation", "InnerProducts", "miss_probability"]
 
 MISS_TARGET = 1e-9
 """Exact draws repeat until a wrong adjoint is missed with at most this probability."""
@@ -27,13 +38,13 @@ MISS_TARGET = 1e-9
 class Magnitudes:
     """One rank's part of the sizes that rounding is measured against."""
 
-    squares: tuple[float, float, float, float]  # of Fx, y, x, F*y: the squared norms of eq. 26
+    squares: tuple[float, float, float, float]  # squared norms of Fx, y, x, F*y, as in [Hewett21, eq. 26]
     sums: tuple[float, float]  # of |x|, |y|
     peaks: tuple[float, float]  # max |x|, max |y|
 
 
 @dataclass(frozen=True)
-class Products:
+class InnerProducts:
     """One rank's contributions to both inner products of one draw."""
 
     bound: int  # K of an exact draw, 0 for the floating form
@@ -43,55 +54,60 @@ class Products:
 
 
 @dataclass(frozen=True)
-class Observation:
-    """What one rank saw: its products, or the first NaN or infinity; and facts that all ranks share."""
+class NotFinite:
+    """First NaN or infinity in this rank's results of a draw."""
 
-    products: tuple[Products, ...]
-    not_finite: tuple[str, str, str] | None  # the direction, where, and which of the two
+    direction: str
+    where: str
+    value: str  # "nan" or "inf"
+
+
+@dataclass(frozen=True)
+class DotTestObservation:
+    """One rank's inner products, or the first result that is not finite; and facts that all ranks share."""
+
+    products: tuple[InnerProducts, ...]
+    not_finite: NotFinite | None
     gain: Gain
     unit_roundoff: float
 
 
-class AdjointCheck(Check):
-    """The dot test: exact on integers that rounding cannot touch, and in floating point.
-
-    One exact draw of integers from {-K, ..., K} misses a wrong adjoint with probability at most 2/(2K+1)
-    (Schwartz-Zippel: the difference of both sides is a polynomial of degree two). Draws repeat until the product of
-    these bounds is below 1e-9. The floating form uses the full significand and a bound from the operator's fan-in.
-    """
+class AdjointCheck(WitnessedCheck[DotTestObservation]):
+    """The exact form as often as its miss probability asks for, and the floating form once."""
 
     name = "adjoint"
+    order = 10
 
-    def observe(self, bench: Bench) -> Observation:
-        gain = bench.gain
-        bound = bench.integer_bound() if gain.value else 0
+    def observe(self, context: CheckContext) -> DotTestObservation:
+        gain = context.gain
+        bound = context.integer_bound() if gain.value else 0
         rounds = _rounds(bound)
-        integers = any(t.element.is_integer for t in (*bench.domain.tensors, *bench.codomain.tensors))
+        integers = _has_integers(context)
         bounds = [bound] * rounds + ([] if integers else [0])
         if not bounds:
             raise Inapplicable(
-                f"no integer is exact under a gain of {gain.value} with {bench.precision} bits"
+                f"no integer is exact under a gain of {gain.value} with {context.precision} bits"
             )
-        # All draws on every rank, whatever has come of one on this rank: the others are in its calls too.
-        draws = [_products(bench, number, each) for number, each in enumerate(bounds)]
-        return Observation(
-            tuple(draw for draw in draws if isinstance(draw, Products)),
-            next((draw for draw in draws if not isinstance(draw, Products)), None),
+        # Go through all draws even if one was not finite: that is known on this rank alone, and the others wait in the
+        # calls of the next draw.
+        draws = [_products(context, number, each) for number, each in enumerate(bounds)]
+        return DotTestObservation(
+            tuple(draw for draw in draws if isinstance(draw, InnerProducts)),
+            next((draw for draw in draws if isinstance(draw, NotFinite)), None),
             gain,
-            0.0 if integers else 2.0**-bench.precision,
+            0.0 if integers else 2.0**-context.precision,
         )
 
-    def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
+    def judge(self, spaces: Spaces, observations: Sequence[DotTestObservation]) -> Verdict:
         first = observations[0]
         for rank, seen in enumerate(observations):
-            if seen.not_finite:
-                direction, where, value = seen.not_finite
-                return returned_not_finite(direction, rank, where, value)
+            if found := seen.not_finite:
+                return returned_not_finite(found.direction, rank, found.where, found.value)
         draws = [
             _total(contributions) for contributions in zip(*(o.products for o in observations), strict=True)
         ]
         exact = [draw for draw in draws if draw.bound]
-        figures: dict[str, float | str] = {"gain": first.gain.value, "gain from": first.gain.source}
+        figures: dict[str, float | str] = {"gain": first.gain.value, "gain from": first.gain.source.value}
         if exact:
             figures["miss probability"] = miss_probability(exact[0].bound) ** len(exact)
         for draw in draws:
@@ -110,20 +126,22 @@ class AdjointCheck(Check):
                 return incoherent("adjoint is not the transpose of forward", *lines, figures=figures)
         return coherent(**figures)
 
-    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
-        found: dict[str, Settled] = {}
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[DotTestObservation]
+    ) -> Mapping[str, ScheduleInvariant]:
+        found: dict[str, ScheduleInvariant] = {}
         for number, parts in enumerate(zip(*(seen.products for seen in observations), strict=True), 1):
             draw = _total(parts)
             within = 0.0 if draw.magnitudes is None else _rounding_bound(draw.magnitudes, observations[0])
-            found[f"⟨Fx, y⟩ of draw {number}"] = Product(draw.forward, within)
-            found[f"⟨x, F*y⟩ of draw {number}"] = Product(draw.adjoint, within)
+            found[f"⟨Fx, y⟩ of draw {number}"] = InnerProductResult(draw.forward, within)
+            found[f"⟨x, F*y⟩ of draw {number}"] = InnerProductResult(draw.adjoint, within)
         return found
 
 
 def miss_probability(bound: int) -> float:
-    """The probability that one draw with values in {-K, ..., K} misses a wrong adjoint, at most.
+    """Bound on the probability that one draw with values in {-K, ..., K} misses a wrong adjoint.
 
-    Each value has a probability of at most 1/(2K+1) + 2**-64, as it is a 64-bit hash modulo 2K+1.
+    Twice the probability of the likeliest value, which is 1/(2K+1) + 2**-64 at most: a value is a 64-bit hash modulo 2K+1.
     """
     return min(1.0, 2 * (1 / (2 * bound + 1) + 2.0**-64))
 
@@ -134,48 +152,44 @@ def _rounds(bound: int) -> int:
     return math.ceil(math.log(MISS_TARGET) / math.log(miss_probability(bound)))
 
 
-def _products(bench: Bench, number: int, bound: int) -> Products | tuple[str, str, str]:
-    """This rank's part of one draw; the first NaN or infinity instead, as of :attr:`Observation.not_finite`."""
-    # Powers of two other than one, so that a cast to integers shows.
+def _has_integers(context: CheckContext) -> bool:
+    return any(t.element.is_integer for t in (*context.domain.tensors, *context.codomain.tensors))
+
+
+def _products(context: CheckContext, number: int, bound: int) -> InnerProducts | NotFinite:
+    """This rank's part of draw `number`, or the first NaN or infinity among its results."""
+    # One power of two for each vector, never 1, which stays exact and lets a cast to integers show.
     exponents = (-2, -1, 1, 2)
-    seed = bench.setting.seed + number
-    fractional = not any(t.element.is_integer for t in (*bench.domain.tensors, *bench.codomain.tensors))
-    exponent_x, exponent_y = (exponents[seed % 4], exponents[seed // 4 % 4]) if fractional else (0, 0)
-    placed_x = bench.placed(bench.domain, "primal", number, bound, exponent_x)
-    placed_y = bench.placed(bench.codomain.dual, "dual", number, bound, exponent_y)
-    image, coimage = bench.forward([p.view for p in placed_x]), bench.adjoint([p.view for p in placed_y])
-    # Paired with the values that were drawn: an operator that spoils its argument is the purity check's matter.
+    seed = context.setting.seed + number
+    exponent_x, exponent_y = (
+        (0, 0) if _has_integers(context) else (exponents[seed % 4], exponents[seed // 4 % 4])
+    )
+    placed_x = context.placed(context.domain, "primal", number, bound, exponent_x)
+    placed_y = context.placed(context.codomain.dual, "dual", number, bound, exponent_y)
+    image, coimage = context.forward([p.view for p in placed_x]), context.adjoint([p.view for p in placed_y])
+    # Pair with the values that were drawn: an operator that overwrites its argument is for the purity check to find.
     x, y = [p.values for p in placed_x], [p.values for p in placed_y]
-    rank, domain, codomain = bench.rank, bench.domain, bench.codomain
+    rank, domain, codomain = context.rank, context.domain, context.codomain
     for direction, space, local in (("forward", codomain, image), ("adjoint", domain.dual, coimage)):
-        if found := place_not_finite(space, bench.numpy(local), rank):
-            return direction, *found
+        if found := first_not_finite(space, tuple(map(arrays.to_numpy, local)), rank):
+            return NotFinite(direction, *found)
     forward, adjoint = pair_local(codomain, image, y, rank), pair_local(domain, x, coimage, rank)
-    if bound and bench.gain.is_exact:
-        return Products(bound, forward, adjoint, None)
+    if bound and context.gain.is_exact:
+        return InnerProducts(bound, forward, adjoint, None)
     squares = (
-        _square(codomain, image, rank),
-        _square(codomain, y, rank),
-        _square(domain, x, rank),
-        _square(domain, coimage, rank),
+        square_norm(codomain, image, rank),
+        square_norm(codomain, y, rank),
+        square_norm(domain, x, rank),
+        square_norm(domain, coimage, rank),
     )
     sizes = [np.abs(np.concatenate([np.zeros(0), *(a.ravel() for a in v)])) for v in (x, y)]
     sums = (float(sizes[0].sum()), float(sizes[1].sum()))
     peaks = (float(sizes[0].max(initial=0.0)), float(sizes[1].max(initial=0.0)))
-    return Products(bound, forward, adjoint, Magnitudes(squares, sums, peaks))
+    return InnerProducts(bound, forward, adjoint, Magnitudes(squares, sums, peaks))
 
 
-def _square(space: Space, local: Sequence[object], rank: int) -> float:
-    return float(
-        sum(
-            (np.abs(np.asarray(arrays.to_numpy(array), dtype=np.complex128)) ** 2).sum()
-            for tensor, array in zip(space.tensors, local, strict=True)
-            if tensor.is_counted(rank)
-        )
-    )
-
-
-def _total(contributions: Sequence[Products]) -> Products:
+def _total(contributions: Sequence[InnerProducts]) -> InnerProducts:
+    """Sum of the contributions of all ranks to one draw."""
     forward, adjoint = ZERO, ZERO
     for part in contributions:
         forward, adjoint = forward + part.forward, adjoint + part.adjoint
@@ -186,27 +200,28 @@ def _total(contributions: Sequence[Products]) -> Products:
         sums = tuple(np.sum([part.sums for part in parts], axis=0).tolist())
         peaks = tuple(np.max([part.peaks for part in parts], axis=0).tolist())
         magnitudes = Magnitudes(squares, sums, peaks)
-    return Products(contributions[0].bound, forward, adjoint, magnitudes)
+    return InnerProducts(contributions[0].bound, forward, adjoint, magnitudes)
 
 
-def _error(draw: Products, mixed: bool) -> float:
+def _error(draw: InnerProducts, mixed: bool) -> float:
     difference = draw.forward - draw.adjoint
     return abs(Exact(difference.real)) if mixed else abs(difference)
 
 
 def _normwise(sizes: Magnitudes, error: float) -> float:
-    """The left side of eq. 26."""
+    """Left-hand side of [Hewett21, eq. 26]."""
     image, y, x, coimage = (math.sqrt(square) for square in sizes.squares)
     scale = max(image * y, x * coimage)
     return error / scale if scale else error
 
 
-def _rounding_bound(sizes: Magnitudes, seen: Observation) -> float:
-    """What rounding can do to <Fx, y> - <x, F*y>, a priori.
+def _rounding_bound(sizes: Magnitudes, seen: DotTestObservation) -> float:
+    """A-priori bound on what rounding does to <Fx, y> - <x, F*y>.
 
-    An output that adds up n terms has an error of at most gamma_{n-1} sum_j |F_ij| |x_j|, in any order of summation.
-    So <Fx, y> is off by at most gamma_{n-1} * gain * max|x| * sum|y|, and <x, F*y> likewise. Complex products and
-    magnitudes cost a factor of two at most. Pure data movement has n = 1 and must be exact.
+    With unit roundoff u, a sum of n terms in any order is off by at most gamma_{n-1} = (n-1)u / (1 - (n-1)u) times the sum of
+    their magnitudes. So output i of F is off by gamma_{n-1} sum_j |F_ij| |x_j| <= gamma_{n-1} * row sum * max|x|, and <Fx, y>
+    by that times sum|y|; <x, F*y> likewise. Complex products and magnitudes cost a factor of two at most. The inner
+    products themselves are exact. Pure data movement has n = 1, so its bound is zero.
     """
     u, n = seen.unit_roundoff, seen.gain.fan_in - 1
     gamma = n * u / (1 - n * u) if n * u < 1 else math.inf
@@ -214,7 +229,10 @@ def _rounding_bound(sizes: Magnitudes, seen: Observation) -> float:
     if seen.gain.row_sum:
         scale = seen.gain.row_sum * (peak_x * sum_y + peak_y * sum_x)
     else:
-        # Nothing is known of the operator but its size: normwise, as eq. 26 puts it.
+        # Only the size of the operator is known: normwise, as in [Hewett21, eq. 26].
         image, y, x, coimage = (math.sqrt(square) for square in sizes.squares)
         scale = image * y + x * coimage
     return 2 * gamma * scale
+
+
+ADJOINT = AdjointCheck()

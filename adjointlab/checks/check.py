@@ -1,62 +1,133 @@
-"""What a check is: an observation on every rank, and a judgement of all observations in one place."""
+"""The interface of a check: an observation on every rank, and one judgement of all observations.
+
+To add a check, write a module in this package that defines a subclass of :class:`Check` and an instance of it, at module
+level. :mod:`adjointlab.checks.registry` finds the instance; nothing else has to list it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+from adjointlab.checks.compare import Local, Tolerance
+from adjointlab.checks.context import CheckContext
+from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core.space import Space
 
-if TYPE_CHECKING:
-    from adjointlab.checks.bench import Bench
-    from adjointlab.checks.schedule_invariant import Settled
+__all__ = ["BothDirections", "Check", "CheckedSubject", "Direction", "ObservationT", "Spaces"]
 
-__all__ = ["Check", "Inapplicable", "Spaces"]
+T = TypeVar("T")
+ObservationT = TypeVar("ObservationT")
 
 
-class Inapplicable(Exception):
-    """A check has nothing to say about a case; raised alike on all ranks. Another case is drawn instead."""
+class BothDirections(NamedTuple, Generic[T]):
+    """The same thing for forward and for adjoint, in the order of :meth:`Spaces.directions`."""
+
+    forward: T
+    adjoint: T
+
+
+class Direction(NamedTuple):
+    """Name of a direction, and the spaces it maps between."""
+
+    name: str  # "forward" or "adjoint"
+    source: Space
+    target: Space
 
 
 @dataclass(frozen=True)
 class Spaces:
-    """What the operator of a case declares."""
+    """Spaces that the operator of a case declares."""
 
     domain: Space
     codomain: Space
 
     @property
     def mixed(self) -> bool:
-        """Whether one is real and the other complex, so that the pairing is the real part."""
+        """True if one space is real and the other complex, so that the pairing is the real part."""
         return self.domain.is_complex != self.codomain.is_complex
 
-    def sides(self) -> tuple[tuple[str, Space, Space], ...]:
-        """Both directions: the name, the space it maps from and the space it maps to."""
-        return ("forward", self.domain, self.codomain), ("adjoint", self.codomain.dual, self.domain.dual)
+    def directions(self) -> BothDirections[Direction]:
+        """F maps the domain to the codomain, F* the codomain's dual to the domain's dual."""
+        return BothDirections(
+            Direction("forward", self.domain, self.codomain),
+            Direction("adjoint", self.codomain.dual, self.domain.dual),
+        )
+
+    def outputs(self, observed: Iterable[BothDirections[T]]) -> Iterator[tuple[str, Space, list[T]]]:
+        """For each direction: its name, the space of its outputs, and what each rank observed of it."""
+        for direction, ranks in zip(self.directions(), zip(*observed, strict=True), strict=True):
+            yield direction.name, direction.target, list(ranks)
+
+    def element_results(
+        self, observed: Iterable[BothDirections[Local]], tolerance: Tolerance
+    ) -> Mapping[str, ScheduleInvariant]:
+        """Outputs of both directions as results that no schedule may change."""
+        return {name: ElementResult(space, local, tolerance) for name, space, local in self.outputs(observed)}
 
 
-class Check(Protocol):
-    """One question about an operator.
+class CheckedSubject(Protocol):
+    """Properties of a subject by which a check decides whether it applies."""
 
-    `observe` runs on every rank of a case and returns data; `judge` sees the observations of all ranks, in rank
-    order, on the leader. So a check needs no communication of its own beside the operator's.
+    @property
+    def is_layer(self) -> bool: ...
+    @property
+    def twice_differentiable(self) -> bool: ...
+    @property
+    def has_specification(self) -> bool: ...
+    @property
+    def reference(self) -> Callable[..., Any] | None: ...
+
+
+class Check(ABC, Generic[ObservationT]):
+    """One question about an operator or a layer.
+
+    `observe` runs on every rank of a case and returns data, which is pickled where ranks are processes. `judge` runs in
+    one place and sees the observations of all ranks, in rank order. So a check needs no communication of its own: all
+    messages of a case are the operator's, and its call log shows nothing else.
+
+    A check has no state. Names are for users, who type and read them; code refers to a check by its object.
     """
 
     name: ClassVar[str]
 
-    def observe(self, bench: Bench) -> Any:
-        """Exercise the operator on this rank."""
+    order: ClassVar[int | None] = None
+    """Position among the checks of a subject, lowest first; `None` for a check that runs only on request, as the
+    follow-up of another one or by its own command."""
 
-    def judge(self, spaces: Spaces, observations: Sequence[Any]) -> Verdict:
-        """Decide from what all ranks saw."""
+    @abstractmethod
+    def observe(self, context: CheckContext) -> ObservationT:
+        """Exercise the operator on this rank. Collective: every rank makes the same calls."""
 
-    def settled(self, spaces: Spaces, observations: Sequence[Any]) -> Mapping[str, Settled]:
-        """What of the observations follows from the case alone, whatever the ranks' interleaving, by name."""
+    @abstractmethod
+    def judge(self, spaces: Spaces, observations: Sequence[ObservationT]) -> Verdict:
+        """Conclude from the observations of all ranks."""
+
+    def applies_to(self, subject: CheckedSubject) -> bool:
+        """Return True if the subject has what the check compares; by default, if it is a linear operator."""
+        return not subject.is_layer
+
+    def follow_up(self) -> Check[Any] | None:
+        """Check that explains a failure of this one; it runs once, on the smallest failing case."""
+        return None
+
+    def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
+        """Failing `verdict`, together with the `answer` of the follow-up; `None` if that was inapplicable."""
+        return verdict
+
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[ObservationT]
+    ) -> Mapping[str, ScheduleInvariant]:
+        """Results, by name, that follow from the case alone, in whatever order the ranks' messages arrive.
+
+        Runs of the same case under other schedules must agree on them.
+        """
         return {}
 
     def surroundings(self) -> AbstractContextManager[None]:
-        """What has to hold in every process while cases of this check run."""
+        """Context manager that every process enters around all cases of this check."""
         return nullcontext()

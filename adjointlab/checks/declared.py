@@ -1,91 +1,81 @@
-"""Do the outputs lie in the spaces that the operator declares, do all ranks declare the same, and is an identity one?"""
+"""Comparison of the outputs with declarations that no single rank can check: equal copies, array library, identity."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from adjointlab.checks.bench import Bench
-from adjointlab.checks.check import Check, Spaces
-from adjointlab.checks.compare import Local, first_unequal_copy
+from adjointlab.checks.check import BothDirections, Check, Spaces
+from adjointlab.checks.compare import Local, unequal_copies_verdict
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
-from adjointlab.core.space import Space
 
-__all__ = ["DeclaredCheck", "unequal_copies"]
+__all__ = ["DECLARED", "DeclaredCheck"]
 
 
 @dataclass(frozen=True)
-class Observation:
-    """One rank's outputs, their library, a fingerprint of the spaces, and where a declared identity is none."""
+class DeclaredOutputs:
+    """One rank's outputs and array libraries, and the directions in which a declared identity changes its argument."""
 
-    forward: Local
-    adjoint: Local
-    libraries: tuple[str, ...]
-    library: str
-    fingerprint: int
-    changed: tuple[str, ...]
+    outputs: BothDirections[Local]
+    output_libraries: frozenset[str]
+    library: str  # of the inputs
+    not_identity: tuple[str, ...]
 
 
-class DeclaredCheck(Check):
-    """Shapes and element types are checked at every call; here copies that are declared equal are compared too."""
+class DeclaredCheck(Check[DeclaredOutputs]):
+    """Copies that are declared equal are equal on all their ranks, outputs are arrays of the inputs' library, and an operator
+    that declares itself the identity is.
+
+    Shapes and element types of outputs are checked at every call of every check.
+    """
 
     name = "declared"
+    order = 60
 
-    def observe(self, bench: Bench) -> Observation:
-        bound = bench.integers()
-        x, y = bench.primal(0, bound), bench.dual(0, bound)
-        image, coimage = bench.forward(x), bench.adjoint(y)
-        directions = (("forward", x, image), ("adjoint", y, coimage)) if bench.operator.is_identity else ()
-        described = repr((bench.domain, bench.codomain)).encode()
-        return Observation(
-            bench.numpy(image),
-            bench.numpy(coimage),
-            tuple(arrays.library_of(array) for array in (*image, *coimage)),
-            bench.library,
-            zlib.crc32(described),
+    def observe(self, context: CheckContext) -> DeclaredOutputs:
+        bound = context.integers()
+        x, y = context.primal(0, bound), context.dual(0, bound)
+        image, coimage = context.forward(x), context.adjoint(y)
+        outputs = BothDirections(context.numpy(image), context.numpy(coimage))
+        arguments = (x, y) if context.operator.is_identity else ()
+        return DeclaredOutputs(
+            outputs,
+            frozenset(map(arrays.library_of, (*image, *coimage))),
+            context.library,
             tuple(
-                name for name, given, made in directions if not _same(bench.numpy(given), bench.numpy(made))
+                direction
+                for direction, given, returned in zip(
+                    ("forward", "adjoint"), arguments, outputs, strict=False
+                )
+                if not _same(context.numpy(given), returned)
             ),
         )
 
-    def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
-        first = observations[0]
+    def judge(self, spaces: Spaces, observations: Sequence[DeclaredOutputs]) -> Verdict:
         for rank, seen in enumerate(observations):
-            if seen.fingerprint != first.fingerprint:
-                return incoherent("the ranks declare different spaces", ("ranks", f"0 and {rank}"))
-            if wrong := set(seen.libraries) - {first.library}:
+            if wrong := seen.output_libraries - {seen.library}:
                 return incoherent(
                     "outputs are of another array library than inputs",
                     ("rank", str(rank)),
-                    ("libraries", f"{first.library} in, {', '.join(sorted(wrong))} out"),
+                    ("libraries", f"{seen.library} in, {', '.join(sorted(wrong))} out"),
                 )
-            if seen.changed:
+            if seen.not_identity:
                 return incoherent(
-                    f"{seen.changed[0]} is not the identity that the operator declares", ("rank", str(rank))
+                    f"{seen.not_identity[0]} is not the identity that the operator declares",
+                    ("rank", str(rank)),
                 )
-        for direction, _, space in spaces.sides():
-            local: list[Local] = [getattr(seen, direction) for seen in observations]
-            if verdict := unequal_copies(direction, space, local):
+        for direction, space, local in spaces.outputs(seen.outputs for seen in observations):
+            if verdict := unequal_copies_verdict(direction, space, local):
                 return verdict
         return coherent()
 
 
-def unequal_copies(direction: str, space: Space, local: Sequence[Local]) -> Verdict | None:
-    """The verdict on an element of `space` that a direction returned, if some of its copies are not equal as declared."""
-    if (difference := first_unequal_copy(space, local)) is None:
-        return None
-    where, value, other = difference
-    return incoherent(
-        f"{direction} returns different copies of what is declared equal",
-        ("element", where),
-        ("value", value),
-        ("but", other),
-    )
+def _same(given: Local, returned: Local) -> bool:
+    return len(given) == len(returned) and all(map(np.array_equal, given, returned))
 
 
-def _same(given: Local, made: Local) -> bool:
-    return len(given) == len(made) and all(map(np.array_equal, given, made))
+DECLARED = DeclaredCheck()

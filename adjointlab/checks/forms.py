@@ -1,7 +1,7 @@
-"""The other forms that an operator may have: into memory that is given as `out`, and in place.
+"""Other forms that an operator may have: into memory that is given as `out`, and in place.
 
-:class:`adjointlab.core.operator.LinearOperator` says what they are. Their result is looked for where a caller would look: in
-the memory.
+:class:`adjointlab.core.operator.LinearOperator` defines the two conventions. The result of a form is looked for where a caller
+would look for it, in the memory.
 """
 
 from __future__ import annotations
@@ -16,47 +16,51 @@ import numpy as np
 
 from adjointlab.core import arrays
 from adjointlab.core.operator import LinearOperator
+from adjointlab.typing import Array
 
 __all__ = ["Form", "other_forms"]
 
 
 @dataclass(frozen=True)
 class Form:
-    """One form as a rank saw it: what the memory holds afterwards, and whether that memory is what was returned."""
+    """One form as a rank observed it: contents of the memory afterwards, and whether that memory was returned."""
 
     name: str
-    result: tuple[Any, ...]
+    result: tuple[Array, ...]
     is_returned: bool
 
 
 def other_forms(
-    operator: LinearOperator, direction: str, arguments: Sequence[Any], fresh: Sequence[Any]
+    operator: LinearOperator, direction: str, arguments: Sequence[Array], plain: Sequence[Array]
 ) -> list[Form]:
-    """Collective: apply each other form of a direction to `arguments`, of which `fresh` are the results.
+    """Apply each other form of a direction to `arguments`, of which the plain form has the results `plain`. Collective.
 
-    Memory for results starts with NaN, or the largest integer, everywhere.
+    Memory for results starts with NaN, or the largest integer, everywhere, so that an element that is not written shows.
     """
-    found = []
-    if _takes_out(type(operator), direction, len(fresh) == 1):
+    forms = []
+    if _takes_out(type(operator), direction, len(plain) == 1):
         target = operator.codomain if direction == "forward" else operator.domain
         rank = operator.comm.Get_rank()
         if all(tensor.layout.partition.is_active(rank) for tensor in target.tensors):
-            memory = tuple(map(_poisoned, fresh))
+            memory = tuple(map(_poisoned, plain))
             out = memory if len(memory) > 1 else memory[0]
             returned = getattr(operator, direction)(*arguments, out=out)
-            found.append(Form("into `out`", memory, _are(returned, memory)))
+            forms.append(Form("into `out`", memory, _are(returned, memory)))
         else:
+            # By convention an inactive rank passes no `out`; it still takes part in the call.
             getattr(operator, direction)(*arguments)
-            found.append(Form("into `out`", tuple(fresh), True))
+            forms.append(Form("into `out`", tuple(plain), True))
     if _works_in_place(operator):
         memory = tuple(map(arrays.copy, arguments))
         returned = getattr(operator, f"{direction}_")(*memory)
-        found.append(Form("in place", memory, returned is None or _are(returned, memory)))
-    return found
+        forms.append(Form("in place", memory, returned is None or _are(returned, memory)))
+    return forms
 
 
 @cache
 def _takes_out(kind: type[LinearOperator], direction: str, is_one: bool) -> bool:
+    """Return True if both directions follow the convention of `out`."""
+    # An `out` that is required, or has another default, means something else than the convention.
     for name in ("forward", "adjoint"):
         parameter = inspect.signature(getattr(kind, name)).parameters.get("out")
         if parameter is None or parameter.kind is parameter.POSITIONAL_ONLY or parameter.default is not None:
@@ -67,26 +71,26 @@ def _takes_out(kind: type[LinearOperator], direction: str, is_one: bool) -> bool
 
 
 def _works_in_place(operator: LinearOperator) -> bool:
-    """Whether there are both forms in place, and spaces that they could work between."""
+    """Return True if there are both forms in place, and both spaces are laid out alike."""
     return all(callable(getattr(operator, name, None)) for name in ("forward_", "adjoint_")) and [
         (tensor.layout, tensor.dtype) for tensor in operator.domain.tensors
     ] == [(tensor.layout, tensor.dtype) for tensor in operator.codomain.tensors]
 
 
-def _poisoned(like: Any) -> Any:
+def _poisoned(like: Array) -> Array:
     element = arrays.dtype_of(like)
-    memory = arrays.empty(tuple(like.shape), element.name, like)
+    memory: Array = arrays.empty(tuple(like.shape), element.name, like)
     memory[...] = np.iinfo(element.name).max if element.is_integer else np.nan
     return memory
 
 
-def _are(returned: Any, memory: Sequence[Any]) -> bool:
-    """Whether what was returned is the memory, or views of it."""
+def _are(returned: object, memory: Sequence[Array]) -> bool:
+    """Return True if what was returned is the memory, or views of it."""
     results = returned if isinstance(returned, tuple | list) else (returned,)
     return len(results) == len(memory) and all(map(_is, results, memory))
 
 
-def _is(result: Any, memory: Any) -> bool:
+def _is(result: Any, memory: Array) -> bool:
     return result is memory or (
         arrays.is_array(result)
         and tuple(result.shape) == tuple(memory.shape)

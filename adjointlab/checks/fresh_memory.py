@@ -1,7 +1,8 @@
-"""Control over what fresh memory holds, so that reads of what nobody wrote show.
+"""Control over the contents of fresh memory, so that reading what nobody wrote shows.
 
-Within :func:`controlled`, uninitialised allocations made through NumPy's and torch's `empty` functions are filled with
-what :func:`filled` asks for in the calling thread. Allocations that bypass these names are out of reach.
+The memory that `numpy.empty` returns often holds zeros, and then code that forgets to clear it gives right results. Within
+:func:`controlled`, uninitialised allocations through NumPy's and torch's `empty` functions are filled with what :func:`filled`
+asks for in the calling thread. Allocations that bypass these names, as inside C code, are out of reach.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ import numpy as np
 __all__ = ["FILLS", "controlled", "filled"]
 
 FILLS = (np.nan, 77.0)
-"""Two fills that no right result can depend on."""
+"""NaN, which arithmetic passes on, and a number, which comparisons and conversions to integers pass on too."""
 
+# A context variable is local to its thread: simulated ranks that are not in a check's call allocate as usual.
 _fill: ContextVar[float | None] = ContextVar("fill", default=None)
 
 
 @contextmanager
 def filled(value: float) -> Iterator[None]:
-    """In this thread, fresh memory holds `value` (integers get its nearest, NaN their largest)."""
+    """Fill fresh memory of this thread with `value`; integers cannot hold NaN, and get 113 for it."""
     token = _fill.set(value)
     try:
         yield
@@ -35,7 +37,10 @@ def filled(value: float) -> Iterator[None]:
 
 @contextmanager
 def controlled() -> Iterator[None]:
-    """Make the allocation functions of the libraries that are loaded obey :func:`filled`; for the whole process."""
+    """Make the allocation functions of the libraries that are loaded obey :func:`filled`, in the whole process.
+
+    Entered once around all cases, because patching is not safe while other threads run.
+    """
     with ExitStack() as stack:
         for owner, name in _allocators():
             stack.enter_context(patch.object(owner, name, _filling(getattr(owner, name))))

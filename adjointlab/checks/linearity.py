@@ -1,100 +1,109 @@
-"""Is the operator linear? F(2x + y) = 2 F(x) + F(y) and F(0) = 0, in both directions."""
+"""Linearity of both directions, sampled: F(cx + y) = c F(x) + F(y) and F(0) = 0.
+
+A matrix says everything about an operator only if the operator is linear, so this is the premise of the matrix test.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from adjointlab.checks.bench import Bench
-from adjointlab.checks.check import Check, Spaces
-from adjointlab.checks.compare import Local, Tolerance, first_difference
-from adjointlab.checks.finite import not_finite
-from adjointlab.checks.schedule_invariant import Element, Settled
+from adjointlab.checks.check import BothDirections, Check, Spaces
+from adjointlab.checks.compare import Local, Tolerance, first_difference, not_finite_verdict
+from adjointlab.checks.context import CheckContext
+from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
+from adjointlab.typing import Array
 
-__all__ = ["LinearityCheck"]
+__all__ = ["LINEARITY", "LinearityCheck"]
 
-_SCALARS: tuple[complex, ...] = (2, 1j)
+_HEADROOM = 4
+"""Factor by which combining enlarges integers up to K: |2x + y| <= 3K, and a component of i x + y at most 2K."""
 
 
 @dataclass(frozen=True)
-class Observation:
-    """For both directions: the image of the combination, the combination of the images, the image of zero."""
+class Images:
+    """One rank's images under one direction F."""
 
-    combined: tuple[Local, Local]
-    combination: tuple[Local, Local]
-    zero: tuple[Local, Local]
+    combined: Local  # F(cx + y)
+    combination: Local  # c F(x) + F(y)
+    zero: Local  # F(0)
+
+
+@dataclass(frozen=True)
+class LinearityObservation:
+    """One rank's images under both directions."""
+
+    images: BothDirections[Images]
     tolerance: Tolerance
 
 
-class LinearityCheck(Check):
-    """Sampled: what makes a basis probe a proof. Complex spaces are tried with an imaginary scalar too."""
+class LinearityCheck(Check[LinearityObservation]):
+    """One random combination and the zero vector in either direction; the scalar is 2, or i between complex spaces."""
 
     name = "linearity"
+    order = 40
 
-    def observe(self, bench: Bench) -> Observation:
-        bound = bench.integers(headroom=4)
-        complex_field = bench.domain.is_complex and bench.codomain.is_complex
-        scalar = _SCALARS[bench.setting.seed % 2] if complex_field else 2
-        forward = _probe(bench, bench.forward, bench.primal, scalar, bound)
-        # F* is linear too; a complex scalar passes through it unchanged.
-        adjoint = _probe(bench, bench.adjoint, bench.dual, scalar, bound)
-        return Observation(
-            (forward[0], adjoint[0]),
-            (forward[1], adjoint[1]),
-            (forward[2], adjoint[2]),
-            bench.tolerance,
-        )
+    def observe(self, context: CheckContext) -> LinearityObservation:
+        bound = context.integers(_HEADROOM)
+        # An operator that is linear over the reals alone, such as conjugation, is no operator on a complex space.
+        complex_field = context.domain.is_complex and context.codomain.is_complex
+        scalar = 1j if complex_field and context.setting.seed % 2 else 2
+        forward = _images(context, context.forward, context.primal, scalar, bound)
+        # F* is linear too: the conjugate is in the pairing, and the scalar passes through unchanged.
+        adjoint = _images(context, context.adjoint, context.dual, scalar, bound)
+        return LinearityObservation(BothDirections(forward, adjoint), context.tolerance)
 
-    def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
-        for index, (direction, _, space) in enumerate(spaces.sides()):
-            for part in ("combined", "combination", "zero"):
-                if verdict := not_finite(
-                    direction, space, [getattr(seen, part)[index] for seen in observations]
-                ):
+    def judge(self, spaces: Spaces, observations: Sequence[LinearityObservation]) -> Verdict:
+        for direction, space, images in spaces.outputs(seen.images for seen in observations):
+            combined = [each.combined for each in images]
+            combination = [each.combination for each in images]
+            zero = [each.zero for each in images]
+            for outputs in (combined, combination, zero):
+                if verdict := not_finite_verdict(direction, space, outputs):
                     return verdict
-            got = [seen.combined[index] for seen in observations]
-            want = [seen.combination[index] for seen in observations]
-            if difference := first_difference(space, got, want, observations[0].tolerance):
-                where, actual, expected = difference
+            if difference := first_difference(space, combined, combination, observations[0].tolerance):
                 return incoherent(
                     f"{direction} is not linear",
-                    ("element", where),
-                    ("F(cx + y)", actual),
-                    ("c F(x) + F(y)", expected),
+                    ("element", difference.where),
+                    ("F(cx + y)", difference.actual),
+                    ("c F(x) + F(y)", difference.expected),
                 )
-            zero = [seen.zero[index] for seen in observations]
             nothing = [tuple(np.zeros_like(array) for array in local) for local in zero]
+            # Exact for any operator: sums and products of zeros do not round.
             if difference := first_difference(space, zero, nothing):
-                where, actual, _ = difference
-                return incoherent(f"{direction} is not linear", ("element", where), ("F(0)", actual))
+                return incoherent(
+                    f"{direction} is not linear",
+                    ("element", difference.where),
+                    ("F(0)", difference.actual),
+                )
         return coherent()
 
-    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
-        tolerance = observations[0].tolerance
-        return {
-            f"{direction} of a sum": Element(
-                space, [seen.combined[index] for seen in observations], tolerance
-            )
-            for index, (direction, _, space) in enumerate(spaces.sides())
-        }
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[LinearityObservation]
+    ) -> Mapping[str, ScheduleInvariant]:
+        combined = (BothDirections(*(each.combined for each in seen.images)) for seen in observations)
+        return spaces.element_results(combined, observations[0].tolerance)
 
 
-def _probe(
-    bench: Bench,
-    apply: Callable[[Sequence[Any]], tuple[Any, ...]],
-    draw: Callable[[int, int], tuple[Any, ...]],
+def _images(
+    context: CheckContext,
+    apply: Callable[[Sequence[Array]], tuple[Array, ...]],
+    element: Callable[[int, int], tuple[Array, ...]],
     scalar: complex,
     bound: int,
-) -> tuple[Local, Local, Local]:
-    x, y = draw(0, bound), draw(1, bound)
-    combined = bench.numpy(apply([arrays.copy(a * scalar + b) for a, b in zip(x, y, strict=True)]))
-    images = zip(bench.numpy(apply(x)), bench.numpy(apply(y)), strict=True)
-    with np.errstate(all="ignore"):  # what is not finite is told by the judge
+) -> Images:
+    x, y = element(0, bound), element(1, bound)
+    # The combination is computed before the operator sees x and y, which it might overwrite.
+    combined = context.numpy(apply([arrays.copy(a * scalar + b) for a, b in zip(x, y, strict=True)]))
+    images = zip(context.numpy(apply(x)), context.numpy(apply(y)), strict=True)
+    with np.errstate(all="ignore"):  # images that are not finite are for the judge to report
         combination = tuple(np.asarray(a * scalar + b) for a, b in images)
-    zero = bench.numpy(apply([arrays.copy(a * 0) for a in x]))
-    return combined, combination, zero
+    zero = context.numpy(apply([arrays.copy(a * 0) for a in x]))
+    return Images(combined, combination, zero)
+
+
+LINEARITY = LinearityCheck()

@@ -1,50 +1,52 @@
-"""Entry by entry: <F e_i, f_j> = <e_i, F* f_j> for the basis of the domain and that of the codomain's dual.
+"""The matrix test: <F e_i, f_j> = <e_i, F* f_j> for e_i of the domain's basis and f_j of that of the codomain's dual.
 
-Given linearity, which is sampled (:mod:`adjointlab.checks.linearity`), equality of all entries is a proof for the case,
-and the first differing entry names the bug.
+Given linearity, which is sampled (:mod:`adjointlab.checks.linearity`), equality of all entries is a proof for the case, and
+the first entry that differs names the fault: which element on which rank moves where, and the weight each direction gives it.
+A basis vector of a replicated or invariant tensor stands on all its ranks at once, one of a varying or partial tensor on one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
-from adjointlab.checks.bench import Bench
-from adjointlab.checks.check import Check, Spaces
-from adjointlab.checks.compare import place
-from adjointlab.checks.finite import returned_not_finite
-from adjointlab.checks.schedule_invariant import Entries, Settled
-from adjointlab.checks.verdict import Entry, Verdict, coherent, incoherent
+from adjointlab.checks.check import BothDirections, Check, ObservationT, Spaces
+from adjointlab.checks.compare import element_name, returned_not_finite
+from adjointlab.checks.context import CheckContext
+from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
+from adjointlab.checks.verdict import MatrixEntry, Status, Verdict, coherent, incoherent
 from adjointlab.core.operator import contributions
 from adjointlab.core.space import Space
+from adjointlab.typing import Array, NumpyArray
 
-__all__ = ["MatrixCheck", "Observation", "Witness", "locate"]
-
-_Matrix = np.ndarray[Any, Any]
+__all__ = ["MATRIX", "WITNESS", "MatrixCheck", "Witness", "WitnessedCheck", "first_witness"]
 
 _SAMPLE = 24
+"""Basis vectors that are probed in either direction of an ordinary case."""
+
 _DENSE = 2**22
+"""Most entries of a matrix that is probed as a whole: 32 MiB on every rank, and as much again for each comparison."""
 
 
 @dataclass(frozen=True)
-class Observation:
-    """One rank's contributions to the probed rows and columns."""
+class ProbedMatrices:
+    """One rank's contributions to the probed columns of forward and of adjoint, and facts that all ranks share."""
 
     columns: tuple[int, ...]  # i, of the domain
     rows: tuple[int, ...]  # j, of the codomain's dual
-    forward: _Matrix  # <F e_i, f_j> for probed i and all j
-    adjoint: _Matrix  # <e_i, F* f_j> for all i and probed j
-    apart: str  # the direction in which a basis vector alone gave another column than in its batch, if any
+    # <F e_i, f_j> for probed i and all j; <e_i, F* f_j> for all i and probed j: both of shape (j, i)
+    matrices: BothDirections[NumpyArray]
+    unlike_batch: str  # direction in which a basis vector alone gave another column than in its batch, if any
     tolerance: float
     gain: int  # as declared; 0 where it is not
 
 
 @dataclass(frozen=True)
 class Witness:
-    """The first matrix entry on which the two directions disagree."""
+    """First matrix entry on which the two directions disagree."""
 
     column: int
     row: int
@@ -53,103 +55,119 @@ class Witness:
     forward: complex
     adjoint: complex
 
-    def lines(self) -> tuple[tuple[str, str], ...]:
-        """As a report says it."""
+    def lines(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Lines of a report, one for each direction."""
         return (
             ("forward", f"moves {self.source} to {self.target} with weight {_weight(self.forward)}"),
             ("adjoint", f"gives that entry weight {_weight(self.adjoint)}"),
         )
 
 
-@dataclass(frozen=True)
-class MatrixCheck(Check):
-    """Probe at most `limit` basis vectors on each side; all of them where there are no more (a proof).
+class WitnessedCheck(Check[ObservationT]):
+    """A check whose failures are explained by the matrix entry that is wrong."""
 
-    A matrix of more than 2**22 entries is sampled, whatever the limit: it would not fit beside its copies.
+    def follow_up(self) -> Check[Any] | None:
+        return WITNESS
+
+    def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
+        if answer is None or answer.status is not Status.INCOHERENT:
+            return verdict
+        return replace(verdict, lines=answer.lines, entry=answer.entry)
+
+
+@dataclass(frozen=True)
+class MatrixCheck(WitnessedCheck[ProbedMatrices]):
+    """Probes at most `limit` basis vectors on each side; all of them where there are no more, which is a proof.
+
+    A matrix of more than 2**22 entries is sampled, whatever the limit.
     """
 
     limit: int = _SAMPLE
     name = "matrix"
+    order: ClassVar[int | None] = 20
 
-    def observe(self, bench: Bench) -> Observation:
-        domain, codomain = bench.domain, bench.codomain
-        dual = codomain.dual
+    def observe(self, context: CheckContext) -> ProbedMatrices:
+        domain, codomain = context.domain, context.codomain
+        dual, seed = codomain.dual, context.setting.seed
         limit = self.limit if domain.dimension * dual.dimension <= _DENSE else min(self.limit, _SAMPLE)
-        columns = _chosen(domain.dimension, limit, bench.setting.seed)
-        rows = _chosen(dual.dimension, limit, bench.setting.seed + 1)
-        library, rank = bench.library, bench.rank
-        batched = bench.operator.batched
-        forward = contributions(domain, codomain, columns, bench.forward, rank, library, batched)
-        adjoint = contributions(dual, domain.dual, rows, bench.adjoint, rank, library, batched)
-        apart = ""
-        if batched:
-            # One vector at a time as a cross-check, since that is how an operator is used.
-            seed = bench.setting.seed
-            if columns and not _same(domain, codomain, columns, bench.forward, forward, rank, library, seed):
-                apart = "forward"
-            if rows and not _same(dual, domain.dual, rows, bench.adjoint, adjoint, rank, library, seed):
-                apart = "adjoint"
-        return Observation(
+        # Drawn from the case's seed, so alike on all ranks: a probe is collective.
+        columns, rows = _chosen(domain.dimension, limit, seed), _chosen(dual.dimension, limit, seed + 1)
+        forward, alike = _probed(context, domain, codomain, columns, context.forward)
+        adjoint, adjoint_alike = _probed(context, dual, domain.dual, rows, context.adjoint)
+        return ProbedMatrices(
             columns,
             rows,
-            forward,
-            np.conj(adjoint.T),
-            apart,
-            # Entries that both directions compute alike are equal; others differ by the rounding of a coefficient.
-            4 * 2.0**-bench.precision,
-            bench.operator.gain or 0,
+            BothDirections(forward, np.conj(adjoint.T)),
+            "adjoint" if not adjoint_alike else "forward" if not alike else "",
+            # Relative, for entries that are not whole: 1/3 is rounded when it is stored, and again when it is applied.
+            4 * 2.0**-context.precision,
+            context.operator.gain or 0,
         )
 
-    def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
+    def judge(self, spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Verdict:
         first = observations[0]
         if verdict := _not_finite(spaces, observations):
             return verdict
         for rank, seen in enumerate(observations):
-            if seen.apart:
+            if seen.unlike_batch:
                 return incoherent(
-                    f"{seen.apart} gives something else for a batch than for its members one by one",
+                    f"{seen.unlike_batch} gives something else for a batch than for its members one by one",
                     ("rank", str(rank)),
                 )
         witness = find_witness(spaces, observations)
-        proved = len(first.columns) == first.forward.shape[1] == first.adjoint.shape[1] and (
-            len(first.rows) == first.forward.shape[0]
-        )
+        # The adjoint's matrix has all columns, the forward's all rows.
+        proved = first.matrices.forward.shape == first.matrices.adjoint.shape
         figures: dict[str, float | str] = {
             "entries": len(first.columns) * len(first.rows),
             "proved": "all entries" if proved else "a sample",
         }
-        if witness is None:
-            row_sum = _largest_row_sum(observations)
-            if first.gain and row_sum > first.gain:
-                return incoherent(
-                    "the declared gain is too small, so exact tests would not be exact",
-                    ("declared", str(first.gain)),
-                    ("row sum", f"{row_sum:g}"),
-                    figures=figures,
-                )
-            return coherent(**figures)
-        return incoherent(
-            "adjoint is not the transpose of forward",
-            *witness.lines(),
-            kind="matrix",
-            figures=figures,
-            entry=Entry(witness.column, witness.row),
-        )
+        if witness is not None:
+            return incoherent(
+                "adjoint is not the transpose of forward",
+                *witness.lines(),
+                kind="matrix",
+                figures=figures,
+                entry=MatrixEntry(witness.column, witness.row),
+            )
+        row_sum = _largest_row_sum(observations)
+        if first.gain and row_sum > first.gain:
+            return incoherent(
+                "the declared gain is too small, so exact tests would not be exact",
+                ("declared", str(first.gain)),
+                ("row sum", f"{row_sum:g}"),
+                figures=figures,
+            )
+        return coherent(**figures)
 
-    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
-        found: dict[str, Settled] = {}
-        for direction in ("forward", "adjoint"):
-            matrix = np.sum([getattr(seen, direction) for seen in observations], axis=0)
-            whole = bool(np.all(matrix == np.round(matrix)))
-            scale = 0.0 if whole else float(np.abs(matrix).max(initial=0.0))
-            found[f"the matrix of {direction}"] = Entries(matrix, observations[0].tolerance * scale)
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[ProbedMatrices]
+    ) -> Mapping[str, ScheduleInvariant]:
+        found: dict[str, ScheduleInvariant] = {}
+        for direction, matrix in zip(("forward", "adjoint"), _summed(observations), strict=True):
+            found[f"the matrix of {direction}"] = MatrixResult(
+                matrix, _allowed(matrix, observations[0].tolerance)
+            )
         return found
 
 
-def _not_finite(spaces: Spaces, observations: Sequence[Observation]) -> Verdict | None:
-    for direction, axis, space in (("forward", 0, spaces.codomain.dual), ("adjoint", 1, spaces.domain)):
-        for rank, seen in enumerate(observations):
-            matrix: _Matrix = getattr(seen, direction)
+@dataclass(frozen=True)
+class WitnessCheck(MatrixCheck):
+    """The matrix test without a sample, for a case that is shrunk already: it names the entry that is wrong."""
+
+    limit: int = 4096
+    name = "witness"
+    order = None
+
+    def follow_up(self) -> None:
+        return None
+
+
+def _not_finite(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Verdict | None:
+    # The axis of the outputs: rows of forward's matrix, columns of adjoint's, which is stored transposed.
+    outputs = ((0, spaces.codomain.dual), (1, spaces.domain))
+    found = spaces.outputs(seen.matrices for seen in observations)
+    for (direction, _, matrices), (axis, space) in zip(found, outputs, strict=True):
+        for rank, matrix in enumerate(matrices):
             wrong = np.argwhere(~np.isfinite(matrix))
             if len(wrong):
                 value = "nan" if np.isnan(matrix[tuple(wrong[0])]) else "inf"
@@ -157,62 +175,88 @@ def _not_finite(spaces: Spaces, observations: Sequence[Observation]) -> Verdict 
     return None
 
 
-def _same(
+def _probed(
+    context: CheckContext,
     source: Space,
     target: Space,
     indices: Sequence[int],
-    apply: Callable[[Sequence[Any]], Sequence[Any]],
-    seen: _Matrix,
-    rank: int,
-    library: str,
-    seed: int,
-) -> bool:
-    """Whether a basis vector applied alone gives the column that this rank saw of it in a batch."""
-    column = seed % len(indices)
+    apply: Callable[[Sequence[Array]], Sequence[Array]],
+) -> tuple[NumpyArray, bool]:
+    """This rank's contributions to the columns `indices`, and whether one vector alone gives the column of its batch."""
+    rank, library, batched = context.rank, context.library, context.operator.batched
+    matrix = contributions(source, target, indices, apply, rank, library, batched)
+    if not batched or not indices:
+        return matrix, True
+    # An operator is used on one vector at a time, and a batch may take another path through its code.
+    column = context.setting.seed % len(indices)
     alone = contributions(source, target, [indices[column]], apply, rank, library, batched=False)
-    return bool(np.array_equal(alone[:, 0], seen[:, column], equal_nan=True))
+    return matrix, bool(np.array_equal(alone[:, 0], matrix[:, column], equal_nan=True))
 
 
-def _largest_row_sum(observations: Sequence[Observation]) -> float:
-    """Of either direction, as far as it was probed: a lower bound of the gain."""
-    forward = np.sum([seen.forward for seen in observations], axis=0)
+def _summed(observations: Sequence[ProbedMatrices]) -> BothDirections[NumpyArray]:
+    forward, adjoint = zip(*(seen.matrices for seen in observations), strict=True)
+    return BothDirections(np.sum(forward, axis=0), np.sum(adjoint, axis=0))
+
+
+def _allowed(matrix: NumpyArray, tolerance: float, *others: NumpyArray) -> float:
+    """Allowed difference of an entry of `matrix`: none if all are whole, which both directions compute exactly."""
+    if np.all(matrix == np.round(matrix)):
+        return 0.0
+    return tolerance * max(float(np.abs(each).max(initial=0.0)) for each in (matrix, *others))
+
+
+def _largest_row_sum(observations: Sequence[ProbedMatrices]) -> float:
+    """Largest absolute row sum of either direction, as far as it was probed: a lower bound of the gain."""
+    forward = _summed(observations).forward
     sizes = np.abs(forward.real) + np.abs(forward.imag)
     return float(max(sizes.sum(axis=0).max(initial=0.0), sizes.sum(axis=1).max(initial=0.0)))
 
 
-def find_witness(spaces: Spaces, observations: Sequence[Observation]) -> Witness | None:
-    """The first entry, by column, that differs between the directions."""
+def find_witness(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Witness | None:
+    """Return the first entry, by column, that differs between the directions."""
     first = observations[0]
-    forward = np.sum([seen.forward for seen in observations], axis=0)[list(first.rows), :]
-    adjoint = np.sum([seen.adjoint for seen in observations], axis=0)[:, list(first.columns)]
+    forward, adjoint = _summed(observations)
+    forward, adjoint = forward[list(first.rows), :], adjoint[:, list(first.columns)]
     if spaces.mixed:
         forward, adjoint = forward.real, adjoint.real
-    scale = max((float(np.abs(m).max(initial=0.0)) for m in (forward, adjoint)), default=0.0)
-    # Whole numbers are exact; a coefficient may be rounded once or twice on its way.
-    whole = bool(np.all(forward == np.round(forward)))
-    wrong = ~(np.abs(forward - adjoint) <= (0.0 if whole else first.tolerance * scale))
+    wrong = ~(np.abs(forward - adjoint) <= _allowed(forward, first.tolerance, adjoint))
+    return first_witness(
+        wrong, forward, adjoint, spaces.domain, spaces.codomain.dual, first.columns, first.rows
+    )
+
+
+def first_witness(
+    wrong: NumpyArray,
+    forward: NumpyArray,
+    adjoint: NumpyArray,
+    source: Space,
+    target: Space,
+    columns: Sequence[int],
+    rows: Sequence[int],
+) -> Witness | None:
+    """Return the first entry that is `wrong`, by column; `columns` and `rows` are the basis vectors of the matrices."""
     if not wrong.any():
         return None
     column, row = (int(index) for index in np.argwhere(wrong.T)[0])
     return Witness(
-        first.columns[column],
-        first.rows[row],
-        locate(spaces.domain, first.columns[column]),
-        locate(spaces.codomain.dual, first.rows[row]),
+        columns[column],
+        rows[row],
+        locate(source, columns[column]),
+        locate(target, rows[row]),
         complex(forward[row, column]),
         complex(adjoint[row, column]),
     )
 
 
 def locate(space: Space, index: int) -> str:
-    """The element that a basis vector stands on: name, global index, and its (first) rank."""
+    """Name of the element that a basis vector stands on: its global index, and its (first) rank."""
     for position, tensor in enumerate(space.tensors):
         for rank in tensor.layout.partition.ranks:
             start = space.offset(position, rank)
             assert start is not None
             if start <= index < start + tensor.layout.local_size(rank):
                 local = np.unravel_index(index - start, tensor.layout.local_shape(rank))
-                return place(tensor, rank, [int(i) for i in local])
+                return element_name(tensor, rank, [int(i) for i in local])
     raise ValueError(f"index: {index} is not below the dimension {space.dimension}")
 
 
@@ -227,3 +271,6 @@ def _weight(value: complex) -> str:
     if np.isnan(value):
         return "NaN"
     return f"{value.real:g}" if not value.imag else f"{value:g}"
+
+
+MATRIX, WITNESS = MatrixCheck(), WitnessCheck()

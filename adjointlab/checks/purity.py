@@ -1,151 +1,186 @@
-"""Does the operator leave its arguments alone, and read nothing but them?"""
+"""Purity: an operator leaves its arguments as they are, and its results depend on nothing but the arguments' values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
-from adjointlab.checks.bench import Bench
-from adjointlab.checks.check import Check, Spaces
-from adjointlab.checks.compare import Local, Tolerance, first_difference
-from adjointlab.checks.finite import not_finite
+from adjointlab.checks.check import BothDirections, Check, Spaces
+from adjointlab.checks.compare import Local, Tolerance, first_difference, not_finite_verdict
+from adjointlab.checks.context import CheckContext, Side
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
 from adjointlab.checks.placement import ORDERS, Placed
-from adjointlab.checks.schedule_invariant import Element, Settled
+from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.space import Space
+from adjointlab.typing import Array
 
-__all__ = ["PurityCheck"]
+__all__ = ["PURITY", "PurityCheck"]
+
+
+class Circumstance(NamedTuple):
+    """Memory order of the argument, and contents of fresh memory."""
+
+    order: str
+    fill: str  # as text: NaN is no key, for it does not equal the NaN of another process
+
+    def __str__(self) -> str:
+        return f"{self.order} argument, fresh memory {self.fill}"
 
 
 @dataclass(frozen=True)
-class Direction:
-    """What one rank saw of one direction: the outputs in several circumstances, and whether arguments changed."""
+class DirectionOutputs:
+    """One rank's outputs of one direction for the same values in several circumstances."""
 
-    changed: bool
-    outputs: dict[str, Local]  # by circumstance; the first is the standard
-    forms: dict[str, Local]  # what the memory of each other form holds
-    elsewhere: tuple[str, ...]  # the forms that return something else than this memory
-    plain: Local  # the outputs of a fresh instance that has been given no NaN anywhere
+    changed: bool  # whether an argument or its guard zones were written into
+    outputs: dict[Circumstance, Local]  # the first is the standard
+    forms: dict[str, Local]  # contents of the memory that each other form was to write into
+    returned_elsewhere: tuple[str, ...]  # forms that return other memory than that
+    plain: Local  # outputs of a fresh instance that has met no NaN, neither around its argument nor in fresh memory
+
+    @property
+    def standard(self) -> Circumstance:
+        """Circumstance that the others are compared with."""
+        return next(iter(self.outputs))
 
 
 @dataclass(frozen=True)
-class Observation:
-    forward: Direction
-    adjoint: Direction
+class PurityObservation:
+    """One rank's outputs of both directions."""
+
+    directions: BothDirections[DirectionOutputs]
     tolerance: Tolerance
 
 
-class PurityCheck(Check):
+class PurityCheck(Check[PurityObservation]):
     """Arguments are bitwise unchanged, guard zones included; results depend on nothing but the arguments' values.
 
-    The same values are given in plain memory, in every memory order between guard zones of NaN, and with two
-    different fills of fresh memory: all results agree. So do those of an operator's other forms: into memory that is
-    given as `out`, and in place.
+    The same values are given in row-major memory and in the case's memory order, between guard zones of NaN, and with two
+    fills of fresh memory: all results agree. So do those of an operator's other forms: into memory given as `out`, and in place.
     """
 
     name = "purity"
+    order = 70
 
     def surroundings(self) -> AbstractContextManager[None]:
         return controlled()
 
-    def observe(self, bench: Bench) -> Observation:
-        return Observation(
-            _observe(bench, "forward", bench.domain, bench.forward),
-            _observe(bench, "adjoint", bench.codomain.dual, bench.adjoint),
-            bench.tolerance,
+    def observe(self, context: CheckContext) -> PurityObservation:
+        return PurityObservation(
+            BothDirections(
+                _observe(context, "forward", "primal", context.domain, context.forward),
+                _observe(context, "adjoint", "dual", context.codomain.dual, context.adjoint),
+            ),
+            context.tolerance,
         )
 
-    def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
-        first = observations[0]
-        for direction, _, space in spaces.sides():
-            seen: list[Direction] = [getattr(observation, direction) for observation in observations]
+    def judge(self, spaces: Spaces, observations: Sequence[PurityObservation]) -> Verdict:
+        tolerance = observations[0].tolerance
+        for direction, space, seen in spaces.outputs(each.directions for each in observations):
             for rank, one in enumerate(seen):
                 if one.changed:
                     return incoherent(f"{direction} writes into its argument", ("rank", str(rank)))
-            if verdict := not_finite(direction, space, [one.plain for one in seen]):
+            # Of the plain outputs alone: a NaN in the others may come from the guard zones or fresh memory, and that is
+            # found, and named, by the comparisons below.
+            if verdict := not_finite_verdict(direction, space, [one.plain for one in seen]):
                 return verdict
-            standard, *others = seen[0].outputs
-            for circumstance in others:
-                got = [one.outputs[circumstance] for one in seen]
-                want = [one.outputs[standard] for one in seen]
-                if difference := first_difference(space, got, want, first.tolerance):
-                    where, actual, expected = difference
-                    same_order = circumstance.split(",")[0] == standard.split(",")[0]
-                    return incoherent(
-                        f"{direction} reads memory that nobody wrote"
-                        if same_order
-                        else f"{direction} depends on where its argument lies in memory",
-                        ("element", where),
-                        (standard, expected),
-                        (circumstance, actual),
-                    )
-            if verdict := _of_forms(direction, space, seen, first.tolerance):
+            if verdict := _of_circumstances(direction, space, seen, tolerance):
+                return verdict
+            if verdict := _of_forms(direction, space, seen, tolerance):
                 return verdict
         return coherent()
 
-    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
-        found: dict[str, Settled] = {}
-        for direction, _, space in spaces.sides():
-            seen: list[Direction] = [getattr(observation, direction) for observation in observations]
-            standard = next(iter(seen[0].outputs))
-            local = [one.outputs[standard] for one in seen]
-            found[direction] = Element(space, local, observations[0].tolerance)
-        return found
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[PurityObservation]
+    ) -> Mapping[str, ScheduleInvariant]:
+        standard = (
+            BothDirections(*(one.outputs[one.standard] for one in each.directions)) for each in observations
+        )
+        return spaces.element_results(standard, observations[0].tolerance)
 
 
-def _of_forms(
-    direction: str, space: Space, seen: Sequence[Direction], tolerance: Tolerance
+def _of_circumstances(
+    direction: str, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
 ) -> Verdict | None:
-    standard = next(iter(seen[0].outputs))
-    for form in seen[0].forms:
+    standard, *others = seen[0].outputs
+    for circumstance in others:
         difference = first_difference(
             space,
-            [one.forms[form] for one in seen],
+            [one.outputs[circumstance] for one in seen],
             [one.outputs[standard] for one in seen],
             tolerance,
         )
         if difference is not None:
-            where, actual, expected = difference
+            return incoherent(
+                f"{direction} reads memory that nobody wrote"
+                if circumstance.order == standard.order
+                else f"{direction} depends on where its argument lies in memory",
+                ("element", difference.where),
+                (str(standard), difference.expected),
+                (str(circumstance), difference.actual),
+            )
+    return None
+
+
+def _of_forms(
+    direction: str, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
+) -> Verdict | None:
+    for form in seen[0].forms:
+        difference = first_difference(
+            space,
+            [one.forms[form] for one in seen],
+            [one.outputs[one.standard] for one in seen],
+            tolerance,
+        )
+        if difference is not None:
             return incoherent(
                 f"{direction} {form} gives something else than in fresh memory",
-                ("element", where),
-                ("fresh memory", expected),
-                (form, actual),
+                ("element", difference.where),
+                ("fresh memory", difference.expected),
+                (form, difference.actual),
             )
         for rank, one in enumerate(seen):
-            if form in one.elsewhere:
+            if form in one.returned_elsewhere:
                 return incoherent(
                     f"{direction} {form} returns something else than that memory", ("rank", str(rank))
                 )
     return None
 
 
-def _observe(bench: Bench, direction: str, space: Space, apply: Callable[..., tuple[Any, ...]]) -> Direction:
-    bound = bench.integers()
-    primal, dual = ("primal", bench.setting.primal_order), ("dual", bench.setting.dual_order)
-    side, asked = primal if direction == "forward" else dual
-    outputs: dict[str, Local] = {}
+def _observe(
+    context: CheckContext,
+    direction: str,
+    side: Side,
+    space: Space,
+    apply: Callable[..., tuple[Array, ...]],
+) -> DirectionOutputs:
+    bound = context.integers()
+    outputs: dict[Circumstance, Local] = {}
     changed = False
-    for order in dict.fromkeys((asked, ORDERS[0])):
+    for order in dict.fromkeys((context.setting.order(side), ORDERS[0])):
+        # Two fills: what NaN does not show (np.fmax ignores it) differs with a number, and a small error that the number makes
+        # within the tolerance differs with NaN.
         for fill in FILLS:
-            placed: tuple[Placed, ...] = bench.placed(space, side, 0, bound, order=order)
+            placed: tuple[Placed, ...] = context.placed(space, side, 0, bound, order=order)
             with filled(fill):
                 result = apply([entry.view for entry in placed])
-            outputs[f"{order} argument, fresh memory {fill:g}"] = bench.numpy(result)
+            outputs[Circumstance(order, f"{fill:g}")] = context.numpy(result)
             changed |= not all(entry.unchanged for entry in placed)
-    forms = other_forms(bench.operator, direction, [entry.view for entry in placed], result)
+    forms = other_forms(context.operator, direction, [entry.view for entry in placed], result)
     changed |= not all(entry.unchanged for entry in placed)
-    argument = [entry.view for entry in bench.placed(space, side, 0, bound, order=ORDERS[0])]
+    argument = [entry.view for entry in context.placed(space, side, 0, bound, order=ORDERS[0])]
     with filled(FILLS[1]):
-        plain = apply(argument, bench.fresh())
-    return Direction(
+        plain = apply(argument, context.fresh())
+    return DirectionOutputs(
         changed,
         outputs,
-        {form.name: bench.numpy(form.result) for form in forms},
+        {form.name: context.numpy(form.result) for form in forms},
         tuple(form.name for form in forms if not form.is_returned),
-        bench.numpy(plain),
+        context.numpy(plain),
     )
+
+
+PURITY = PurityCheck()

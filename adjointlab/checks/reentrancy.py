@@ -1,126 +1,151 @@
-"""Does an instance keep nothing between calls?"""
+"""Reentrancy: an instance keeps nothing from one call that another call could meet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from adjointlab.checks.bench import Bench
-from adjointlab.checks.check import Check, Spaces
-from adjointlab.checks.compare import Local, Tolerance, first_difference
-from adjointlab.checks.finite import not_finite
-from adjointlab.checks.schedule_invariant import Element, Settled
+from adjointlab.checks.check import BothDirections, Check, Spaces
+from adjointlab.checks.compare import Local, Tolerance, first_difference, not_finite_verdict
+from adjointlab.checks.context import CheckContext
+from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.operator import LinearOperator
+from adjointlab.core.space import Space
+from adjointlab.typing import Array
 
-__all__ = ["ReentrancyCheck"]
+__all__ = ["REENTRANCY", "ReentrancyCheck"]
 
 _CALLS = 4
-_AFTER = {_CALLS - 1: " (after one with NaN)"}
+_AFTER_NAN = _CALLS - 1
+"""Index of the call that follows one on NaN."""
 
 
 @dataclass(frozen=True)
-class Observation:
-    """For both directions and each call: the outputs of a fresh instance and, by circumstance, of the used one."""
+class CallOutputs:
+    """One rank's outputs of one call."""
 
-    forward: tuple[dict[str, Local], ...]
-    adjoint: tuple[dict[str, Local], ...]
+    on_return: Local  # copied at once
+    after_later_calls: Local  # the same arrays, copied at the end
+    fresh: Local  # outputs of a fresh instance for the same argument
+
+
+@dataclass(frozen=True)
+class ReentrancyObservation:
+    """One rank's outputs of all calls in both directions."""
+
+    calls: BothDirections[tuple[CallOutputs, ...]]
     tolerance: Tolerance
 
 
-class ReentrancyCheck(Check):
-    """Three calls with new data, both directions; two instances interleaved; one instance in two places.
+class ReentrancyCheck(Check[ReentrancyObservation]):
+    """Calls with new data, on two instances in turn; each gives what a fresh instance gives, and what it returned still holds
+    after the later calls.
 
-    Every call must give what a fresh instance gives, and what it returned must still stand after the later calls.
-    The adjoints are called in the opposite order, as a backward pass does. A fourth call follows one on NaN: an
-    overflow passes, but what clears its memory by arithmetic keeps it for ever.
+    The adjoints are called in the opposite order, as a backward pass does. The last call follows one on NaN: a value that
+    overflows passes with its call, but NaN stays for ever in a buffer that is cleared by arithmetic (0 * NaN is NaN).
     """
 
     name = "reentrancy"
+    order = 80
 
-    def observe(self, bench: Bench) -> Observation:
-        bound = bench.integers()
-        used, other = bench.operator, bench.fresh()
-        forward = _calls(bench, bench.forward, lambda call: bench.primal(call, bound), used, other)
-        adjoint = _calls(bench, bench.adjoint, lambda call: bench.dual(_CALLS - call, bound), used, other)
-        return Observation(forward, adjoint, bench.tolerance)
+    def observe(self, context: CheckContext) -> ReentrancyObservation:
+        bound = context.integers()
+        used, other = context.operator, context.fresh()
+        forward = _calls(context, context.forward, lambda call: context.primal(call, bound), used, other)
+        adjoint = _calls(
+            context, context.adjoint, lambda call: context.dual(_CALLS - call, bound), used, other
+        )
+        return ReentrancyObservation(BothDirections(forward, adjoint), context.tolerance)
 
-    def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
-        first = observations[0]
-        for direction, _, space in spaces.sides():
-            for call in range(_CALLS):
-                seen: list[dict[str, Local]] = [getattr(one, direction)[call] for one in observations]
-                want = [one["fresh"] for one in seen]
-                # Of a fresh instance, and before the NaN that comes from here: its own, and not what it has kept.
-                if (
-                    call < _CALLS - 1
-                    and (verdict := not_finite(direction, space, want))
-                    and not_finite(direction, space, [one["on return"] for one in seen])
-                ):
+    def judge(self, spaces: Spaces, observations: Sequence[ReentrancyObservation]) -> Verdict:
+        for direction, space, ranks in spaces.outputs(seen.calls for seen in observations):
+            for call, outputs in enumerate(zip(*ranks, strict=True)):
+                if verdict := _of_call(direction, space, call, outputs, observations[0].tolerance):
                     return verdict
-                for circumstance in seen[0]:
-                    got = [one[circumstance] for one in seen]
-                    if difference := first_difference(space, got, want, first.tolerance):
-                        where, actual, expected = difference
-                        return incoherent(
-                            f"{direction} depends on earlier calls",
-                            ("call", f"{call + 1} of {_CALLS}{_AFTER.get(call, '')}, {circumstance}"),
-                            ("element", where),
-                            ("fresh", expected),
-                            ("here", actual),
-                        )
         return coherent()
 
-    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
-        tolerance = observations[0].tolerance
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[ReentrancyObservation]
+    ) -> Mapping[str, ScheduleInvariant]:
         return {
-            f"{direction}, call {call + 1}": Element(
-                space, [getattr(seen, direction)[call]["on return"] for seen in observations], tolerance
+            f"{direction}, call {call + 1}": ElementResult(
+                space, [each.on_return for each in outputs], observations[0].tolerance
             )
-            for direction, _, space in spaces.sides()
-            for call in range(_CALLS)
+            for direction, space, ranks in spaces.outputs(seen.calls for seen in observations)
+            for call, outputs in enumerate(zip(*ranks, strict=True))
         }
 
 
+def _of_call(
+    direction: str, space: Space, call: int, outputs: Sequence[CallOutputs], tolerance: Tolerance
+) -> Verdict | None:
+    fresh = [each.fresh for each in outputs]
+    on_return = [each.on_return for each in outputs]
+    # An operator that is not finite by itself is so in a fresh instance too. Where only the used instance is, or only after
+    # the NaN that this check gave it, the fault is what it has kept.
+    if (
+        call != _AFTER_NAN
+        and (verdict := not_finite_verdict(direction, space, fresh))
+        and not_finite_verdict(direction, space, on_return)
+    ):
+        return verdict
+    for circumstance, actual in (
+        ("on return", on_return),
+        ("after later calls", [each.after_later_calls for each in outputs]),
+    ):
+        if difference := first_difference(space, actual, fresh, tolerance):
+            after = " (after one with NaN)" if call == _AFTER_NAN else ""
+            return incoherent(
+                f"{direction} depends on earlier calls",
+                ("call", f"{call + 1} of {_CALLS}{after}, {circumstance}"),
+                ("element", difference.where),
+                ("fresh", difference.expected),
+                ("here", difference.actual),
+            )
+    return None
+
+
 def _calls(
-    bench: Bench,
-    apply: Callable[[Sequence[Any], LinearOperator], tuple[Any, ...]],
-    argument: Callable[[int], tuple[Any, ...]],
+    context: CheckContext,
+    apply: Callable[[Sequence[Array], LinearOperator], tuple[Array, ...]],
+    argument: Callable[[int], tuple[Array, ...]],
     used: LinearOperator,
     other: LinearOperator,
-) -> tuple[dict[str, Local], ...]:
-    results: list[dict[str, Local]] = []
-    returned = []
+) -> tuple[CallOutputs, ...]:
+    returned, on_return = [], []
     for call in range(_CALLS):
-        if call == _CALLS - 1:
-            _overflow(apply, argument(call), used)
+        if call == _AFTER_NAN:
+            _call_on_nan(apply, argument(call), used)
         output = apply(argument(call), used)
         returned.append(output)
-        results.append({"on return": bench.numpy(output)})
-        # The other instance works on other data in between.
+        on_return.append(context.numpy(output))
+        # In between, another instance works on other data: buffers of the class or the module would be shared.
         apply(argument((call + 1) % _CALLS), other)
-    for entry, output in zip(results, returned, strict=True):
-        entry["after later calls"] = bench.numpy(output)
-    for call, entry in enumerate(results):
-        # Drawn anew: an operator that spoils its argument is the purity check's matter.
-        entry["fresh"] = bench.numpy(apply(argument(call), bench.fresh()))
-    return tuple(results)
+    after_later_calls = [context.numpy(output) for output in returned]
+    return tuple(
+        # Arguments are drawn anew: an operator that overwrites its argument is for the purity check to find.
+        CallOutputs(early, late, context.numpy(apply(argument(call), context.fresh())))
+        for call, (early, late) in enumerate(zip(on_return, after_later_calls, strict=True))
+    )
 
 
-def _overflow(
-    apply: Callable[[Sequence[Any], LinearOperator], tuple[Any, ...]],
-    argument: tuple[Any, ...],
+def _call_on_nan(
+    apply: Callable[[Sequence[Array], LinearOperator], tuple[Array, ...]],
+    argument: tuple[Array, ...],
     used: LinearOperator,
 ) -> None:
-    """A call whose values do not matter and whose result is dropped."""
+    """Call the operator on NaN, and drop the result."""
     for array in argument:
         if not arrays.dtype_of(array).is_integer:
             array[...] = np.nan
     # An operator may refuse NaN.
     with np.errstate(all="ignore"), suppress(ValueError, ArithmeticError):
         apply(argument, used)
+
+
+REENTRANCY = ReentrancyCheck()

@@ -1,65 +1,75 @@
-"""Results that follow from a case alone, whatever the interleaving of its ranks: what two runs of it must agree on."""
+"""Results that follow from a case alone, in whatever order the ranks' messages arrive: two runs must agree on them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Self
 
 import numpy as np
 
-from adjointlab.checks.compare import Local, Tolerance, first_difference
+from adjointlab.checks.compare import Difference, Local, Tolerance, first_difference
 from adjointlab.core.pairing import Exact
 from adjointlab.core.space import Space
+from adjointlab.typing import NumpyArray
 
-__all__ = ["Element", "Entries", "Product", "Settled"]
+__all__ = ["ElementResult", "InnerProductResult", "MatrixResult", "ScheduleInvariant"]
 
 
-class Settled(Protocol):
-    """A result of one run, to be compared with that of another."""
+class ScheduleInvariant(ABC):
+    """A result of one run, comparable with the same result of another run.
 
-    def difference(self, other: Any) -> tuple[str, str, str] | None:
-        """Where they first differ by more than rounding can do, and both values there; `None` if nowhere."""
+    Each result knows how far rounding may put it off: the order in which summands arrive is the schedule's choice, and
+    floating-point addition is not associative. Where the values are integers that are exact, nothing may differ.
+    """
+
+    @abstractmethod
+    def difference(self, other: Self) -> Difference | None:
+        """First place where the two differ by more than rounding can do; `None` if there is none."""
 
 
 @dataclass(frozen=True)
-class Element(Settled):
-    """What all ranks hold of an element of a space; `tolerance` is nothing where values are exact."""
+class ElementResult(ScheduleInvariant):
+    """An element of a space, as all ranks hold it."""
 
     space: Space
     local: Sequence[Local]
     tolerance: Tolerance
 
-    def difference(self, other: Element) -> tuple[str, str, str] | None:
+    def difference(self, other: Self) -> Difference | None:
         return first_difference(self.space, self.local, other.local, self.tolerance)
 
 
 @dataclass(frozen=True)
-class Product(Settled):
-    """An inner product, and how far rounding may put it off: 0 where it is exact."""
+class InnerProductResult(ScheduleInvariant):
+    """An inner product, and a bound on its rounding error: 0 where it is exact."""
 
     value: Exact
     within: float
 
-    def difference(self, other: Product) -> tuple[str, str, str] | None:
+    def difference(self, other: Self) -> Difference | None:
+        # Both runs may be off by their bound, in opposite directions.
         if abs(self.value - other.value) <= self.within + other.within:
             return None
-        return "", str(self.value), str(other.value)
+        return Difference("", str(self.value), str(other.value))
 
 
 @dataclass(frozen=True)
-class Entries(Settled):
-    """Entries of a matrix, and how far rounding may put one off: 0 where they are whole numbers."""
+class MatrixResult(ScheduleInvariant):
+    """Entries of a matrix, and a bound on the rounding error of each: 0 where all are whole numbers."""
 
-    matrix: np.ndarray[Any, Any]
+    matrix: NumpyArray
     within: float
 
-    def difference(self, other: Entries) -> tuple[str, str, str] | None:
+    def difference(self, other: Self) -> Difference | None:
         if self.matrix.shape != other.matrix.shape:
-            return "shape", str(self.matrix.shape), str(other.matrix.shape)
+            return Difference("shape", str(self.matrix.shape), str(other.matrix.shape))
+        # Negated, so that a NaN, which compares as false, counts as a difference.
         wrong = ~(np.abs(self.matrix - other.matrix) <= self.within + other.within)
         if not wrong.any():
             return None
         row, column = (int(index) for index in np.argwhere(wrong)[0])
-        place = f"row {row}, column {column}"
-        return place, f"{self.matrix[row, column]:g}", f"{other.matrix[row, column]:g}"
+        return Difference(
+            f"row {row}, column {column}", f"{self.matrix[row, column]:g}", f"{other.matrix[row, column]:g}"
+        )

@@ -1,4 +1,8 @@
-"""Does the implementation do what its program says, in both directions, exactly?"""
+"""Comparison with the specification: both directions do what their programs say, exactly.
+
+The adjoint of a program is derived mechanically, so this check finds what the dot test cannot: a forward and an adjoint that are
+wrong in the same way, such as a halo exchange that leaves out the corners in both directions.
+"""
 
 from __future__ import annotations
 
@@ -7,84 +11,91 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adjointlab.checks.bench import Bench, Setting
-from adjointlab.checks.check import Check, Spaces
-from adjointlab.checks.compare import EXACT, Local, first_difference
-from adjointlab.checks.finite import not_finite
-from adjointlab.checks.schedule_invariant import Element, Settled
+from adjointlab.checks.check import BothDirections, Check, CheckedSubject, Spaces
+from adjointlab.checks.compare import EXACT, Local, first_difference, not_finite_verdict
+from adjointlab.checks.context import CheckContext
+from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.program import Program, buffers
 from adjointlab.core.space import Space
 from adjointlab.core.values import Draw, local_values
 
-__all__ = ["SpecificationCheck"]
+__all__ = ["SPECIFICATION", "SpecificationCheck", "require_fitting"]
 
 
 @dataclass(frozen=True)
-class Observation:
-    """One rank's outputs; the specification, from rank 0."""
+class SpecifiedOutputs:
+    """One rank's outputs, and the keys of the inputs; rank 0 adds the specification."""
 
-    forward: Local
-    adjoint: Local
-    bound: int
-    setting: Setting
-    specification: tuple[Program, Program] | None
+    outputs: BothDirections[Local]
+    inputs: BothDirections[Draw]
+    programs: tuple[Program, Program] | None
 
 
-class SpecificationCheck(Check):
-    """Equality with the program over one global memory, which the judge executes on the same integers."""
+class SpecificationCheck(Check[SpecifiedOutputs]):
+    """Equality with the program, which the judge executes on the same integers over one global memory."""
 
     name = "specification"
+    order = 30
 
-    def observe(self, bench: Bench) -> Observation:
-        bound = bench.integers()
-        forward = bench.numpy(bench.forward(bench.primal(0, bound)))
-        adjoint = bench.numpy(bench.adjoint(bench.dual(0, bound)))
-        if bench.rank:
-            return Observation(forward, adjoint, bound, bench.setting, None)
-        given = bench.operator.specification()
-        if given is None:
-            raise ValueError(f"{type(bench.operator).__name__} has no specification to compare with")
-        both = given if isinstance(given, tuple) else (given, given.adjoint())
-        return Observation(forward, adjoint, bound, bench.setting, both)
+    def applies_to(self, subject: CheckedSubject) -> bool:
+        return not subject.is_layer and subject.has_specification
 
-    def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
+    def observe(self, context: CheckContext) -> SpecifiedOutputs:
+        bound, seed = context.integers(), context.setting.seed
+        outputs = BothDirections(
+            context.numpy(context.forward(context.primal(0, bound))),
+            context.numpy(context.adjoint(context.dual(0, bound))),
+        )
+        # One copy is enough: ranks whose spaces differ are reported before any check judges.
+        programs = context.programs if context.rank == 0 else None
+        if context.rank == 0 and programs is None:
+            raise ValueError(f"{type(context.operator).__name__} has no specification to compare with")
+        inputs = BothDirections(Draw(seed, 0, "primal", bound), Draw(seed, 0, "dual", bound))
+        return SpecifiedOutputs(outputs, inputs, programs)
+
+    def judge(self, spaces: Spaces, observations: Sequence[SpecifiedOutputs]) -> Verdict:
         first = observations[0]
-        assert first.specification is not None
-        for (direction, source, target), program in zip(spaces.sides(), first.specification, strict=True):
-            actual: list[Local] = [getattr(seen, direction) for seen in observations]
-            if verdict := not_finite(direction, target, actual):
+        assert first.programs is not None
+        for (direction, source, target), draw, actual, program in zip(
+            spaces.directions(),
+            first.inputs,
+            zip(*(seen.outputs for seen in observations), strict=True),
+            first.programs,
+            strict=True,
+        ):
+            if verdict := not_finite_verdict(direction, target, actual):
                 return verdict
-            side = "primal" if direction == "forward" else "dual"
-            expected = _executed(
-                program, source, target, Draw(first.setting.seed, 0, side, first.bound), actual
-            )
+            expected = _executed(program, source, target, draw, actual)
             if difference := first_difference(target, actual, expected):
-                where, got, want = difference
                 return incoherent(
                     f"{direction} is not what its specification says",
-                    ("element", where),
-                    (direction, f"gives {got}"),
-                    ("program", f"gives {want}"),
+                    ("element", difference.where),
+                    (direction, f"gives {difference.actual}"),
+                    ("program", f"gives {difference.expected}"),
                 )
         return coherent()
 
-    def settled(self, spaces: Spaces, observations: Sequence[Observation]) -> Mapping[str, Settled]:
-        return {
-            direction: Element(space, [getattr(seen, direction) for seen in observations], EXACT)
-            for direction, _, space in spaces.sides()
-        }
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[SpecifiedOutputs]
+    ) -> Mapping[str, ScheduleInvariant]:
+        return spaces.element_results((seen.outputs for seen in observations), EXACT)
 
 
-def _executed(
-    program: Program, source: Space, target: Space, draw: Draw, like: Sequence[Local]
-) -> list[Local]:
-    """The program's outputs as every rank holds them."""
+def require_fitting(program: Program, source: Space, target: Space) -> None:
+    """Raise `ValueError` unless the program maps the buffers of `source` to those of `target`."""
     if program.inputs != buffers(source) or program.outputs != buffers(target):
         raise ValueError(
             f"the specification maps {[str(b) for b in program.inputs]} to {[str(b) for b in program.outputs]}, but the "
             f"spaces need {[str(b) for b in buffers(source)]} and {[str(b) for b in buffers(target)]}"
         )
+
+
+def _executed(
+    program: Program, source: Space, target: Space, draw: Draw, like: Sequence[Local]
+) -> list[Local]:
+    """Outputs of the program as every rank holds them; zero-volume ones of inactive ranks are shaped as in `like`."""
+    require_fitting(program, source, target)
     memory = {
         (rank, tensor.name): local_values(source, position, rank, draw)
         for position, tensor in enumerate(source.tensors)
@@ -98,3 +109,6 @@ def _executed(
         )
         for rank, local in enumerate(like)
     ]
+
+
+SPECIFICATION = SpecificationCheck()

@@ -1,4 +1,4 @@
-"""What a check says about a case."""
+"""Verdicts: what a check concludes about a case, and the exception of one that can conclude nothing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-__all__ = ["Entry", "Status", "Verdict", "coherent", "incoherent"]
+__all__ = ["Inapplicable", "MatrixEntry", "Status", "Verdict", "coherent", "incoherent"]
+
+
+class Inapplicable(Exception):
+    """A check has nothing to say about a case; another case is drawn instead.
+
+    Raise it from data that all ranks share, so that it is raised on every rank or on none: a rank that went on alone
+    would wait for messages of the others.
+    """
 
 
 class Status(Enum):
-    """How a case was judged."""
+    """Outcome of judging a case."""
 
     COHERENT = "coherent"
     INCOHERENT = "incoherent"
@@ -18,21 +26,21 @@ class Status(Enum):
 
 
 @dataclass(frozen=True)
-class Entry:
-    """The matrix entry that is wrong: of e_i of the domain and f_j of the codomain's dual, and what it should be."""
+class MatrixEntry:
+    """Indices of the matrix entry that is wrong: e_column of the domain, f_row of the codomain's dual."""
 
-    column: int  # i
-    row: int  # j
+    column: int
+    row: int
     weight: complex | None = None  # by the specification, where that was compared
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer: a headline, labelled lines that explain it, and the figures behind it.
+    """Status, headline, the labelled lines that explain it, and the figures behind it.
 
-    `kind` tells failures apart that a shrinking search must not confuse. `figures` are reported for coherent cases
-    too: the miss probability of an exact test, the error of the floating one [Hewett21, eq. 26]. `entry` is the
-    matrix entry that the lines name, if any.
+    `kind` distinguishes failures that shrinking must not confuse: a smaller case replaces a failing one only if it fails
+    with the same kind. `figures` are reported for coherent cases too: the miss probability of an exact test, the error
+    of the floating one [Hewett21, eq. 26]. `entry` is the matrix entry that the lines name, if any.
     """
 
     status: Status
@@ -40,7 +48,8 @@ class Verdict:
     kind: str = ""
     lines: tuple[tuple[str, str], ...] = ()
     figures: dict[str, float | str] = field(default_factory=dict)
-    entry: Entry | None = field(default=None, compare=False)  # for the script alone
+    # Read by the generated script alone. Two runs of a case that fails in the same way count as the same failure.
+    entry: MatrixEntry | None = field(default=None, compare=False)
 
     @property
     def is_coherent(self) -> bool:
@@ -54,7 +63,7 @@ class Verdict:
 
 
 def coherent(**figures: float | str) -> Verdict:
-    """Nothing wrong was found."""
+    """Verdict of a check that found nothing wrong."""
     return Verdict(Status.COHERENT, figures=figures)
 
 
@@ -63,7 +72,7 @@ def incoherent(
     *lines: tuple[str, str],
     kind: str = "",
     figures: Mapping[str, float | str] | None = None,
-    entry: Entry | None = None,
+    entry: MatrixEntry | None = None,
 ) -> Verdict:
-    """Something is wrong, and this is how it shows."""
+    """Verdict of a check that found a fault; its kind is the headline unless `kind` gives another."""
     return Verdict(Status.INCOHERENT, headline, kind or headline, lines, dict(figures or {}), entry)

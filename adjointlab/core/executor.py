@@ -1,12 +1,15 @@
-"""Runs a program over a communicator: each rank executes its part.
+"""Execution of a program over a communicator: each rank executes its part.
 
 An Add between two ranks is a message from the one and a receive-and-add on the other; nothing else communicates.
+
+No schedule deadlocks: all ranks go through the steps in the program's order, sends do not block, and a receive waits for a send
+at the same step. Of all receives that wait, the one at the lowest step can complete, for its sender has passed that step or
+is on its way there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from adjointlab.core import arrays
 from adjointlab.core.arguments import check_argument
@@ -23,39 +26,41 @@ from adjointlab.core.program import (
     buffers,
 )
 from adjointlab.core.space import Space, Tensor
+from adjointlab.typing import Array, Communicator, Request
 
 __all__ = ["LocalProgram", "ProgramOperator", "execute"]
 
 _TAGS = 32768
-"""MPI promises tags up to 32767. Two messages between the same ranks with one tag still arrive in their order."""
+"""Number of tags in use: MPI promises no more [MPI41, section 3.2.3]. Messages of one tag between two ranks keep their order."""
 
 
 class LocalProgram:
-    """What one rank does in a program: the steps that touch its memory, with their place in the whole program.
-
-    `inputs` and `outputs` are the rank's own buffers at the start and at the end, by name.
-    """
+    """One rank's part of a program: its buffers at the start, by name, and the steps that touch its memory."""
 
     def __init__(self, program: Program, rank: int) -> None:
         self.rank = rank
         self.inputs = {buffer.name: buffer for buffer in program.inputs if buffer.rank == rank}
-        self.outputs = {buffer.name: buffer for buffer in program.outputs if buffer.rank == rank}
-        self.steps = [(place, step) for place, step in enumerate(program.steps) if rank in _ranks(step)]
+        # With their positions in the whole program: sender and receiver must agree on the tag of a message.
+        self.steps = [(position, step) for position, step in enumerate(program.steps) if rank in _ranks(step)]
 
     def execute(
-        self, comm: Any, memory: Mapping[str, Any], like: Any = "numpy", batch: tuple[int, ...] = ()
-    ) -> dict[str, Any]:
-        """Run this rank's part, from its buffers `memory` by name, which are not changed.
+        self,
+        comm: Communicator,
+        memory: Mapping[str, Array],
+        like: Array | str = "numpy",
+        batch: tuple[int, ...] = (),
+    ) -> dict[str, Array]:
+        """Run this rank's part from its buffers `memory` by name, which are not changed. Collective over the program's ranks.
 
-        The buffers are those of a batch of memories where `batch` is (b,): each has b as a trailing dimension.
-
-        New buffers come in the library (and on the device) of `like`, an array or a library's name. Collective over
-        the ranks of the program. Returns this rank's buffers in scope at the end, by name.
+        Where `batch` is (b,) each buffer has b as a trailing dimension, for a batch of memories. New buffers come in the library
+        (and on the device) of `like`, an array or a library's name. Returns this rank's buffers in scope at the end, by name.
         """
         scope = {name: arrays.copy(memory[name]) for name in self.inputs}
-        requests: list[Any] = []
-        in_flight: list[Any] = []  # MPI reads a message until the send completes
-        for place, step in self.steps:
+        requests: list[Request] = []
+        in_flight: list[
+            Array
+        ] = []  # MPI reads a message until the send completes, so nobody may free it before
+        for position, step in self.steps:
             match step:
                 case Allocate(buffer):
                     scope[buffer.name] = arrays.zeros((*buffer.shape, *batch), buffer.dtype, like)
@@ -66,41 +71,48 @@ class LocalProgram:
                 case Add(source, target) if source.rank == target.rank:
                     arrays.add_into(_at(scope, target), _at(scope, source))
                 case Add(source, target) if source.rank == self.rank:
-                    # A copy: later steps may write to the region while the message is still on its way.
+                    # A copy, since later steps may write to the region while the message is still on its way.
                     message = arrays.message(arrays.copy(_at(scope, source)))
                     in_flight.append(message)
-                    requests.append(comm.Isend(message, dest=target.rank, tag=place % _TAGS))
+                    requests.append(comm.Isend(message, dest=target.rank, tag=position % _TAGS))
                 case Add(source, target):
-                    held = _at(scope, target)
-                    received = arrays.empty((*target.shape, *batch), arrays.dtype_of(held).name, held)
-                    comm.Recv(arrays.message(received), source=source.rank, tag=place % _TAGS)
-                    arrays.add_into(held, received)
+                    summand = _at(scope, target)
+                    received = arrays.empty((*target.shape, *batch), arrays.dtype_name(summand), summand)
+                    comm.Recv(arrays.message(received), source=source.rank, tag=position % _TAGS)
+                    arrays.add_into(summand, received)
         if requests:
             type(requests[0]).Waitall(requests)
         return scope
 
 
-def execute(program: Program, comm: Any, memory: Mapping[str, Any], like: Any = "numpy") -> dict[str, Any]:
-    """Collective over the program's ranks: run `program` once; see :meth:`LocalProgram.execute`."""
+def execute(
+    program: Program, comm: Communicator, memory: Mapping[str, Array], like: Array | str = "numpy"
+) -> dict[str, Array]:
+    """Run `program` once. Collective over its ranks; see :meth:`LocalProgram.execute`."""
     return LocalProgram(program, comm.Get_rank()).execute(comm, memory, like)
 
 
 class ProgramOperator(LinearOperator):
     """The operator that a program defines, executed over the communicator.
 
-    The buffers of `domain` and `codomain` (:func:`adjointlab.core.program.buffers`) carry the arguments and results.
-    Further inputs of a program start at zero and further outputs are dropped, so that a mutated program that
-    forgets a deallocation is still an operator. `adjoint` defaults to the mechanical adjoint of `forward`.
+    The buffers of `domain` and `codomain` (:func:`adjointlab.core.program.buffers`) carry the arguments and results. Further inputs
+    of a program start at zero and further outputs are dropped, so that a mutated program that forgets a deallocation is still
+    an operator. `adjoint` defaults to the mechanical adjoint of `forward`.
 
-    Raises `ValueError` for a rank beyond the communicator's, and for a buffer of a space that a program does not
-    start from or end with.
+    Raises `ValueError` for a rank beyond the communicator's, and for a buffer of a space that a program does not start from or
+    end with.
     """
 
     symbol = "F"
     batched = True
 
     def __init__(
-        self, comm: Any, domain: Space, codomain: Space, forward: Program, adjoint: Program | None = None
+        self,
+        comm: Communicator,
+        domain: Space,
+        codomain: Space,
+        forward: Program,
+        adjoint: Program | None = None,
     ) -> None:
         backward = forward.adjoint() if adjoint is None else adjoint
         for name, program, source, target in (
@@ -112,51 +124,54 @@ class ProgramOperator(LinearOperator):
             _check_buffers(name, "ends with", program.outputs, target)
         self.comm, self.domain, self.codomain = comm, domain, codomain
         self.gain = max(forward.gain(), backward.gain())
+        # The gain is read off the program, in both directions, so that the exact test applies to any program.
         self.fan_in = self.gain  # no coefficient is below 1, so no sum has more terms than its row sum
         self._programs = (forward, adjoint)
         self._forward = LocalProgram(forward, comm.Get_rank())
         self._adjoint = LocalProgram(backward, comm.Get_rank())
 
     def specification(self) -> Program | tuple[Program, Program]:
-        """The program, or both where the adjoint was given."""
+        """Return the program, or both programs where the adjoint was given."""
         forward, adjoint = self._programs
         return forward if adjoint is None else (forward, adjoint)
 
-    def forward(self, *x: Any) -> Any:
-        """This rank's outputs of the forward program."""
+    def forward(self, *x: Array) -> Array | tuple[Array, ...]:
+        """Return this rank's outputs of the forward program."""
         return self._apply(self._forward, self.domain, self.codomain, x)
 
-    def adjoint(self, *y: Any) -> Any:
-        """This rank's outputs of the adjoint program."""
+    def adjoint(self, *y: Array) -> Array | tuple[Array, ...]:
+        """Return this rank's outputs of the adjoint program."""
         return self._apply(self._adjoint, self.codomain.dual, self.domain.dual, y)
 
-    def _apply(self, program: LocalProgram, source: Space, target: Space, local: tuple[Any, ...]) -> Any:
+    def _apply(
+        self, program: LocalProgram, source: Space, target: Space, local: tuple[Array, ...]
+    ) -> Array | tuple[Array, ...]:
         rank = program.rank
         for tensor, array in zip(source.tensors, local, strict=True):
             batch = check_argument(tensor, array, rank)
         like = local[0]
-        memory = {tensor.name: array for tensor, array in zip(source.tensors, local, strict=True)}
-        for name, buffer in program.inputs.items():
-            if not _holds(source, name, rank):
-                memory[name] = arrays.zeros((*buffer.shape, *batch), buffer.dtype, like)
+        memory = {
+            name: arrays.zeros((*buffer.shape, *batch), buffer.dtype, like)
+            for name, buffer in program.inputs.items()
+        }
+        for tensor, array in zip(source.tensors, local, strict=True):
+            if tensor.layout.partition.is_active(rank):
+                memory[tensor.name] = array
         scope = program.execute(self.comm, memory, like, batch)
         results = tuple(_result(tensor, scope, rank, like) for tensor in target.tensors)
         return results[0] if len(results) == 1 else results
 
 
-def _result(tensor: Tensor, scope: Mapping[str, Any], rank: int, like: Any) -> Any:
+def _result(tensor: Tensor, scope: Mapping[str, Array], rank: int, like: Array) -> Array:
     if tensor.layout.partition.is_active(rank):
         return scope[tensor.name]
     return arrays.empty(tensor.layout.local_shape(rank), tensor.dtype, like)
 
 
-def _holds(space: Space, name: str, rank: int) -> bool:
-    return any(tensor.name == name and tensor.layout.partition.is_active(rank) for tensor in space.tensors)
-
-
-def _at(scope: Mapping[str, Any], region: Region) -> Any:
-    """The region's memory, as a view."""
-    return scope[region.buffer][region.index]
+def _at(scope: Mapping[str, Array], region: Region) -> Array:
+    """Return the region's memory, as a view."""
+    view: Array = scope[region.buffer][region.index]
+    return view
 
 
 def _ranks(step: Generator) -> tuple[int, ...]:

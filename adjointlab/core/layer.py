@@ -1,41 +1,47 @@
-"""Layers under test: modules that are not linear, with parameters, as one rank has them."""
+"""Layers under test: torch modules, in general not linear and with parameters, as one rank has them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adjointlab.core.space import Space
+from adjointlab.typing import Communicator
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["Layer", "elementwise", "undeclared"]
 
 Prepare = Callable[..., Sequence[Any]]
-"""Makes legal inputs of drawn ones, element by element: of a shard as of the whole tensor."""
+"""Turns drawn inputs into legal ones (integers into class indices, say).
+
+It is applied to local tensors and to the global ones alike, so it must work element by element."""
 
 
 def elementwise(*inputs: Any) -> Sequence[Any]:
-    """Leaves the drawn inputs as they are."""
+    """Return the drawn inputs as they are."""
     return inputs
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A torch module on one rank, and where its tensors lie.
+    """A torch module on one rank, with the spaces that its tensors are in.
 
-    `domain` and `codomain` are the spaces of its inputs and outputs, `parameters` and `buffers` those of its parameters
-    and buffers: each tensor is called as the module calls it (``module.get_parameter(name)``), and so does the sequential
-    twin. A rank that holds nothing of a parameter has one of zero volume.
+    `domain` and `codomain` are the spaces of its inputs and outputs, `parameters` and `buffers` those of its parameters and
+    buffers. Their tensors have the names that the module gives them (``module.get_parameter(name)``), and the sequential twin uses
+    the same names. A rank that holds nothing of a parameter has one of zero volume.
 
-    `rounding` is how far outputs and gradients may differ from the sequential ones, relative to the largest of each
-    tensor: 0 where the arithmetic is exact on small integers. Where terms cancel, what is left may be smaller than what
-    they were rounded by: `reach` is the least that a largest value counts for, with the lab's small integers as data.
+    `rounding` bounds the difference between outputs or gradients and the sequential ones, relative to the largest value of each
+    tensor: 0 where the arithmetic is exact on small integers. Where terms cancel, the result may be smaller than the error
+    that rounding them made: `reach` is a lower bound for the largest value that the difference is compared with.
 
-    With `overwrites_inputs` it may write into its inputs, as an activation in place does, and gets copies of them.
+    With `overwrites_inputs` the module may write into its inputs, as an activation in place does, and gets copies of them.
     """
 
-    comm: Any
-    module: Any
+    comm: Communicator
+    module: nn.Module
     domain: Space
     codomain: Space
     parameters: Space
@@ -46,11 +52,12 @@ class Layer:
     overwrites_inputs: bool = False
 
 
-def undeclared(module: Any, parameters: Space, buffers: Space) -> list[str]:
-    """How the module's parameters and buffers differ from those that the spaces name, as predicates of the module.
+def undeclared(module: nn.Module, parameters: Space, buffers: Space) -> list[str]:
+    """List the differences between the module's parameters and buffers and those that the spaces name.
 
-    Buffers that are not persistent, which torch keeps out of ``state_dict``, are constants or caches: they need no place in
-    a space. Of a tensor that the module has under several names, one is enough.
+    Each is a predicate of the module, such as "has no parameter w, ...". Buffers that are not persistent, which torch keeps out of
+    ``state_dict``, are constants or caches: spaces need not name them. Of a tensor that the module has under several names,
+    one is enough.
     """
     constants = {
         f"{path}.{name}" if path else name

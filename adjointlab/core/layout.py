@@ -1,4 +1,24 @@
-"""Layouts: which window of a global tensor each worker holds."""
+"""Layouts: the window of a global tensor that each worker holds.
+
+One dimension of length 10, laid along three workers, in four layouts::
+
+    index    -1   0   1   2   3   4   5   6   7   8   9  10
+    cut          [0   1   2   3] [4   5   6] [7   8   9]        (0, 4) (4, 7) (7, 10), written 0|4|7|10
+    halos        [0   1   2   3   4]                            (0, 5)
+                             [3   4   5   6   7]                (3, 8)
+                                         [6   7   8   9]        (6, 10)
+    padding [-1   0   1   2   3] [4   5   6] [7   8   9  10]    (-1, 4) (4, 7) (7, 11)
+    gaps             [1   2   3]     [5   6] [7   8]            (1, 4) (5, 7) (7, 9)
+
+A tensor of several dimensions has such a list of windows for each, and a worker holds the box that is their product::
+
+    shape [4, 6] over a 2x3 partition      columns  0     2  3        6
+                                           rows  0  +-----+--+--------+
+    cut at 0|3|4, 0|2|3|6                           |  0  |1 |   2    |
+                                                 3  +-----+--+--------+
+    rank 5 holds x[3:4, 3:6]                        |  3  |4 |   5    |
+                                                 4  +-----+--+--------+
+"""
 
 from __future__ import annotations
 
@@ -9,8 +29,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from operator import index as integer
 
-from adjointlab.core.partition import Index, Partition, integers
-from adjointlab.core.shared import shared_property
+from adjointlab.core.partition import Index, Partition, integers, shared_property
 
 __all__ = ["Layout", "Window", "balanced_cut"]
 
@@ -19,31 +38,28 @@ Window = tuple[int, int]
 
 
 def balanced_cut(length: int, parts: int) -> tuple[int, ...]:
-    """The boundaries 0 = c_0 <= ... <= c_parts = length; the remainder goes to the first parts, one each."""
+    """Return the boundaries 0 = c_0 <= ... <= c_parts = length; the first parts take one of the remainder each."""
     if length < 0 or parts < 1:
         raise ValueError(
             f"length: {length} elements cannot be cut into {parts} parts; at least 0 into at least 1 can"
         )
-    side, rest = divmod(length, parts)
-    return tuple(part * side + min(part, rest) for part in range(parts + 1))
+    least, remainder = divmod(length, parts)
+    return tuple(part * least + min(part, remainder) for part in range(parts + 1))
 
 
 @dataclass(frozen=True)
 class Layout:
     """For each worker and each dimension of a global tensor, the window of global indices that it holds.
 
-    Dimension k of the tensor is laid along dimension ``axes[k]`` of the partition (default: k, so the orders
-    must be equal), or along none (``None``: every worker holds the one window). ``windows[k]`` has one window
-    for each index along that partition dimension. Partition dimensions that no tensor dimension uses hold
-    copies.
+    Dimension k of the tensor is laid along dimension ``axes[k]`` of the partition (default: k, so the orders must be equal), or
+    along none (``None``: every worker holds the one window). ``windows[k]`` has one window for each index along that
+    partition dimension. Partition dimensions that no tensor dimension uses hold copies.
 
-    The usual layout is a *cut* (:meth:`cut`): the windows of each dimension are disjoint and cover it. In
-    general they may be empty, overlap (copies, halos), reach beyond the tensor (padding) and leave gaps
-    (trimmed input).
+    The usual layout is a *cut* (:meth:`cut`): the windows of each dimension are disjoint and cover it. In general they may be
+    empty, overlap, reach beyond the tensor and leave gaps.
 
-    Raises `ValueError` for a partition of another order than the tensor, a negative side, a window that stops
-    before it starts, or a number of windows that does not match the partition; `TypeError` for what is not an
-    integer.
+    Raises `ValueError` for a partition of another order than the tensor, a negative side, a window that stops before it starts,
+    or a number of windows that does not match the partition; `TypeError` for what is not an integer.
     """
 
     shape: tuple[int, ...]
@@ -63,37 +79,39 @@ class Layout:
             raise ValueError(f"shape: a side of a tensor is at least 0, not {sides}")
         if not isinstance(partition, Partition):
             raise TypeError(f"partition: {partition!r} is no Partition")
-        along = tuple(range(len(sides))) if axes is None else _axes(axes)
-        _check_axes(sides, partition, along, given=axes is not None)
-        parts = tuple(1 if axis is None else partition.shape[axis] for axis in along)
+        partition_dims = tuple(range(len(sides))) if axes is None else tuple(axes)
+        _check_axes(sides, partition, partition_dims, given=axes is not None)
+        counts = tuple(1 if axis is None else partition.shape[axis] for axis in partition_dims)
         if windows is None:
-            pieces = tuple(_balanced(side, count) for side, count in zip(sides, parts, strict=True))
+            all_windows = tuple(_balanced(side, count) for side, count in zip(sides, counts, strict=True))
         else:
-            pieces = _windows(windows)
-        if len(pieces) != len(sides):
+            all_windows = _windows(windows)
+        if len(all_windows) != len(sides):
             raise ValueError(
-                f"windows: a tensor of order {len(sides)} needs {len(sides)} lists, not {len(pieces)}"
+                f"windows: a tensor of order {len(sides)} needs {len(sides)} lists, not {len(all_windows)}"
             )
-        for dim, (dim_windows, count) in enumerate(zip(pieces, parts, strict=True)):
+        for dim, (dim_windows, count) in enumerate(zip(all_windows, counts, strict=True)):
             if len(dim_windows) != count:
                 raise ValueError(
                     f"windows: dimension {dim} lies along {count} workers but has {len(dim_windows)} windows "
                     f"{dim_windows}"
                 )
+            # A window that stops before it starts would have a negative length; an empty one is legal anywhere.
             if windows is not None and (wrong := [w for w in dim_windows if w[1] < w[0]]):
                 raise ValueError(f"windows: in dimension {dim} the window {wrong[0]} stops before it starts")
         object.__setattr__(self, "shape", sides)
         object.__setattr__(self, "partition", partition)
-        object.__setattr__(self, "windows", pieces)
-        object.__setattr__(self, "axes", along)
+        object.__setattr__(self, "windows", all_windows)
+        object.__setattr__(self, "axes", partition_dims)
 
     @cached_property
     def _hash(self) -> int:
-        # Without the axes: the hash of None differs between processes, and a layout may travel.
+        # Computed once, for it takes a step for each window. Without the axes: before Python 3.12 the hash of None differs between
+        # processes, and a layout that is pickled keeps its hash.
         return hash((self.shape, self.partition, self.windows))
 
     def __hash__(self) -> int:
-        return self._hash  # it is asked for often, and takes a step for each window
+        return self._hash
 
     @classmethod
     def cut(
@@ -103,11 +121,10 @@ class Layout:
         cuts: Sequence[Sequence[int] | None],
         axes: Sequence[int | None] | None = None,
     ) -> Layout:
-        """Disjoint windows that cover the tensor, from the boundaries in each dimension.
+        """Return the layout with disjoint windows that cover the tensor, from the boundaries in each dimension.
 
-        ``cuts[k]`` is (0, c_1, ..., n_k), never decreasing; equal neighbours make an empty local tensor;
-        `None` takes the balanced cut. Raises `ValueError` for boundaries that decrease or do not cover the
-        dimension.
+        ``cuts[k]`` is (0, c_1, ..., n_k), never decreasing; equal neighbours make an empty local tensor; `None` takes the balanced
+        cut. Raises `ValueError` for boundaries that decrease or do not cover the dimension.
         """
         sides = integers("shape", shape)
         if len(cuts) != len(sides):
@@ -137,12 +154,12 @@ class Layout:
         return len(self.shape)
 
     def ends(self, dim: int) -> tuple[int, ...] | None:
-        """The boundaries of dimension `dim`, 0 = c_0 <= ... <= c_parts, if its windows cut it in their order."""
+        """Return the boundaries 0 = c_0 <= ... <= c_parts of dimension `dim` if its windows, in their order, cut it."""
         windows = self.windows[dim]
         return (0, *(stop for _, stop in windows)) if _covers(windows, self.shape[dim]) else None
 
     def window(self, rank: int) -> tuple[Window, ...] | None:
-        """The window of `rank` in every dimension, or `None` for an inactive rank."""
+        """Return the window of `rank` in every dimension, or `None` for an inactive rank."""
         if not self.partition.is_active(rank):
             return None
         index = self.partition.index(rank)
@@ -152,9 +169,10 @@ class Layout:
         )
 
     def local_shape(self, rank: int) -> tuple[int, ...]:
-        """The shape of the local tensor of *any* rank.
+        """Return the shape of the local tensor of *any* rank.
 
-        An inactive rank holds a zero-volume tensor: shape (0, ..., 0), or (0,) for a tensor of order 0.
+        An inactive rank holds a zero-volume tensor: shape (0, ..., 0), or (0,) for a tensor of order 0, whose own shape () has
+        one element.
         """
         shape = self._local_shapes.get(rank)
         if shape is None:
@@ -165,20 +183,20 @@ class Layout:
 
     @cached_property
     def _local_shapes(self) -> dict[int, tuple[int, ...]]:
-        """By rank, those that were asked for: every call of every operator asks for its own."""
+        """Local shapes by rank, of those that were asked for: every call of every operator asks for its own."""
         return {}
 
     @shared_property
     def _holds_anything(self) -> bool:
-        """Whether some local tensor has an element: in a grid, whether each dimension has a window that has."""
+        """True if some local tensor has an element: in a grid, if each dimension has a window that is not empty."""
         return all(any(stop > start for start, stop in dim) for dim in self.windows)
 
     def local_size(self, rank: int) -> int:
-        """The number of elements that `rank` holds."""
+        """Return the number of elements that `rank` holds."""
         return math.prod(self.local_shape(rank))
 
     def to_global(self, rank: int, local: Sequence[int]) -> Index:
-        """The global index of a local element; it lies outside the tensor in padding."""
+        """Return the global index of a local element; in padding it lies outside the tensor."""
         window = self.window(rank)
         shape = self.local_shape(rank)
         if (
@@ -192,7 +210,7 @@ class Layout:
         return tuple(i + start for i, (start, _) in zip(local, window, strict=True))
 
     def holders(self, index: Sequence[int]) -> Iterator[tuple[int, Index]]:
-        """Every (rank, local index) that holds the global element `index`, in the partition's order.
+        """Yield every (rank, local index) that holds the global element `index`, in the partition's order.
 
         An element may lie outside the tensor, in padding. Raises `ValueError` for an index of another order.
         """
@@ -206,10 +224,12 @@ class Layout:
 
     @shared_property
     def overlapping(self) -> tuple[bool, ...]:
-        """For each partition dimension, whether some element is held at two or more indices along it.
+        """For each partition dimension, True if some element is held at two or more indices along it.
 
         Elements in padding count; where all local tensors are empty, none is held at all.
         """
+        # A worker's box is a product of windows, so two boxes meet if their windows do in every tensor dimension. Along one partition
+        # dimension only the tensor dimensions laid along it differ; there is at most one, and with none there are copies.
         return tuple(
             self._holds_anything
             and side > 1
@@ -221,7 +241,7 @@ class Layout:
 
     @shared_property
     def copied(self) -> tuple[bool, ...]:
-        """For each partition dimension, whether all indices along it hold the same windows."""
+        """For each partition dimension, True if all indices along it hold the same windows."""
         return tuple(
             all(
                 len(set(self.windows[dim])) == 1
@@ -233,11 +253,13 @@ class Layout:
 
     @shared_property
     def is_cut(self) -> bool:
-        """Whether every element of the tensor is held exactly once, and nothing else is held.
+        """True if every element of the tensor is held exactly once, and nothing else is held.
 
         The windows may lie in any order along the partition, and empty ones anywhere.
         """
-        if 0 in self.shape:
+        if (
+            0 in self.shape
+        ):  # a tensor without elements is cut by empty boxes, whatever the windows of its other dimensions
             return not self._holds_anything
         return not any(self.overlapping) and all(
             _covers(sorted(window for window in dim if window[0] < window[1]), side)
@@ -246,7 +268,7 @@ class Layout:
 
     @shared_property
     def hull(self) -> tuple[Window, ...]:
-        """In each dimension the smallest window that holds the tensor and every worker's window."""
+        """In each dimension, the smallest window that contains the tensor and every worker's window."""
         return tuple(
             (min(0, *(start for start, _ in dim)), max(side, *(stop for _, stop in dim)))
             for dim, side in zip(self.windows, self.shape, strict=True)
@@ -271,13 +293,8 @@ class Layout:
 
 @lru_cache(maxsize=64)
 def _balanced(length: int, parts: int) -> tuple[Window, ...]:
-    """The windows of the balanced cut: one tuple for all who ask, so that comparing two of them takes no time."""
+    """Return the windows of the balanced cut, as one tuple for all callers, so that comparing two of them takes no time."""
     return tuple(pairwise(balanced_cut(length, parts)))
-
-
-def _axes(axes: Sequence[int | None]) -> tuple[int | None, ...]:
-    integers("axes", [axis for axis in axes if axis is not None])
-    return tuple(axes)
 
 
 def _windows(windows: Sequence[Sequence[Window]]) -> tuple[tuple[Window, ...], ...]:
@@ -299,7 +316,7 @@ def _check_axes(
         )
     if len(axes) != len(shape):
         raise ValueError(f"axes: a tensor of order {len(shape)} needs {len(shape)} entries, not {axes}")
-    used = [axis for axis in axes if axis is not None]
+    used = integers("axes", [axis for axis in axes if axis is not None])
     if len(set(used)) != len(used) or any(not 0 <= axis < partition.order for axis in used):
         raise ValueError(
             f"axes: {axes} are not distinct dimensions of a partition of order {partition.order}"
@@ -307,11 +324,12 @@ def _check_axes(
 
 
 def _overlap(windows: Sequence[Window]) -> bool:
+    # Sorted by start, two windows overlap if and only if two neighbours do. Empty ones hold nothing, wherever they lie.
     held = sorted(window for window in windows if window[1] > window[0])
     return any(right[0] < left[1] for left, right in pairwise(held))
 
 
 def _covers(windows: Sequence[Window], side: int) -> bool:
-    """Whether the windows, in order, run from 0 to `side` without gap or overlap."""
-    ends = [0, *(stop for _, stop in windows)]
+    """Return True if the windows, in order, run from 0 to `side` without gap or overlap."""
+    ends = [0, *(stop for _, stop in windows)]  # each window must start where the one before stops
     return ends[-1] == side and all(start == end for (start, _), end in zip(windows, ends, strict=False))

@@ -1,7 +1,8 @@
 """The pairing of a space with its dual, accumulated exactly.
 
-Floating-point numbers are dyadic rationals, so a sum of products has an exact value. Nothing here rounds:
-products of significands are summed as integers, exponent by exponent, and the result is a `Fraction`.
+Floating-point numbers are dyadic rationals, so a sum of products has an exact value. Nothing here rounds: products of
+significands are summed as integers, exponent by exponent, and the result is a `Fraction`. An inner product in floating point
+would need a tolerance that grows with the length of the vectors, and in a long one a lost element is within it.
 """
 
 from __future__ import annotations
@@ -10,21 +11,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
 from adjointlab.core import arrays
 from adjointlab.core.space import Space
+from adjointlab.typing import Array, NumpyArray
 
 __all__ = ["ZERO", "Exact", "NotFinite", "dot", "pair_local"]
 
-# Below this many elements Python's integers are quicker than NumPy's limbs.
-_SMALL = 64
+_FEW = 64
+"""Number of elements up to which Python's integers are quicker than NumPy's limbs."""
 
 
 class NotFinite(ArithmeticError):
-    """A NaN or an infinity stands where a finite number should."""
+    """A NaN or an infinity is among numbers that should be finite."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,11 @@ class Exact:
 ZERO = Exact(Fraction(0))
 
 
-def pair_local(space: Space, x: Sequence[Any], g: Sequence[Any], rank: int) -> Exact:
-    """What `rank` contributes to <x, g>, for x in `space` and g in its dual, conjugating g.
+def pair_local(space: Space, x: Sequence[Array], g: Sequence[Array], rank: int) -> Exact:
+    """Return what `rank` contributes to <x, g>, for x in `space` and g in its dual, conjugating g.
 
-    Summed over all ranks this is the pairing: the Euclidean one over all memory, except that of invariant
-    copies the first alone counts. Raises :class:`NotFinite` if a NaN or infinity is among the values.
+    Summed over all ranks this is the pairing: the Euclidean one over all memory, except that only the first of invariant copies
+    counts. Raises :class:`NotFinite` if a NaN or infinity is among the values.
     """
     total = ZERO
     for tensor, a, b in zip(space.tensors, x, g, strict=True):
@@ -64,8 +65,8 @@ def pair_local(space: Space, x: Sequence[Any], g: Sequence[Any], rank: int) -> E
     return total
 
 
-def dot(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Exact:
-    """sum_i a_i conj(b_i), exactly. Raises :class:`NotFinite`, and `ValueError` where the shapes differ."""
+def dot(a: NumpyArray, b: NumpyArray) -> Exact:
+    """Return sum_i a_i conj(b_i), exactly. Raises :class:`NotFinite`, and `ValueError` where the shapes differ."""
     if a.shape != b.shape:
         raise ValueError(f"b: has shape {b.shape}, but a has shape {a.shape}")
     a, b = a.ravel(), b.ravel()
@@ -75,12 +76,11 @@ def dot(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Exact:
     return Exact(real + _dot(a.imag, b.imag), _dot(a.imag, b.real) - _dot(a.real, b.imag))
 
 
-def _dot(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Fraction:
+def _dot(a: NumpyArray, b: NumpyArray) -> Fraction:
     if a.size == 0:
         return Fraction(0)
-    if (
-        a.size <= _SMALL or a.dtype.kind in "iu" or b.dtype.kind in "iu"
-    ):  # integers of 64 bits do not fit the limbs
+    is_integer = a.dtype.kind in "iu" or b.dtype.kind in "iu"  # their 64 bits do not fit the limbs
+    if a.size <= _FEW or is_integer:
         (scale_a, whole_a), (scale_b, whole_b) = _whole(a.tolist()), _whole(b.tolist())
         return Fraction(sum(map(int.__mul__, whole_a, whole_b)), scale_a * scale_b)
     blocks = range(0, a.size, _BLOCK)
@@ -88,7 +88,7 @@ def _dot(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Fraction:
 
 
 def _whole(values: list[float] | list[int]) -> tuple[int, list[int]]:
-    """The values as integers over one common denominator."""
+    """Return the values as integers over one common denominator, which comes first."""
     try:
         ratios = [value.as_integer_ratio() for value in values]
     except (OverflowError, ValueError):
@@ -97,13 +97,17 @@ def _whole(values: list[float] | list[int]) -> tuple[int, list[int]]:
     return scale, [numerator * (scale // denominator) for numerator, denominator in ratios]
 
 
-_LIMB = 18
-_LIMBS = 3  # 3 * 18 = 54 bits hold the magnitude of a 53-bit significand
+# The product of two significands has 106 bits, more than any integer of NumPy. So each is split into three limbs of 18 bits
+# (54 bits hold 53), and limbs are multiplied pairwise: a product has 36 bits, and the sum of a block of 2**20 of them 56, which
+# int64 holds.
+_LIMB_BITS = 18
+_LIMBS = 3
 _BLOCK = 1 << 20
 
 
-def _dot_in_limbs(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Fraction:
-    """Significands split into limbs: a product has at most 36 bits, so a block of them adds up in 64 bits."""
+def _dot_in_limbs(a: NumpyArray, b: NumpyArray) -> Fraction:
+    # Only products with the same exponent can be added as integers of fixed length, so they are sorted by exponent, and each run of
+    # one exponent is summed by itself. The few sums left are added as Python's integers, shifted by their exponents.
     significand_a, exponent_a = _significands(a)
     significand_b, exponent_b = _significands(b)
     exponents = exponent_a + exponent_b
@@ -117,23 +121,23 @@ def _dot_in_limbs(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Fraction:
         for j, limb_b in enumerate(limbs_b):
             sums = np.add.reduceat(limb_a * limb_b, starts)
             for start, partial in zip(starts.tolist(), sums.tolist(), strict=True):
-                total += partial << (_LIMB * (i + j) + int(sorted_exponents[start]) - lowest)
+                total += partial << (_LIMB_BITS * (i + j) + int(sorted_exponents[start]) - lowest)
     return total * Fraction(2) ** lowest
 
 
-def _significands(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Integers m and exponents e with values = m * 2**e, |m| < 2**53."""
+def _significands(values: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
+    """Return integers m and exponents e with values = m * 2**e, |m| < 2**53."""
     if not np.all(np.isfinite(values)):
         raise NotFinite("a NaN or an infinity is among the values")
     fraction, exponent = np.frexp(values.astype(np.float64))
     return (fraction * 2.0**53).astype(np.int64), exponent.astype(np.int64) - 53
 
 
-def _split(significands: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """Signed limbs, least significant first."""
+def _split(significands: NumpyArray) -> list[NumpyArray]:
+    """Return the limbs, each with the sign of the whole, least significant first."""
     sign, magnitude = np.sign(significands), np.abs(significands)
-    mask = (1 << _LIMB) - 1
-    return [sign * ((magnitude >> (_LIMB * i)) & mask) for i in range(_LIMBS)]
+    mask = (1 << _LIMB_BITS) - 1
+    return [sign * ((magnitude >> (_LIMB_BITS * i)) & mask) for i in range(_LIMBS)]
 
 
 def _decimal(value: Fraction) -> str:

@@ -1,23 +1,43 @@
-"""Partitions: Cartesian grids over an ordered subset of ranks [Hewett21, section 3.1, eq. 21]."""
+"""Partitions: Cartesian grids over an ordered subset of ranks [Hewett21, section 3.1, eq. 21].
+
+A 2x3 partition over the ranks 4, 5, 6, 0, 1, 2 of a larger world, its transpose, and its sub-partitions along dimension 1::
+
+    grid index  (0, 0) (0, 1) (0, 2)      4  5  6      4  0       [4  5  6]
+                (1, 0) (1, 1) (1, 2)      0  1  2      5  1       [0  1  2]
+                                                       6  2
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 from operator import index as integer
+from typing import TypeVar
 
-from adjointlab.core.shared import shared_property
-
-__all__ = ["Index", "Partition"]
+__all__ = ["Index", "Partition", "integers", "shared_property"]
 
 Index = tuple[int, ...]
 
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+def shared_property(compute: Callable[[S], R]) -> cached_property[R]:
+    """Property of an immutable, hashable object, computed once for all objects that are equal.
+
+    Its value must follow from what equality compares, and nobody may change it.
+    """
+    # Every rank describes the whole operator: partitions, layouts and spaces of P ranks, whose properties take P steps. Where
+    # P ranks are simulated in one process that would be P**2 steps; so equal objects share one result. The lock that a cached_property
+    # holds for all instances up to Python 3.11 [cpython-87634] does no harm, since nothing that is computed so communicates.
+    return cached_property(lru_cache(maxsize=64)(compute))
+
 
 def integers(name: str, values: object) -> tuple[int, ...]:
-    """`values` as a tuple of integers; `TypeError` naming the argument where they are something else."""
+    """Return `values` as a tuple of integers; raise `TypeError` naming the argument where they are something else."""
     try:
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise TypeError
@@ -30,12 +50,11 @@ def integers(name: str, values: object) -> tuple[int, ...]:
 class Partition:
     """A Cartesian grid of workers, P = P_0 x ... x P_{d-1}.
 
-    `ranks` lists the workers in row-major order of the grid (default: 0, 1, 2, ...). They may be any distinct
-    ranks in any order; a rank that is not listed is *inactive*. A partition is pure data, the same on every
-    rank.
+    `ranks` lists the workers in row-major order of the grid (default: 0, 1, 2, ...). They may be any distinct ranks in any order;
+    a rank that is not listed is *inactive*. A partition is pure data, the same on every rank.
 
-    Raises `ValueError` for a side below 1, a negative or repeated rank, or a grid that does not match its
-    ranks; `TypeError` for what is not an integer.
+    Raises `ValueError` for a side below 1, a negative or repeated rank, or a grid that does not match its ranks; `TypeError` for
+    what is not an integer.
     """
 
     shape: tuple[int, ...]
@@ -55,7 +74,7 @@ class Partition:
         return hash((self.shape, self.ranks))
 
     def __hash__(self) -> int:
-        return self._hash  # it is asked for often, and takes a step for each rank
+        return self._hash  # computed once: it is needed often, and takes a step for each rank
 
     @property
     def order(self) -> int:
@@ -73,18 +92,18 @@ class Partition:
         return dict(zip(self.ranks, grid, strict=True))
 
     def is_active(self, rank: int) -> bool:
-        """Whether `rank` has a place in the grid."""
+        """Return True if `rank` is in the grid."""
         return rank in self._index_of
 
     def index(self, rank: int) -> Index:
-        """The grid index of an active rank; `ValueError` for an inactive one."""
+        """Return the grid index of an active rank; raise `ValueError` for an inactive one."""
         try:
             return self._index_of[rank]
         except KeyError:
             raise ValueError(f"rank: {rank} is inactive in the partition over {self.ranks}") from None
 
     def rank(self, index: Sequence[int]) -> int:
-        """The rank at a grid index; `ValueError` where the index is outside the grid."""
+        """Return the rank at a grid index; raise `ValueError` where the index is outside the grid."""
         if len(index) != self.order or any(not 0 <= i < n for i, n in zip(index, self.shape, strict=True)):
             raise ValueError(f"index: {tuple(index)} is not in the {_times(self.shape)} partition")
         position = 0
@@ -93,7 +112,7 @@ class Partition:
         return self.ranks[position]
 
     def promote(self, order: int) -> Partition:
-        """The same workers under leading sides of 1, up to `order` dimensions [Hewett21, section 3.1]."""
+        """Return the same workers under leading sides of 1, up to `order` dimensions [Hewett21, section 3.1]."""
         if order < self.order:
             raise ValueError(
                 f"order: a partition of order {self.order} is not promoted to {order}, which is less"
@@ -101,15 +120,14 @@ class Partition:
         return Partition((1,) * (order - self.order) + self.shape, self.ranks)
 
     def transpose(self) -> Partition:
-        """The grid with its dimensions reversed; the worker at index (i, ..., k) moves to (k, ..., i)."""
+        """Return the grid with its dimensions reversed; the worker at index (i, ..., k) moves to (k, ..., i)."""
         shape = self.shape[::-1]
         return Partition(shape, (self.rank(index[::-1]) for index in product(*(range(n) for n in shape))))
 
     def subpartitions(self, dims: Iterable[int]) -> tuple[Partition, ...]:
-        """The sub-grids along `dims`, one for each index of the other dimensions, in row-major order.
+        """Return the sub-grids along `dims`, one for each index of the other dimensions, in row-major order.
 
-        Together they hold every worker once: they are the groups of a collective that is segmented along
-        `dims`.
+        Together they hold every worker once: they are the groups of a collective that is segmented along `dims`.
         """
         along = tuple(dims)
         if len(set(along)) != len(along) or any(not 0 <= dim < self.order for dim in along):
@@ -119,14 +137,15 @@ class Partition:
         return _subpartitions(self, along)
 
     def subpartition(self, dims: Iterable[int], rank: int) -> Partition:
-        """The one of :meth:`subpartitions` that an active rank is in; `ValueError` for an inactive one."""
+        """Return the one of :meth:`subpartitions` that an active rank is in; raise `ValueError` for an inactive one."""
         along = tuple(dims)
         groups = self.subpartitions(along)
-        number = 0
+        # The position among the groups is the row-major index along the dimensions that are not in `dims`.
+        position = 0
         for dim, i in enumerate(self.index(rank)):
             if dim not in along:
-                number = number * self.shape[dim] + i
-        return groups[number]
+                position = position * self.shape[dim] + i
+        return groups[position]
 
     def __str__(self) -> str:
         natural = self.ranks == _natural(self.size)
@@ -134,7 +153,7 @@ class Partition:
 
 
 def _distinct(ranks: Iterable[int], shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """The workers of a grid, if there can be such."""
+    """Return the workers of a grid; raise `ValueError` for a wrong number of them, and for repeated or negative ranks."""
     workers = integers("ranks", ranks)
     if len(workers) != size:
         raise ValueError(
@@ -150,23 +169,23 @@ def _distinct(ranks: Iterable[int], shape: tuple[int, ...], size: int) -> tuple[
 
 @lru_cache(maxsize=64)
 def _natural(size: int) -> tuple[int, ...]:
-    """Ranks in their own order: one tuple for all who ask, so that comparing two of them takes no time."""
+    """Return 0, 1, 2, ... as one tuple for all callers, so that comparing two of them takes no time."""
     return tuple(range(size))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # it takes a step for each worker, and every rank asks
 def _subpartitions(partition: Partition, along: tuple[int, ...]) -> tuple[Partition, ...]:
-    order = range(partition.order)
-    fixed = [dim for dim in order if dim not in along]
-    inner = tuple(partition.shape[dim] for dim in along)
+    dims = range(partition.order)
+    fixed = [dim for dim in dims if dim not in along]
+    inner_shape = tuple(partition.shape[dim] for dim in along)
     groups = []
-    for outside in product(*(range(partition.shape[dim]) for dim in fixed)):
-        place = dict(zip(fixed, outside, strict=True))
+    for fixed_index in product(*(range(partition.shape[dim]) for dim in fixed)):
+        grid_index = dict(zip(fixed, fixed_index, strict=True))
         members = []
-        for inside in product(*(range(side) for side in inner)):
-            place.update(zip(along, inside, strict=True))
-            members.append(partition.rank([place[dim] for dim in order]))
-        groups.append(Partition(inner, members))
+        for inner_index in product(*map(range, inner_shape)):
+            grid_index.update(zip(along, inner_index, strict=True))
+            members.append(partition.rank([grid_index[dim] for dim in dims]))
+        groups.append(Partition(inner_shape, members))
     return tuple(groups)
 
 

@@ -1,8 +1,14 @@
-"""Programs: sequences of the four linear generators on regions of all workers' memory [Hewett21, section
-2.1].
+"""Programs: sequences of the four linear generators on regions of all workers' memory [Hewett21, section 2.1].
 
-A program's adjoint is the reversed sequence of its generators' adjoints: mechanical, so right by construction
-for the Euclidean pairing of all memory.
+A program's adjoint is the reversed sequence of its generators' adjoints: mechanical, so right by construction for the
+Euclidean pairing of all memory. A broadcast of x on rank 0 to ranks 0 and 1, and its adjoint, which sums::
+
+    step             adjoint, read upwards
+    A(y@0)           D(y@0)
+    A(y@1)           D(y@1)
+    S(x@0 → y@0)     S(y@0 → x@0)
+    S(x@0 → y@1)     S(y@1 → x@0)
+    D(x@0)           A(x@0)
 """
 
 from __future__ import annotations
@@ -12,32 +18,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import EllipsisType
-from typing import Any
 
 import numpy as np
 
+from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layout import Window
 from adjointlab.core.space import Space
+from adjointlab.typing import NumpyArray
 
 __all__ = [
-    "Add",
-    "Allocate",
-    "Buffer",
-    "Clear",
-    "Deallocate",
-    "Generator",
-    "Memory",
-    "Program",
-    "Region",
-    "buffers",
-    "copy",
-    "copy_to_new",
-    "move",
-    "move_to_new",
-]
+    "Add", "Allocate", "Buffer", "Clear", "Deallocate", "Generator", "GlobalMemory", "Program", "Region",
+    "buffers", "copy", "copy_to_new", "move", "move_to_new",
+]  # fmt: skip
 
-Memory = Mapping[tuple[int, str], np.ndarray[Any, Any]]
-"""One global memory: the buffers of all ranks, by (rank, name)."""
+GlobalMemory = Mapping[tuple[int, str], NumpyArray]
+"""The buffers of all ranks, by (rank, name)."""
 
 
 @dataclass(frozen=True, order=True)
@@ -59,9 +54,9 @@ class Buffer:
             raise ValueError(f"key: {len(keys)} slices of {self}, which has {len(self.shape)} dimensions")
         keys += (slice(None),) * (len(self.shape) - len(keys))
         slices = []
-        for entry, side in zip(keys, self.shape, strict=True):
+        for dim, (entry, side) in enumerate(zip(keys, self.shape, strict=True)):
             if not isinstance(entry, slice):
-                raise ValueError(f"key: {entry} in dimension {len(slices)} of {self} is not a slice")
+                raise ValueError(f"key: {entry} in dimension {dim} of {self} is not a slice")
             start, stop, step = entry.indices(side)
             if step != 1:
                 raise ValueError(f"key: a region has step 1, not {step}")
@@ -79,7 +74,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Region:
-    """An addressed piece of memory: a rank, a buffer's name, and an interval in each dimension."""
+    """An interval in each dimension of one rank's buffer."""
 
     rank: int
     buffer: str
@@ -87,7 +82,7 @@ class Region:
 
     @property
     def key(self) -> tuple[int, str]:
-        """The buffer's place in a global memory."""
+        """The key of the buffer in a global memory."""
         return self.rank, self.buffer
 
     @property
@@ -96,29 +91,30 @@ class Region:
 
     @property
     def index(self) -> tuple[slice | EllipsisType, ...]:
-        """The region as an index of its buffer, which gives a view also in a buffer of order 0, and of a batch."""
+        """The region as an index of its buffer, which gives a view."""
+        # The ellipsis makes it a view in a buffer of order 0 too, which () would read as a scalar, and keeps a batch dimension.
         return (*(slice(start, stop) for start, stop in self.slices), ...)
 
     def overlaps(self, other: Region) -> bool:
-        """Whether the two share an element."""
+        """Return True if the two share an element."""
         return self.key == other.key and all(
             max(a[0], b[0]) < min(a[1], b[1]) for a, b in zip(self.slices, other.slices, strict=True)
         )
 
     def __str__(self) -> str:
-        place = ", ".join(f"{start}:{stop}" for start, stop in self.slices)
-        return f"{self.buffer}@{self.rank}" + (f"[{place}]" if place else "")
+        intervals = ", ".join(f"{start}:{stop}" for start, stop in self.slices)
+        return f"{self.buffer}@{self.rank}" + (f"[{intervals}]" if intervals else "")
 
 
 @dataclass(frozen=True)
 class Allocate:
-    """A_b: brings a whole new buffer into scope, zero (eq. 3)."""
+    """A_b: brings a whole new buffer into scope, zero [Hewett21, eq. 3]."""
 
     buffer: Buffer
 
     @property
     def adjoint(self) -> Deallocate:
-        """A_b* = D_b (eq. 5)."""
+        """A_b* = D_b [Hewett21, eq. 5]."""
         return Deallocate(self.buffer)
 
     def __str__(self) -> str:
@@ -127,7 +123,7 @@ class Allocate:
 
 @dataclass(frozen=True)
 class Deallocate:
-    """D_b: takes a buffer out of scope."""
+    """D_b: takes a buffer out of scope, whatever it holds."""
 
     buffer: Buffer
 
@@ -142,7 +138,7 @@ class Deallocate:
 
 @dataclass(frozen=True)
 class Clear:
-    """K_b: b <- 0 (eq. 6)."""
+    """K_b: b <- 0 [Hewett21, eq. 6]."""
 
     region: Region
 
@@ -157,14 +153,14 @@ class Clear:
 
 @dataclass(frozen=True)
 class Add:
-    """S_{a->b}: b <- b + a, for disjoint a and b (eq. 7). Between ranks: a send and a receive-and-add."""
+    """S_{a->b}: b <- b + a, for disjoint a and b [Hewett21, eq. 7]. Between ranks: a send and a receive-and-add."""
 
     source: Region
     target: Region
 
     @property
     def adjoint(self) -> Add:
-        """S_{a->b}* = S_{b->a} (eq. 8)."""
+        """S_{a->b}* = S_{b->a} [Hewett21, eq. 8]."""
         return Add(self.target, self.source)
 
     def __str__(self) -> str:
@@ -175,22 +171,22 @@ Generator = Allocate | Deallocate | Clear | Add
 
 
 def copy(source: Region, target: Region) -> tuple[Generator, ...]:
-    """C_{a->b} = S_{a->b} K_b, in place (eq. 9)."""
+    """C_{a->b} = S_{a->b} K_b, in place [Hewett21, eq. 9]."""
     return Clear(target), Add(source, target)
 
 
 def copy_to_new(source: Region, target: Buffer) -> tuple[Generator, ...]:
-    """C_{a->b} = S_{a->b} A_b, out of place (eq. 11)."""
+    """C_{a->b} = S_{a->b} A_b, out of place [Hewett21, eq. 11]."""
     return Allocate(target), Add(source, target.whole)
 
 
 def move(source: Region, target: Region) -> tuple[Generator, ...]:
-    """M_{a->b} = K_a S_{a->b} K_b, in place (eq. 12)."""
+    """M_{a->b} = K_a S_{a->b} K_b, in place [Hewett21, eq. 12]."""
     return Clear(target), Add(source, target), Clear(source)
 
 
 def move_to_new(source: Buffer, target: Buffer) -> tuple[Generator, ...]:
-    """M_{a->b} = D_a S_{a->b} A_b, out of place (eq. 14)."""
+    """M_{a->b} = D_a S_{a->b} A_b, out of place [Hewett21, eq. 14]."""
     return Allocate(target), Add(source.whole, target.whole), Deallocate(source)
 
 
@@ -198,8 +194,8 @@ def move_to_new(source: Buffer, target: Buffer) -> tuple[Generator, ...]:
 class Program:
     """Generators in the order of their execution, from the buffers in scope at the start.
 
-    Raises `ValueError` for a buffer that is in scope twice or unknown, a region outside its buffer, and an
-    Add whose regions overlap or differ in shape or element type.
+    Raises `ValueError` for a buffer that is in scope twice or unknown, a region outside its buffer, and an Add whose regions
+    overlap or differ in shape or element type.
     """
 
     inputs: tuple[Buffer, ...]
@@ -217,36 +213,40 @@ class Program:
         for buffer in self.inputs:
             _enter(scope, buffer, "inputs")
         for position, step in enumerate(self.steps):
-            place = f"step {position}, {step}"
+            context = f"step {position}, {step}"
             match step:
                 case Allocate(buffer):
-                    _enter(scope, buffer, place)
+                    _enter(scope, buffer, context)
                 case Deallocate(buffer):
+                    # Shape and type must agree too: the adjoint of the step allocates the buffer again.
                     known = scope.pop((buffer.rank, buffer.name), None)
                     if known != buffer:
                         raise ValueError(
-                            f"{place}: there is no buffer {buffer} {buffer.shape} in scope, but {known}"
+                            f"{context}: there is no buffer {buffer} {buffer.shape} in scope, but {known}"
                         )
                 case Clear(region):
-                    _inside(scope, region, place)
+                    _buffer_of(scope, region, context)
                 case Add(source, target):
-                    names = [_inside(scope, region, place).dtype for region in (source, target)]
-                    if names[0] != names[1]:
-                        raise ValueError(f"{place}: the buffers have the element types {' and '.join(names)}")
+                    types = [_buffer_of(scope, region, context).dtype for region in (source, target)]
+                    if types[0] != types[1]:
+                        raise ValueError(
+                            f"{context}: the buffers have the element types {' and '.join(types)}"
+                        )
                     if source.shape != target.shape:
                         raise ValueError(
-                            f"{place}: the regions have shapes {source.shape} and {target.shape}"
+                            f"{context}: the regions have shapes {source.shape} and {target.shape}"
                         )
+                    # The result would depend on the order in which the elements are added.
                     if source.overlaps(target):
-                        raise ValueError(f"{place}: the regions overlap; Add needs disjoint ones")
+                        raise ValueError(f"{context}: the regions overlap; Add needs disjoint ones")
         return tuple(sorted(scope.values()))
 
     def adjoint(self) -> Program:
-        """The adjoints of the generators in reversed order."""
+        """Return the adjoints of the generators in reversed order."""
         return Program(self.outputs, (step.adjoint for step in reversed(self.steps)))
 
     def then(self, other: Program) -> Program:
-        """This program followed by `other`, which must start from this one's outputs."""
+        """Return this program followed by `other`, which must start from this one's outputs."""
         if other.inputs != self.outputs:
             raise ValueError(
                 f"other: starts from {[str(b) for b in other.inputs]}, but this program ends with "
@@ -255,35 +255,32 @@ class Program:
         return Program(self.inputs, self.steps + other.steps)
 
     def renamed(self, name: Callable[[str], str]) -> Program:
-        """The same program with its buffers called ``name(old name)``."""
+        """Return the same program with its buffers called ``name(old name)``."""
         return Program(
             (replace(buffer, name=name(buffer.name)) for buffer in self.inputs),
             (_renamed(step, name) for step in self.steps),
         )
 
-    def execute(
-        self, memory: Memory, batch: tuple[int, ...] = ()
-    ) -> dict[tuple[int, str], np.ndarray[Any, Any]]:
-        """Run over one global memory, which is not changed. Returns the buffers in scope at the end.
+    def execute(self, memory: GlobalMemory, batch: tuple[int, ...] = ()) -> dict[tuple[int, str], NumpyArray]:
+        """Run over one global memory, which is not changed, and return the buffers in scope at the end.
 
-        Over a batch (b,) of memories every buffer has a trailing dimension b. Raises `ValueError` where an input is
-        missing or has another shape.
+        Over a batch (b,) of memories every buffer has a trailing dimension b. Raises `ValueError` where an input is missing or
+        has another shape.
         """
         scope = {}
         for buffer in self.inputs:
-            held = memory.get((buffer.rank, buffer.name))
-            if held is None or held.shape != buffer.shape + batch:
-                found = "is missing" if held is None else f"has shape {held.shape}"
+            values = memory.get((buffer.rank, buffer.name))
+            if values is None or values.shape != buffer.shape + batch:
+                found = "is missing" if values is None else f"has shape {values.shape}"
                 raise ValueError(f"memory: the input {buffer} of shape {buffer.shape} {found}")
-            scope[buffer.rank, buffer.name] = np.array(held)
+            scope[buffer.rank, buffer.name] = np.array(values)
         for step in self.steps:
             _apply(step, scope, batch=batch)
         return scope
 
-    def matrix(self) -> np.ndarray[Any, Any]:
-        """The matrix of shape (elements of the outputs, elements of the inputs), buffers in their order,
-        row-major.
-        """
+    def matrix(self) -> NumpyArray:
+        """Return the matrix of shape (elements of the outputs, elements of the inputs), buffers in their order, row-major."""
+        # The program runs once, on the batch of all basis vectors: a batch dimension as long as the inputs have elements.
         width = sum(buffer.size for buffer in self.inputs)
         scope, start = {}, 0
         for buffer in self.inputs:
@@ -297,9 +294,9 @@ class Program:
         return np.concatenate([np.zeros((0, width)), *rows])
 
     def gain(self) -> int:
-        """The largest absolute row sum over all intermediates, forward and adjoint, at least 1.
+        """Return the largest absolute row sum over all intermediates, forward and adjoint, at least 1.
 
-        No generator has a negative coefficient, so it is the largest value that ones become on the way.
+        No generator has a negative coefficient, so it is the largest value that comes up where all inputs are 1.
         """
         return max(_largest(self), _largest(self.adjoint()))
 
@@ -308,7 +305,8 @@ class Program:
 
 
 def buffers(space: Space) -> tuple[Buffer, ...]:
-    """The buffers that hold a space's local tensors: one for each active rank, named like the tensor."""
+    """Return the buffers that hold a space's local tensors: one for each active rank, named like the tensor."""
+    # Sorted as a program sorts its inputs and outputs, so that the two can be compared as tuples.
     return tuple(
         sorted(
             Buffer(rank, tensor.name, tensor.layout.local_shape(rank), tensor.dtype)
@@ -330,35 +328,36 @@ def _renamed(step: Generator, name: Callable[[str], str]) -> Generator:
             )
 
 
-def _enter(scope: dict[tuple[int, str], Buffer], buffer: Buffer, place: str) -> None:
+def _enter(scope: dict[tuple[int, str], Buffer], buffer: Buffer, context: str) -> None:
     if (buffer.rank, buffer.name) in scope:
-        raise ValueError(f"{place}: the buffer {buffer} is in scope already")
+        raise ValueError(f"{context}: the buffer {buffer} is in scope already")
     scope[buffer.rank, buffer.name] = buffer
 
 
-def _inside(scope: Mapping[tuple[int, str], Buffer], region: Region, place: str) -> Buffer:
+def _buffer_of(scope: Mapping[tuple[int, str], Buffer], region: Region, context: str) -> Buffer:
+    """Return the buffer of a region; raise `ValueError` if it is not in scope, or the region not inside it."""
     buffer = scope.get(region.key)
     if buffer is None:
-        raise ValueError(f"{place}: there is no buffer {region.buffer}@{region.rank} in scope")
+        raise ValueError(f"{context}: there is no buffer {region.buffer}@{region.rank} in scope")
     if len(region.slices) != len(buffer.shape) or any(
         not 0 <= start <= stop <= side
         for (start, stop), side in zip(region.slices, buffer.shape, strict=True)
     ):
-        raise ValueError(f"{place}: the region {region} is not inside its buffer of shape {buffer.shape}")
+        raise ValueError(f"{context}: the region {region} is not inside its buffer of shape {buffer.shape}")
     return buffer
 
 
 def _apply(
     step: Generator,
-    scope: dict[tuple[int, str], np.ndarray[Any, Any]],
+    scope: dict[tuple[int, str], NumpyArray],
     dtype: str | None = None,
     batch: tuple[int, ...] = (),
 ) -> None:
-    """Execute one generator in a memory; `dtype` is that of all new buffers, whatever their own."""
+    """Execute one generator in a memory; new buffers are of type `dtype` if that is given, else of their own."""
     match step:
         case Allocate(buffer):
             shape = buffer.shape + batch
-            scope[buffer.rank, buffer.name] = np.zeros(shape, dtype=dtype or _stored(buffer.dtype))
+            scope[buffer.rank, buffer.name] = np.zeros(shape, dtype=dtype or DTYPES[buffer.dtype].in_numpy)
         case Deallocate(buffer):
             del scope[buffer.rank, buffer.name]
         case Clear(region):
@@ -368,14 +367,12 @@ def _apply(
 
 
 def _largest(program: Program) -> int:
+    """Return the largest value that comes up where all inputs are 1."""
     scope = {(buffer.rank, buffer.name): np.ones(buffer.shape) for buffer in program.inputs}
     largest = 1.0
     for step in program.steps:
         _apply(step, scope, "float64")
+        # After each Add, not at the end only: an intermediate may be rounded that is cleared or deallocated later.
         if isinstance(step, Add):
             largest = max(largest, np.max(scope[step.target.key][step.target.index], initial=0.0))
     return int(largest)
-
-
-def _stored(dtype: str) -> str:
-    return "float32" if dtype == "bfloat16" else dtype

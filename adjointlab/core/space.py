@@ -11,7 +11,9 @@ partial     summands of one value      replicated  sum_r <x_r, g>
 invariant   the same values            invariant   <x, g>, once
 ==========  =========================  ==========  ====================
 
-So the pairing is the Euclidean one over all memory, except that an invariant copy counts once.
+So the pairing is the Euclidean one over all memory, except that an invariant copy counts once. Which type is meant decides what
+the adjoint of a data movement is: an all-reduce from partial to invariant has the identity as its adjoint, one from varying
+to varying an all-reduce (docs/local-types.md).
 """
 
 from __future__ import annotations
@@ -21,15 +23,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache
 
-from adjointlab.core.dtypes import Dtype, dtype
+from adjointlab.core.arrays import Dtype, dtype
 from adjointlab.core.layout import Layout
-from adjointlab.core.shared import shared_property
+from adjointlab.core.partition import shared_property
 
 __all__ = ["LocalType", "Space", "Tensor"]
 
 
 class LocalType(Enum):
-    """What the ranks along one partition dimension hold."""
+    """Relation between the values that the ranks along one partition dimension hold."""
 
     VARYING = "varying"
     REPLICATED = "replicated"
@@ -47,13 +49,16 @@ class LocalType(Enum):
 
     @property
     def is_shared(self) -> bool:
-        """Whether the ranks hold the same values."""
+        """True if the ranks hold the same values."""
         return self in (LocalType.REPLICATED, LocalType.INVARIANT)
 
     def __repr__(self) -> str:
         return f"LocalType.{self.name}"  # as Python reads it back
 
 
+# The dual of a space is where the gradient lies. If every rank goes on to use its copy in its own way (replicated), each has its own
+# contribution to the gradient, and only their sum means something (partial); and the other way round. If all use it in the same
+# way (invariant), the gradients are copies too.
 _DUALS = {
     LocalType.VARYING: LocalType.VARYING,
     LocalType.REPLICATED: LocalType.PARTIAL,
@@ -64,14 +69,13 @@ _DUALS = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """One distributed tensor: a layout, an element type, and a local type for each dimension of its
-    partition.
+    """One distributed tensor: a layout, an element type, and a local type for each dimension of its partition.
 
-    `types` defaults to varying everywhere, [Hewett21]'s view. Its entries may be strings. `name` names
-    the buffers of a specification; it does not matter for equality.
+    `types` defaults to varying everywhere, [Hewett21]'s view. Its entries may be strings. `name` names the buffers of a
+    specification; it does not matter for equality.
 
-    Raises `ValueError` for another number of types than the partition has dimensions, and for a type other
-    than varying along a dimension whose workers hold different windows.
+    Raises `ValueError` for another number of types than the partition has dimensions, and for a type other than varying along a
+    dimension whose workers hold different windows.
     """
 
     layout: Layout
@@ -88,6 +92,7 @@ class Tensor:
                 f"types: a partition of order {order} needs {order} local types, "
                 f"not {[t.value for t in types]}"
             )
+        # "The same values" and "summands of one value" have no meaning for local tensors that are different parts of the global one.
         for dim, (entry, copied) in enumerate(zip(types, self.layout.copied, strict=True)):
             if entry is not LocalType.VARYING and not copied:
                 raise ValueError(
@@ -108,42 +113,35 @@ class Tensor:
 
     @shared_property
     def groups(self) -> dict[int, int]:
-        """For each active rank, the lowest-placed rank whose local tensor is declared equal to its own."""
-        partition = self.layout.partition
-        return {
-            rank: partition.rank(
-                [
-                    0 if entry.is_shared else i
-                    for i, entry in zip(partition.index(rank), self.types, strict=True)
-                ]
-            )
-            for rank in partition.ranks
-        }
+        """For each active rank, the first rank of the grid whose local tensor is declared equal to its own."""
+        return self._first_along([entry.is_shared for entry in self.types])
 
     @shared_property
     def summands(self) -> dict[int, int]:
-        """For each active rank, the lowest-placed rank that holds a summand of the same value."""
+        """For each active rank, the first rank of the grid that holds a summand of the same value."""
+        return self._first_along([entry is LocalType.PARTIAL for entry in self.types])
+
+    def _first_along(self, dims: Sequence[bool]) -> dict[int, int]:
+        """Return, by active rank, the rank at its grid index with 0 in the partition dimensions for which `dims` is true."""
         partition = self.layout.partition
         return {
             rank: partition.rank(
-                [
-                    0 if entry is LocalType.PARTIAL else i
-                    for i, entry in zip(partition.index(rank), self.types, strict=True)
-                ]
+                [0 if chosen else i for i, chosen in zip(partition.index(rank), dims, strict=True)]
             )
             for rank in partition.ranks
         }
 
     def fits(self, other: Tensor) -> bool:
-        """Whether the local tensors of one are those of the other, whatever grids their partitions are.
+        """Return True if the local tensors of one are those of the other, on whatever grids their partitions are.
 
-        They are if every rank holds the same window of a global tensor of the same shape and element type, and copies
-        mean the same. Grids differ without that where a side is 1, or where another grid lists the same ranks.
+        They are if every rank holds the same window of a global tensor of the same shape and element type, and copies mean the
+        same. Two tensors on different grids can be alike: the grids may differ in sides of 1, or list the same ranks in
+        another shape.
         """
-        return self == other or _alike(self, other)
+        return self == other or _are_alike(self, other)
 
     def is_counted(self, rank: int) -> bool:
-        """Whether the local tensor of `rank` counts in the pairing: of invariant copies, the first does."""
+        """Return True if the local tensor of `rank` counts in the pairing: of invariant copies, only the first does."""
         partition = self.layout.partition
         return partition.is_active(rank) and all(
             i == 0 or entry is not LocalType.INVARIANT
@@ -156,23 +154,26 @@ class Tensor:
         return f"{self.layout} {self.dtype}{kind}"
 
 
-@lru_cache(maxsize=64)
-def _alike(one: Tensor, other: Tensor) -> bool:
-    mine, theirs = one.layout, other.layout
+@lru_cache(maxsize=64)  # it takes a step for each rank, and every rank asks when it composes operators
+def _are_alike(tensor: Tensor, other: Tensor) -> bool:
+    layout, other_layout = tensor.layout, other.layout
     return (
-        (one.dtype, mine.shape) == (other.dtype, theirs.shape)
-        and set(mine.partition.ranks) == set(theirs.partition.ranks)
-        and all(mine.window(rank) == theirs.window(rank) for rank in mine.partition.ranks)
-        and all(_together(one, kind) == _together(other, kind) for kind in _DUALS)
+        (tensor.dtype, layout.shape) == (other.dtype, other_layout.shape)
+        and set(layout.partition.ranks) == set(other_layout.partition.ranks)
+        and all(layout.window(rank) == other_layout.window(rank) for rank in layout.partition.ranks)
+        # What varying ranks hold follows from their windows, which have been compared.
+        and all(
+            _groups_of_type(tensor, local_type) == _groups_of_type(other, local_type)
+            for local_type in LocalType
+            if local_type is not LocalType.VARYING
+        )
     )
 
 
-def _together(tensor: Tensor, kind: LocalType) -> frozenset[frozenset[int]]:
-    """The ranks that lie along one another in the dimensions of a local type; alone in no dimension but those."""
+def _groups_of_type(tensor: Tensor, local_type: LocalType) -> frozenset[frozenset[int]]:
+    """Return the groups of ranks that differ only in grid dimensions of `local_type`."""
     partition = tensor.layout.partition
-    dims = [dim for dim, entry in enumerate(tensor.types) if entry is kind and partition.shape[dim] > 1]
-    if kind is LocalType.VARYING:
-        return frozenset()  # what varying ranks hold follows from their windows
+    dims = [dim for dim, entry in enumerate(tensor.types) if entry is local_type and partition.shape[dim] > 1]
     return frozenset(frozenset(group.ranks) for group in partition.subpartitions(dims))
 
 
@@ -180,8 +181,8 @@ def _together(tensor: Tensor, kind: LocalType) -> frozenset[frozenset[int]]:
 class Space:
     """The named tensors that an operator reads or writes, in order.
 
-    ``Space(layout, dtype="float32")`` has one tensor; ``Space(Tensor(...), Tensor(...))`` has several. A
-    layout among the arguments stands for a tensor of the given dtype and types.
+    ``Space(layout, dtype="float32")`` has one tensor; ``Space(Tensor(...), Tensor(...))`` has several. A layout among the
+    arguments stands for a tensor of the given dtype and types.
 
     Raises `ValueError` for repeated names.
     """
@@ -214,10 +215,8 @@ class Space:
         object.__setattr__(self, "tensors", entries)
 
     def fits(self, other: Space) -> bool:
-        """Whether an element of one is an element of the other, tensor by tensor; see :meth:`Tensor.fits`."""
-        return len(self.tensors) == len(other.tensors) and all(
-            mine.fits(theirs) for mine, theirs in zip(self.tensors, other.tensors, strict=True)
-        )
+        """Return True if an element of one is an element of the other, tensor by tensor; see :meth:`Tensor.fits`."""
+        return len(self.tensors) == len(other.tensors) and all(map(Tensor.fits, self.tensors, other.tensors))
 
     @cached_property
     def dual(self) -> Space:
@@ -226,7 +225,7 @@ class Space:
 
     @property
     def is_complex(self) -> bool:
-        """Whether the field is the complex numbers: some tensor is complex."""
+        """True if the field is the complex numbers: some tensor is complex."""
         return any(tensor.element.is_complex for tensor in self.tensors)
 
     @property
@@ -240,10 +239,10 @@ class Space:
         return self._offsets[1]
 
     def offset(self, tensor: int, rank: int) -> int | None:
-        """Where the basis vectors of a local tensor start, in row-major order; `None` for an inactive rank.
+        """Return the index of the first basis vector of a local tensor; `None` for an inactive rank.
 
-        Local tensors that are declared equal share their basis vectors: a replicated or invariant one stands
-        on all its ranks at once, a varying or partial one on one.
+        The others follow in row-major order. Local tensors that are declared equal share their basis vectors: a replicated or
+        invariant basis vector is 1 on all its ranks at once, a varying or partial one on one rank.
         """
         return self._offsets[0].get((tensor, rank))
 
@@ -252,6 +251,7 @@ class Space:
         offsets: dict[tuple[int, int], int] = {}
         end = 0
         for position, tensor in enumerate(self.tensors):
+            # One run of basis vectors for each group of local tensors that are declared equal, at the first of its ranks.
             for rank in tensor.layout.partition.ranks:
                 if tensor.groups[rank] == rank:
                     offsets[position, rank] = end

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from adjointlab.core import arrays
 from adjointlab.core.layer import Layer, Prepare
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
+from adjointlab.engine.case_data import Parameters
+from adjointlab.typing import Array, Communicator
 
-__all__ = ["Differentiable", "FunctionPair", "make_layer", "make_twin"]
+if TYPE_CHECKING:
+    import torch
 
-_LABS = (
-    "domain",
-    "codomain",
-    "parameter_space",
-    "buffer_space",
-    "rounding",
-    "reach",
-    "overwrites_inputs",
-    "training",
+__all__ = ["Differentiable", "FunctionPair", "UserFunction", "make_layer", "make_twin"]
+
+UserFunction: TypeAlias = Callable[..., Any]
+"""A function of the user's, or a class: it takes what its case holds, and arrays or modules of a library go in and out."""
+
+Locals: TypeAlias = Any
+"""One local tensor or a tuple of several, as operators return them."""
+
+_DECLARATIONS = frozenset(
+    {
+        "domain",
+        "codomain",
+        "parameter_space",
+        "buffer_space",
+        "rounding",
+        "reach",
+        "overwrites_inputs",
+        "training",
+    }
 )
-"""What a layer's case may hold beside the layer's arguments."""
+"""Entries of a layer's case that are declarations for the lab and no arguments of the layer."""
 
 
 class FunctionPair(LinearOperator):
@@ -31,70 +43,78 @@ class FunctionPair(LinearOperator):
 
     def __init__(
         self,
-        comm: Any,
-        forward: Callable[..., Any],
-        adjoint: Callable[..., Any],
+        comm: Communicator,
+        forward: UserFunction,
+        adjoint: UserFunction,
         domain: Space,
         codomain: Space,
-        arguments: Mapping[str, Any],
+        arguments: Parameters,
     ) -> None:
         self.comm, self.domain, self.codomain = comm, domain, codomain
         self._forward, self._adjoint, self._arguments = forward, adjoint, arguments
 
-    def forward(self, *x: Any) -> Any:
+    def forward(self, *x: Array) -> Locals:
         return self._forward(self.comm, *x, **self._arguments)
 
-    def adjoint(self, *y: Any) -> Any:
+    def adjoint(self, *y: Array) -> Locals:
         return self._adjoint(self.comm, *y, **self._arguments)
 
 
 class Differentiable(LinearOperator):
-    """A linear function of torch tensors; its adjoint is what reverse mode gives.
+    """A linear function of torch tensors; its adjoint is the gradient that reverse mode computes.
 
-    The graph is made with the very inputs of the last forward pass replaced by zeros: a linear function's gradient
-    does not depend on them, and the operator keeps no state.
+    The adjoint builds its own graph, at zero: the gradient of a linear function does not depend on the inputs, and so the
+    operator keeps no state from a forward pass.
     """
 
     def __init__(
-        self, comm: Any, function: Any, domain: Space, codomain: Space, arguments: Mapping[str, Any]
+        self,
+        comm: Communicator,
+        function: UserFunction,
+        domain: Space,
+        codomain: Space,
+        arguments: Parameters,
     ) -> None:
         self.comm, self.domain, self.codomain = comm, domain, codomain
         self._function, self._arguments = function, arguments
 
-    def _call(self, x: tuple[Any, ...]) -> Any:
+    def _call(self, x: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         if inspect.isclass(self._function):
+            # `apply` takes positional arguments only.
             function: Any = self._function
-            return function.apply(*x, self.comm, *self._arguments.values())
-        return self._function(self.comm, *x, **self._arguments)
+            result = function.apply(*x, self.comm, *self._arguments.values())
+        else:
+            result = self._function(self.comm, *x, **self._arguments)
+        return tuple(result) if isinstance(result, tuple | list) else (result,)
 
-    def forward(self, *x: Any) -> Any:
+    def forward(self, *x: torch.Tensor) -> Locals:
         result = self._call(tuple(tensor.detach().requires_grad_() for tensor in x))
-        return tuple(r.detach() for r in result) if isinstance(result, tuple | list) else result.detach()
+        detached = tuple(tensor.detach() for tensor in result)
+        return detached[0] if len(detached) == 1 else detached
 
-    def adjoint(self, *y: Any) -> Any:
+    def adjoint(self, *y: torch.Tensor) -> Locals:
         import torch
 
         rank = self.comm.Get_rank()
         x = tuple(
-            arrays.zeros(tensor.layout.local_shape(rank), tensor.dtype, "torch").requires_grad_()
+            torch.zeros(
+                tensor.layout.local_shape(rank), dtype=getattr(torch, tensor.dtype), requires_grad=True
+            )
             for tensor in self.domain.tensors
         )
         outputs = self._call(x)
-        outputs = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
-        # Every rank runs backward, whatever requires a gradient here: the messages of the others depend on it.
+        # An output without a graph (of a rank that received nothing, say) has no backward pass, and torch would refuse it.
         reached = [(out, cotangent) for out, cotangent in zip(outputs, y, strict=True) if out.requires_grad]
         if reached:
             torch.autograd.backward([out for out, _ in reached], [cotangent for _, cotangent in reached])
         return tuple(torch.zeros_like(entry) if entry.grad is None else entry.grad for entry in x)
 
 
-def make_layer(build: Callable[..., Any], prepare: Prepare, comm: Any, **parameters: Any) -> Layer:
-    """The layer of a case on this rank. Raises `TypeError` for a module that does not say where its tensors lie."""
-    module = build(comm, **_arguments(parameters))
-    if "training" in parameters:
-        module.train(parameters["training"])
+def make_layer(build: UserFunction, prepare: Prepare, comm: Communicator, **parameters: Any) -> Layer:
+    """Make the layer of a case on this rank. Raises `TypeError` for a module that does not say where its tensors lie."""
+    module = _module(lambda **arguments: build(comm, **arguments), parameters)
 
-    def declared(name: str, default: Any) -> Any:
+    def declared(name: str, default: object) -> Any:
         value = parameters.get(name, getattr(module, name, default))
         if value is None:
             raise TypeError(
@@ -117,13 +137,15 @@ def make_layer(build: Callable[..., Any], prepare: Prepare, comm: Any, **paramet
     )
 
 
-def make_twin(build: Callable[..., Any], **parameters: Any) -> Any:
-    """The sequential twin of a case."""
-    module = build(**_arguments(parameters))
+def make_twin(build: UserFunction, **parameters: Any) -> torch.nn.Module:
+    """Make the sequential twin of a case."""
+    return _module(build, parameters)
+
+
+def _module(build: UserFunction, parameters: Parameters) -> torch.nn.Module:
+    module: torch.nn.Module = build(
+        **{name: value for name, value in parameters.items() if name not in _DECLARATIONS}
+    )
     if "training" in parameters:
         module.train(parameters["training"])
     return module
-
-
-def _arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in parameters.items() if key not in _LABS}

@@ -2,75 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import hashlib
 
 import msgspec
+from msgspec import structs
 
-from adjointlab.checks.bench import Setting
-from adjointlab.engine.case_data import from_data, to_data
+from adjointlab.checks.context import InputSetting
+from adjointlab.engine.case_data import Data, Parameters, from_data, to_data
 from adjointlab.worlds.schedule import Schedule
 
-__all__ = ["Case", "StoredCase"]
+__all__ = ["Case"]
 
 
-@dataclass(frozen=True)
-class Case:
-    """Which subject is put to which check, on how many ranks, with which parameters and values.
+class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The subject and check, the number of ranks, the parameters and the values of one run.
 
-    `schedule` seeds the ranks' global random streams, and what the simulated world may choose: the interleaving, and how
-    early messages travel. Where there are `schedules`, the case runs under each of these instead.
+    `schedule` seeds the ranks' global random streams, and what the simulated world may choose: the interleaving, and whether
+    messages are buffered. Where there are `schedules`, the case runs under each of these instead.
+
+    Files hold a case field by field (:meth:`plain`). The name of a reproducer is made from :meth:`key`, so a field that is added
+    needs a default, which is left out of the file; a field that has always been there has none.
     """
 
     subject: str
     check: str
     ranks: int
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    setting: Setting = field(default_factory=Setting)
-    schedule: int = 0
-    schedules: tuple[Schedule, ...] = ()
-
-    def data(self) -> dict[str, Any]:
-        """The case in JSON's terms."""
-        return {
-            "subject": self.subject,
-            "check": self.check,
-            "ranks": self.ranks,
-            "parameters": to_data(self.parameters),
-            "setting": msgspec.to_builtins(self.setting),
-            "schedule": self.schedule,
-            # Left out where there are none: the names of files are made from this.
-            **({"schedules": msgspec.to_builtins(self.schedules)} if self.schedules else {}),
-        }
-
-    def key(self) -> bytes:
-        """Equal for equal cases."""
-        return msgspec.json.encode(self.data(), order="deterministic")
-
-
-class StoredCase(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A case as files hold it (:meth:`Case.data`)."""
-
-    subject: str
-    check: str
-    ranks: int
-    parameters: dict[str, Any]
-    setting: Setting
+    parameters: Parameters
+    setting: InputSetting
     schedule: int
     schedules: tuple[Schedule, ...] = ()
 
-    def case(self) -> Case:
-        """The case. Raises `ValueError` or `TypeError` for what is none."""
+    def __post_init__(self) -> None:
         if self.ranks < 1:
             raise ValueError(f"ranks: at least 1, not {self.ranks}")
-        parameters = from_data(self.parameters)
-        return Case(
-            self.subject,
-            self.check,
-            self.ranks,
-            parameters,
-            self.setting,
-            self.schedule,
-            self.schedules,
-        )
+
+    def plain(self) -> Case:
+        """The case with its parameters as JSON has them. Raises `TypeError` for parameters that are not data."""
+        return structs.replace(self, parameters=to_data(self.parameters))
+
+    def restored(self) -> Case:
+        """The inverse of :meth:`plain`. Raises `ValueError` for parameters that it does not make."""
+        return structs.replace(self, parameters=from_data(dict(self.parameters)))
+
+    def data(self) -> dict[str, Data]:
+        """The case as a JSON object."""
+        data: dict[str, Data] = msgspec.to_builtins(self.plain())
+        return data
+
+    def key(self) -> bytes:
+        """Equal for equal cases."""
+        return msgspec.json.encode(self.plain(), order="sorted")
+
+    @property
+    def digest(self) -> str:
+        """A name that no other case has: 64 hexadecimal digits."""
+        return hashlib.sha256(self.key()).hexdigest()

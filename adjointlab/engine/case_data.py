@@ -1,28 +1,43 @@
-"""Case parameters as plain data, and back: what is drawn can be printed, stored and sent.
+"""Case parameters as plain data, and back: parameters can be printed, stored and sent.
 
-Nothing but the types listed here is ever built from a file, and no code is run.
+Only the types listed here are ever built from a file, and no code in it is run. An object of the lab is written as a JSON
+object whose ``"$type"`` says which; the keys of a user's dictionary cannot begin with ``$``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor
 
-__all__ = ["from_data", "to_data"]
+__all__ = ["Data", "Parameters", "from_data", "to_data"]
+
+Data: TypeAlias = "bool | int | float | str | list[Data] | dict[str, Data] | None"
+"""JSON in Python's types."""
+
+Parameters: TypeAlias = Mapping[str, Any]
+"""The arguments of one case: what :func:`to_data` takes."""
 
 _FIELDS: dict[str, tuple[type, tuple[str, ...]]] = {
     "partition": (Partition, ("shape", "ranks")),
     "layout": (Layout, ("shape", "partition", "windows", "axes")),
     "tensor": (Tensor, ("layout", "dtype", "types", "name")),
 }
+"""The types that are made again of their attributes, by these names."""
+
+_MAKE: dict[str, Callable[[Parameters], object]] = {
+    "local type": lambda fields: LocalType(fields["value"]),
+    "complex": lambda fields: complex(fields["real"], fields["imag"]),
+    "space": lambda fields: Space(*fields["tensors"]),
+}
+"""The types that are made in other ways."""
 
 
-def to_data(value: Any) -> Any:
-    """`value` in terms that JSON has; sequences become lists.
+def to_data(value: object) -> Any:
+    """Return `value` as :data:`Data`; sequences become lists.
 
     Raises `TypeError` for anything that is not data.
     """
@@ -52,8 +67,8 @@ def to_data(value: Any) -> Any:
     )
 
 
-def from_data(data: Any) -> Any:
-    """The inverse of :func:`to_data`; lists become tuples.
+def from_data(data: Data) -> Any:
+    """Return the inverse of :func:`to_data`; lists become tuples.
 
     Raises `ValueError` for data that :func:`to_data` does not write, and whatever the types themselves reject.
     """
@@ -61,18 +76,14 @@ def from_data(data: Any) -> Any:
         return tuple(from_data(entry) for entry in data)
     if not isinstance(data, dict):
         return data
-    kind = data.get("$type")
-    rest = {key: from_data(entry) for key, entry in data.items() if key != "$type"}
+    name = data.get("$type")
+    fields = {key: from_data(entry) for key, entry in data.items() if key != "$type"}
+    if name is None:
+        return fields
     try:
-        if kind is None:
-            return rest
-        if kind == "local type":
-            return LocalType(rest["value"])
-        if kind == "complex":
-            return complex(rest["real"], rest["imag"])
-        if kind == "space":
-            return Space(*rest["tensors"])
-        known, fields = _FIELDS[kind]
-        return known(**{field: rest[field] for field in fields})
+        if name in _MAKE:
+            return _MAKE[str(name)](fields)
+        kind, attributes = _FIELDS[str(name)]
+        return kind(**{attribute: fields[attribute] for attribute in attributes})
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{kind!r} with {sorted(rest)} is not data of a case: {error}") from None
+        raise ValueError(f"{name!r} with {sorted(fields)} is not data of a case: {error}") from None

@@ -33,11 +33,11 @@ class NotFound(ValueError):
 
 @dataclass(frozen=True)
 class Found:
-    """A subject, and what names it on a command line."""
+    """A subject, and its name on a command line."""
 
     subject: Subject
     reference: str
-    is_installed: bool  # found without being named
+    is_installed: bool  # declared by an entry point, so that it is found without being named
 
 
 def find(references: Sequence[str]) -> list[Found]:
@@ -90,10 +90,15 @@ def installed() -> list[Found]:
 
 
 def found_as(subject: Subject) -> Found:
-    """How `subject`, which somebody already has, is named on a command line."""
+    """The name on a command line of a `subject` that is already at hand."""
     module, name = subject.draws.__module__, subject.draws.__name__
-    if module in {entry.module for entry in _entries()}:
-        return Found(subject, f"{module}:{name}", True)
+    package = module.rpartition(".")[0]
+    for entry in _entries():
+        # The module of an entry point may collect the subjects of other modules of its package. Entry points of other
+        # packages are not imported: they may be slow or broken, and nobody asked for them.
+        is_near = entry.module == module or (package and entry.module.rpartition(".")[0] == package)
+        if is_near and subject in dict(_subjects(importlib.import_module(entry.module))).values():
+            return Found(subject, f"{entry.module}:{name}", True)
     file = inspect.getsourcefile(subject.draws)
     return Found(subject, f"{_short(file) if file else module}:{name}", False)
 
@@ -103,39 +108,39 @@ def _entries() -> Iterable[EntryPoint]:
 
 
 def _find(reference: str) -> list[Found]:
-    place, colon, name = reference.rpartition(":")
-    # A drive letter's colon is none of ours, nor is one that no name follows.
+    source, colon, name = reference.rpartition(":")
+    # A colon that no name follows, such as that of a drive letter, belongs to the path.
     if not colon or not name.replace(".", "_").isidentifier():
-        place, name = reference, ""
-    if place.endswith(".py") or os.sep in place:
-        module = _load_file(Path(place), reference)
-        where = place
+        source, name = reference, ""
+    if source.endswith(".py") or os.sep in source:
+        module = _load_file(Path(source), reference)
+        origin = source
     else:
         named = (
-            [] if name or "." in place else [entry for entry in installed() if entry.subject.name == place]
+            [] if name or "." in source else [entry for entry in installed() if entry.subject.name == source]
         )
         if named:
             return named
-        module = _load_module(place, reference)
-        where = module.__name__
+        module = _load_module(source, reference)
+        origin = module.__name__
     is_installed = module.__name__ in {entry.module for entry in _entries()}
     if name:
         return [
-            Found(subject, f"{where}:{attribute}", is_installed)
-            for attribute, subject in _attribute(module, name, where)
+            Found(subject, f"{origin}:{attribute}", is_installed)
+            for attribute, subject in _attribute(module, name, origin)
         ]
     subjects = _subjects(module)
     if not subjects:
-        raise NotFound(f"{where} has no subjects; {_how_to_declare('MyOperator')}")
-    return [Found(subject, f"{where}:{attribute}", is_installed) for attribute, subject in subjects]
+        raise NotFound(f"{origin} has no subjects; {_how_to_declare('MyOperator')}")
+    return [Found(subject, f"{origin}:{attribute}", is_installed) for attribute, subject in subjects]
 
 
-def _attribute(module: ModuleType, name: str, where: str) -> list[tuple[str, Subject]]:
+def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Subject]]:
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):
             present = ", ".join(attribute for attribute, _ in _subjects(module))
-            raise NotFound(f"{where} has no {name}; its subjects are: {present or 'none'}")
+            raise NotFound(f"{origin} has no {name}; its subjects are: {present or 'none'}")
         value = getattr(value, part)
     if isinstance(value, Subject):
         return [(name, value)]
@@ -150,7 +155,7 @@ def _attribute(module: ModuleType, name: str, where: str) -> list[tuple[str, Sub
         if others:
             return [(entry.subject.draws.__name__, entry.subject) for entry in others]
         raise NotFound(
-            f"{where}:{name} is an operator, and nothing says how to draw its cases; {_how_to_declare(name)}"
+            f"{origin}:{name} is an operator, and nothing says how to draw its cases; {_how_to_declare(name)}"
         )
     kind = (
         "class"
@@ -159,13 +164,13 @@ def _attribute(module: ModuleType, name: str, where: str) -> list[tuple[str, Sub
         if inspect.isfunction(value)
         else type(value).__name__
     )
-    raise NotFound(f"{where}:{name} is a {kind}, not a subject; {_how_to_declare('MyOperator')}")
+    raise NotFound(f"{origin}:{name} is a {kind}, not a subject; {_how_to_declare('MyOperator')}")
 
 
 def _how_to_declare(operator: str) -> str:
     return (
         "declare one beside it:\n\n"
-        f"    @adjointlab.subject({operator})\n"
+        f"    @adjointlab.subject.operator({operator})\n"
         "    def cases(draw, ranks):\n"
         "        return dict(layout=draw(adjointlab.core.strategies.layouts(ranks)))  # the arguments of one case\n"
     )
@@ -178,7 +183,7 @@ def _subjects(module: ModuleType) -> list[tuple[str, Subject]]:
 def _load_module(name: str, reference: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
         raise NotFound(f"{reference} is not the name of a subject; {_FORMS}")
-    _search(Path.cwd())
+    _make_importable(Path.cwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -196,12 +201,13 @@ def _load_file(path: Path, reference: str) -> ModuleType:
     root, name = file.parent, file.stem
     while (root / "__init__.py").is_file():
         root, name = root.parent, f"{root.name}.{name}"
-    _search(root)
+    _make_importable(root)
     known = sys.modules.get(name)
     if known is not None and _is_from(known, file):
         return known
     if known is not None or not name.replace(".", "_").isidentifier():
-        # The same on all ranks, as Python's own hash is not.
+        # Another module has this name. The new one must be the same on all ranks, so it does not come from hash(), which
+        # Python salts in each process.
         name = f"_adjointlab_file_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     try:
         if "." in name:
@@ -213,7 +219,7 @@ def _load_file(path: Path, reference: str) -> ModuleType:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        # Exceptions and classes of the file travel between processes by the name of their module.
+        # Registered before it runs: what is pickled between processes names its class by its module.
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
@@ -230,8 +236,8 @@ def _is_from(module: ModuleType, file: Path) -> bool:
     return origin is not None and Path(origin).resolve() == file
 
 
-def _search(folder: Path) -> None:
-    """As ``python file.py`` and ``python -m`` do: what lies beside a script can be imported."""
+def _make_importable(folder: Path) -> None:
+    """Put `folder` on the path, as ``python file.py`` and ``python -m`` do with that of the script."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from adjointlab.checks.adjoint import AdjointCheck
-from adjointlab.checks.bench import Bench, Setting
 from adjointlab.checks.check import Spaces
+from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.matrix import MatrixCheck
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core.operator import LinearOperator
@@ -25,10 +25,10 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
     an operator of at most 256 dimensions is compared entry by entry too. `str(verdict)` says which it was. Raises `AssertionError` with the verdict's text, naming
     the wrong entry where the operator is small, if the adjoint is wrong.
     """
-    setting = Setting(seed=seed, library=library)
-    bench = Bench(lambda: operator, setting, operator.comm)
+    setting = InputSetting(seed=seed, library=library)
+    context = CheckContext(lambda: operator, setting, operator.comm)
     spaces = Spaces(operator.domain, operator.codomain)
-    verdict = AdjointCheck().judge(spaces, operator.comm.allgather(AdjointCheck().observe(bench)))
+    verdict = AdjointCheck().judge(spaces, operator.comm.allgather(AdjointCheck().observe(context)))
     exact = "miss probability" in verdict.figures
     if verdict.is_coherent and exact:
         return _named(
@@ -37,7 +37,7 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
     entries: Verdict | None = None
     if max(operator.domain.dimension, operator.codomain.dual.dimension) <= _WITNESS_DIMENSION:
         check = MatrixCheck(limit=_WITNESS_DIMENSION)
-        entries = check.judge(spaces, operator.comm.allgather(check.observe(bench)))
+        entries = check.judge(spaces, operator.comm.allgather(check.observe(context)))
     if verdict.is_coherent and (entries is None or entries.is_coherent):
         how = (
             "floating form alone: a small error may hide in its rounding"

@@ -1,4 +1,4 @@
-"""How cases are drawn: the subject's parameters, and around them what hurts every subject."""
+"""The strategy of cases: the subject's parameters, and with them the memory orders and schedules that break many subjects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from adjointlab.checks.bench import Setting
+from adjointlab.checks.context import InputSetting
 from adjointlab.engine.case import Case
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import schedules_from
@@ -17,7 +17,10 @@ __all__ = ["cases"]
 
 @st.composite
 def cases(draw: DrawFn, subject: Subject, check: str, ranks: int, schedules: int = 1) -> Case:
-    """Cases of `subject` for the check called `check`, on at most `ranks` ranks, each for so many `schedules`."""
+    """Draw a case of `subject` for the check called `check`, on at most `ranks` ranks, for so many `schedules`.
+
+    The number of ranks is drawn first and the smallest comes first, so that the shrinker reduces it before all else.
+    """
     counts = tuple(sorted(count for count in subject.ranks if count <= ranks)) or (ranks,)
     count = draw(st.sampled_from(counts))
     parameters = subject.drawn(draw, count)
@@ -25,7 +28,9 @@ def cases(draw: DrawFn, subject: Subject, check: str, ranks: int, schedules: int
     memory = draw(st.sampled_from(_memory_orders(subject.orders)))
     seed, schedule = draw(st.integers(0, 2**31 - 1)), draw(st.integers(0, 2**16 - 1))
     several = schedules_from(schedule, schedules) if schedules > 1 else ()
-    return Case(subject.name, check, count, parameters, Setting(seed, library, *memory), schedule, several)
+    return Case(
+        subject.name, check, count, parameters, InputSetting(seed, library, *memory), schedule, several
+    )
 
 
 @cache

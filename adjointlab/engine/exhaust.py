@@ -1,4 +1,4 @@
-"""Every case up to a bound, instead of some that are drawn: each is proved by its whole matrices.
+"""Prove all cases within a bound, each by its whole matrices, instead of checking some that are drawn.
 
 The cases are split among processes, each with simulated ranks of its own. They are listed from the small to the large,
 so the first that fails is a small one.
@@ -15,33 +15,37 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import Synchronized
-from typing import Any
 
-from adjointlab.checks.bench import Setting
+from adjointlab.checks.context import InputSetting
+from adjointlab.checks.proof import PROOF
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_runner import Judgement, run_case
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.run_case import PROOF, body
-from adjointlab.engine.search import Report, run_case
+from adjointlab.engine.run_case import body
+from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import Runner
 
 __all__ = ["Bound", "bound_of", "every_case", "exhaust"]
 
 Bound = Mapping[str, int]
-"""What limits the cases of a subject: the keyword arguments of its enumeration."""
+"""The limits of a subject's cases: the keyword arguments of its enumeration."""
 
-_FAR = 2**62
+_NO_FAILURE = 2**62
+"""Larger than the number of any case."""
 
 
 @dataclass(frozen=True)
 class _Share:
-    """What a process has done: how many cases and matrix entries it has proved, and what ended it before its time."""
+    """The result of one process: the cases and matrix entries that it has proved, and what ended it early."""
 
     proved: int
     entries: int
-    failure: tuple[int, Case, Verdict, Any] | None = None
+    failure: tuple[int, Case, Judgement] | None = None
     error: str = ""
 
 
@@ -70,13 +74,13 @@ def bound_of(subject: Subject, given: Mapping[str, int] | None = None) -> Bound:
     except Exception as error:
         raise SubjectError(f"{subject.name}: every= fails, {type(error).__name__}: {error}") from error
     if first is None:
-        told = ", ".join(f"{name} {value}" for name, value in bound.items())
-        raise SubjectError(f"{subject.name}: there is no case within the bound {told}; give a larger one")
+        limits = ", ".join(f"{name} {value}" for name, value in bound.items())
+        raise SubjectError(f"{subject.name}: there is no case within the bound {limits}; give a larger one")
     return bound
 
 
 def every_case(subject: Subject, bound: Bound) -> Iterator[Case]:
-    """All cases within `bound`, in the order of the subject's enumeration."""
+    """List all cases within `bound`, in the order of the subject's enumeration."""
     assert subject.every is not None
     for number, entry in enumerate(subject.every(**bound)):
         if not _is_case(entry):
@@ -85,7 +89,9 @@ def every_case(subject: Subject, bound: Bound) -> Iterator[Case]:
             )
         ranks, parameters = entry
         # The seed makes the random vector, and the schedule another legal interleaving, of each case.
-        yield Case(subject.name, PROOF, ranks, parameters, Setting(seed=number), schedule=number % 2**16)
+        yield Case(
+            subject.name, PROOF.name, ranks, parameters, InputSetting(seed=number), schedule=number % 2**16
+        )
 
 
 def _is_case(entry: object) -> bool:
@@ -103,12 +109,12 @@ def exhaust(
     bound: Bound,
     jobs: int | None = None,
     tick: Callable[[int, int], None] = lambda done, total: None,
-) -> Report:
+) -> SearchResult:
     """Prove every case of `subject` within `bound` on `jobs` processes (default: one for each core).
 
-    `reference` is what names the subject on a command line: the processes find it by that. `tick` is called with the
-    number of cases done and of all cases. The report's `tried` is the number of cases proved, or that of the first that
-    fails among all; its figure "entries" is the number of matrix entries.
+    The processes find the subject by its `reference` on a command line. `tick` is called with the number of cases done and of
+    all cases. The result's `tried` is the number of cases proved, or that of the first that fails among all; its figure
+    "entries" is the number of matrix entries.
     """
     started = time.monotonic()
     try:
@@ -117,22 +123,22 @@ def exhaust(
         shares, total = [_Share(0, 0, error=traceback.format_exc().rstrip())], 0
     else:
         count = max(1, min(jobs or _cores(), total))
-        shares = _side_by_side(reference, bound, count, lambda done: tick(done, total))
+        shares = _in_processes(reference, bound, count, lambda done: tick(done, total))
     proved, entries = sum(share.proved for share in shares), sum(share.entries for share in shares)
-    verdict, case, spaces, tried = Verdict(Status.COHERENT), None, None, proved
+    (verdict, spaces), case, tried = Judgement(Verdict(Status.COHERENT), None), None, proved
     if problems := [share.error for share in shares if share.error]:
         verdict = Verdict(
             Status.UNJUDGED, "the exhaustive run failed", "process", (("because", problems[0]),)
         )
     elif failures := [share.failure for share in shares if share.failure is not None]:
-        number, case, verdict, spaces = min(failures, key=lambda failure: failure[0])
+        number, case, (verdict, spaces) = min(failures, key=lambda failure: failure[0])
         tried = number + 1
     elif proved != total:
         raise RuntimeError(f"{proved} of {total} cases were proved, and nothing says why")
-    return Report(
+    return SearchResult(
         subject.name,
-        PROOF,
-        "simulated",
+        PROOF.name,
+        SimulatedWorld.name,
         verdict,
         tried,
         0,
@@ -145,26 +151,72 @@ def exhaust(
 
 
 def _cores() -> int:
-    """Those that this process may use, where the system tells."""
+    """The cores that this process may use, where the system says which; else all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _side_by_side(reference: str, bound: Bound, count: int, tick: Callable[[int], None]) -> list[_Share]:
-    """What `count` processes did, of which the w-th takes every case whose number is w modulo `count`."""
-    context = multiprocessing.get_context("spawn")  # a fork would copy the locks of threads that it has not
+@dataclass(frozen=True)
+class _Process:
+    """One of `count` processes: it takes the cases whose number is `index` modulo `count`."""
+
+    reference: str
+    bound: Bound
+    index: int
+    count: int
+    done: Synchronized[int]  # cases that it has proved so far
+    first_failure: Synchronized[int]  # of all processes
+    path: list[str]  # sys.path, so that it finds the subject's module as this process did
+
+    def __call__(self, pipe: Connection[_Share, _Share]) -> None:
+        sys.path[:] = self.path
+        try:
+            pipe.send(self.share())
+        except KeyboardInterrupt:
+            pass  # the process that started this one has it too
+        except Exception:
+            pipe.send(_Share(0, 0, error=traceback.format_exc().rstrip()))
+
+    def share(self) -> _Share:
+        subject, world = find_subject(self.reference), SimulatedWorld()
+
+        def conduct(run: Runner) -> _Share:
+            proved = entries = 0
+            for number, case in islice(
+                enumerate(every_case(subject, self.bound)), self.index, None, self.count
+            ):
+                if number > self.first_failure.value:
+                    break  # a smaller one has failed
+                judgement = run_case(run, case) or Judgement(Verdict(Status.UNJUDGED, "inapplicable"), None)
+                if not judgement.verdict.is_coherent:
+                    with self.first_failure.get_lock():
+                        self.first_failure.value = min(self.first_failure.value, number)
+                    return _Share(proved, entries, (number, case, judgement))
+                proved += 1
+                entries += int(judgement.verdict.figures["entries"])
+                self.done.value = proved
+            return _Share(proved, entries)
+
+        try:
+            return world.lead(body(subject), conduct)
+        finally:
+            world.close()
+
+
+def _in_processes(reference: str, bound: Bound, count: int, tick: Callable[[int], None]) -> list[_Share]:
+    """Prove the cases in `count` processes; the result of each. `tick` is called with the number of cases done."""
+    # A fork would copy locks that other threads of this process hold but not the threads.
+    context = multiprocessing.get_context("spawn")
     done = [context.Value("q", 0) for _ in range(count)]
-    first_failure = context.Value("q", _FAR)
+    first_failure = context.Value("q", _NO_FAILURE)
     pipes, processes = [], []
-    for place in range(count):
-        ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(
-            target=_process,
-            args=(theirs, reference, dict(bound), place, count, done[place], first_failure, sys.path),
-            daemon=True,
-        )
+    for index in range(count):
+        receiver, sender = context.Pipe(duplex=False)
+        target = _Process(reference, dict(bound), index, count, done[index], first_failure, sys.path)
+        process = context.Process(target=target, args=(sender,), daemon=True)
         process.start()
-        theirs.close()
-        pipes.append(ours)
+        # The process has it now. While it is open here too, the end of the process would not end the pipe.
+        sender.close()
+        pipes.append(receiver)
         processes.append(process)
     shares: list[_Share] = []
     try:
@@ -182,59 +234,3 @@ def _side_by_side(reference: str, bound: Bound, count: int, tick: Callable[[int]
             process.terminate()
             process.join()
     return shares
-
-
-def _process(
-    pipe: Any,
-    reference: str,
-    bound: Bound,
-    place: int,
-    count: int,
-    done: Synchronized[int],
-    first_failure: Synchronized[int],
-    path: list[str],
-) -> None:
-    """One process of an exhaustive run."""
-    sys.path[:] = path
-    try:
-        pipe.send(_share(find_subject(reference), bound, place, count, done, first_failure))
-    except KeyboardInterrupt:
-        pass  # the process that started this one has it too
-    except Exception:
-        pipe.send(_Share(0, 0, error=traceback.format_exc().rstrip()))
-
-
-def _share(
-    subject: Subject,
-    bound: Bound,
-    place: int,
-    count: int,
-    done: Synchronized[int],
-    first_failure: Synchronized[int],
-) -> _Share:
-    world = SimulatedWorld()
-    proved = entries = 0
-
-    def conduct(run: Any) -> _Share:
-        nonlocal proved, entries
-        cases = islice(enumerate(every_case(subject, bound)), place, None, count)
-        for number, case in cases:
-            if number > first_failure.value:
-                break  # a smaller one has failed
-            outcome = run_case(run, case)
-            verdict, spaces = (
-                outcome if outcome is not None else (Verdict(Status.UNJUDGED, "inapplicable"), None)
-            )
-            if not verdict.is_coherent:
-                with first_failure.get_lock():
-                    first_failure.value = min(first_failure.value, number)
-                return _Share(proved, entries, (number, case, verdict, spaces))
-            proved += 1
-            entries += int(verdict.figures["entries"])
-            done.value = proved
-        return _Share(proved, entries)
-
-    try:
-        return world.lead(body(subject), conduct)
-    finally:
-        world.close()

@@ -1,27 +1,38 @@
-"""A small case of a subject, fit to be read: its operator explained in the papers' notation."""
+"""A subject's operator in the papers' notation, on a small case that is fit to be read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
 
 import hypothesis
 from hypothesis import HealthCheck, Phase
 from hypothesis.errors import NoSuchExample, Unsatisfiable
 
 from adjointlab.core.notation import explain
+from adjointlab.core.operator import LinearOperator
+from adjointlab.engine.case_data import Parameters
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import RankContext, Run, World
+from adjointlab.worlds.world import RankContext, Returned, Run
 
 __all__ = ["explained"]
+
+
+class _Explanation(NamedTuple):
+    """The operator's text (of rank 0), and the number of elements that a rank holds of each space."""
+
+    text: str
+    domain_size: int
+    codomain_size: int
 
 
 def explained(subject: Subject, ranks: int) -> str:
     """The spaces and the program of the subject's operator, on the smallest case in which there is something to see.
 
-    Raises `ValueError` where no case can be drawn or made.
+    Raises `ValueError` for a layer, and where no case can be drawn or made.
     """
+    if subject.is_layer:
+        raise ValueError(f"{subject.name} is a layer; only linear operators have a program to explain")
     world = SimulatedWorld(ranks)
     try:
         parameters = _smallest(world, subject, ranks)
@@ -29,43 +40,46 @@ def explained(subject: Subject, ranks: int) -> str:
     finally:
         world.close()
     for rank, outcome in enumerate(run.outcomes):
-        if not hasattr(outcome, "value"):
+        if not isinstance(outcome, Returned):
             raise ValueError(f"{subject.name}: the operator cannot be made: rank {rank} {outcome}")
-    text: str = run.values[0][0]
-    return text
+    explanation: _Explanation = run.values[0]
+    return explanation.text
 
 
-def _make(world: World, subject: Subject, parameters: Mapping[str, Any], ranks: int) -> Run:
-    """Makes the operator on every rank; the values are its text, and how much each rank holds of either space."""
+def _make(world: SimulatedWorld, subject: Subject, parameters: Parameters, ranks: int) -> Run:
+    """Make the operator on every rank, and explain it."""
 
-    def body(context: RankContext, payload: Any) -> tuple[str, int, int]:
+    def body(context: RankContext, payload: None) -> _Explanation:
         operator = subject.make(context.comm, parameters)
-        held = [
+        assert isinstance(operator, LinearOperator)
+        domain_size, codomain_size = (
             sum(tensor.layout.local_size(context.rank) for tensor in space.tensors)
             for space in (operator.domain, operator.codomain)
-        ]
-        return explain(operator) if context.rank == 0 else "", held[0], held[1]
+        )
+        return _Explanation(explain(operator) if context.rank == 0 else "", domain_size, codomain_size)
 
     return world.run(body, None, ranks)
 
 
-def _smallest(world: World, subject: Subject, ranks: int) -> Mapping[str, Any]:
-    def shows_something(parameters: Mapping[str, Any]) -> bool:
-        """Two elements or more, and something on every rank: an empty operator explains nothing."""
-        values = _make(world, subject, parameters, ranks).values
-        if len(values) < ranks:
+def _smallest(world: SimulatedWorld, subject: Subject, ranks: int) -> Parameters:
+    def shows_something(parameters: Parameters) -> bool:
+        """Two elements or more in both spaces, and something on every rank: an empty operator explains nothing."""
+        explanations: tuple[_Explanation, ...] = _make(world, subject, parameters, ranks).values
+        if len(explanations) < ranks:
             return False
-        _, domain, codomain = zip(*values, strict=True)
-        return sum(domain) > 1 and sum(codomain) > 1 and all(map(sum, zip(domain, codomain, strict=True)))
+        _, domain_sizes, codomain_sizes = zip(*explanations, strict=True)
+        sizes = map(sum, zip(domain_sizes, codomain_sizes, strict=True))
+        return sum(domain_sizes) > 1 and sum(codomain_sizes) > 1 and all(sizes)
 
     settings = hypothesis.settings(
         max_examples=300,
         database=None,
         deadline=None,
-        derandomize=True,
+        derandomize=True,  # the same case at every call
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
+    # Some operators never hold so much; then any case has to do.
     for condition in (shows_something, lambda parameters: True):
         try:
             return hypothesis.find(subject.parameters(ranks), condition, settings=settings)

@@ -1,15 +1,17 @@
-"""A case under several schedules: each run is judged, and all must come to the same result."""
+"""A case under several schedules: each run is judged, and all must have the same result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.schedule_invariant import Settled
+from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import Seen, check_named, judge, spaces_of
+from adjointlab.engine.run_case import RankObservation, check_named, judge, spaces_of
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import Matched, Run, Runner
 
@@ -21,21 +23,21 @@ DEPENDS = "the result depends on the schedule"
 def judge_all(case: Case, runs: Sequence[Run]) -> Verdict:
     """The verdict of the runs of `case`, one for each of its schedules.
 
-    A run that does not come back, or that the world finds fault with, is that failure. Results that are right in some
-    runs only, or that differ where they are exact, depend on the schedule: the lines tell of two that differ.
+    A run that hangs or crashes is that failure. Results that are right in some runs only, or that differ where they are exact,
+    depend on the schedule: the lines show two runs that differ.
     """
     verdicts = [judge(case, run) for run in runs]
     unjudged = [index for index, verdict in enumerate(verdicts) if verdict.status is Status.UNJUDGED]
     if unjudged:
-        told = verdicts[unjudged[0]]
+        failure = verdicts[unjudged[0]]
         if len(unjudged) == len(runs):
-            return told
-        well = next(index for index, verdict in enumerate(verdicts) if index not in unjudged)
+            return failure
+        completed = next(index for index in range(len(runs)) if index not in unjudged)
         note = (
             f"{len(unjudged)} of {len(runs)} fail so, such as {case.schedules[unjudged[0]]}; "
-            f"not so {case.schedules[well]}"
+            f"not so {case.schedules[completed]}"
         )
-        return replace(told, lines=(("schedules", note), *told.lines))
+        return replace(failure, lines=(("schedules", note), *failure.lines))
     right = [index for index, verdict in enumerate(verdicts) if verdict.is_coherent]
     if not right:
         return verdicts[0]
@@ -45,9 +47,9 @@ def judge_all(case: Case, runs: Sequence[Run]) -> Verdict:
         wrong = verdicts[other]
         shown = [(f"under {case.schedules[other]}", wrong.headline), *wrong.lines]
         return _dependent(case, runs, one, other, (f"under {case.schedules[one]}", "coherent"), *shown)
-    settled = [_settled(case, run) for run in runs]
+    results = [_schedule_invariants(case, run) for run in runs]
     for other in range(1, len(runs)):
-        if difference := _difference(settled[0], settled[other]):
+        if difference := _difference(results[0], results[other]):
             where, first, second = difference
             return _dependent(
                 case,
@@ -62,10 +64,12 @@ def judge_all(case: Case, runs: Sequence[Run]) -> Verdict:
 
 
 def narrowed(run: Runner, case: Case, fails_so: Callable[[Case], bool]) -> Case:
-    """`case` with as few of its schedules as still fail so, and the record of what each decides."""
+    """Return `case` with as few of its schedules as still fail so, each with the record of its decisions."""
     return next(
         (
-            replace(case, schedules=tuple(_recorded(run, case, schedule) for schedule in few.schedules))
+            structs.replace(
+                case, schedules=tuple(_recorded(run, case, schedule) for schedule in few.schedules)
+            )
             for few in _fewer(case)
             if fails_so(few)
         ),
@@ -74,12 +78,12 @@ def narrowed(run: Runner, case: Case, fails_so: Callable[[Case], bool]) -> Case:
 
 
 def _fewer(case: Case) -> Iterator[Case]:
-    """One schedule; two."""
+    """Yield the case with each one of its schedules, then with each two: two are enough for results that differ."""
     for schedule in case.schedules:
-        yield replace(case, schedules=(schedule,))
+        yield structs.replace(case, schedules=(schedule,))
     for index, one in enumerate(case.schedules):
         for other in case.schedules[index + 1 :]:
-            yield replace(case, schedules=(one, other))
+            yield structs.replace(case, schedules=(one, other))
 
 
 def _recorded(run: Runner, case: Case, schedule: Schedule) -> Schedule:
@@ -87,21 +91,23 @@ def _recorded(run: Runner, case: Case, schedule: Schedule) -> Schedule:
     return replace(schedule, decisions=result.decisions)
 
 
-def _settled(case: Case, run: Run) -> Mapping[str, Settled]:
-    seen: Sequence[Seen] = run.values
+def _schedule_invariants(case: Case, run: Run) -> Mapping[str, ScheduleInvariant]:
+    seen: Sequence[RankObservation] = run.values
     spaces: Spaces | None = spaces_of(run)
     if spaces is None:
         return {}
-    return check_named(case.check).settled(spaces, [each.observation for each in seen])
+    return check_named(case.check).schedule_invariants(spaces, [each.observation for each in seen])
 
 
-def _difference(one: Mapping[str, Settled], other: Mapping[str, Settled]) -> tuple[str, str, str] | None:
-    """What differs first, and its two values."""
+def _difference(
+    one: Mapping[str, ScheduleInvariant], other: Mapping[str, ScheduleInvariant]
+) -> tuple[str, str, str] | None:
+    """Find the first difference; return its place and its two values."""
     for name, first in one.items():
         second = other.get(name)
         if second is not None and (difference := first.difference(second)):
-            where, mine, yours = difference
-            return f"{name}{', ' if where else ''}{where}", mine, yours
+            index, left, right = difference
+            return f"{name}{', ' if index else ''}{index}", left, right
     return None
 
 
@@ -111,10 +117,10 @@ def _dependent(case: Case, runs: Sequence[Run], one: int, other: int, *lines: tu
 
 
 def _first_choice(one: Sequence[Matched], other: Sequence[Matched]) -> list[str]:
-    """The first call of a rank that was answered by one message in one run and by another in the other."""
+    """Find the first call of a rank that was answered by different messages in the two runs."""
     for rank in sorted({matched.rank for matched in (*one, *other)}):
-        mine, yours = ([matched for matched in each if matched.rank == rank] for each in (one, other))
-        for number, (first, second) in enumerate(zip(mine, yours, strict=False), 1):
+        of_one, of_other = ([entry for entry in each if entry.rank == rank] for each in (one, other))
+        for number, (first, second) in enumerate(zip(of_one, of_other, strict=False), 1):
             if str(first) != str(second):
                 return [
                     f"{first}\nand {second.what} under the other schedule (its call number {number} that may)"

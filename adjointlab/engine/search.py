@@ -1,4 +1,10 @@
-"""The engine: Hypothesis draws and shrinks cases on the leader; every rank runs them; all end with one report."""
+"""The search for a failing case: draw cases, judge each, shrink the first failure and confirm the smallest.
+
+Hypothesis runs on the leader only. Its next draw depends on all verdicts so far and on the clock (its limits, and ours on
+shrinking), so ranks that drew for themselves would sooner or later run different cases and wait for one another. Instead the
+leader draws and judges, the followers execute the cases that they are handed
+(:meth:`~adjointlab.worlds.world.World.lead`), and all return the leader's result.
+"""
 
 from __future__ import annotations
 
@@ -6,53 +12,62 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Final
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given
 from hypothesis.errors import FailedHealthCheck, Flaky, HypothesisException, Unsatisfiable
 
+from adjointlab import options
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_runner import (
+    CaseRunner,
+    Judgement,
+    KnownRuns,
+    RecordCase,
+    Stage,
+    nothing_known,
+    run_case,
+    with_follow_up,
+)
 from adjointlab.engine.drawing import cases
-from adjointlab.engine.interleavings import DEPENDS, judge_all, narrowed
-from adjointlab.engine.run_case import TWIN, WITNESS, body, check_named, is_inapplicable, judge, spaces_of
-from adjointlab.engine.simulate_first import SimulateFirst, is_hang, simulate_first
+from adjointlab.engine.interleavings import narrowed
+from adjointlab.engine.run_case import body, check_named
+from adjointlab.engine.simulate_first import HangSimulator, is_hang
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import Run, Runner, World
 
-__all__ = ["Budget", "KnownRuns", "Report", "investigate", "nothing_known", "run_case"]
+__all__ = ["Budget", "SearchResult", "investigate"]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much to try.
+    """Limits of a search.
 
-    `cases` to draw; `ranks` at most (default: what the world has, up to 8); `seed` of the draws (default: a fresh
-    one, which the report tells); `shrinking` seconds at most are spent on making a failing case smaller. A case runs
-    under `schedules` schedules where the world can choose them.
+    `cases` to draw; `ranks` at most (default: what the world has, up to 8); `seed` of the draws (default: a fresh one, which
+    the result states); at most `shrinking` seconds are spent on making a failing case smaller. A case runs under `schedules`
+    schedules where the world can choose them.
     """
 
-    cases: int = 100
+    cases: int = options.CASES.default
     ranks: int | None = None
     seed: int | None = None
-    shrinking: float = 60.0
-    schedules: int = 1
+    shrinking: float = options.SHRINKING.default
+    schedules: int = options.SCHEDULES.default
 
     def __post_init__(self) -> None:
-        if self.cases < 1:
-            raise ValueError(f"cases: at least 1, not {self.cases}")
-        if self.schedules < 1:
-            raise ValueError(f"schedules: at least 1, not {self.schedules}")
-        if self.ranks is not None and self.ranks < 1:
-            raise ValueError(f"ranks: at least 1, not {self.ranks}")
+        options.CASES.check(self.cases)
+        options.SCHEDULES.check(self.schedules)
+        if self.ranks is not None:
+            options.RANKS.check(self.ranks)
 
 
 @dataclass(frozen=True)
-class Report:
-    """What came of one check of one subject; the same on every rank."""
+class SearchResult:
+    """Result of one check of one subject; the same on every rank."""
 
     subject: str
     check: str
@@ -65,159 +80,11 @@ class Report:
     spaces: Spaces | None = None  # its operator's
     drawn_ranks: int = 0  # the number of ranks of the case that failed first
     figures: dict[str, float | str] = field(default_factory=dict)  # the worst of all cases
-    exact: int = 0  # how many of the cases were judged in the exact form
+    exact: int = 0  # the number of cases that were judged in the exact form
 
     @property
     def status(self) -> Status:
         return self.verdict.status
-
-
-_TIMES: Final = 10
-"""How often a wrong result must be seen again before it is taken for one that does not change."""
-
-
-class KnownRuns(Protocol):
-    """What is known of a case that must not be run again, because it has ended a job at least `times` times."""
-
-    def __call__(self, case: Case, times: int = 1) -> Run | None: ...
-
-
-def nothing_known(case: Case, times: int = 1) -> Run | None:
-    """The memory of a job that none came before."""
-    return None
-
-
-@dataclass
-class _Search:
-    """The leader's record of a running search."""
-
-    run: Runner
-    subject: Subject
-    shrinking: float
-    tick: Callable[[int], None]
-    memory: KnownRuns = nothing_known
-    simulate_first: SimulateFirst | None = None  # where a hang is made smaller, if it shows there
-    is_exhausted: Callable[[], bool] = lambda: False
-    passed: int = 0  # so many cases are known not to fail
-    rejected: set[int] = field(
-        default_factory=set
-    )  # the numbers of those that the check has nothing to say about
-    is_simulated_first: bool = False
-    tried: int = 0
-    first_ranks: int = 0
-    deadline: float | None = None
-    verdicts: dict[bytes, tuple[Verdict, Spaces | None] | None] = field(default_factory=dict)
-    figures: dict[str, float | str] = field(default_factory=dict)
-    kind: str = ""
-    exact: int = 0
-
-    def verdict(self, case: Case) -> tuple[Verdict, Spaces | None] | None:
-        """Memoised by case once something failed; `None` where the check has nothing to say."""
-        if self.deadline is None:
-            self.tried += 1
-            if self.tried <= self.passed:
-                return None if self.tried in self.rejected else (Verdict(Status.COHERENT), None)
-            self.tick(self.tried)
-            outcome = self._judged(case)
-            if outcome is None:
-                self.rejected.add(self.tried)
-            return outcome
-        key = case.key()
-        if key not in self.verdicts:
-            if not self.has_time() and self.memory(case) is None:
-                # Out of time: what is not known counts as passing, so the search ends with the smallest known.
-                return Verdict(Status.COHERENT), None
-            self.verdicts[key] = self._judged(case)
-        return self.verdicts[key]
-
-    def has_time(self) -> bool:
-        """Whether a failure may still be looked into."""
-        return self.deadline is None or (time.monotonic() <= self.deadline and not self.is_exhausted())
-
-    def failed(self, case: Case, verdict: Verdict, spaces: Spaces | None) -> tuple[Verdict, Spaces | None]:
-        """Put a failure down; as what it is taken for from now on."""
-        if self.deadline is None:
-            self.deadline = time.monotonic() + self.shrinking
-            self.first_ranks = case.ranks
-            if self.simulate_first is not None and is_hang(verdict):
-                simulated = self._simulated(case)
-                if simulated is not None and is_hang(simulated[0]):
-                    self.is_simulated_first = True
-                    verdict, spaces = simulated
-            self.kind = verdict.kind
-        self.verdicts[case.key()] = (verdict, spaces)
-        return verdict, spaces
-
-    def under_mpi_alone(self) -> _Search:
-        """The same search from the beginning, without simulation: what it has shown was not to be seen again."""
-        left = 0.0 if self.deadline is None else max(0.0, self.deadline - time.monotonic())
-        passed = self.tried - 1
-        return _Search(
-            self.run,
-            self.subject,
-            left,
-            self.tick,
-            self.memory,
-            is_exhausted=self.is_exhausted,
-            passed=passed,
-            rejected=self.rejected,
-        )
-
-    def _simulated(self, case: Case) -> tuple[Verdict, Spaces | None] | None:
-        assert self.simulate_first is not None
-        outcome = None
-        for under, run in self.simulate_first(case):
-            outcome = None if is_inapplicable(run) else (judge(under, run), spaces_of(run))
-            if outcome is not None and is_hang(outcome[0]) and self.kind in ("", outcome[0].kind):
-                break
-        return outcome
-
-    def _judged(self, case: Case) -> tuple[Verdict, Spaces | None] | None:
-        if self.is_simulated_first:
-            return self._simulated(case)
-        outcome = run_case(self.run, case)
-        if outcome is None:
-            return None
-        verdict, _ = outcome
-        if verdict.is_coherent:
-            self.exact += "miss probability" in verdict.figures
-            for name, value in verdict.figures.items():
-                known = self.figures.get(name)
-                if isinstance(value, float | int) and isinstance(known, float | int):
-                    self.figures[name] = max(known, value)
-                elif known is None or known == value:
-                    self.figures[name] = value
-                else:
-                    self.figures[name] = "various"
-        return outcome
-
-
-class _Failing(Exception):
-    """A case failed; carries it out of Hypothesis."""
-
-    def __init__(self, case: Case, verdict: Verdict, spaces: Spaces | None) -> None:
-        super().__init__(verdict.headline)
-        self.case, self.verdict, self.spaces = case, verdict, spaces
-
-    def narrow(self, run: Runner) -> None:
-        """Keep the schedules that it takes."""
-
-        def fails_so(case: Case) -> bool:
-            outcome = run_case(run, case)
-            return outcome is not None and outcome[0].kind == self.verdict.kind
-
-        self.case = narrowed(run, self.case, fails_so)
-
-
-def run_case(run: Runner, case: Case) -> tuple[Verdict, Spaces | None] | None:
-    """Run and judge one case, under all its schedules; `None` where its check has nothing to say about it."""
-    if case.schedules:
-        runs = [run(case, case.ranks, seed=case.schedule, schedule=each) for each in case.schedules]
-        return None if any(map(is_inapplicable, runs)) else (judge_all(case, runs), spaces_of(runs[0]))
-    result = run(case, case.ranks, seed=case.schedule)
-    if is_inapplicable(result):
-        return None
-    return judge(case, result), spaces_of(result)
 
 
 def investigate(
@@ -226,167 +93,286 @@ def investigate(
     check: str,
     budget: Budget | None = None,
     tick: Callable[[int], None] = lambda tried: None,
-    record: Callable[[Case, int, str], None] | None = None,
-    memory: KnownRuns = nothing_known,
-) -> Report:
-    """Collective over the world: draw cases, judge each, shrink the first failure and name the wrong entry.
+    record: RecordCase | None = None,
+    known: KnownRuns = nothing_known,
+) -> SearchResult:
+    """Collective over the world: search for a failing case of `subject`, and explain the smallest.
 
-    `tick` is called on the leader with the number of cases tried so far; `record` before each case runs, with the case,
-    the number of cases done, and "drawing" or "shrinking". What `memory` knows of a case is taken for its run.
+    `tick` is called on the leader with the number of cases tried so far; `record` before each case runs. A case that `known`
+    has a run of is not run: that run is judged instead.
     """
     budget = budget or Budget()
 
-    def conduct(run: Runner) -> Report:
-        return _conduct(world, run, subject, check, budget, tick, record, memory)
+    def conduct(run: Runner) -> SearchResult:
+        return Search(world, CaseRunner(run, record, known), subject, check, budget, tick).conduct()
 
     with check_named(check).surroundings():
         return world.lead(body(subject), conduct)
 
 
-def _conduct(
-    world: World,
-    run: Runner,
-    subject: Subject,
-    check: str,
-    budget: Budget,
-    tick: Callable[[int], None],
-    record: Callable[[Case, int, str], None] | None,
-    memory: KnownRuns,
-) -> Report:
-    started = time.monotonic()
-    seed = secrets.randbits(32) if budget.seed is None else budget.seed
+_TIMES: Final = 10
+"""The number of times that a wrong result must be seen again before it is taken for deterministic.
 
-    def recorded(
-        payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None, times: int = 1
-    ) -> Run:
-        if (known := memory(payload, times)) is not None:
-            return known
-        if record is None:
-            pass
-        elif search.deadline is None:
-            record(payload, search.tried - 1, "drawing")
-        else:
-            record(payload, search.tried, "shrinking")
-        return run(payload, ranks, seed=seed, schedule=schedule)
+A race that goes wrong every other time passes for deterministic with probability 2**-10. Seeing it once more would let it
+pass every other time; a run that returns costs milliseconds.
+"""
 
-    def again(payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
-        # What has ended a job once has to do so again, unless there is no time for it.
-        return recorded(payload, ranks, seed=seed, schedule=schedule, times=2 if search.has_time() else 1)
 
-    search = _Search(recorded, subject, budget.shrinking, tick, memory)
-    ranks = min(world.ranks, budget.ranks or world.ranks)
-    schedules = budget.schedules if world.can_schedule else 1
-    if world.can_revoke:
-        search.simulate_first = simulate_first(subject, world.watchdog)
-        search.is_exhausted = lambda: world.is_exhausted
-    failure = _hypothesis(search, subject, check, ranks, budget.cases, seed, schedules)
-    confirmed = None
-    if search.is_simulated_first and isinstance(failure, _Failing):
-        seen = run_case(again, failure.case)
-        if seen is not None and is_hang(seen[0]):
-            told = ("made smaller", "with simulated ranks, and seen again under MPI")
-            confirmed = replace(seen[0], lines=(*seen[0].lines, told))
-        else:
-            search = search.under_mpi_alone()
-            failure = _hypothesis(search, subject, check, ranks, budget.cases, seed, schedules)
-    report = Report(
-        subject.name,
-        check,
-        world.name,
-        Verdict(Status.COHERENT),
-        search.tried,
-        seed,
-        0.0,
-        figures=search.figures,
-        exact=search.exact,
-    )
-    if isinstance(failure, Verdict):
-        report = replace(report, verdict=failure)
-    elif failure is not None:
-        if failure.case.schedules:
-            failure.narrow(again)
-        report = replace(
-            report,
-            verdict=confirmed or _confirmed(again, failure),
-            case=failure.case,
-            spaces=failure.spaces,
-            drawn_ranks=search.first_ranks,
+class _Failing(Exception):
+    """A case failed; carries it out of Hypothesis, which raises the exception of the smallest failing case again."""
+
+    def __init__(self, case: Case, judgement: Judgement) -> None:
+        super().__init__(judgement.verdict.headline)
+        self.case, self.verdict, self.spaces = case, *judgement
+
+
+class Search:
+    """One search, on the leader.
+
+    It goes through three stages. While *drawing*, every case is run and judged. The first failure begins *shrinking*:
+    Hypothesis tries smaller cases, judgements are remembered, and the clock runs. What is left is run again while
+    *confirming*. A hang under MPI is shrunk in simulation; if MPI does not show the smallest case, the search is repeated
+    without simulation, from the case that failed first.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        runner: CaseRunner,
+        subject: Subject,
+        check: str,
+        budget: Budget,
+        tick: Callable[[int], None],
+    ) -> None:
+        self.stage = Stage.DRAWING
+        self.tried = 0
+        self._world, self._runner, self._subject, self._check = world, runner, subject, check
+        self._budget, self._tick = budget, tick
+        self._seed = secrets.randbits(32) if budget.seed is None else budget.seed
+        self._simulator = HangSimulator(subject, world.watchdog) if world.can_revoke else None
+        self._is_simulated = False  # judge cases in simulation: there the first failure was reproduced
+        self._passed = 0  # a repeated search need not run so many cases again
+        self._inapplicable: set[int] = set()  # the numbers of those that the check does not apply to
+        self._seconds_left = budget.shrinking
+        self._deadline = float("inf")
+        self._kind = ""  # of the failure that is being shrunk
+        self._drawn_ranks = 0
+        self._judgements: dict[bytes, Judgement | None] = {}
+        self._figures: dict[str, float | str] = {}
+        self._exact = 0
+
+    def conduct(self) -> SearchResult:
+        """Draw, shrink, confirm."""
+        started = time.monotonic()
+        failure = self._drawn_and_shrunk()
+        verdict = None
+        if self._is_simulated and isinstance(failure, _Failing):
+            self.stage = Stage.CONFIRMING
+            verdict = self._hang_under_mpi(failure.case)
+            if verdict is None:
+                self._repeat_without_simulation()
+                failure = self._drawn_and_shrunk()
+        result = SearchResult(
+            self._subject.name,
+            self._check,
+            self._world.name,
+            Verdict(Status.COHERENT),
+            self.tried,
+            self._seed,
+            0.0,
+            figures=self._figures,
+            exact=self._exact,
         )
-    return replace(report, seconds=time.monotonic() - started)
+        if isinstance(failure, Verdict):
+            result = replace(result, verdict=failure)
+        elif failure is not None:
+            self.stage = Stage.CONFIRMING
+            case = self._with_fewer_schedules(failure)
+            result = replace(
+                result,
+                verdict=verdict or self._confirmed(case, failure.verdict),
+                case=case,
+                spaces=failure.spaces,
+                drawn_ranks=self._drawn_ranks,
+            )
+        return replace(result, seconds=time.monotonic() - started)
 
+    # Drawing and shrinking
 
-def _hypothesis(
-    search: _Search, subject: Subject, check: str, ranks: int, count: int, seed: int, schedules: int
-) -> _Failing | Verdict | None:
-    """The smallest failing case; a verdict where the search itself failed; `None` where nothing did."""
+    def _drawn_and_shrunk(self) -> _Failing | Verdict | None:
+        """Let Hypothesis search; the smallest failing case, a verdict where the search itself failed, `None` where nothing did."""
+        schedules = self._budget.schedules if self._world.can_schedule else 1
+        ranks = min(self._world.ranks, self._budget.ranks or self._world.ranks)
 
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=count,
-        # Everything that another profile, or Hypothesis's own under CI, would change is set here.
-        database=None,
-        deadline=None,
-        derandomize=False,
-        print_blob=False,
-        report_multiple_bugs=False,
-        verbosity=Verbosity.quiet,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.nested_given),
-    )
-    @given(case=cases(subject, check, ranks, schedules))
-    def every_case_is_coherent(case: Case) -> None:
-        outcome = search.verdict(case)
-        if outcome is None:
-            hypothesis.reject()
-        verdict, spaces = outcome
-        # While one kind of failure shrinks, another kind is not taken for it.
-        if not verdict.is_coherent and search.kind in ("", verdict.kind):
-            raise _Failing(case, *search.failed(case, verdict, spaces))
-
-    try:
-        every_case_is_coherent()
-    except _Failing as failing:
-        return failing
-    except Flaky as error:
-        return _unjudged("the search saw the same case fail and pass", error)
-    except Unsatisfiable as error:
-        return _unjudged("no case could be drawn: the subject's strategy rejects them all", error)
-    except FailedHealthCheck as error:
-        return _unjudged("the subject's strategy is unhealthy", error)
-    except HypothesisException as error:
-        return _unjudged("the subject's strategy failed", error)
-    return None
-
-
-def _confirmed(run: Runner, failure: _Failing) -> Verdict:
-    """The verdict of the smallest case, seen a second time, with the wrong matrix entry where there is one."""
-    # What is wrong by chance may be so twice; a run that has come back to be judged costs little.
-    times = _TIMES if failure.verdict.status is Status.INCOHERENT else 1
-    for _ in range(times):
-        again = run_case(run, failure.case)
-        if again is None or again[0].kind != failure.verdict.kind:
-            break
-    if again is None or again[0].kind != failure.verdict.kind:
-        got = "nothing to judge" if again is None else again[0].headline or "no failure"
-        return Verdict(
-            Status.UNJUDGED,
-            "the result changes from run to run",
-            "nondeterministic",
-            (("first", failure.verdict.headline), ("again", got), *failure.verdict.lines),
+        @hypothesis.seed(self._seed)
+        @hypothesis.settings(
+            max_examples=self._budget.cases,
+            # Whatever a user's profile, or the "ci" profile that Hypothesis loads where the variable CI is set, would change
+            # is set here: equal seeds have to draw equal cases everywhere, and `derandomize` would ignore the seed.
+            database=None,
+            deadline=None,
+            derandomize=False,
+            print_blob=False,
+            report_multiple_bugs=False,
+            verbosity=Verbosity.quiet,
+            # Without Phase.explain, which would run variations of the failing case under a tracer.
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=(
+                HealthCheck.too_slow,
+                HealthCheck.data_too_large,
+                HealthCheck.nested_given,
+            ),
         )
-    verdict = again[0]
-    if verdict.status is Status.INCOHERENT and failure.case.check == "gradients":
-        twin = run_case(run, replace(failure.case, check=TWIN))
-        told = twin[0].headline or "gradcheck passes" if twin is not None else "gradcheck had nothing to say"
-        return replace(verdict, lines=(*verdict.lines, ("sequential twin", told)))
-    if verdict.kind == DEPENDS:
-        return verdict
-    if verdict.status is not Status.INCOHERENT or failure.case.check not in ("adjoint", "matrix"):
-        return verdict
-    witness = run_case(run, replace(failure.case, check=WITNESS))
-    if witness is None or witness[0].status is not Status.INCOHERENT:
-        return verdict
-    return replace(verdict, lines=witness[0].lines, entry=witness[0].entry)
+        @given(case=cases(self._subject, self._check, ranks, schedules))
+        def every_case_is_coherent(case: Case) -> None:
+            judgement = self._judged(case)
+            if judgement is None:
+                hypothesis.reject()
+            # While one kind of failure shrinks, another kind counts as passing: a smaller case that fails for another reason
+            # does not explain the first failure.
+            if not judgement.verdict.is_coherent and self._kind in ("", judgement.verdict.kind):
+                if self.stage is Stage.DRAWING:
+                    judgement = self._begin_shrinking(case, judgement)
+                raise _Failing(case, judgement)
+
+        try:
+            every_case_is_coherent()
+        except _Failing as failing:
+            return failing
+        except Flaky as error:
+            return _unjudged("the search saw the same case fail and pass", error)
+        except Unsatisfiable as error:
+            return _unjudged("no case could be drawn: the subject's strategy rejects them all", error)
+        except FailedHealthCheck as error:
+            return _unjudged("the subject's strategy is unhealthy", error)
+        except HypothesisException as error:
+            return _unjudged("the subject's strategy failed", error)
+        return None
+
+    def _judged(self, case: Case) -> Judgement | None:
+        """Judge a case that Hypothesis has drawn; `None` where the check does not apply to it."""
+        if self.stage is Stage.DRAWING:
+            return self._next_judged(case)
+        # Judgements are remembered from the first failure on. The shrinker reaches the same case in many ways, and
+        # Hypothesis runs the smallest case once more at its end: under MPI each of these may cost a whole time-out. Before the
+        # first failure hardly a case comes twice, and its key would cost more than it saves.
+        key = case.key()
+        if key not in self._judgements:
+            if not self._has_time() and self._runner.known(case) is None:
+                # Out of time. Hypothesis has no way to be stopped that returns the smallest case so far; but once every new case
+                # passes, its shrinker finds nothing smaller and ends with the smallest that is remembered as failing.
+                return Judgement(Verdict(Status.COHERENT), None)
+            self._judgements[key] = self._run_judged(case)
+        return self._judgements[key]
+
+    def _next_judged(self, case: Case) -> Judgement | None:
+        self.tried += 1
+        if self.tried <= self._passed:
+            return None if self.tried in self._inapplicable else Judgement(Verdict(Status.COHERENT), None)
+        self._tick(self.tried)
+        judgement = self._run_judged(case)
+        if judgement is None:
+            self._inapplicable.add(self.tried)
+        return judgement
+
+    def _begin_shrinking(self, case: Case, judgement: Judgement) -> Judgement:
+        """Start the clock at the first failure, and decide where it is shrunk; the judgement that it has there."""
+        self.stage = Stage.SHRINKING
+        self._deadline = time.monotonic() + self._seconds_left
+        self._drawn_ranks = case.ranks
+        if self._simulator is not None and is_hang(judgement.verdict):
+            simulated = self._simulator.judged(case)
+            if simulated is not None and is_hang(simulated.verdict):
+                self._is_simulated, judgement = True, simulated
+        self._kind = judgement.verdict.kind
+        self._judgements[case.key()] = judgement
+        return judgement
+
+    def _repeat_without_simulation(self) -> None:
+        """Go back to the beginning: Hypothesis draws the same cases again, of which those known to pass are not run."""
+        self.stage = Stage.DRAWING
+        self._seconds_left = max(0.0, self._deadline - time.monotonic())
+        self._deadline = float("inf")
+        self._simulator, self._is_simulated = None, False
+        self._passed, self.tried = self.tried - 1, 0
+        self._kind, self._judgements = "", {}
+
+    def _run_judged(self, case: Case) -> Judgement | None:
+        if self._is_simulated:
+            assert self._simulator is not None
+            return self._simulator.judged(case, self._kind)
+        judgement = run_case(self._run, case)
+        if judgement is not None and judgement.verdict.is_coherent:
+            self._add_figures(judgement.verdict.figures)
+        return judgement
+
+    def _add_figures(self, figures: dict[str, float | str]) -> None:
+        """Keep the worst of each number; texts that differ from case to case become "various"."""
+        self._exact += "miss probability" in figures
+        for name, value in figures.items():
+            known = self._figures.get(name)
+            if isinstance(value, float | int) and isinstance(known, float | int):
+                self._figures[name] = max(known, value)
+            else:
+                self._figures[name] = value if known is None or known == value else "various"
+
+    def _run(self, payload: Case, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
+        """Run a case in the world. This method is the search's :class:`~adjointlab.worlds.world.Runner`."""
+        # `done` is the number of cases that were judged before: while drawing, `tried` counts the one that runs now.
+        done = self.tried - 1 if self.stage is Stage.DRAWING else self.tried
+        # The smallest case has to end a job twice before that counts as confirmed, unless there is no time for it.
+        times = 2 if self.stage is Stage.CONFIRMING and self._has_time() else 1
+        return self._runner(
+            payload, ranks, seed=seed, schedule=schedule, stage=self.stage, done=done, times=times
+        )
+
+    def _has_time(self) -> bool:
+        """Return True while a failure may be looked into: there is time, and MPI has communicators left.
+
+        Every failure under MPI leaves communicators behind that can no longer be freed.
+        """
+        if self.stage is Stage.DRAWING:
+            return True
+        return time.monotonic() <= self._deadline and not self._world.is_exhausted
+
+    # Confirming
+
+    def _hang_under_mpi(self, case: Case) -> Verdict | None:
+        """Run a case under MPI that was shrunk in simulation; `None` where it does not hang there."""
+        judgement = run_case(self._run, case)
+        if judgement is None or not is_hang(judgement.verdict):
+            return None
+        lines = judgement.verdict.lines
+        return replace(
+            judgement.verdict,
+            lines=(*lines, ("made smaller", "with simulated ranks, and seen again under MPI")),
+        )
+
+    def _with_fewer_schedules(self, failure: _Failing) -> Case:
+        """The case with those of its schedules alone that it takes to fail so."""
+
+        def fails_alike(case: Case) -> bool:
+            judgement = run_case(self._run, case)
+            return judgement is not None and judgement.verdict.kind == failure.verdict.kind
+
+        return narrowed(self._run, failure.case, fails_alike) if failure.case.schedules else failure.case
+
+    def _confirmed(self, case: Case, first: Verdict) -> Verdict:
+        """The verdict of the smallest case when it runs again, with the follow-up of its check."""
+        verdict = first
+        # A crash or hang is seen once more only: it may cost a time-out, or the job.
+        for _ in range(_TIMES if first.status is Status.INCOHERENT else 1):
+            again = run_case(self._run, case)
+            if again is None or again.verdict.kind != first.kind:
+                second = "nothing to judge" if again is None else again.verdict.headline or "no failure"
+                return Verdict(
+                    Status.UNJUDGED,
+                    "the result changes from run to run",
+                    "nondeterministic",
+                    (("first", first.headline), ("again", second), *first.lines),
+                )
+            verdict = again.verdict
+        return with_follow_up(self._run, case, verdict)
 
 
 def _unjudged(headline: str, error: Exception) -> Verdict:

@@ -1,46 +1,59 @@
-"""A hang under MPI, tried again with simulated ranks: there it costs milliseconds where MPI costs its whole patience.
+"""A hang under MPI, reproduced with simulated ranks.
 
-So it is made smaller there, by the leader alone while the other processes wait, and the smallest case is then seen once more
-under MPI. Where simulation does not show it, it is made smaller under MPI.
+Under MPI a hang is known as one only when the watchdog's limit has passed, some thirty seconds for each candidate of the
+shrinker. The simulation sees at once that no rank can go on. So a hanging case is shrunk in simulation, by the leader alone
+while the other processes wait, and the smallest case is run once more under MPI. A hang that simulation does not reproduce
+is shrunk under MPI.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import structs
 
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import body
+from adjointlab.engine.case_runner import Judgement
+from adjointlab.engine.run_case import body, is_inapplicable, judge, spaces_of
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
-from adjointlab.worlds.world import Run
 
-__all__ = ["SimulateFirst", "is_hang", "simulate_first"]
+__all__ = ["HangSimulator", "is_hang"]
 
 _HANGS: Final = frozenset({"deadlock", "livelock", "blocked", "mismatched collective"})
 _SCHEDULES: Final = 4
 
-SimulateFirst = Callable[[Case], Iterator[tuple[Case, Run]]]
-
 
 def is_hang(verdict: Verdict) -> bool:
-    """Whether ranks waited in vain; not so where one was merely busy, which a simulation would be as well."""
+    """Return True if ranks waited in vain. A rank that was merely busy would be as busy in simulation."""
     return verdict.kind in _HANGS and not any("was still at work" in text for _, text in verdict.lines)
 
 
-def simulate_first(subject: Subject, watchdog: Watchdog) -> SimulateFirst:
-    """What makes the runs of a case in simulation: in turn under its own schedule and under a few others.
+@dataclass
+class HangSimulator:
+    """Reproduces hanging cases of `subject` with simulated ranks, in this process alone."""
 
-    What buffers a message, and for how long, is a choice there, on which a hang may depend.
-    """
-    world = SimulatedWorld(watchdog=watchdog)
+    subject: Subject
+    watchdog: Watchdog
+    _world: SimulatedWorld = field(init=False)
 
-    def runs(case: Case) -> Iterator[tuple[Case, Run]]:
-        for number in range(_SCHEDULES):
-            under = replace(case, schedule=case.schedule + number)
-            yield under, world.run(body(subject), under, under.ranks, seed=under.schedule)
+    def __post_init__(self) -> None:
+        self._world = SimulatedWorld(watchdog=self.watchdog)
 
-    return runs
+    def judged(self, case: Case, kind: str = "") -> Judgement | None:
+        """Judge `case` under its own schedule and a few others, up to the first hang (of this `kind`, if one is given).
+
+        A hang may depend on whether a message is buffered and for how long, which the schedule decides in simulation. Returns
+        the last judgement where none hangs, and `None` where the check does not apply to the case.
+        """
+        judgement = None
+        for offset in range(_SCHEDULES):
+            variant = structs.replace(case, schedule=case.schedule + offset)
+            run = self._world.run(body(self.subject), variant, variant.ranks, seed=variant.schedule)
+            judgement = None if is_inapplicable(run) else Judgement(judge(variant, run), spaces_of(run))
+            if judgement is not None and is_hang(judgement.verdict) and kind in ("", judgement.verdict.kind):
+                break
+        return judgement

@@ -6,8 +6,9 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
@@ -17,63 +18,113 @@ from adjointlab.core import arrays as array_libraries
 from adjointlab.core.layer import Layer, Prepare, elementwise, undeclared
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import Differentiable, FunctionPair, make_layer, make_twin
+from adjointlab.engine.adapters import Differentiable, FunctionPair, UserFunction, make_layer, make_twin
+from adjointlab.engine.case_data import Parameters
+from adjointlab.typing import Communicator
 
-__all__ = ["Subject", "SubjectError", "subject"]
+__all__ = ["Kind", "Options", "Subject", "SubjectError", "subject"]
+
+DrawParameters: TypeAlias = Callable[[DrawFn, int], Parameters]
+"""A strategy: called with Hypothesis's `draw` and a number of ranks, it draws the arguments of one case."""
+
+ListParameters: TypeAlias = Callable[..., Iterable[tuple[int, Parameters]]]
+"""An enumeration: called with its bounds, it lists all cases within them, each with its number of ranks."""
+
+Declare: TypeAlias = "Callable[[DrawParameters], Subject]"
+"""A decorator of a strategy, which it makes a subject."""
+
+T = TypeVar("T")
 
 _EXAMPLE = "write it as `def cases(draw, ranks): return dict(...)`, the arguments of one case"
+_RANKS = (1, 2, 3, 4, 8)
 
 
 class SubjectError(TypeError):
     """A subject is incomplete; the message says what is missing."""
 
 
+class Kind(Enum):
+    """The forms in which a subject can be given."""
+
+    OPERATOR = "operator"
+    PAIR = "pair"
+    AUTOGRAD = "autograd"
+    LAYER = "layer"
+
+
+class Options(TypedDict, total=False):
+    """The options of all kinds of subject, each with a default."""
+
+    reference: UserFunction | None
+    """The sequential twin of an operator: it takes the global tensors and the arguments of a case."""
+    arrays: Sequence[str] | None
+    """The array libraries to draw inputs from. Default: torch for what torch differentiates, else NumPy."""
+    orders: Sequence[str]
+    """The memory orders of inputs and cotangents. Default: all."""
+    ranks: Sequence[int]
+    """The numbers of ranks to draw. Default: 1, 2, 3, 4, 8."""
+    name: str | None
+    """The name in reports. Default: that of the operator, function or layer."""
+    every: ListParameters | None
+    """For ``adjointlab exhaust``: a function with the bounds as keyword arguments and their defaults, such as
+    ``every(ranks=3, side=2)``, that yields all cases as pairs of a number of ranks and the arguments."""
+
+
 @dataclass(frozen=True)
 class Subject:
-    """What is checked, and how its cases are drawn.
+    """An operator or layer to be checked, and the strategy that draws its cases.
 
     ``build(comm, **parameters)`` makes the operator on each rank; ``draws(draw, ranks)`` draws the parameters, as
-    data. `target` is where the operator comes from, for reports and scripts. ``every(**bound)`` lists all cases within
-    a bound: pairs of a number of ranks and the parameters.
+    data. `target` is the object that the user has named, for reports and scripts.
     """
 
     name: str
-    build: Callable[..., LinearOperator]
-    draws: Callable[..., Mapping[str, Any]]
+    kind: Kind
+    build: Callable[..., LinearOperator | Layer]
+    draws: DrawParameters
     target: Any
-    reference: Callable[..., Any] | None = None
+    reference: UserFunction | None = None
     arrays: tuple[str, ...] = ("numpy",)
     orders: tuple[str, ...] = ORDERS
-    ranks: tuple[int, ...] = (1, 2, 3, 4, 8)
-    every: Callable[..., Iterable[tuple[int, Mapping[str, Any]]]] | None = None
-    is_layer: bool = False
+    ranks: tuple[int, ...] = _RANKS
+    every: ListParameters | None = None
     twice_differentiable: bool = False
 
     @property
+    def is_layer(self) -> bool:
+        return self.kind is Kind.LAYER
+
+    @property
     def location(self) -> str:
-        """Where it is declared, "module:name"; the strategy's own name where no name of its module is the subject."""
+        """The place of its declaration, "module:name"; the strategy's name where the module gives the subject none."""
         module = self.draws.__module__
         names = [name for name, value in vars(sys.modules.get(module, self)).items() if value is self]
         return f"{module}:{(names or [self.draws.__name__])[0]}"
 
-    def parameters(self, ranks: int) -> SearchStrategy[dict[str, Any]]:
-        """Draws the parameters of a case on `ranks` ranks."""
+    @property
+    def has_specification(self) -> bool:
+        """True if the operator's class defines a specification."""
+        given = getattr(self.target, "specification", None)
+        return given is not None and given is not LinearOperator.specification
+
+    def parameters(self, ranks: int) -> SearchStrategy[dict[str, object]]:
+        """The strategy that draws the parameters of a case on `ranks` ranks."""
         return _parameters(self, ranks)
 
-    def drawn(self, draw: DrawFn, ranks: int) -> dict[str, Any]:
-        """The same inside another strategy, with its `draw`."""
-        result = self.draws(draw, ranks)
+    def drawn(self, draw: DrawFn, ranks: int) -> dict[str, object]:
+        """Draw the parameters of a case inside another strategy, with its `draw`."""
+        result: object = self.draws(draw, ranks)
         if not isinstance(result, Mapping):
             raise SubjectError(
                 f"{self.name}: the strategy returned {result!r}, not a dictionary of arguments; {_EXAMPLE}"
             )
         return dict(result)
 
-    def make(self, comm: Any, parameters: Mapping[str, Any]) -> LinearOperator:
-        """The operator or layer of a case, on this rank.
+    def make(self, comm: Communicator, parameters: Parameters) -> LinearOperator | Layer:
+        """Make the operator or layer of a case on this rank.
 
-        Raises :class:`SubjectError` for one that lacks something; for a layer with parameters or buffers that it does not
-        declare, on whichever rank, the same on all.
+        Raises :class:`SubjectError` for one that lacks something. For a layer this is collective: parameters or buffers that
+        it does not declare on some rank raise the same error on all.
         """
         operator = self.build(comm, **parameters)
         for attribute in ("domain", "codomain"):
@@ -97,16 +148,16 @@ class Subject:
             raise SubjectError(f"{self.name}: none of the array libraries {self.arrays} is installed")
         return present
 
-    @property
-    def has_specification(self) -> bool:
-        """Whether the operator's class defines a specification."""
-        given = getattr(self.target, "specification", None)
-        return given is not None and given is not LinearOperator.specification
+
+@st.composite
+def _parameters(draw: DrawFn, subject: Subject, ranks: int) -> dict[str, object]:
+    return subject.drawn(draw, ranks)
 
 
 def _check_declared(name: str, layer: Layer) -> None:
-    found = layer.comm.allgather(undeclared(layer.module, layer.parameters, layer.buffers))
-    for rank, faults in enumerate(found):
+    # Gathered, for a module may differ from rank to rank, and a rank that raised alone would leave the others waiting.
+    faults_of_ranks = layer.comm.allgather(undeclared(layer.module, layer.parameters, layer.buffers))
+    for rank, faults in enumerate(faults_of_ranks):
         if faults:
             raise SubjectError(
                 f"{name}: on rank {rank}, the module {'; it '.join(faults)}. Declare all of them, as named_parameters() and "
@@ -116,151 +167,203 @@ def _check_declared(name: str, layer: Layer) -> None:
             )
 
 
-@st.composite
-def _parameters(draw: DrawFn, subject: Subject, ranks: int) -> dict[str, Any]:
-    return subject.drawn(draw, ranks)
+class _SubjectDecorators:
+    """Declares subjects: each method decorates ``def cases(draw, ranks)``, which draws one case's arguments as a dictionary.
 
+    The forms are :meth:`operator`, :meth:`pair`, :meth:`autograd` and :meth:`layer`; all take the :class:`Options`. Calling
+    the object itself, as in ``@adjointlab.subject(MyOperator)``, is an older spelling of the same.
 
-def subject(
-    operator: Any = None,
-    *,
-    forward: Callable[..., Any] | None = None,
-    adjoint: Callable[..., Any] | None = None,
-    autograd: Any = None,
-    layer: Callable[..., Any] | None = None,
-    sequential: Callable[..., Any] | None = None,
-    prepare: Prepare = elementwise,
-    twice_differentiable: bool = False,
-    reference: Callable[..., Any] | None = None,
-    arrays: Sequence[str] | None = None,
-    orders: Sequence[str] = ORDERS,
-    ranks: Sequence[int] = (1, 2, 3, 4, 8),
-    name: str | None = None,
-    every: Callable[..., Iterable[tuple[int, Mapping[str, Any]]]] | None = None,
-) -> Callable[[Callable[..., Mapping[str, Any]]], Subject]:
-    """Declare a subject; decorates ``def cases(draw, ranks)``, which draws one case's arguments as a dictionary.
-
-    Give one of
-
-    - `operator`: a class with `forward`, `adjoint`, `domain`, `codomain` and `comm`, made as
-      ``operator(comm, **arguments)`` (a :class:`LinearOperator`, or a function that returns one);
-    - `forward` and `adjoint`: functions called as ``forward(comm, *x, **arguments)``, where the dictionary also has
-      the spaces `domain` and `codomain`, which are not passed on;
-    - `autograd`: a `torch.autograd.Function`, applied to ``(*x, comm, *arguments.values())``, or any differentiable
-      function of torch tensors, called as ``function(comm, *x, **arguments)``; with the spaces as above;
-    - `layer` and `sequential`: what makes a `torch.nn.Module` on each rank, called as ``layer(comm, **arguments)``, and
-      its sequential twin, called as ``sequential(**arguments)``. ``prepare(*inputs)`` makes legal inputs of drawn ones,
-      element by element. With `twice_differentiable`, second derivatives are checked too.
-
-    Of a layer the lab has to know more, as attributes of the module or entries of the dictionary, which are not passed on:
-
-    - `domain` and `codomain`, the spaces of its inputs and outputs; `parameter_space` and `buffer_space`, those of its
-      parameters and buffers, named as both modules name them: of all of them, but for buffers that are not persistent;
-    - `rounding`, how far results may differ from the twin's, relative to the largest value of each tensor (default 0: exact on
-      small integers), and `reach`, the least that this value counts for, where terms cancel (default 0);
-    - `overwrites_inputs`, that it may write into its inputs (default `False`);
-    - ``training``, of the dictionary alone: the mode that both modules are put into. Draw it for a layer that does something
-      else in training than in evaluation; the lab cannot know.
-
-    `reference` is the sequential twin: it takes the global tensors and ``**arguments``. `arrays` are the libraries
-    to draw inputs from, `orders` the memory orders of inputs and cotangents, `ranks` the numbers of ranks.
-    `every` lists all cases within a bound, for ``adjointlab exhaust``: a function with the bounds as keyword arguments
-    and their defaults, such as ``every(ranks=3, side=2)``, that yields pairs of a number of ranks and the arguments.
-
-    Raises :class:`SubjectError` that says what is missing.
+    All raise :class:`SubjectError` that says what is missing.
     """
-    if layer is not None or sequential is not None:
-        if layer is None or sequential is None or any((operator, forward, adjoint, autograd, reference)):
-            raise SubjectError("@subject(layer=..., sequential=...) takes both, and no other kind of subject")
-        target, kind = layer, "layer"
-        build: Callable[..., Any] = partial(make_layer, layer, prepare)
-        reference = partial(make_twin, sequential)
-    else:
-        target, build, kind = _builder(operator, forward, adjoint, autograd)
-    libraries = tuple(arrays) if arrays else ("torch",) if autograd or layer else ("numpy",)
+
+    def operator(self, operator: Callable[..., LinearOperator], **options: Unpack[Options]) -> Declare:
+        """Check a class with `forward`, `adjoint`, `domain`, `codomain` and `comm`, made as ``operator(comm, **arguments)``.
+
+        It is a :class:`~adjointlab.core.operator.LinearOperator`, or a function that returns one::
+
+            @adjointlab.subject.operator(RingShift)
+            def ring_shifts(draw, ranks):
+                return dict(layout=draw(adjointlab.strategies.layouts(ranks)))
+        """
+        _check_operator(operator)
+        return _declare(Kind.OPERATOR, operator, operator, options)
+
+    def pair(self, forward: UserFunction, adjoint: UserFunction, **options: Unpack[Options]) -> Declare:
+        """Check two functions, called as ``forward(comm, *x, **arguments)`` and ``adjoint(comm, *y, **arguments)``.
+
+        The dictionary of a case also has the spaces `domain` and `codomain`, which are not passed on.
+        """
+
+        def build(comm: Communicator, **parameters: Any) -> FunctionPair:
+            return FunctionPair(comm, forward, adjoint, *_spaces(parameters))
+
+        return _declare(Kind.PAIR, forward, build, options)
+
+    def autograd(self, function: UserFunction, **options: Unpack[Options]) -> Declare:
+        """Check the derivative of a linear function of torch tensors.
+
+        A subclass of `torch.autograd.Function` is applied to ``(*x, comm, *arguments.values())``; any other function is
+        called as ``function(comm, *x, **arguments)``. The dictionary of a case also has the spaces `domain` and `codomain`,
+        which are not passed on.
+        """
+
+        def build(comm: Communicator, **parameters: Any) -> Differentiable:
+            return Differentiable(comm, function, *_spaces(parameters))
+
+        return _declare(Kind.AUTOGRAD, function, build, options, library="torch")
+
+    def layer(
+        self,
+        layer: UserFunction,
+        sequential: UserFunction,
+        *,
+        prepare: Prepare = elementwise,
+        twice_differentiable: bool = False,
+        **options: Unpack[Options],
+    ) -> Declare:
+        """Check a distributed layer against its sequential twin.
+
+        ``layer(comm, **arguments)`` makes a `torch.nn.Module` on each rank, ``sequential(**arguments)`` its twin.
+        ``prepare(*inputs)`` makes legal inputs of drawn ones, element by element. With `twice_differentiable`, second
+        derivatives are checked too. It takes no `reference`, which is the twin.
+
+        The lab has to know more of a layer, as attributes of the module or entries of the dictionary, which are not passed on:
+
+        - `domain` and `codomain`, the spaces of its inputs and outputs; `parameter_space` and `buffer_space`, those of its
+          parameters and buffers, named as both modules name them: of all of them, but for buffers that are not persistent;
+        - `rounding`, how far results may differ from the twin's, relative to the largest value of each tensor (default 0: exact
+          on small integers), and `reach`, the least that this value counts for, where terms cancel (default 0);
+        - `overwrites_inputs`, that it may write into its inputs (default `False`);
+        - ``training``, of the dictionary alone: the mode that both modules are put into. Draw it for a layer that does
+          something else in training than in evaluation; the lab cannot know.
+        """
+        if options.get("reference") is not None:
+            raise SubjectError("@subject.layer takes no `reference`: that of a layer is its sequential twin")
+        options["reference"] = partial(make_twin, sequential)
+        return _declare(
+            Kind.LAYER,
+            layer,
+            partial(make_layer, layer, prepare),
+            options,
+            library="torch",
+            twice_differentiable=twice_differentiable,
+        )
+
+    def __call__(
+        self,
+        operator: Callable[..., LinearOperator] | None = None,
+        *,
+        forward: UserFunction | None = None,
+        adjoint: UserFunction | None = None,
+        autograd: UserFunction | None = None,
+        layer: UserFunction | None = None,
+        sequential: UserFunction | None = None,
+        prepare: Prepare = elementwise,
+        twice_differentiable: bool = False,
+        **options: Unpack[Options],
+    ) -> Declare:
+        """Declare a subject of any kind: the older spelling of the methods of this object, with their arguments."""
+        if layer is not None or sequential is not None:
+            others = (operator, forward, adjoint, autograd, options.get("reference"))
+            if layer is None or sequential is None or any(others):
+                raise SubjectError(
+                    "@subject(layer=..., sequential=...) takes both, and no other kind of subject"
+                )
+            return self.layer(
+                layer, sequential, prepare=prepare, twice_differentiable=twice_differentiable, **options
+            )
+        forms = {"operator": operator, "forward": forward or adjoint, "autograd": autograd}
+        given = [name for name, value in forms.items() if value is not None]
+        if len(given) > 1:
+            raise SubjectError(f"@subject takes one kind of subject, not {' and '.join(given)} together")
+        if autograd is not None:
+            return self.autograd(autograd, **options)
+        if forward is not None and adjoint is not None:
+            return self.pair(forward, adjoint, **options)
+        if forward is not None or adjoint is not None:
+            missing = "forward" if forward is None else "adjoint"
+            raise SubjectError(
+                f"@subject(forward=..., adjoint=...) lacks `{missing}`; the lab checks one against the other"
+            )
+        if operator is None:
+            raise SubjectError(_WHAT_TO_CHECK)
+        return self.operator(operator, **options)
+
+
+subject = _SubjectDecorators()
+
+_WHAT_TO_CHECK = (
+    "@subject needs to know what to check: @subject.operator(MyOperator), @subject.pair(forward=..., adjoint=...), "
+    "@subject.autograd(function) or @subject.layer(layer, sequential=...); or, as before, @subject(MyOperator)"
+)
+
+
+def _declare(
+    kind: Kind,
+    target: Any,
+    build: Callable[..., LinearOperator | Layer],
+    options: Options,
+    library: str = "numpy",
+    twice_differentiable: bool = False,
+) -> Declare:
+    orders = tuple(options.get("orders", ORDERS))
     if unknown := set(orders) - set(ORDERS):
         raise SubjectError(f"orders: {sorted(unknown)} are not among {', '.join(ORDERS)}")
 
-    def declare(draws: Callable[..., Mapping[str, Any]]) -> Subject:
+    def declare(draws: DrawParameters) -> Subject:
         if not callable(draws):
             raise SubjectError(f"@subject decorates a function, not {draws!r}; {_EXAMPLE}")
         if len(inspect.signature(draws).parameters) != 2:
             raise SubjectError(f"{draws.__name__}{inspect.signature(draws)} takes (draw, ranks); {_EXAMPLE}")
         return Subject(
-            name=name or str(getattr(target, "__name__", draws.__name__)),
+            name=options.get("name") or str(getattr(target, "__name__", draws.__name__)),
+            kind=kind,
             build=build,
             draws=draws,
             target=target,
-            reference=reference,
-            arrays=libraries,
-            orders=tuple(orders),
-            ranks=tuple(ranks),
-            every=every,
-            is_layer=kind == "layer",
+            reference=options.get("reference"),
+            arrays=tuple(options.get("arrays") or (library,)),
+            orders=orders,
+            ranks=tuple(options.get("ranks", _RANKS)),
+            every=options.get("every"),
             twice_differentiable=twice_differentiable,
         )
 
-    if kind == "strategy":
-        raise SubjectError(
-            "@subject needs to know what to check: @subject(MyOperator), @subject(forward=..., adjoint=...) or "
-            "@subject(autograd=...)"
-        )
     return declare
 
 
-def _builder(
-    operator: Any, forward: Callable[..., Any] | None, adjoint: Callable[..., Any] | None, autograd: Any
-) -> tuple[Any, Callable[..., LinearOperator], str]:
-    given = [
-        label
-        for label, value in (("operator", operator), ("forward", forward or adjoint), ("autograd", autograd))
-        if value is not None
-    ]
-    if len(given) > 1:
-        raise SubjectError(f"@subject takes one kind of subject, not {' and '.join(given)} together")
-    if autograd is not None:
-        return (
-            autograd,
-            lambda comm, **parameters: Differentiable(comm, autograd, **_spaces(parameters)),
-            "autograd",
-        )
-    if forward is not None or adjoint is not None:
-        if forward is None or adjoint is None:
-            missing = "forward" if forward is None else "adjoint"
+def _check_operator(operator: Any) -> None:
+    if not callable(operator):
+        raise SubjectError(_WHAT_TO_CHECK)
+    if not inspect.isclass(operator):
+        # Decorating a strategy without parentheses hands over the strategy for the operator.
+        if list(inspect.signature(operator).parameters)[:1] == ["draw"]:
+            raise SubjectError(_WHAT_TO_CHECK)
+        return
+    for method in ("forward", "adjoint"):
+        if not callable(getattr(operator, method, None)):
             raise SubjectError(
-                f"@subject(forward=..., adjoint=...) lacks `{missing}`; the lab checks one against the other"
+                f"{operator.__name__} has no method `{method}`; the lab checks forward against adjoint"
             )
-        return (
-            forward,
-            lambda comm, **parameters: FunctionPair(comm, forward, adjoint, **_spaces(parameters)),
-            "pair",
-        )
-    if operator is None or not (inspect.isclass(operator) or callable(operator)):
-        return None, FunctionPair, "strategy"
-    if inspect.isclass(operator):
-        for method in ("forward", "adjoint"):
-            if not callable(getattr(operator, method, None)):
-                raise SubjectError(
-                    f"{operator.__name__} has no method `{method}`; the lab checks forward against adjoint"
-                )
-        if not issubclass(operator, LinearOperator):
-            raise SubjectError(
-                f"{operator.__name__} is no adjointlab.LinearOperator; derive it from that class, or give its methods as "
-                "@subject(forward=..., adjoint=...)"
-            )
-        if abstract := getattr(operator, "__abstractmethods__", None):
-            raise SubjectError(f"{operator.__name__} does not define {', '.join(sorted(abstract))}")
-    elif list(inspect.signature(operator).parameters)[:1] == ["draw"]:
-        return None, FunctionPair, "strategy"
-    return operator, operator, "operator"
-
-
-def _spaces(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    missing = [key for key in ("domain", "codomain") if not isinstance(parameters.get(key), Space)]
-    if missing:
+    if not issubclass(operator, LinearOperator):
         raise SubjectError(
-            f"the strategy's dictionary needs `domain` and `codomain` to be adjointlab.Space(layout), but "
-            f"{' and '.join(missing)} is missing or something else"
+            f"{operator.__name__} is no adjointlab.LinearOperator; derive it from that class, or give its methods as "
+            "@subject.pair(forward=..., adjoint=...)"
         )
-    arguments = {key: value for key, value in parameters.items() if key not in ("domain", "codomain")}
-    return {"domain": parameters["domain"], "codomain": parameters["codomain"], "arguments": arguments}
+    if abstract := getattr(operator, "__abstractmethods__", None):
+        raise SubjectError(f"{operator.__name__} does not define {', '.join(sorted(abstract))}")
+
+
+def _spaces(parameters: Parameters) -> tuple[Space, Space, Parameters]:
+    """Split the parameters of functions into domain, codomain and arguments."""
+    arguments = dict(parameters)
+    domain, codomain = arguments.pop("domain", None), arguments.pop("codomain", None)
+    if isinstance(domain, Space) and isinstance(codomain, Space):
+        return domain, codomain, arguments
+    missing = [
+        name for name, space in (("domain", domain), ("codomain", codomain)) if not isinstance(space, Space)
+    ]
+    raise SubjectError(
+        f"the strategy's dictionary needs `domain` and `codomain` to be adjointlab.Space(layout), but "
+        f"{' and '.join(missing)} is missing or something else"
+    )

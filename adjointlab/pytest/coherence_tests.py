@@ -1,4 +1,4 @@
-"""A subject as a class of tests, one for each check. This file needs no pytest: the plugin brings the fixture."""
+"""A subject as a class of tests, one for each check. Needs no pytest: the fixture `_adjointlab` is the plugin's."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from adjointlab.engine.run_case import check_named, checks_of
 from adjointlab.engine.subject import Subject, SubjectError
 
-__all__ = ["coherence_tests"]
+__all__ = ["coherence_of", "coherence_tests"]
 
 
 def coherence_tests(subject: Subject, *, checks: Sequence[str] | None = None) -> type:
-    """A class that pytest collects, with one test for each check of `subject`: ``test_adjoint``, ``test_matrix``, ...
+    """Return a class for pytest to collect, with one test for each check of `subject`: ``test_adjoint``, ``test_matrix``, ...
 
     Assign it to a name that starts with ``Test``. Every test is collective: it replays what the corpus folder holds
     of its subject and check, then draws fresh cases. `checks` picks some.
 
-    Raises :class:`SubjectError` for what is no subject, `ValueError` for a check that there is not.
+    Raises :class:`SubjectError` if `subject` is none, `ValueError` for an unknown check.
     """
     if not isinstance(subject, Subject):
         raise SubjectError(
@@ -41,12 +41,17 @@ def _test(subject: Subject, check: str) -> Callable[..., None]:
         __tracebackhide__ = True
         _adjointlab(subject, check)
 
-    # Reports say that the test stands where the subject does, not in this file.
-    drawn = subject.draws.__code__ if hasattr(subject.draws, "__code__") else test.__code__
-    test.__code__ = test.__code__.replace(co_filename=drawn.co_filename, co_firstlineno=drawn.co_firstlineno)
+    # pytest takes the place of a test from its code object. All these tests have the one above; the place that a reader
+    # wants to see, and that an editor should open, is the subject's.
+    draws = getattr(subject.draws, "__code__", test.__code__)
+    test.__code__ = test.__code__.replace(co_filename=draws.co_filename, co_firstlineno=draws.co_firstlineno)
     test.__name__ = f"test_{check}"
     test.__qualname__ = f"Test{subject.name}.test_{check}"
     test.__doc__ = f"{subject.name}: {check}."
-    # What the plugin wants to know of it before it runs.
     test.coherence = (subject, check)  # type: ignore[attr-defined]
     return test
+
+
+def coherence_of(item: object) -> tuple[Subject, str] | None:
+    """Return the subject and the check of a test that pytest has collected; `None` for an ordinary test."""
+    return getattr(getattr(item, "obj", None), "coherence", None)

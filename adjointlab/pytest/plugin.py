@@ -1,151 +1,120 @@
 """The pytest plugin: coherence tests, in simulation and under mpiexec.
 
-It is loaded in every test run of everybody who has adjointlab installed, so it imports next to nothing until a
-coherence test runs; MPI only where mpiexec has started this process (:mod:`adjointlab.pytest.ranks`).
+pytest loads it in every test run of everybody who has adjointlab installed, so it imports next to nothing until a
+coherence test runs, and MPI only where mpiexec has started this process (:mod:`adjointlab.pytest.ranks`).
 """
 
 from __future__ import annotations
 
 import os
-import secrets
-import zlib
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from adjointlab.exit_codes import ExitCode
+from adjointlab.pytest.profile import PATIENCE, Profile, WorldKind, add_options, read_profile
 from adjointlab.worlds.launch import is_launched, launched_rank
 
 if TYPE_CHECKING:
     from adjointlab.engine.subject import Subject
-    from adjointlab.pytest.ranks import Ranks
+    from adjointlab.pytest.ranks import CollectiveSession
     from adjointlab.store.job_log import JobLog
     from adjointlab.worlds.world import World
 
-__all__ = ["Profile"]
+__all__ = ["adjointlab_world"]
 
-_OPTIONS = {
-    # name: (default, what it is)
-    "cases": ("", "cases to draw for each coherence test (default: 100, or 50 where the variable CI is set)"),
-    "seed": ("", "seed of the session (default: a fresh one, which the header tells)"),
-    "schedules": ("1", "legal interleavings to run each case under, with simulated ranks (default: 1)"),
-    "ranks": ("8", "largest number of ranks of a case (default: 8, or those of mpiexec)"),
-    "world": ("auto", "where coherence tests run: auto (MPI under mpiexec), simulated, or mpi"),
-    "folder": (
-        ".adjointlab",
-        "where failures are stored and replayed from, relative to the root of the tests",
-    ),
-    "strict": ("no", "whether to compare all collectives before they are carried out, under MPI: yes or no"),
-    "watchdog": (
-        "",
-        "seconds after which a case that has not ended is ended (default: 30, less once one has hung)",
-    ),
-    "xfails": (
-        "",
-        "a file of known failures, a line each: SUBJECT CHECK or a test's node id, then  # why; a listed test has to fail",
-    ),
-    "patience": ("300", "under mpiexec, seconds that ranks wait for one another between tests"),
-}
-_WORLDS = ("auto", "simulated", "mpi")
-_CHOICES = {"world": _WORLDS, "strict": ("yes", "no")}
-
-_ranks_key: pytest.StashKey[Ranks] = pytest.StashKey()
+_session_key: pytest.StashKey[CollectiveSession] = pytest.StashKey()
 _profile_key: pytest.StashKey[Profile] = pytest.StashKey()
 _stderr_key: pytest.StashKey[int] = pytest.StashKey()
 
 
-@dataclass(frozen=True)
-class Profile:
-    """What the options say."""
+class _XdistNode(Protocol):
+    """The argument of pytest-xdist's hook for a new worker."""
 
-    cases: int
-    seed: int
-    ranks: int
-    world: str
-    folder: Path
-    schedules: int = 1
-    strict: bool = False
-    watchdog: float | None = None
-    xfails: Path | None = None
-
-    def seed_of(self, subject: str, check: str) -> int:
-        """Every test has draws of its own, all of which follow from one number."""
-        return zlib.crc32(f"{self.seed}:{subject}:{check}".encode())
+    config: pytest.Config
+    workerinput: dict[str, object]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--adjointlab-...`` on the command line, ``adjointlab_...`` in the configuration file."""
-    group = parser.getgroup("adjointlab", "distributed adjoints")
-    for name, (_, text) in _OPTIONS.items():
-        choices = {"choices": _CHOICES[name]} if name in _CHOICES else {"metavar": name.upper()}
-        group.addoption(f"--adjointlab-{name}", dest=f"adjointlab_{name}", default=None, help=text, **choices)
-        parser.addini(f"adjointlab_{name}", text, default="")
+    """Declare the options."""
+    add_options(parser)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
-    """Under mpiexec the ranks meet for the first time when each has loaded its conftest files, or failed to."""
+    """Under mpiexec, let the ranks compare whether each has loaded its conftest files.
+
+    They are the first code of the user's to run, and the first that can fail on one rank only.
+    """
     if not is_launched():
         return (yield)
-    from adjointlab.pytest.ranks import Ranks
+    from adjointlab.pytest.ranks import CollectiveSession
 
+    # The configuration file has been read, but options are parsed completely only after this hook.
     given = getattr(early_config.known_args_namespace, "adjointlab_patience", None)
-    ranks = early_config.stash[_ranks_key] = Ranks(_number("patience", given or _OPTIONS["patience"][0]))
-    early_config.pluginmanager.register(ranks, "adjointlab-ranks")
-    problem: BaseException | None = None
+    try:
+        patience = PATIENCE.parse(given) if given else PATIENCE.default
+    except ValueError as problem:
+        raise pytest.UsageError(f"--adjointlab-{problem}") from None
+    session = early_config.stash[_session_key] = CollectiveSession(patience)
+    early_config.pluginmanager.register(session, "adjointlab-ranks")
+    problem_here: BaseException | None = None
     result = None
     try:
         result = yield
     except BaseException as error:
-        problem = error
-    ranks.begin(problem)
+        problem_here = error
+    session.begin(problem_here)
     return result
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options; under mpiexec, agree on them."""
-    ranks = config.stash.get(_ranks_key, None)
+    session = config.stash.get(_session_key, None)
+    job_log = _job_log(config)
     try:
-        profile = _profile(config)
-        if ranks is not None and _is_distributed(config):
+        profile = read_profile(config, None if job_log is None else job_log.session_seed)
+        if session is not None and _is_distributed(config):
             raise pytest.UsageError(
                 "pytest-xdist (-n) hands tests to workers of its own, so under mpiexec the ranks would not run the same "
                 "tests at the same time; leave out either -n or mpiexec"
             )
     except pytest.UsageError as error:
+        # Every rank has the same options and so the same error; rank 0 alone prints it.
         if launched_rank() == 0:
             raise
         raise pytest.UsageError() from error
-    if ranks is not None:
-        profile = ranks.agree(profile)
-        if ranks.rank != 0:
-            # One JUnit file, written by rank 0. The plugin that writes it reads this after us.
+    if session is not None:
+        profile = session.agree(profile)
+        if session.rank != 0:
+            # Rank 0 alone writes the JUnit file. pytest's junitxml plugin reads this option in its own
+            # pytest_configure, which runs after this one (tryfirst).
             config.option.xmlpath = None
     config.stash[_profile_key] = profile
-    # Tests' output is captured, but not that of this one; what the watchdog prints is not to be lost with it.
+    # While a test runs, pytest captures file descriptor 2. The watchdog may end the process then, and its report
+    # would be lost with the capture; so it is given a copy of the descriptor from before.
     stderr = config.stash[_stderr_key] = os.dup(2)
     config.add_cleanup(lambda: os.close(stderr))
-    job_log = _job_log(config)
     if job_log is not None:
-        from adjointlab.pytest.supervised import Supervised
+        from adjointlab.pytest.supervised import SupervisedSession
 
-        config.pluginmanager.register(Supervised(job_log), "adjointlab-supervised")
+        config.pluginmanager.register(SupervisedSession(job_log), "adjointlab-supervised")
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """The workers of pytest-xdist draw from one seed."""
+def pytest_configure_node(node: _XdistNode) -> None:
+    """Give a new worker of pytest-xdist the session's seed, so that all workers draw from one."""
     node.workerinput["adjointlab_seed"] = node.config.stash[_profile_key].seed
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """What will be tried, and the seed that repeats it."""
+    """Name the world, the number of cases, and the seed that repeats the session."""
     profile = config.stash[_profile_key]
-    ranks = config.stash.get(_ranks_key, None)
-    where = f"MPI, {ranks.size} ranks" if ranks is not None and profile.world != "simulated" else "simulated"
+    session = config.stash.get(_session_key, None)
+    is_mpi = session is not None and profile.world is not WorldKind.SIMULATED
+    where = f"MPI, {session.size} ranks" if session is not None and is_mpi else "simulated"
     under = f" under {profile.schedules} schedules" if profile.schedules > 1 else ""
     return (
         f"adjointlab: {where}, {profile.cases} cases for each test{under}, --adjointlab-seed={profile.seed}"
@@ -153,10 +122,11 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Known failures have to fail."""
+    """Mark the known failures as strict xfails."""
     file = config.stash[_profile_key].xfails
     if file is None:
         return
+    from adjointlab.pytest.coherence_tests import coherence_of
     from adjointlab.store.known_failures import BadList, read
 
     try:
@@ -164,10 +134,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     except BadList as error:
         raise pytest.UsageError(f"--adjointlab-xfails: {error}") from None
     for item in items:
-        subject, check = getattr(getattr(item, "obj", None), "coherence", (None, ""))
         known = failures.of_test(item.nodeid)
-        if known is None and subject is not None:
-            known = failures.of_check(subject.name, check)
+        if known is None and (coherence := coherence_of(item)) is not None:
+            known = failures.of_check(coherence[0].name, coherence[1])
         if known is not None:
             item.add_marker(pytest.mark.xfail(reason=str(known), strict=True))
 
@@ -182,78 +151,51 @@ def adjointlab_world(pytestconfig: pytest.Config) -> Iterator[World]:
     watchdog = Watchdog(profile.watchdog, pytestconfig.stash[_stderr_key])
     world = open_world(profile.world, profile.ranks, strict=profile.strict, watchdog=watchdog)
     yield world
-    if world.name == "simulated":
-        # The MPI world ends with its processes: by now the ranks may not be of one mind.
+    if not world.can_revoke:
+        # Closing a world of processes is collective, and a session may end on one rank before the others (-x, Ctrl-C).
+        # Such a world ends with its processes.
         world.close()
 
 
 @pytest.fixture
 def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None]:
-    """Runs one coherence test."""
-    ranks = request.config.stash.get(_ranks_key, None)
-    if ranks is not None:
-        ranks.gather_before(request.node)
+    """A function that runs one coherence test."""
+    session = request.config.stash.get(_session_key, None)
+    if session is not None:
+        session.align_before(request.node)
     world: World = request.getfixturevalue("adjointlab_world")
     profile = request.config.stash[_profile_key]
 
-    def examine(subject: Subject, check: str) -> None:
+    def run_test(subject: Subject, check: str) -> None:
         from adjointlab.engine.discovery import found_as
         from adjointlab.engine.search import Budget
-        from adjointlab.engine.session import replay_corpus, run_check
         from adjointlab.engine.subject import SubjectError
-        from adjointlab.report import failure_text
-        from adjointlab.store.running_case import EXHAUSTED
+        from adjointlab.report.failure_text import failure_text
+        from adjointlab.session import replay_corpus, run_check
         from adjointlab.worlds.world import Exhausted
 
         found = found_as(subject)
-        budget = Budget(
-            profile.cases, profile.ranks, profile.seed_of(subject.name, check), schedules=profile.schedules
-        )
+        seed = profile.seed_of(subject.name, check)
+        budget = Budget(profile.cases, profile.ranks, seed, schedules=profile.schedules)
         try:
             failing = replay_corpus(world, found, check, profile.folder)
             text = failure_text(failing or run_check(world, found, check, budget, profile.folder))
         except SubjectError as error:
             text = str(error)
         except Exhausted as problem:
-            # On all ranks alike.
-            pytest.exit(str(problem), EXHAUSTED)
+            # The leader decides that a job is exhausted, so all ranks come here at the same test.
+            pytest.exit(str(problem), ExitCode.RESTART)
         if text:
             pytest.fail(text, pytrace=False)
 
-    return examine
-
-
-def _profile(config: pytest.Config) -> Profile:
-    def value(name: str) -> str:
-        given = config.getoption(f"adjointlab_{name}")
-        return str(given if given is not None else config.getini(f"adjointlab_{name}") or _OPTIONS[name][0])
-
-    workerinput = getattr(config, "workerinput", {})
-    seed = value("seed") or str(workerinput.get("adjointlab_seed", ""))
-    world = value("world")
-    _one_of("world", world)
-    if world == "mpi" and not is_launched():
-        raise pytest.UsageError(
-            "--adjointlab-world=mpi: start the tests with mpiexec, as in mpiexec -n 4 pytest"
-        )
-    if not seed and (job_log := _job_log(config)) is not None:
-        seed = str(job_log.session_seed)
-    return Profile(
-        # Continuous integration draws fewer, but fresh ones each time: it runs often.
-        cases=_number("cases", value("cases") or ("50" if os.environ.get("CI") else "100"), least=1),
-        seed=_number("seed", seed) if seed else secrets.randbits(32),
-        ranks=_number("ranks", value("ranks"), least=1),
-        world=world,
-        folder=config.rootpath / value("folder"),
-        schedules=_number("schedules", value("schedules"), least=1),
-        strict=_one_of("strict", value("strict")) == "yes",
-        watchdog=_seconds("watchdog", value("watchdog")) if value("watchdog") else None,
-        xfails=config.rootpath / value("xfails") if value("xfails") else None,
-    )
+    return run_test
 
 
 def _job_log(config: pytest.Config) -> JobLog | None:
-    """What is known from earlier jobs, if this one is supervised; the workers of pytest-xdist look after themselves."""
+    """Return the log of earlier jobs, if a supervisor started this session.
+
+    `None` also with pytest-xdist: its controller runs no tests, and its workers' deaths are its own affair.
+    """
     if "ADJOINTLAB_SUPERVISED" not in os.environ or _is_distributed(config) or hasattr(config, "workerinput"):
         return None
     from adjointlab.store.job_log import supervised
@@ -261,28 +203,6 @@ def _job_log(config: pytest.Config) -> JobLog | None:
     return supervised()
 
 
-def _number(name: str, text: str, least: int = 0) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise pytest.UsageError(f"--adjointlab-{name}: {text!r} is not a whole number of at least {least}")
-    return int(text)
-
-
-def _one_of(name: str, text: str) -> str:
-    if text not in _CHOICES[name]:
-        raise pytest.UsageError(f"adjointlab_{name}: {text!r} is not one of {', '.join(_CHOICES[name])}")
-    return text
-
-
-def _seconds(name: str, text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise pytest.UsageError(f"--adjointlab-{name}: {text!r} is not a number of seconds above 0")
-    return seconds
-
-
 def _is_distributed(config: pytest.Config) -> bool:
-    """Whether pytest-xdist runs the tests elsewhere."""
+    """Return True if pytest-xdist hands the tests to workers."""
     return bool(getattr(config.option, "tx", None)) or getattr(config.option, "dist", "no") != "no"

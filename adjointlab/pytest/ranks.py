@@ -1,7 +1,15 @@
-"""pytest on several ranks at once: one report, one exit code, and an error where the ranks part ways.
+"""pytest on several ranks at once: one report, one exit code, and an error where the ranks get out of step.
 
-Imported only under mpiexec. Ordinary tests run on every rank without any of this; the ranks meet when conftest files
-are loaded, when tests are collected, before each coherence test, and at the end.
+Imported only under mpiexec. Ordinary tests run on every rank without any of this. The ranks synchronise
+
+1. when their conftest files are loaded (:meth:`CollectiveSession.begin`),
+2. when their options are read (:meth:`CollectiveSession.agree`),
+3. when their tests are collected,
+4. before each coherence test (:meth:`CollectiveSession.align_before`), and
+5. at the end.
+
+Each of these is a labelled allgather with a time limit (:mod:`adjointlab.worlds.mpi.rendezvous`), never a bare
+collective call: a rank whose pytest ended early does not hang the others, who learn of its departure instead.
 """
 
 from __future__ import annotations
@@ -10,22 +18,22 @@ import os
 import sys
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pytest
 from _pytest.terminal import TerminalReporter  # the only way to send a rank's report nowhere
 
-from adjointlab.worlds.mpi.rendezvous import Apart, Assembly
+from adjointlab.worlds.mpi.rendezvous import RanksDiverged, Rendezvous
 
 if TYPE_CHECKING:
-    from adjointlab.pytest.plugin import Profile
+    from adjointlab.pytest.profile import Profile
 
-__all__ = ["Ranks"]
+__all__ = ["CollectiveSession"]
 
-_SOON: Final = 10.0
-"""Seconds that the others get to end after a Ctrl-C."""
+_INTERRUPTED_PATIENCE: Final = 10.0
+"""Seconds that the other ranks get to end once one of them was interrupted."""
 
-_WORST_LAST: Final = (
+_BY_SEVERITY: Final = (
     pytest.ExitCode.OK,
     pytest.ExitCode.NO_TESTS_COLLECTED,
     pytest.ExitCode.TESTS_FAILED,
@@ -36,8 +44,8 @@ _WORST_LAST: Final = (
 
 
 @dataclass(frozen=True)
-class _Farewell:
-    """What a rank leaves with: its exit code, why it left before its tests were done, the tests that it saw fail."""
+class _Departure:
+    """A rank's exit code, why it stopped before its tests were done (if it did), and its failed tests as data."""
 
     code: int
     reason: str
@@ -45,210 +53,243 @@ class _Farewell:
 
 
 @dataclass(frozen=True)
-class _Collected:
-    """What a rank is going to run, and what it could not collect."""
+class _Collection:
+    """The tests that a rank has collected, and the errors of its collection."""
 
     tests: tuple[str, ...]
     errors: tuple[tuple[str, str], ...]
 
 
-class Ranks:
-    """This rank among the others; a pytest plugin. Making one is collective."""
+_FailureKey: TypeAlias = tuple[str, str | None, str]
+"""Node id, phase and text: equal for a failure that several ranks see alike."""
+
+
+class CollectiveSession:
+    """This rank's part in a test session of all ranks; a pytest plugin. Making one is collective."""
 
     def __init__(self, patience: float) -> None:
-        self._assembly = Assembly(patience=patience)
-        self.rank, self.size = self._assembly.rank, self._assembly.size
+        self._rendezvous = Rendezvous(patience=patience)
+        self.rank, self.size = self._rendezvous.rank, self._rendezvous.size
         self._failed: list[pytest.TestReport] = []
         self._uncollected: list[tuple[str, str]] = []
         self._reason = ""
-        self._parted = ""
-        self._unanswered = False
+        self._out_of_step = ""
+        self._has_missing_ranks = False
 
     # Before the session
 
     def begin(self, problem: BaseException | None) -> None:
-        """The ranks have loaded their conftest files, or failed to: then all end, and one says why."""
+        """Collective, once conftest files are loaded: end on all ranks if loading raised `problem` on any.
+
+        Rank 0 alone prints why; a `problem` that is not an `Exception`, such as Ctrl-C, is raised on its own rank.
+        """
         try:
-            told: list[str] = self._assembly.meet("loading conftest.py", _text(problem))
-        except Apart as apart:
-            raise self._usage(f"not all ranks have started:\n{apart}") from problem
+            problems: list[str] = self._rendezvous.allgather("loading conftest.py", _message(problem))
+        except RanksDiverged as divergence:
+            raise self._usage_error(f"not all ranks have started:\n{divergence}") from problem
         if problem is not None and (self.rank == 0 or not isinstance(problem, Exception)):
             raise problem
-        others = [f"rank {rank}: {text}" for rank, text in enumerate(told) if text]
+        others = [f"rank {rank}: {text}" for rank, text in enumerate(problems) if text]
         if others:
-            raise self._usage("\n".join(others)) from problem
+            raise self._usage_error("\n".join(others)) from problem
 
     def agree(self, profile: Profile) -> Profile:
-        """Rank 0's seed, for all; everything else must be equal anyway."""
+        """Collective: return rank 0's profile. The ranks may differ in the seed alone, which each draws by itself."""
         try:
-            profiles: list[Profile] = self._assembly.meet("configuring", profile)
-        except Apart as apart:
-            raise self._usage(f"not all ranks have the same options:\n{apart}") from None
+            profiles: list[Profile] = self._rendezvous.allgather("configuring", profile)
+        except RanksDiverged as divergence:
+            raise self._usage_error(f"not all ranks have the same options:\n{divergence}") from None
         if any(replace(other, seed=0) != replace(profiles[0], seed=0) for other in profiles):
             shown = "\n".join(f"rank {rank}: {other}" for rank, other in enumerate(profiles))
-            raise self._usage(f"the ranks have different options of adjointlab:\n{shown}")
+            raise self._usage_error(f"the ranks have different options of adjointlab:\n{shown}")
         return profiles[0]
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Only rank 0 reports."""
+        """Silence the terminal report on all ranks but 0.
+
+        Other plugins look the reporter up and call it, so it is replaced by one that writes to the null device rather
+        than removed. pytest's own plugin registers it in pytest_configure, hence trylast.
+        """
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         if self.rank != 0 and reporter is not None:
             config.pluginmanager.unregister(reporter)
-            nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as pytest runs
-            config.add_cleanup(nowhere.close)
-            config.pluginmanager.register(TerminalReporter(config, nowhere), "terminalreporter")
+            null_device = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as pytest runs
+            config.add_cleanup(null_device.close)
+            config.pluginmanager.register(TerminalReporter(config, null_device), "terminalreporter")
 
     # Collection
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Keep what could not be collected."""
+        """Keep the errors of the collection."""
         if report.failed:
             self._uncollected.append((report.nodeid, report.longreprtext))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Compare what the ranks are going to run."""
+        """Compare the collected tests of all ranks; run none if they differ.
+
+        Two different tests that both communicate would exchange each other's messages, or wait for ever. The comparison
+        is the outermost wrapper (tryfirst): all plugins that shuffle or deselect tests have done so by then.
+        """
         try:
             result = yield
         except pytest.UsageError as error:
-            self._reason = _text(error)
+            # Not raised at the rendezvous but before it: the others learn of it as this rank's departure.
+            self._reason = _message(error)
             raise (error if self.rank == 0 else pytest.UsageError()) from None
         except BaseException as error:
-            self._reason = _text(error) or type(error).__name__
+            self._reason = _message(error) or type(error).__name__
             raise
-        mine = _Collected(tuple(item.nodeid for item in session.items), tuple(self._uncollected))
+        collection = _Collection(tuple(item.nodeid for item in session.items), tuple(self._uncollected))
         try:
-            collected: list[_Collected] = self._assembly.meet("collecting tests", mine)
-        except Apart as apart:
-            self._follow(apart.left)
-            raise self._usage(f"not all ranks have collected their tests:\n{apart}") from None
+            collected: list[_Collection] = self._rendezvous.allgather("collecting tests", collection)
+        except RanksDiverged as divergence:
+            self._stop_with(divergence.departures)
+            raise self._usage_error(f"not all ranks have collected their tests:\n{divergence}") from None
         if any(other != collected[0] for other in collected):
-            raise self._usage(_difference(collected))
+            raise self._usage_error(_difference(collected))
         return result
 
     # Tests
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self) -> None:
-        """A rank that has stopped early takes the others along."""
-        self._follow(self._assembly.left())
+        """Stop before the next test if another rank has stopped, with -x or Ctrl-C for example."""
+        self._stop_with(self._rendezvous.departures())
 
-    def gather_before(self, item: pytest.Item) -> None:
-        """All ranks are about to run the coherence test `item`, or this one fails and is the last."""
-        account = self._parting_before(item)
-        if account:
-            item.session.shouldstop = "the ranks do not run the same tests"
-            pytest.fail(account, pytrace=False)
+    def align_before(self, item: pytest.Item) -> None:
+        """Collective: fail the coherence test `item` and stop the session unless all ranks are about to run it.
 
-    def _parting_before(self, item: pytest.Item) -> str:
+        A skip mark or a fixture may keep a rank from a test that it has collected.
+        """
         try:
-            self._assembly.meet(item.nodeid)
-        except Apart as apart:
-            self._follow(apart.left)
-            self._parted = (
-                f"the ranks are not about to run the same coherence test, so none of them can:\n{apart}\n"
+            self._rendezvous.allgather(item.nodeid)
+        except RanksDiverged as divergence:
+            self._stop_with(divergence.departures)
+            # Kept: after a divergence nobody knows which labels belong together, so no later test can run either.
+            self._out_of_step = (
+                f"the ranks are not about to run the same coherence test, so none of them can:\n{divergence}\n"
                 "Run the tests in the same order on all ranks, and skip them on all ranks or on none."
             )
-        return self._parted
+        if self._out_of_step:
+            item.session.shouldstop = "the ranks do not run the same tests"
+            pytest.fail(self._out_of_step, pytrace=False)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what failed here; that the ranks parted, rank 0 tells anyway."""
-        if report.failed and not (self.rank and self._parted and self._parted in report.longreprtext):
+        """Keep the failures of this rank, to be reported on rank 0.
+
+        But for the failure to be in step: that one is reported by rank 0 itself.
+        """
+        is_reported = self.rank != 0 and self._out_of_step and self._out_of_step in report.longreprtext
+        if report.failed and not is_reported:
             self._failed.append(report)
 
     # The end
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Ctrl-C, pytest.exit, and what pytest itself calls an interruption."""
+        """Keep the reason of a Ctrl-C, of pytest.exit, or of an interruption by pytest itself."""
         self._reason = self._reason or str(excinfo.value) or "Ctrl-C"
 
     def pytest_internalerror(self, excrepr: object) -> None:
-        """Remember why."""
+        """Keep the reason."""
         self._reason = self._reason or f"internal error: {str(excrepr).splitlines()[-1]}"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Agree on the exit code, and bring what failed elsewhere to rank 0."""
+        """Collective: agree on the exit code, and report the failures of other ranks on rank 0.
+
+        tryfirst, because the hooks after this one (the JUnit file, the summary) are to see those reports.
+        """
         config = session.config
         reason = self._reason or str(session.shouldfail or session.shouldstop or "")
         failures = tuple(
             config.hook.pytest_report_to_serializable(config=config, report=report) for report in self._failed
         )
-        farewells = self._assembly.part(
-            _Farewell(int(exitstatus), reason, failures if self.rank else ()), self._last_patience
+        departures: list[_Departure | None] = self._rendezvous.depart_together(
+            _Departure(int(exitstatus), reason, failures if self.rank else ()), self._patience_at_end
         )
-        self._unanswered = None in farewells
-        codes = [pytest.ExitCode.INTERRUPTED if entry is None else entry.code for entry in farewells]
+        self._has_missing_ranks = None in departures
+        codes = [pytest.ExitCode.INTERRUPTED if entry is None else entry.code for entry in departures]
         session.exitstatus = max(codes, key=_severity)
         if self.rank == 0:
-            self._show(config, farewells)
+            self._report_other_ranks(config, departures)
 
     def pytest_unconfigure(self) -> None:
-        """The session is over on this rank, whatever became of it."""
-        self._assembly.leave(_Farewell(int(pytest.ExitCode.INTERNAL_ERROR), "it ended before its tests", ()))
-        if self._unanswered:
-            # Nobody can leave MPI in order while some rank sits in a test.
+        """Depart, if the session ended without :meth:`pytest_sessionfinish` (an error in the configuration)."""
+        self._rendezvous.depart(
+            _Departure(int(pytest.ExitCode.INTERNAL_ERROR), "it ended before its tests", ())
+        )
+        if self._has_missing_ranks:
+            # MPI_Finalize is collective: it would wait for a rank that still sits in a test.
             sys.stderr.write(
                 f"rank {self.rank}: {self._reason or 'tests done'}; not all ranks have ended: ending them\n"
             )
             sys.stderr.flush()
-            self._assembly.abort(int(pytest.ExitCode.INTERRUPTED))
+            self._rendezvous.abort(int(pytest.ExitCode.INTERRUPTED))
 
-    def _last_patience(self) -> float:
+    def _patience_at_end(self) -> float:
+        """Seconds to wait at the end. Asked again and again, since a rank may be interrupted during the wait."""
         interrupted = any(
-            farewell.code in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
-            for farewell in self._assembly.left().values()
+            departure.code in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+            for departure in self._rendezvous.departures().values()
         )
-        patience = min(_SOON, self._assembly.patience) if interrupted else self._assembly.patience
-        # Rank 0 gives up first, as it has something to print before all are ended.
-        return patience if self.rank == 0 else patience + _SOON / 2
+        patience = self._rendezvous.patience
+        if interrupted:
+            patience = min(_INTERRUPTED_PATIENCE, patience)
+        # Rank 0 gives up before the others: the first rank to give up aborts them all, and rank 0 has a report to print.
+        return patience if self.rank == 0 else patience + _INTERRUPTED_PATIENCE / 2
 
-    def _show(self, config: pytest.Config, farewells: list[_Farewell | None]) -> None:
-        seen = {(report.nodeid, report.when, report.longreprtext) for report in self._failed}
-        elsewhere: dict[tuple[str, str | None, str], tuple[pytest.TestReport, list[int]]] = {}
-        for rank, farewell in enumerate(farewells):
-            for data in () if farewell is None else farewell.failures:
+    def _report_other_ranks(self, config: pytest.Config, departures: list[_Departure | None]) -> None:
+        """Report what failed on other ranks but not here; a failure that several ranks share once, with its ranks."""
+        own = {_key(report) for report in self._failed}
+        elsewhere: dict[_FailureKey, tuple[pytest.TestReport, list[int]]] = {}
+        for rank, departure in enumerate(departures):
+            for data in () if departure is None else departure.failures:
                 report = config.hook.pytest_report_from_serializable(config=config, data=data)
-                key = (report.nodeid, report.when, report.longreprtext)
-                if key not in seen:
+                if (key := _key(report)) not in own:
                     elsewhere.setdefault(key, (report, []))[1].append(rank)
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and elsewhere:
             reporter.ensure_newline()
             reporter.write_line("failed on other ranks:")
-            reporter._show_progress_info = False  # these are no tests of our own, to make 120 % of them
+            # The reporter would count these beside the tests of this rank, and show a progress of more than 100 %.
+            reporter._show_progress_info = False
         for report, ranks in elsewhere.values():
             where = f" [rank {', '.join(map(str, ranks))}]"
             file, line, name = report.location
             report.nodeid, report.location = report.nodeid + where, (file, line, name + where)
             config.hook.pytest_runtest_logreport(report=report)
         if reporter is not None:
-            for rank, farewell in enumerate(farewells):
-                if farewell is None:
+            for rank, departure in enumerate(departures):
+                if departure is None:
                     reporter.write_line(f"rank {rank} did not end; all ranks are being ended", red=True)
-                elif rank and farewell.reason and not self._reason:
-                    reporter.write_line(f"rank {rank} stopped early: {farewell.reason}", red=True)
+                elif rank and departure.reason and not self._reason:
+                    reporter.write_line(f"rank {rank} stopped early: {departure.reason}", red=True)
 
-    def _follow(self, left: dict[int, _Farewell]) -> None:
-        """End as the ranks did that left early."""
-        for rank, farewell in left.items():
-            if farewell.reason and rank != self.rank:
-                told = f"rank {rank} stopped: {farewell.reason}"
-                if farewell.code == pytest.ExitCode.USAGE_ERROR:
-                    raise self._usage(told)
-                if farewell.code == pytest.ExitCode.TESTS_FAILED:
-                    raise pytest.Session.Failed(told)
-                raise pytest.Session.Interrupted(told)
+    def _stop_with(self, departures: dict[int, _Departure]) -> None:
+        """Raise what ends this session as those of the ranks that stopped early; nothing if none has."""
+        for rank, departure in departures.items():
+            if departure.reason and rank != self.rank:
+                text = f"rank {rank} stopped: {departure.reason}"
+                if departure.code == pytest.ExitCode.USAGE_ERROR:
+                    raise self._usage_error(text)
+                if departure.code == pytest.ExitCode.TESTS_FAILED:
+                    raise pytest.Session.Failed(text)
+                raise pytest.Session.Interrupted(text)
 
-    def _usage(self, text: str) -> pytest.UsageError:
-        """An error that pytest prints, on rank 0."""
+    def _usage_error(self, text: str) -> pytest.UsageError:
+        """Return an error with exit code 4, of which pytest prints the `text` on rank 0 and nothing elsewhere."""
         self._reason = self._reason or text
         return pytest.UsageError(text) if self.rank == 0 else pytest.UsageError()
 
 
-def _difference(collected: list[_Collected]) -> str:
-    """In what the ranks' collections differ, and what to do."""
+def _key(report: pytest.TestReport) -> _FailureKey:
+    return report.nodeid, report.when, report.longreprtext
+
+
+def _difference(collected: list[_Collection]) -> str:
+    """Describe in what the ranks' collections differ, and what to do about it."""
     first = collected[0]
     lines = ["the ranks have not collected the same tests, so none is run:"]
     for rank, other in enumerate(collected):
@@ -258,13 +299,11 @@ def _difference(collected: list[_Collected]) -> str:
         counts = ", ".join(str(len(other.tests)) for other in collected)
         lines.append(f"numbers of tests, by rank: {counts}")
         if all(sorted(other.tests) == sorted(first.tests) for other in collected):
-            place = next(
+            index = next(
                 i for i in range(len(first.tests)) if len({other.tests[i] for other in collected}) > 1
             )
-            lines += [
-                f"test {place + 1} on rank {rank}: {other.tests[place]}"
-                for rank, other in enumerate(collected)
-            ]
+            for rank, other in enumerate(collected):
+                lines.append(f"test {index + 1} on rank {rank}: {other.tests[index]}")
             lines.append(
                 "They are the same tests in another order. With a plugin that shuffles them, give all ranks the same "
                 "seed (--randomly-seed=1, --random-order-seed=1) or switch "
@@ -282,16 +321,16 @@ def _difference(collected: list[_Collected]) -> str:
 
 def _severity(code: int) -> int:
     try:
-        return _WORST_LAST.index(pytest.ExitCode(code))
+        return _BY_SEVERITY.index(pytest.ExitCode(code))
     except ValueError:
-        # A plugin's own code.
-        return len(_WORST_LAST)
+        # A code of some plugin's own, ours for a job that must be started again included: it has a reason to be seen.
+        return len(_BY_SEVERITY)
 
 
-def _text(error: BaseException | None) -> str:
+def _message(error: BaseException | None) -> str:
     if error is None:
         return ""
     cause = getattr(error, "cause", None)  # of pytest's ConftestImportFailure
     where = getattr(error, "path", "")
-    told = f"{type(cause).__name__}: {cause}" if cause is not None else str(error)
-    return f"{where}: {told}" if where else told or type(error).__name__
+    text = f"{type(cause).__name__}: {cause}" if cause is not None else str(error)
+    return f"{where}: {text}" if where else text or type(error).__name__

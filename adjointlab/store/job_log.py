@@ -1,4 +1,4 @@
-"""What the jobs before this one have found out, where a supervisor starts a job again after a death.
+"""The log that a supervised job keeps, from which the job that is started after it dies learns what is known.
 
 A supervised job (``adjointlab run``) finds in the folder that the variable ``ADJOINTLAB_SUPERVISED`` names, all of it JSON:
 
@@ -7,20 +7,18 @@ A supervised job (``adjointlab run``) finds in the folder that the variable ``AD
 - ``done.jsonl``: a line for each piece of work that is done, written by the leader;
 - ``work.json``: the piece of work that the leader is at; ``running.json``: its case (:mod:`adjointlab.store.running_case`).
 
-So the job that is started again draws the same cases, knows those that kill it without running them, which makes
-Hypothesis go on shrinking where it was, and passes over what is done.
+So the job that is started again draws the same cases and takes those that killed it before for failures without running them,
+which makes Hypothesis go on shrinking where it was; and it passes over what is done.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import os
 import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,43 +26,47 @@ import msgspec
 
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Status, Verdict
-from adjointlab.engine.case import Case, StoredCase
+from adjointlab.engine.case import Case
 from adjointlab.engine.case_data import from_data, to_data
-from adjointlab.engine.search import Report
-from adjointlab.store import json_lines as journal
+from adjointlab.engine.search import SearchResult
+from adjointlab.store import json_lines
+from adjointlab.store.json_lines import json_figures
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.world import Dead, Finding, Run
 
-__all__ = ["HOOKED", "VARIABLE", "Death", "Done", "JobLog", "KnownRuns", "key_of", "supervised", "work_of"]
+__all__ = ["HOOKED", "VARIABLE", "DeadlyCases", "Death", "Done", "JobLog", "supervised", "work_of"]
 
 VARIABLE: Final = "ADJOINTLAB_SUPERVISED"
 HOOKED: Final = "ADJOINTLAB_HOOKED"
-"""The process of the job, which its own children inherit, and so know that they are none."""
+"""Holds the process number of the job. Its children inherit both variables, and tell by this one that they are not the job."""
 
 
 @dataclass(frozen=True)
 class Death:
-    """How a job ended before its time, and at what: a case, a piece of work without one, or a test."""
+    """The end of a job that died, and the case, the piece of work or the test that it was at; a line of the file."""
 
     kind: str  # e.g. "a rank died of a segmentation fault"
     lines: tuple[tuple[str, str], ...] = ()
-    ranks: Mapping[int, str] = field(default_factory=dict)  # what became of those that are known
-    case: str = ""  # its key
+    ranks: Mapping[int, str] = field(
+        default_factory=dict
+    )  # the reasons of those ranks that are known to have died
+    case: str = ""  # its digest
     work: str = ""
     test: str = ""  # its node id
     at: float = 0.0  # seconds since the epoch
-    certain: bool = False  # once is enough: the job had stopped, and seeing it again takes as long again
-    reproducer: str = ""  # the case as a file of the supervisor's, and the folder where it belongs
+    certain: bool = (
+        False  # need not be seen twice: the job hung, and seeing that again would take as long again
+    )
+    reproducer: str = ""  # the supervisor's file of the case, and the folder of failures where it belongs
     folder: str = ""
 
     def run(self, ranks: int) -> Run:
-        """The death as what came of a case."""
-        others = "ended with the job"
-        outcomes = tuple(Dead(self.ranks.get(rank, others)) for rank in range(ranks))
+        """The run that the case is taken for."""
+        outcomes = tuple(Dead(self.ranks.get(rank, "ended with the job")) for rank in range(ranks))
         return Run(outcomes, (Finding(self.kind, ""), *(Finding(*line) for line in self.lines)))
 
     def verdict(self) -> Verdict:
-        """The death as a verdict, where there is no case."""
+        """The verdict of the piece of work, where there is no case."""
         ranks = tuple((f"rank {rank}", reason) for rank, reason in sorted(self.ranks.items()))
         return Verdict(Status.UNJUDGED, self.kind, self.kind, (*ranks, *self.lines))
 
@@ -74,187 +76,188 @@ class Done:
     """A piece of work that an earlier job has finished."""
 
     work: str
-    report: Report
+    result: SearchResult
     written: Written | None
+    unwritten: str  # why a failure could not be stored
+
+
+class _DoneLine(msgspec.Struct, frozen=True):
+    """:class:`Done` as a line of its file. `case` and `spaces` are those of `result`, which msgspec alone could not restore."""
+
+    work: str
+    result: SearchResult
+    case: Case | None
+    spaces: tuple[Any, Any] | None  # as to_data makes them; msgspec takes no recursive alias (0.22)
+    written: tuple[str, str] | None
     unwritten: str
+
+    @staticmethod
+    def of(done: Done) -> _DoneLine:
+        result, spaces, written = done.result, done.result.spaces, done.written
+        # The matrix entry is for the script alone, which is written; and JSON has no complex numbers.
+        verdict = replace(result.verdict, entry=None, figures=json_figures(result.verdict.figures))
+        return _DoneLine(
+            done.work,
+            replace(result, verdict=verdict, figures=json_figures(result.figures), case=None, spaces=None),
+            result.case and result.case.plain(),
+            (to_data(spaces.domain), to_data(spaces.codomain)) if spaces else None,
+            (str(written.json), str(written.script)) if written else None,
+            done.unwritten,
+        )
+
+    def done(self) -> Done:
+        result = replace(
+            self.result,
+            case=self.case and self.case.restored(),
+            spaces=self.spaces and Spaces(*map(from_data, self.spaces)),
+        )
+        written = self.written and Written(*map(Path, self.written))
+        return Done(self.work, result, written, self.unwritten)
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    seed: int
+    shrinking: float
+
+
+class _Work(msgspec.Struct, frozen=True):
+    work: str
+    folder: str
 
 
 @dataclass(frozen=True)
 class JobLog:
-    """The folder of a supervised job."""
+    """The folder of a supervised job. The supervisor and the job's leader each write files of their own there."""
 
     folder: Path
 
-    # Both sides
+    # Read by both
 
     @property
     def deaths(self) -> list[Death]:
-        """All that are known, the first one first."""
-        return [_death(line) for line in journal.lines(self.folder / "deaths.jsonl")]
-
-    @property
-    def done(self) -> list[Done]:
-        """What is done."""
-        return [_done(line) for line in journal.lines(self.folder / "done.jsonl")]
+        """The deaths so far, the first one first."""
+        return json_lines.lines(self.folder / "deaths.jsonl", Death)
 
     @property
     def work(self) -> tuple[str, Path | None]:
-        """The piece of work that the leader was, or is, at, and where its failures go; empty between two."""
-        lines = journal.lines(self.folder / "work.json")
-        return (str(lines[0]["work"]), Path(lines[0]["folder"])) if lines else ("", None)
+        """The piece of work that the leader is at, and the folder of its failures; empty between two."""
+        lines = json_lines.lines(self._work_file, _Work)
+        return (lines[0].work, Path(lines[0].folder)) if lines else ("", None)
 
-    # The supervisor
+    @property
+    def done(self) -> list[Done]:
+        """The pieces of work that are done."""
+        return [line.done() for line in json_lines.lines(self.folder / "done.jsonl", _DoneLine)]
 
-    def settle(self, seed: int, shrinking: float) -> None:
-        """Begin: write the settings."""
+    def outcome(self, work: str) -> Done | None:
+        """The result of `work`, if it is done."""
+        return next((done for done in self.done if done.work == work), None)
+
+    # Written by the supervisor
+
+    def begin(self, seed: int, shrinking: float) -> None:
+        """Make the folder and write the settings; :meth:`is_newer` counts from then on."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        journal.append(self.folder / "settings.json", {"seed": seed, "shrinking": shrinking})
+        json_lines.append(self._settings_file, _Settings(seed, shrinking))
 
     def is_known(self, death: Death) -> bool:
-        """Whether the same case has ended a job before."""
+        """Return True if the same case has ended a job before."""
         return any(known.case == death.case for known in self.deaths)
 
     def record_death(self, death: Death) -> None:
         """Add a death, and what it interrupted."""
-        journal.append(self.folder / "deaths.jsonl", dataclasses.asdict(death))
+        json_lines.append(self.folder / "deaths.jsonl", death)
 
     def clear(self) -> None:
-        """Remove what says where the job was: it is recorded."""
-        for path in (self.folder / "work.json", *self.folder.glob("running*.json")):
+        """Remove the files that say where the job was, once that is recorded."""
+        for path in (self._work_file, *self.folder.glob("running*.json")):
             path.unlink(missing_ok=True)
 
-    # The job
+    # Used by the job
 
     def seed_of(self, work: str) -> int:
-        """Every piece of work has draws of its own, the same in every job."""
-        return zlib.crc32(f"{self._setting('seed')}:{work}".encode())
+        """The seed of a piece of work: other draws for each, and the same in every job."""
+        return zlib.crc32(f"{self._settings.seed}:{work}".encode())
 
     @property
     def session_seed(self) -> int:
         """The seed of a pytest session."""
-        return int(self._setting("seed"))
+        return self._settings.seed
 
     def shrinking(self, work: str) -> float:
-        """The seconds that are left for making the failure of `work` smaller."""
-        given = float(self._setting("shrinking"))
+        """The seconds that are left for shrinking the failure of `work`; they count from its first death on."""
         first = min((death.at for death in self.deaths if death.work == work), default=None)
+        given = self._settings.shrinking
         return given if first is None else max(0.0, given - (time.time() - first))
 
     @contextmanager
     def at(self, work: str, folder: Path, *, is_leader: bool) -> Iterator[None]:
-        """The leader is at `work` now, whose failures go to `folder`."""
-        path = self.folder / "work.json"
+        """Record on the leader that it is at `work`, whose failures go to `folder`. A job that dies leaves that record."""
         if is_leader:
-            path.unlink(missing_ok=True)
-            journal.append(path, {"work": work, "folder": str(folder.absolute())})
+            self._work_file.unlink(missing_ok=True)
+            json_lines.append(self._work_file, _Work(work, str(folder.absolute())))
         yield
+        # Not in a `finally`: a piece of work that an exception ends is not done.
         if is_leader:
-            path.unlink()
+            self._work_file.unlink()
 
-    def is_younger(self, path: Path) -> bool:
-        """Whether a file has come since the supervision began."""
+    def is_newer(self, path: Path) -> bool:
+        """Return True if a file was written after the supervision began."""
         try:
-            return path.stat().st_mtime >= (self.folder / "settings.json").stat().st_mtime
+            return path.stat().st_mtime >= self._settings_file.stat().st_mtime
         except OSError:
             return False
 
-    def memory(self, work: str) -> KnownRuns:
-        """What is known of the cases of `work`."""
-        return KnownRuns(tuple(death for death in self.deaths if death.work == work and death.case))
+    def deadly_cases(self, work: str) -> DeadlyCases:
+        """The cases of `work` that have ended a job."""
+        return DeadlyCases(tuple(death for death in self.deaths if death.work == work and death.case))
 
     def death_without_case(self, work: str) -> Death | None:
         """A death at `work`, but at none of its cases."""
         return next((death for death in self.deaths if death.work == work and not death.case), None)
 
-    def outcome(self, work: str) -> Done | None:
-        """What came of `work`, if it is done."""
-        return next((done for done in self.done if done.work == work), None)
-
     def finish(self, done: Done) -> None:
-        """Write down, on the leader, what came of a piece of work."""
-        written = done.written and [str(done.written.json), str(done.written.script)]
-        journal.append(
-            self.folder / "done.jsonl",
-            {
-                "work": done.work,
-                "report": _report_as_data(done.report),
-                "written": written,
-                "unwritten": done.unwritten,
-            },
-        )
+        """Record on the leader that a piece of work is done."""
+        json_lines.append(self.folder / "done.jsonl", _DoneLine.of(done))
 
-    def _setting(self, name: str) -> Any:
-        return journal.lines(self.folder / "settings.json")[0][name]
+    @property
+    def _settings(self) -> _Settings:
+        return json_lines.lines(self._settings_file, _Settings)[0]
+
+    @property
+    def _settings_file(self) -> Path:
+        return self.folder / "settings.json"
+
+    @property
+    def _work_file(self) -> Path:
+        return self.folder / "work.json"
 
 
 @dataclass(frozen=True)
-class KnownRuns:
-    """The cases that have ended a job."""
+class DeadlyCases:
+    """The cases that have ended a job, as :class:`~adjointlab.engine.case_runner.KnownRuns`."""
 
     deaths: tuple[Death, ...] = ()
 
     def __call__(self, case: Case, times: int = 1) -> Run | None:
-        """What comes of `case`, if it has ended a job so often; `None` if one has to see."""
+        """The run of `case`, if it has ended a job `times` times; `None` if it has to be run."""
         if not self.deaths:
+            return None  # spares each case its digest
+        digest = case.digest
+        deaths = [death for death in self.deaths if death.case == digest]
+        if not deaths or (len(deaths) < times and not deaths[0].certain):
             return None
-        key = key_of(case)
-        seen = [death for death in self.deaths if death.case == key]
-        if not seen or (len(seen) < times and not seen[0].certain):
-            return None
-        return seen[-1].run(case.ranks)
+        return deaths[-1].run(case.ranks)
 
 
 def supervised(environment: Mapping[str, str] = os.environ) -> JobLog | None:
-    """The job_log of this job, if it has one. What a process of the job starts itself is not of the job."""
+    """The log of this job, if it is supervised; `None` in a process that a supervised job has started."""
     folder = environment.get(VARIABLE)
     if not folder or environment.get(HOOKED, str(os.getpid())) != str(os.getpid()):
         return None
     return JobLog(Path(folder))
 
 
-def key_of(case: Case) -> str:
-    """Names a case, in few letters."""
-    return hashlib.sha256(case.key()).hexdigest()[:32]
-
-
 def work_of(location: str, check: str) -> str:
-    """Names a piece of work: the check of the subject that is declared at `location`."""
+    """Name a piece of work: the check of the subject that is declared at `location`."""
     return f"{location} {check}"
-
-
-def _death(data: Mapping[str, Any]) -> Death:
-    ranks = {int(rank): str(reason) for rank, reason in data["ranks"].items()}
-    return Death(**{**data, "lines": _pairs(data["lines"]), "ranks": ranks})
-
-
-def _done(data: Mapping[str, Any]) -> Done:
-    written = data["written"] and Written(*map(Path, data["written"]))
-    return Done(data["work"], _report(data["report"]), written, data["unwritten"])
-
-
-def _report_as_data(report: Report) -> dict[str, Any]:
-    data = {entry.name: getattr(report, entry.name) for entry in dataclasses.fields(report)}
-    return data | {
-        # Without the entry, which the script of its failure needed, and that is written.
-        "verdict": dataclasses.asdict(report.verdict) | {"status": report.status.value, "entry": None},
-        "case": report.case and report.case.data(),
-        "spaces": report.spaces and [to_data(report.spaces.domain), to_data(report.spaces.codomain)],
-    }
-
-
-def _report(data: Mapping[str, Any]) -> Report:
-    verdict = data["verdict"]
-    return Report(
-        **{
-            **data,
-            "verdict": Verdict(
-                **{**verdict, "status": Status(verdict["status"]), "lines": _pairs(verdict["lines"])}
-            ),
-            "case": data["case"] and msgspec.convert(data["case"], StoredCase).case(),
-            "spaces": data["spaces"] and Spaces(*map(from_data, data["spaces"])),
-        }
-    )
-
-
-def _pairs(lines: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((str(label), str(text)) for label, text in lines)

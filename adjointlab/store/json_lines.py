@@ -1,31 +1,51 @@
-"""Files of one JSON object for each line, which processes that may die at any time add to."""
+"""Files of one JSON value a line, to which processes append that may be killed at any time."""
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-__all__ = ["append", "lines"]
+import msgspec
+
+__all__ = ["append", "json_figures", "lines"]
+
+T = TypeVar("T")
 
 
-def lines(path: Path) -> list[Any]:
-    """What stands in a file; a line that its writer did not finish is passed over, and a file that is not there is empty."""
+def lines(path: Path, kind: type[T]) -> list[T]:
+    """Read a file, each line as a struct of `kind`.
+
+    A line that its writer did not finish is passed over, and a file that does not exist has no lines.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except OSError:
         return []
-    found = []
-    for line in text.splitlines():
+    decoder = msgspec.json.Decoder(kind)
+    found: list[T] = []
+    for line in content.splitlines():
         try:
-            found.append(json.loads(line))
-        except ValueError:
+            found.append(decoder.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError):
             continue
     return found
 
 
-def append(path: Path, content: Mapping[str, Any]) -> None:
-    """Add a line: in one write, and after whatever half a line somebody who died may have left."""
+def append(path: Path, content: object) -> None:
+    """Append a line.
+
+    The newline before it ends whatever half a line a killed process has left. With O_APPEND the one write is placed as a whole
+    behind what other processes write at the same time.
+    """
     with path.open("ab") as file:
-        file.write(b"\n" + json.dumps(content).encode() + b"\n")
+        file.write(b"\n" + msgspec.json.encode(content) + b"\n")
+
+
+def json_figures(figures: Mapping[str, float | str]) -> dict[str, float | str]:
+    """Return `figures` with the numbers that JSON does not have as texts: "nan", "inf", "-inf"."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in figures.items()
+    }

@@ -6,7 +6,7 @@ One failure a line, and why it is known; ``#`` begins a comment::
     RingShift adjoint                                     # subject and check, as adjointlab list names them
     tests/test_layers.py::TestLinear::test_gradients      # or the node id of any test
 
-A listed failure does not fail the run. One that has been mended does, so that the list stays true.
+A listed failure does not fail the run. One that unexpectedly passes does, so that the list stays true.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ __all__ = ["BadList", "Known", "KnownFailures", "read"]
 
 
 class BadList(ValueError):
-    """A file is no list of known failures; the message says where, and what a line may be."""
+    """A file is no list of known failures; the message names the line, and says what a line may be."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """A line: where it stands, and why."""
+    """A line of the list: its position, and the reason."""
 
-    place: str  # "file:line"
+    position: str  # "file:line"
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.reason or 'no reason given'} ({self.place})"
+        return f"{self.reason or 'no reason given'} ({self.position})"
 
 
 @dataclass(frozen=True)
 class KnownFailures:
-    """What a file lists: checks of subjects, and tests."""
+    """The known failures of a file: checks of subjects, and tests."""
 
     checks: dict[tuple[str, str], Known]
     tests: dict[str, Known]
@@ -54,7 +54,7 @@ class KnownFailures:
     def unused(
         self, pairs: Collection[tuple[str, str]], nodeids: Collection[str] | None = None
     ) -> list[Known]:
-        """The lines that are about none of what is run: checks, and tests where there are any."""
+        """The lines that none of the checks and tests that are run matches."""
         found = [known for pair, known in self.checks.items() if pair not in pairs]
         if nodeids is not None:
             present = {*nodeids, *(nodeid.partition("[")[0] for nodeid in nodeids)}
@@ -63,7 +63,7 @@ class KnownFailures:
 
 
 def read(path: Path) -> KnownFailures:
-    """The list in a file. Raises :class:`BadList`."""
+    """Read the list in a file. Raises :class:`BadList`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -72,10 +72,10 @@ def read(path: Path) -> KnownFailures:
     checks: dict[tuple[str, str], Known] = {}
     tests: dict[str, Known] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        place = f"{path}:{number}"
+        position = f"{path}:{number}"
         # A node id may hold a # of its own, in a parameter; a comment has a blank before it.
         content, _, comment = re.sub(r"(^|\s)#", "\0", line, count=1).partition("\0")
-        content, known = content.strip(), Known(place, comment.strip())
+        content, known = content.strip(), Known(position, comment.strip())
         if not content:
             continue
         before: Known | None
@@ -83,23 +83,23 @@ def read(path: Path) -> KnownFailures:
             before = tests.get(content)
             tests[content] = known
         else:
-            pair = _pair(content, place)
+            pair = _pair(content, position)
             before = checks.get(pair)
             checks[pair] = known
         if before is not None:
-            raise BadList(f"{place}: {content} stands at {before.place} already")
+            raise BadList(f"{position}: {content} stands at {before.position} already")
     return KnownFailures(checks, tests)
 
 
-def _pair(content: str, place: str) -> tuple[str, str]:
+def _pair(content: str, position: str) -> tuple[str, str]:
     words = content.split()
     if len(words) != 2:
         raise BadList(
-            f"{place}: {content!r} is no failure; a line is a subject and a check (RingShift adjoint) or a test's node id "
+            f"{position}: {content!r} is no failure; a line is a subject and a check (RingShift adjoint) or a test's node id "
             "(tests/test_rings.py::test_shift), and perhaps a # with a comment"
         )
     try:
         check_named(words[1])
     except ValueError as error:
-        raise BadList(f"{place}: {error}") from None
+        raise BadList(f"{position}: {error}") from None
     return words[0], words[1]

@@ -1,8 +1,8 @@
-"""What is running now, on disk before it runs: whatever ends the process, the case that it was at is known.
+"""The record of the running case: on disk before the case runs, so that it is known whatever ends the process.
 
-The file is JSON at any moment that nobody is writing it, and a process that is killed does not leave it half written: a
-record is one write into a file that stays open, padded with blanks, because a file for each case would cost more than many
-a case. (A record of 600 bytes takes about 10 microseconds, most of it to put the case into JSON.)
+The record of each case is written over that of the case before, into a file that stays open; a file for each case would cost
+more than many a case. (A record of 600 bytes takes about 10 microseconds, most of it to encode the case.) Nothing is
+synchronised to the disk: the kernel keeps what a killed process has written.
 """
 
 from __future__ import annotations
@@ -12,170 +12,185 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
+from msgspec import structs
 
-from adjointlab.engine.case import Case, StoredCase
+from adjointlab.engine.case import Case
+from adjointlab.engine.case_runner import Stage
+from adjointlab.store.reproducer import WorldName
 
 __all__ = [
-    "EXHAUSTED",
     "NAME",
+    "EndedBy",
     "Progress",
     "Running",
     "RunningCaseFile",
-    "ending",
     "read",
     "read_file",
     "recording",
+    "write_end",
 ]
 
 NAME: Final = "running.json"
 """The file's name in the folder of failures."""
 
-EXHAUSTED: Final = 75
-"""The exit code of a job that has to be started again to go on (``EX_TEMPFAIL``); the record says where."""
-
-_BLOCK: Final = 1024  # the file grows in steps of so many bytes
+_BLOCK: Final = 1024
+"""The file grows in steps of so many bytes."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Which piece of work a job is at: `reference` names the subject on a command line, `location` where it is declared."""
+class EndedBy(StrEnum):
+    """The cause for which a job has ended itself. The values stand in files."""
 
-    reference: str
-    location: str
+    NOTHING = ""
+    WATCHDOG = "watchdog"
+    EXHAUSTION = "communicators"
+    """MPI has no communicators left. The job goes on after a restart."""
+
+
+class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The piece of work that a job is at: the check of a subject."""
+
+    reference: str  # names the subject on a command line
+    location: str  # where it is declared, "module:name"
     check: str
-    world: str  # "simulated" or "mpi"
+    world: WorldName
     ranks: int  # of the world
     seed: int  # of the draws
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    schema: Literal[1]
-    reference: str
-    location: str
-    check: str
-    world: Literal["simulated", "mpi"]
-    ranks: int
-    seed: int
-    done: int
-    stage: Literal["drawing", "shrinking", "replaying"]
-    ended: str
-    kind: str
-    reproducer: str
-    case: StoredCase | None
+class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=1):
+    """A record as the file holds it: these fields and those of :class:`Progress`, beside ``"schema": 1``.
 
-
-@dataclass(frozen=True)
-class Running:
-    """A record as read back.
-
-    `done` cases had been judged before `case` (which is among neither them nor those to come), while `stage` was
-    "drawing"; later stages run cases again. `ended` says why the job ended itself, if it could: "watchdog", with the
-    `kind` of failure and where the `reproducer` lies, or "communicators", with which the job may go on after a restart.
+    `done` cases had been judged before `case` while `stage` was "drawing"; later stages run cases again. A job that the watchdog
+    has ended leaves the `kind` of failure, and the path of its `reproducer`.
     """
 
-    progress: Progress
     done: int
-    stage: str
+    stage: Stage
+    ended: EndedBy
+    kind: str
+    reproducer: str
     case: Case | None
-    ended: str = ""
-    kind: str = ""
-    reproducer: str = ""
+
+    @staticmethod
+    def of(
+        progress: Progress,
+        case: Case | None,
+        done: int = 0,
+        stage: Stage = Stage.DRAWING,
+        ended: EndedBy = EndedBy.NOTHING,
+        kind: str = "",
+        reproducer: str = "",
+    ) -> Running:
+        """The record of `case`."""
+        return Running(
+            **structs.asdict(progress),
+            done=done,
+            stage=stage,
+            ended=ended,
+            kind=kind,
+            reproducer=reproducer,
+            case=case,
+        )
 
 
 class RunningCaseFile:
     """Keeps the record of one piece of work in `folder`. On one rank only.
 
-    Where another live process keeps one there, this one's is ``running-<process number>.json``. The record that a process
-    which has died left behind is read first (:attr:`leftover`) and then taken over. A folder that cannot be written to
-    leaves the work without a record, and does not stop it.
+    The file is locked as long as it is open. Where another live process keeps its record there, this one's is
+    ``running-<process number>.json``. The record of a process that has died is read first (:attr:`previous`) and then written
+    over. In a folder that cannot be written to, the work goes on without a record.
     """
 
     def __init__(self, folder: Path, progress: Progress) -> None:
         self.path = folder / NAME
-        self.leftover: Running | None = None
+        self.previous: Running | None = None
         self._progress = progress
-        self._made = [place for place in (folder, *folder.parents) if not place.exists()]
-        self._file = _opened(self.path)
+        self._made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+        self._file = _locked(self.path)
         if self._file is None:
             self.path = folder / f"running-{os.getpid()}.json"
-            self._file = _opened(self.path)
+            self._file = _locked(self.path)
         if self._file is not None:
-            self.leftover = read_file(self.path)
+            self.previous = read_file(self.path)
         self._length = 0 if self._file is None else os.fstat(self._file).st_size
 
-    def record(self, case: Case, done: int, stage: str = "drawing") -> None:
-        """`case` is about to run."""
-        if self._file is not None:
-            self._write(Running(self._progress, done, stage, case))
-
-    def clear(self) -> None:
-        """The work is done, whatever came of it: nothing is running."""
-        file, self._file = self._file, None
-        if file is not None:
-            # Still locked, so nobody else has begun to write here.
-            self.path.unlink(missing_ok=True)
-            os.close(file)
-            for place in self._made:
-                with suppress(OSError):  # it holds a reproducer now
-                    place.rmdir()
-
-    def _write(self, running: Running) -> None:
-        data = _encoded(running)
+    def record(self, case: Case, done: int, stage: Stage = Stage.DRAWING) -> None:
+        """Record that `case` is about to run."""
+        if self._file is None:
+            return
+        data = _encoded(Running.of(self._progress, case, done, stage))
         if len(data) >= self._length:
             self._length = (len(data) // _BLOCK + 1) * _BLOCK
         with suppress(OSError):  # such as a full disk
-            assert self._file is not None
-            os.pwrite(self._file, data.ljust(self._length - 1) + b"\n", 0)
+            _write_over(self._file, data, self._length)
+
+    def clear(self) -> None:
+        """Remove the record: the work is done, whatever its result."""
+        file, self._file = self._file, None
+        if file is not None:
+            # Removed before it is closed: as soon as the lock is gone, the file may be another process's record.
+            self.path.unlink(missing_ok=True)
+            os.close(file)
+            for folder in self._made:
+                with suppress(OSError):  # it holds a reproducer now
+                    folder.rmdir()
 
 
 @contextmanager
 def recording(folder: Path, progress: Progress, *, is_leader: bool) -> Iterator[RunningCaseFile | None]:
-    """The recorder of a piece of work, on the leader, cleared at the end. Only a process that dies leaves its record."""
-    recorder = RunningCaseFile(folder, progress) if is_leader else None
+    """On the leader, keep the record of a piece of work and remove it at the end; only a process that dies leaves it."""
+    file = RunningCaseFile(folder, progress) if is_leader else None
     try:
-        yield recorder
+        yield file
     finally:
-        if recorder is not None:
-            recorder.clear()
+        if file is not None:
+            file.clear()
 
 
-def ending(path: Path, running: Running) -> None:
-    """Put `running` into the record at `path` from a process or thread that does not keep it."""
-    data = _encoded(running)
+def write_end(path: Path, running: Running) -> None:
+    """Write `running` over the record at `path`, from a process or thread that does not keep it.
+
+    This does not wait for the lock: its owner is the process that is about to be ended.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
-        length = max(len(data) + 1, os.fstat(file).st_size)
-        os.pwrite(file, data.ljust(length - 1) + b"\n", 0)
+        data = _encoded(running)
+        _write_over(file, data, max(len(data) + 1, os.fstat(file).st_size))
     finally:
         os.close(file)
 
 
 def read(folder: Path) -> Running | None:
-    """What is, or was, running in `folder`; `None` where there is no record, or none that can be read."""
+    """Read the record of `folder`; `None` where there is none, or none that can be read."""
     return read_file(folder / NAME)
 
 
 def read_file(path: Path) -> Running | None:
-    """The record in a file; `None` where there is none, or none that can be read."""
+    """Read the record in a file; `None` where there is none, or none that can be read."""
     for _ in range(3):
         try:
-            return _decoded(path.read_bytes())
+            running = msgspec.json.decode(path.read_bytes(), type=Running)
+            return structs.replace(running, case=running.case and running.case.restored())
         except OSError:
             return None
         except (msgspec.DecodeError, ValueError, TypeError, RecursionError):
-            # Its owner may have been writing.
+            # A reader may see a write half done; the next one will be whole.
             time.sleep(0.01)
     return None
 
 
-def _opened(path: Path) -> int | None:
-    """A file of ours alone; `None` where another process has it, or there can be none."""
+def _locked(path: Path) -> int | None:
+    """Open and lock a file; `None` where another process has it, or it cannot be made.
+
+    The kernel gives the lock back when the process ends, however it ends. So an unlocked file with a record in it was left by
+    a process that has died. Children must not inherit the descriptor (O_CLOEXEC), for they would hold the lock after that.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -183,39 +198,27 @@ def _opened(path: Path) -> int | None:
         return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(file)
-        return None
-    return file
+        if os.fstat(file).st_nlink:
+            return file
+        # Its owner has removed it between the two calls: a record in it could not be found.
+    except OSError:  # locked, or on a file system without locks
+        pass
+    os.close(file)
+    return None
 
 
 def _encoded(running: Running) -> bytes:
-    progress = running.progress
     try:
-        case = None if running.case is None else running.case.data()
-    except TypeError:  # parameters that are no data: what becomes of that is told elsewhere
+        case = running.case and running.case.plain()
+    except TypeError:  # parameters that are not data: storing the failure will say so
         case = None
-    return msgspec.json.encode(
-        {
-            "schema": 1,
-            "reference": progress.reference,
-            "location": progress.location,
-            "check": progress.check,
-            "world": progress.world,
-            "ranks": progress.ranks,
-            "seed": progress.seed,
-            "done": running.done,
-            "stage": running.stage,
-            "ended": running.ended,
-            "kind": running.kind,
-            "reproducer": running.reproducer,
-            "case": case,
-        }
-    )
+    return msgspec.json.encode(structs.replace(running, case=case))
 
 
-def _decoded(data: bytes) -> Running:
-    file = msgspec.json.decode(data, type=_File)
-    progress = Progress(file.reference, file.location, file.check, file.world, file.ranks, file.seed)
-    case = None if file.case is None else file.case.case()
-    return Running(progress, file.done, file.stage, case, file.ended, file.kind, file.reproducer)
+def _write_over(file: int, data: bytes, length: int) -> None:
+    """Write a record over the last one, in one call and without truncating the file first.
+
+    A process that is killed leaves one record or the other, never an empty file. Blanks, which JSON ignores, cover what is left
+    of a longer record.
+    """
+    os.pwrite(file, data.ljust(length - 1) + b"\n", 0)

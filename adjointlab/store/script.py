@@ -1,4 +1,8 @@
-"""A failing case as a script that needs only the operator and mpi4py."""
+"""A failing case as a script that needs only the operator and mpi4py.
+
+The script states what the lab has computed as literals, the local tensors and the ranks whose copies count, so that its reader
+can follow the inner products without trusting the lab. It calls the operator and nothing else of the lab.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,10 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import basis_vector
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.values import Draw, Role, local_values
 from adjointlab.engine.case import Case
-from adjointlab.engine.case_data import to_data
-from adjointlab.engine.search import Report
+from adjointlab.engine.case_data import Parameters, to_data
+from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
 
 __all__ = ["script"]
@@ -88,8 +92,8 @@ _BARE = '''"""{headline}
 {lines}
 
 Run with: mpiexec -n {ranks} python {name}
-It makes the operator and calls it forward and adjoint, with the values of this case. (Nobody has lived to tell which spaces
-it has, so adjointlab is needed to draw them.)
+It makes the operator and calls it forward and adjoint, with the values of this case. (No rank returned its spaces, so
+adjointlab is needed to draw them.)
 """
 
 from mpi4py import MPI
@@ -106,8 +110,8 @@ if comm.Get_size() != {ranks}:
 {setup}
 
 
-def drawn(space, side):
-    values = [local_values(space, i, rank, Draw({seed}, 0, side, 8)) for i in range(len(space.tensors))]
+def drawn(space, role):
+    values = [local_values(space, i, rank, Draw({seed}, 0, role, 8)) for i in range(len(space.tensors))]
     return [{convert} for array in values]
 
 
@@ -115,11 +119,11 @@ print("rank", rank, "calls forward", flush=True)
 operator.forward(*drawn(operator.domain, "primal"))
 print("rank", rank, "calls adjoint", flush=True)
 operator.adjoint(*drawn(operator.codomain.dual, "dual"))
-print("rank", rank, "has come back", flush=True)
+print("rank", rank, "has returned", flush=True)
 '''
 
 
-def script(case: Case, report: Report, subject: Subject, name: str) -> str:
+def script(case: Case, report: SearchResult, subject: Subject, name: str) -> str:
     """The text of the script for `case`; `name` is the file name of the reproducer beside it.
 
     Where the verdict names a matrix entry, the vectors are its two basis vectors, so that the script shows that entry. Else
@@ -158,17 +162,17 @@ def script(case: Case, report: Report, subject: Subject, name: str) -> str:
     )
 
 
-def _setup(subject: Subject, attribute: str, parameters: Mapping[str, Any]) -> str:
-    """How the script makes the operator: from its class, or, for functions, through the declared subject."""
+def _setup(subject: Subject, attribute: str, parameters: Parameters) -> str:
+    """The lines that make the operator: from its class, or, for functions, through the declared subject."""
     arguments = ", ".join(f"{key}={value!r}" for key, value in parameters.items())
     if inspect.isclass(subject.target) and hasattr(subject.target, "adjoint"):
         return f"operator = {attribute}(comm, {arguments})"
     file = inspect.getsourcefile(inspect.unwrap(subject.draws))
     module, _, name = subject.location.partition(":")
-    place = module if file is None else str(Path(file).resolve())
+    source = module if file is None else str(Path(file).resolve())
     return (
         "from adjointlab.engine.discovery import find_subject\n\n"
-        f"operator = find_subject({f'{place}:{name}'!r}).make(comm, dict({arguments}))"
+        f"operator = find_subject({f'{source}:{name}'!r}).make(comm, dict({arguments}))"
     )
 
 
@@ -178,7 +182,7 @@ def _origin(subject: Subject) -> tuple[str, str]:
 
 
 def _import(subject: Subject) -> str:
-    """How the script gets the operator: from its module, or, where that is on no path, from its file."""
+    """The lines that import the operator: from its module, or, where that is on no path, from its file."""
     module, attribute = _origin(subject)
     name = attribute.split(".")[0]
     file = inspect.getsourcefile(inspect.unwrap(subject.target))
@@ -193,7 +197,7 @@ except ImportError:
     {name} = runpy.run_path({str(Path(file).resolve())!r})[{name!r}]"""
 
 
-def _names(value: Any) -> set[str]:
+def _names(value: object) -> set[str]:
     """The classes of adjointlab that the repr of `value` names."""
     kinds = (Partition, Layout, Space, Tensor, LocalType)
     if isinstance(value, Mapping):
@@ -207,21 +211,21 @@ def _names(value: Any) -> set[str]:
     return found.union(*(_names(getattr(value, field)) for field in fields))
 
 
-def _values(space: Space, case: Case, side: str, index: int | None) -> str:
-    """What each rank holds of the basis vector `index` of the space, or of a random element if that is `None`."""
+def _values(space: Space, case: Case, role: Role, index: int | None) -> str:
+    """The local tensors of all ranks, as text: of the basis vector `index`, or of a random element if that is `None`."""
     ranks = []
     for rank in range(case.ranks):
         held = [
             f"np.array({values.tolist()!r}, dtype={_numpy_dtype(tensor)!r}).reshape({tensor.layout.local_shape(rank)!r})"
-            for tensor, values in zip(space.tensors, _local(space, case, side, index, rank), strict=True)
+            for tensor, values in zip(space.tensors, _local(space, case, role, index, rank), strict=True)
         ]
         ranks.append("[" + ", ".join(held) + "]")
     return "[\n    " + ",\n    ".join(ranks) + ",\n]"
 
 
-def _local(space: Space, case: Case, side: str, index: int | None, rank: int) -> list[np.ndarray[Any, Any]]:
+def _local(space: Space, case: Case, role: Role, index: int | None, rank: int) -> list[np.ndarray[Any, Any]]:
     if index is None:
-        draw = Draw(case.setting.seed, 0, side, bound=8)
+        draw = Draw(case.setting.seed, 0, role, bound=8)
         return [local_values(space, position, rank, draw) for position in range(len(space.tensors))]
     everywhere = all(arrays.supports("numpy", tensor.dtype) for tensor in space.tensors)
     return [*map(arrays.to_numpy, basis_vector(space, index, rank, "numpy" if everywhere else "torch"))]
@@ -235,14 +239,14 @@ def _numpy_dtype(tensor: Tensor) -> str:
     return "float32" if tensor.dtype == "bfloat16" else tensor.dtype
 
 
-def _imports(subject: Subject, parameters: Mapping[str, Any], library: str) -> list[str]:
+def _imports(subject: Subject, parameters: Parameters, library: str) -> list[str]:
     needed = sorted(_names(parameters))
     names = [f"from adjointlab import {', '.join(needed)}"] if needed else []
     return [*(["import torch"] if library == "torch" else []), *names, _import(subject)]
 
 
-def _bare(case: Case, report: Report, subject: Subject, lines: list[str], name: str) -> str:
-    """A script for a case of which no rank has come back with its spaces."""
+def _bare(case: Case, report: SearchResult, subject: Subject, lines: list[str], name: str) -> str:
+    """A script for a case of which no rank has returned its spaces."""
     text = "\n".join(lines)
     if not subject.is_layer:
         parameters, library = dict(case.parameters), case.setting.library
@@ -258,6 +262,6 @@ def _bare(case: Case, report: Report, subject: Subject, lines: list[str], name: 
         )
     return (
         f'"""{report.subject}: {report.verdict.headline}\n\n{text}\n\n'
-        "No rank has come back, so there are no spaces to draw vectors from; replay the JSON file beside\n"
+        "No rank has returned, so there are no spaces to draw vectors from; replay the JSON file beside\n"
         f'this script instead.\n\nParameters: {to_data(case.parameters)!r}\n"""\n'
     )

@@ -1,1 +1,1 @@
-"""Supervision of a job from outside: whatever becomes of its processes, somebody is left to tell it and to go on."""
+"""Supervision of a job by a process outside it, which restarts the job after a crash."""

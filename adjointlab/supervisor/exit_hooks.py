@@ -1,4 +1,4 @@
-"""What a process of a supervised job does first: it leaves word of itself, so that its end can be explained."""
+"""Exit hooks of a process in a supervised job: files from which its supervisor can tell how the process ended."""
 
 from __future__ import annotations
 
@@ -13,42 +13,41 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from adjointlab.store.job_log import HOOKED
+from adjointlab.supervisor.rank_files import RankFiles
 from adjointlab.worlds.launch import launched_rank
 
-__all__ = ["STACKS", "install_exit_hooks"]
+__all__ = ["STACKS_SIGNAL", "install_exit_hooks"]
 
-STACKS: Final = signal.SIGUSR1
+STACKS_SIGNAL: Final = signal.SIGUSR1
 """The signal upon which a process writes the stacks of its threads."""
 
 
 def install_exit_hooks(folder: Path) -> None:
-    """Leave word in `folder`, under this process's rank, until the interpreter ends in order.
+    """Write to the files of this rank in `folder` until the interpreter ends; see :mod:`adjointlab.supervisor.rank_files`.
 
-    - ``rank-R.hooked`` says that an end without ``rank-R.finished`` is none in order;
-    - ``rank-R.stacks`` gets the stack upon a fatal signal, and the stacks of all threads upon :data:`STACKS`;
-    - ``rank-R.words`` says where ``os._exit`` was called, which nothing else could tell.
-
-    Once the user's own handlers are in place, such as pytest's: they would replace these.
+    To be called after others have installed their handlers: pytest's faulthandler plugin would redirect the stacks to
+    a file of its own. Only the first process of a rank has hooks. Its children inherit ``ADJOINTLAB_HOOKED`` in the
+    environment and leave the files alone.
     """
-    place, me = folder / f"rank-{launched_rank()}", os.getpid()
-    if os.environ.get(HOOKED) == str(me):
+    files, own_pid = RankFiles(folder, launched_rank()), os.getpid()
+    if os.environ.get(HOOKED) == str(own_pid):
         return
-    os.environ[HOOKED] = str(me)
-    # Open for as long as the process lives, for it is written to when nothing can be opened any more.
-    stacks = open(f"{place}.stacks", "w", encoding="utf-8")  # noqa: SIM115
+    os.environ[HOOKED] = str(own_pid)
+    # Opened now and never closed: in a fatal signal's handler no file can be opened.
+    stacks = open(files.path("stacks"), "w", encoding="utf-8")  # noqa: SIM115
     faulthandler.enable(stacks)
-    faulthandler.register(STACKS, stacks, all_threads=True)
-    leave = os._exit
+    faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
+    original_exit = os._exit
 
-    def leave_word(status: int) -> NoReturn:
-        with suppress(Exception):
-            if os.getpid() != me:  # but of a fork, whose way to end this is
-                raise ChildProcessError
-            frame = sys._getframe(1)
-            stack = "".join(traceback.format_stack(frame))
-            Path(f"{place}.words").write_text(f"os._exit({status})\n{stack}", encoding="utf-8")
-        leave(status)
+    def recording_exit(status: int) -> NoReturn:
+        # os._exit runs no atexit function and leaves no signal, so only its caller can be recorded.
+        # A fork of this process has the patched function too, and calling os._exit is how a fork should end.
+        if os.getpid() == own_pid:
+            with suppress(Exception):  # such as a full disk: the process is to end whatever happens here
+                stack = "".join(traceback.format_stack(sys._getframe(1)))
+                files.path("exit").write_text(f"os._exit({status})\n{stack}", encoding="utf-8")
+        original_exit(status)
 
-    os._exit = leave_word
-    Path(f"{place}.hooked").touch()
-    atexit.register(lambda: Path(f"{place}.finished").touch() if os.getpid() == me else None)
+    os._exit = recording_exit
+    files.path("hooked").touch()
+    atexit.register(lambda: files.path("finished").touch() if os.getpid() == own_pid else None)

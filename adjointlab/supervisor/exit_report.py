@@ -1,180 +1,188 @@
-"""How a job ended before its time: the evidence that its ranks and its launcher have left, put into words."""
+"""Explains why a job ended before its time, from the evidence that its ranks and its launcher have left."""
 
 from __future__ import annotations
 
-import json
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import dropwhile, takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
+
+from adjointlab.supervisor.job import JobEnd
+from adjointlab.supervisor.rank_files import RankFiles
 
 __all__ = ["ExitReport", "exit_report", "stack_of"]
 
-_OWN: Final = str(Path(__file__).parents[1]) + "/"
-"""The lab's frames, which are not where a rank died."""
+_PACKAGE: Final = str(Path(__file__).parents[1]) + "/"
 
 _ABORTS: Final = (
-    # MPICH, then Open MPI.
+    # MPICH, then Open MPI. MPI_Abort kills all ranks, so their own ends say nothing about who called it.
     re.compile(r"application called MPI_Abort\(.*?, (?P<code>-?\d+)\) - process (?P<rank>\d+)"),
     re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d+).*?Errorcode: (?P<code>-?\d+)", re.DOTALL),
 )
-_SIGNALS: Final = {
+_CRASHES: Final[Mapping[signal.Signals, str]] = {
     signal.SIGSEGV: "died of a segmentation fault",
     signal.SIGBUS: "died of a bus error",
     signal.SIGFPE: "died of an arithmetic error",
     signal.SIGILL: "died of an illegal instruction",
     signal.SIGABRT: "died by abort()",
 }
-_FROM_OUTSIDE: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Nothing goes wrong in this way: somebody has ended the launcher, or a batch system the job."""
+_REQUESTS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that no fault of a program raises: somebody has ended the launcher, or a batch system the job."""
 
-_ENTRIES: Final = ("/site-packages/_pytest/", "/site-packages/pluggy/", "/site-packages/typer/")
-"""What calls tests and commands; the user's code is what stands inside of it."""
+_RUNNERS: Final = ("/site-packages/_pytest/", "/site-packages/pluggy/", "/site-packages/typer/")
+"""Code that calls tests and commands; the user's code stands inside of it."""
 
-_LIMIT: Final = 12
-"""Lines of a stack that are shown."""
+_MOST_LINES: Final = 12
+"""Lines of a stack, or of the launcher's output, that are shown."""
 
 
 @dataclass(frozen=True)
 class ExitReport:
-    """The kind of an end, the same for all ranks; what became of which rank; what else explains it."""
+    """The end of a job.
+
+    `kind` is in words that are the same whichever rank it was; `ranks` says what became of those that are known; `lines`
+    are further evidence, with labels.
+    """
 
     kind: str
     ranks: dict[int, str]
     lines: tuple[tuple[str, str], ...] = ()
-    signal: int = 0  # with which somebody outside has ended the job
+    signal: int = 0  # by which somebody has ended the job; then no subject is to blame
 
 
-def exit_report(
-    folder: Path, ranks: int, said: str, code: int | None, *, stuck: str = "", simulated: bool = False
-) -> ExitReport:
-    """What the ranks have left in `folder`, what the launcher `said` and the `code` it ended with, and what follows.
+class _Frame(NamedTuple):
+    """A frame of a stack as Python prints it."""
 
-    `stuck` says that, and why, the job was ended from outside. Of `simulated` ranks there is one process for all.
-    """
-    found = _of_ranks(folder, ranks, said, code, stuck)
-    if not simulated or found.signal:
-        return found
-    lines = [(label.removesuffix(" of rank 0"), text) for label, text in found.lines]
-    if not stuck:
-        lines = [*(("process", reason) for reason in found.ranks.values()), *lines]
-    return ExitReport(found.kind.replace("a rank", "the process of the ranks"), {}, tuple(lines))
+    file: str
+    line: str
+    function: str
+
+    @property
+    def is_ours(self) -> bool:
+        """True for frames of this package, and of code without a file such as ``<frozen runpy>``."""
+        return self.file.startswith((_PACKAGE, "<"))
+
+    @property
+    def is_runner(self) -> bool:
+        return any(part in self.file for part in _RUNNERS)
+
+    @property
+    def is_users(self) -> bool:
+        """True if it is neither ours nor in Python's own library or an installed package."""
+        return not self.is_ours and "/lib/python3" not in self.file
+
+    def __str__(self) -> str:
+        path, here = Path(self.file), Path.cwd()
+        shown = str(path.relative_to(here)) if path.is_relative_to(here) else self.file
+        return f"{shown}:{self.line} in {self.function}"
 
 
-def _of_ranks(folder: Path, ranks: int, said: str, code: int | None, stuck: str) -> ExitReport:
-    if stuck:
-        stacks = [(rank, stack_of(_text(folder / f"rank-{rank}.stacks"))) for rank in range(ranks)]
-        places = {rank: f"ended with the job, at {_place(stack)}" for rank, stack in stacks if stack}
-        lines = [("because", stuck), *((f"stack of rank {rank}", stack) for rank, stack in stacks if stack)]
-        return ExitReport("the job stopped moving", places, tuple(lines))
-    aborted = next(filter(None, (mark.search(said) for mark in _ABORTS)), None)
-    if aborted is not None:
-        told = f"called MPI_Abort({aborted['code']})"
-        return ExitReport(f"a rank {told}", {int(aborted["rank"]): f"it {told}"})
-    ends = {rank: end for rank in range(ranks) if (end := _json(folder / f"rank-{rank}.ended")) is not None}
-    irregular = sorted(
-        (rank for rank, end in ends.items() if not end["regular"]), key=lambda rank: ends[rank]["at"]
-    )
-    if not irregular:
-        return ExitReport(f"the launcher ended the job with exit code {code}", {}, _overdue_report(said))
-    # The others may have been ended on its account.
-    first = irregular[0]
-    if -(status := ends[first]["status"]) in _FROM_OUTSIDE:
+def exit_report(folder: Path, ranks: int, end: JobEnd, *, simulated: bool = False) -> ExitReport:
+    """Explain the `end` of a job on `ranks` ranks, whose files are in `folder`. `simulated` ranks share one process."""
+    report = _report_of_ranks(folder, ranks, end)
+    if not simulated or report.signal:
+        return report
+    lines = [(label.removesuffix(" of rank 0"), text) for label, text in report.lines]
+    if not end.stuck_reason:
+        lines = [*(("process", reason) for reason in report.ranks.values()), *lines]
+    return ExitReport(report.kind.replace("a rank", "the process of the ranks"), {}, tuple(lines))
+
+
+def _report_of_ranks(folder: Path, ranks: int, job_end: JobEnd) -> ExitReport:
+    files = [RankFiles(folder, rank) for rank in range(ranks)]
+    # In this order: the end of a stuck job, and of all ranks but one upon MPI_Abort, was caused by others, so what the
+    # ranks' own files say about it is of no interest.
+    if job_end.stuck_reason:
+        stacks = {file.rank: stack for file in files if (stack := stack_of(file.text("stacks")))}
+        where = {rank: f"ended with the job, at {_location(stack)}" for rank, stack in stacks.items()}
+        lines = [("because", job_end.stuck_reason)]
+        lines += [(f"stack of rank {rank}", stack) for rank, stack in stacks.items()]
+        return ExitReport("the job got stuck", where, tuple(lines))
+    for pattern in _ABORTS:
+        if abort := pattern.search(job_end.stderr_tail):
+            how = f"called MPI_Abort({abort['code']})"
+            return ExitReport(f"a rank {how}", {int(abort["rank"]): f"it {how}"})
+    ends = {file.rank: end for file in files if (end := file.end) is not None and not end.regular}
+    if not ends:
+        output = [line for line in job_end.stderr_tail.splitlines() if line.strip()]
+        shown = (("last output", "\n".join(output[-_MOST_LINES:])),) if output else ()
+        return ExitReport(f"the launcher ended the job with exit code {job_end.exit_code}", {}, shown)
+    # Once one rank is gone, the launcher kills the others: only the first end has a cause of its own.
+    first = min(ends, key=lambda rank: ends[rank].at)
+    status = ends[first].status
+    if -status in _REQUESTS:
         return ExitReport("the job was ended from outside", {}, signal=-status)
-    how = _how(ends[first]["status"], words := _text(folder / f"rank-{first}.words"))
-    stack = stack_of(words) or stack_of(_text(folder / f"rank-{first}.stacks"))
-    where = f" at {_place(stack)}" if stack else ""
-    shown = ((f"stack of rank {first}", stack),) if stack else ()
-    return ExitReport(f"a rank {how}", {first: f"it {how}{where}"}, shown)
+    exit_call = files[first].text("exit")
+    how = _describe(status, exit_call)
+    stack = stack_of(exit_call) or stack_of(files[first].text("stacks"))
+    location = f" at {_location(stack)}" if stack else ""
+    evidence = ((f"stack of rank {first}", stack),) if stack else ()
+    return ExitReport(f"a rank {how}", {first: f"it {how}{location}"}, evidence)
 
 
 def stack_of(text: str) -> str:
-    """The innermost frames of the first stack in `text`, outside the lab, innermost first."""
-    frames = re.findall(r'  File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<name>\S+)', text)
+    """Return the frames outside this package of the most telling stack in `text`, innermost first.
+
+    `text` is what Python's ``faulthandler`` or ``traceback`` has written: of one thread, or of all of them.
+    """
+    frames = _frames(text)
     if "(most recent call first)" not in text:
-        frames.reverse()
+        frames.reverse()  # traceback's order; faulthandler's is innermost first
     if "Current thread" in text or "Thread 0x" in text:
-        frames = _of_user_thread(text) or frames
-    # The user's code is what the lab calls, though it may itself have called the lab.
-    rest = list(dropwhile(_is_own, frames))
-    outside = list(takewhile(lambda frame: not (_is_own(frame) or _is_entry(frame)), rest))
+        frames = _frames_of_telling_thread(text) or frames
+    # From the inside out: our frames (an operator's code may have called us), then the user's, then ours or a test
+    # runner's again, which called the user's code.
+    rest = list(dropwhile(lambda frame: frame.is_ours, frames))
+    outside = list(takewhile(lambda frame: not (frame.is_ours or frame.is_runner), rest))
     if len(outside) == len(rest) < len(frames):
-        return ""  # nothing but the program that has started the lab
-    return "\n".join(f"{_short(file)}:{line} in {name}" for file, line, name in outside[:_LIMIT])
+        return ""  # no user code below us: these frames are the program that called us
+    return "\n".join(map(str, outside[:_MOST_LINES]))
 
 
-def _of_user_thread(text: str) -> list[tuple[str, str, str]]:
-    """The frames of the thread that died, else of the one that has most to do with the user's code."""
-    found = []
+def _frames_of_telling_thread(text: str) -> list[_Frame]:
+    """Return the frames of the thread that crashed; without a crash, of the one that is running user code.
+
+    Of simulated ranks there is a thread each, and all but one of them wait in our code for their turn.
+    """
+    threads = []
     for part in re.split(r"(?m)^(?=(?:Current thread|Thread) 0x)", text):
-        frames = re.findall(r'  File "([^"]+)", line (\d+),? in (\S+)', part)
+        frames = _frames(part)
         if part.startswith("Current thread") and "Fatal Python error" in text:
             return frames
-        found.append(frames)
-    # A thread that is at work itself, rather than waiting for others in the lab.
+        threads.append(frames)
     return max(
-        found,
-        key=lambda frames: (
-            bool(frames) and not _is_plumbing(frames[0][0]),
-            sum(not _is_plumbing(file) for file, _, _ in frames),
-        ),
+        threads,
+        key=lambda frames: (bool(frames) and frames[0].is_users, sum(frame.is_users for frame in frames)),
         default=[],
     )
 
 
-def _is_own(frame: tuple[str, str, str]) -> bool:
-    return frame[0].startswith((_OWN, "<"))
+def _frames(text: str) -> list[_Frame]:
+    # traceback writes a comma after the line number, faulthandler does not.
+    return [_Frame(*found) for found in re.findall(r'  File "([^"]+)", line (\d+),? in (\S+)', text)]
 
 
-def _is_entry(frame: tuple[str, str, str]) -> bool:
-    return any(entry in frame[0] for entry in _ENTRIES)
-
-
-def _is_plumbing(file: str) -> bool:
-    return file.startswith((_OWN, "<")) or "/lib/python3" in file
-
-
-def _short(file: str) -> str:
-    path, here = Path(file), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else file
-
-
-def _place(stack: str) -> str:
-    """The innermost frame of the user's own, of a library otherwise."""
+def _location(stack: str) -> str:
+    """Return the innermost frame of the user's own code, else the innermost of a library."""
     frames = stack.splitlines()
     return next((frame for frame in frames if "/lib/python3" not in frame), frames[0])
 
 
-def _how(status: int, words: str) -> str:
-    if words:
-        return f"left by {words.splitlines()[0]}"
+def _describe(status: int, exit_call: str) -> str:
+    """Say how a process ended, as a verb phrase."""
+    if exit_call:
+        return f"left by {exit_call.splitlines()[0]}"
     if status >= 0:
-        return f"left with exit code {status}, without a word (os._exit or exit() in a library?)"
+        return (
+            f"left with exit code {status}, without running exit handlers (os._exit or exit() in a library?)"
+        )
     try:
         number = signal.Signals(-status)
-    except ValueError:
+    except ValueError:  # a real-time signal: only the first and the last have names
         return f"was ended by signal {-status}"
     if number is signal.SIGKILL:
         return "was killed (SIGKILL, as the system does when memory runs out)"
-    return f"{_SIGNALS.get(number, 'was ended by a signal')} ({number.name})"
-
-
-def _overdue_report(said: str) -> tuple[tuple[str, str], ...]:
-    lines = [line for line in said.splitlines() if line.strip()]
-    return (("last words", "\n".join(lines[-_LIMIT:])),) if lines else ()
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    return f"{_CRASHES.get(number, 'was ended by a signal')} ({number.name})"

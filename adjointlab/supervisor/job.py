@@ -1,8 +1,20 @@
-"""One job under supervision: it is started, watched, and ended with all its processes."""
+"""One run of a supervised job: its processes are started, watched, and ended to the last.
+
+::
+
+    adjointlab run                      the supervisor, to which orphans are handed (processes.adopt_orphans)
+    └── mpiexec -n 2                    in a session of its own; without a launcher this level is missing
+        ├── rank.py FOLDER pytest ...   the wrapper of rank 0, which waits for its rank and records how it ended
+        │   └── pytest ...              rank 0
+        └── rank.py FOLDER pytest ...
+            └── pytest ...              rank 1
+
+MPICH's launcher adds a proxy between itself and the wrappers. Ranks and supervisor have no connection but files
+(:mod:`adjointlab.supervisor.rank_files`), signals, and the pipes of the launcher.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import shutil
@@ -10,83 +22,133 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Final
 
 from adjointlab.store.running_case import NAME
-from adjointlab.supervisor.exit_hooks import STACKS
+from adjointlab.supervisor.exit_hooks import STACKS_SIGNAL
 from adjointlab.supervisor.launcher import Launcher
-from adjointlab.supervisor.output import Output
-from adjointlab.supervisor.processes import descendants, die_with_parent, end_all
+from adjointlab.supervisor.processes import descendants, die_with_parent, kill_descendants
+from adjointlab.supervisor.rank_files import RankFiles
 
-__all__ = ["Ended", "Job", "Signals"]
+__all__ = ["Job", "JobEnd", "Output", "StopSignals"]
 
-_RANK: Final = Path(__file__).with_name("rank.py")
+_WRAPPER: Final = Path(__file__).with_name("rank.py")
 _TICK: Final = 0.05
 _GRACE: Final = 5.0
 """Seconds that the launcher gets to end the job itself once a rank has died, and ranks after a Ctrl-C."""
-_BETWEEN: Final = 10
-"""How many times longer than in a case nothing may happen elsewhere: while files are imported, in ordinary tests."""
+_LAUNCHER_GRACE: Final = 2.0
+"""Seconds that the launcher gets to end its ranks once it is told to end."""
+_OUTSIDE_CASES: Final = 10
+"""Factor on the patience outside cases: during imports, in ordinary tests."""
+
+_TAIL: Final = 20_000
+"""Bytes of standard error that are kept for the exit report."""
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a job ended: in order, with its exit code; or `stuck` says why it was ended; or it died."""
+class JobEnd:
+    """End of a job: in order, with its exit code; or by a crash; or by the supervisor, because it was stuck."""
 
-    code: int | None
+    exit_code: int | None
     in_order: bool
-    said: str  # the end of its standard error
-    stuck: str = ""
-    leftover: int = 0  # processes that could not be ended
+    stderr_tail: str
+    stuck_reason: str = ""
+    unkillable: int = 0  # processes that are still there
 
 
-class Signals:
-    """Signals that ask the supervisor to end, while it is a context; a second one means at once."""
+class StopSignals:
+    """Counts SIGINT, SIGTERM and SIGHUP while it is entered, instead of raising: the first asks the job to end.
+
+    A second one means at once.
+    """
 
     def __init__(self) -> None:
-        self.number = 0
-        self.times = 0
-        self._before: dict[int, Any] = {}
+        self.first = 0
+        self.count = 0
+        self._handlers: dict[int, signal._HANDLER] = {}
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> StopSignals:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            self._before[number] = signal.signal(number, self._receive)
+            self._handlers[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: object) -> None:
-        self.number = self.number or number
-        self.times += 1
+        self.first = self.first or number
+        self.count += 1
 
     @property
-    def code(self) -> int:
-        """The exit code of a program that such a signal has ended; 130 for Ctrl-C."""
-        return 128 + self.number
+    def exit_code(self) -> int:
+        """The exit code of a program that the first signal has ended; 130 for Ctrl-C."""
+        return 128 + self.first
+
+
+class Output:
+    """Passes on standard output and error of a job.
+
+    A job that is started again to shrink a failure prints once more what the job before it has printed. With
+    `held_until`, its output is held back until that returns True, and dropped if the job dies first.
+    """
+
+    def __init__(self, held_until: Callable[[], bool] | None = None) -> None:
+        self._held_until = held_until
+        self._held: list[tuple[bytes, bool]] | None = None if held_until is None else []
+        self._tail = b""
+
+    @property
+    def tail(self) -> str:
+        """The end of the standard error."""
+        return self._tail.decode(errors="replace")
+
+    def write(self, data: bytes, *, is_error: bool) -> None:
+        """Take `data` that the job has printed."""
+        if is_error:
+            self._tail = (self._tail + data)[-_TAIL:]
+        if self._held is not None:
+            self._held.append((data, is_error))
+        else:
+            _pass_on(data, is_error)
+
+    def release_when_due(self) -> None:
+        """Release what is held back, if `held_until` says so now."""
+        if self._held_until is not None and self._held_until():
+            self.release()
+
+    def release(self) -> None:
+        """Pass on what was held back, and from now on everything at once."""
+        held, self._held, self._held_until = self._held, None, None
+        for data, is_error in held or ():
+            _pass_on(data, is_error)
 
 
 class Job:
-    """A command on so many ranks, or in one process without a launcher, with its word in `folder`."""
+    """A command on `ranks` ranks of a launcher, or in one process without; its files stand in `folder`."""
 
     def __init__(
         self, command: Sequence[str], ranks: int, launcher: Launcher | None, folder: Path, output: Output
     ) -> None:
         before = [] if launcher is None else launcher.command(ranks)
-        # Isolated and without site-packages: it shall start quickly, and nothing of the user's may interfere.
-        self._command = [*before, sys.executable, "-I", "-S", str(_RANK), str(folder), *command]
-        self._environment = {**_looks(), **({} if launcher is None else launcher.environment)}
-        self._ranks, self._folder, self._output = ranks, folder, output
-        self._spared = frozenset(descendants())
+        self._command = [*before, sys.executable, "-I", "-S", str(_WRAPPER), str(folder), *command]
+        self._environment = {**_terminal(), **({} if launcher is None else launcher.environment)}
+        self._folder, self._output = folder, output
+        self._ranks = [RankFiles(folder, rank) for rank in range(ranks)]
+        # Children that the supervisor had before are none of the job's and are left alone.
+        self._unrelated = frozenset(descendants())
 
-    def run(self, patience: float, signals: Signals) -> Ended:
-        """From beginning to end; whatever happens, none of its processes is left."""
+    def run(self, patience: float, signals: StopSignals) -> JobEnd:
+        """Run the job to its end. Whatever happens, also an exception here, none of its processes is left.
+
+        It is ended when a rank has died, when nothing has happened for `patience` seconds, or upon one of `signals`.
+        """
         for path in self._folder.glob("rank-*"):
-            if path.suffix != ".tests":
+            if path.suffix != ".tests":  # the results of all jobs, not of the last one
                 path.unlink()
         process = subprocess.Popen(
             self._command,
@@ -94,149 +156,148 @@ class Job:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # Ctrl-C is ours to pass on.
+            # A terminal sends Ctrl-C to its whole foreground group. The supervisor is to be the one that gets it: a
+            # launcher would kill ranks that are just storing a failure.
             start_new_session=True,
+            # Should the supervisor be killed, the launcher is told to end, and ends its ranks.
             preexec_fn=die_with_parent,
         )
-        stuck, left = "", False
+        stuck_reason, is_clear = "", True
         try:
             with selectors.DefaultSelector() as pipes:
                 for pipe, is_error in ((process.stdout, False), (process.stderr, True)):
                     assert pipe is not None
-                    pipes.register(pipe, selectors.EVENT_READ, is_error)
-                stuck = self._watch(process, pipes, patience, signals)
-                code = process.poll()
-                if code is None:
-                    self._dismiss(process, pipes)
-                    code = process.poll()
-                left = not end_all(self._spared)
-                self._drain(pipes, 1.0)
+                    pipes.register(pipe, selectors.EVENT_READ, (pipe, is_error))
+                stuck_reason = self._watch(process, pipes, patience, signals)
+                exit_code = process.poll()
+                if exit_code is None:
+                    # First the launcher, for it alone can end ranks on other machines; then all that is left here.
+                    with suppress(ProcessLookupError):
+                        process.terminate()
+                    self._pump_until(lambda: process.poll() is not None, pipes, _LAUNCHER_GRACE)
+                    exit_code = process.poll()
+                is_clear = kill_descendants(self._unrelated)
+                # Only now: as long as any of them lived, it held the pipes open. With a time limit nevertheless, since
+                # a process on this machine that is not a descendant may have been given them.
+                self._pump_until(lambda: not pipes.get_map(), pipes, 1.0)
         finally:
-            end_all(self._spared)
+            kill_descendants(self._unrelated)
             process.poll()
-        ends = [self._end(rank) for rank in range(self._ranks)]
-        in_order = not stuck and all(end is not None and end["regular"] for end in ends)
+        ends = [rank.end for rank in self._ranks]
+        in_order = not stuck_reason and all(end is not None and end.regular for end in ends)
         if in_order:
-            code = max(int(end["status"]) for end in ends if end is not None)
+            # The launcher's own code says nothing: it saw the wrappers' codes, which are 0 for orderly ends (rank.py).
+            exit_code = max(end.status for end in ends if end is not None)
             self._output.release()
-        return Ended(code, in_order, self._output.tail, stuck, len(descendants()) if left else 0)
+        unkillable = 0 if is_clear else len(descendants())
+        return JobEnd(exit_code, in_order, self._output.tail, stuck_reason, unkillable)
 
     def _watch(
         self,
         process: subprocess.Popen[bytes],
         pipes: selectors.BaseSelector,
         patience: float,
-        signals: Signals,
+        signals: StopSignals,
     ) -> str:
-        """Until the job has ended, or has to be; then why it has to, if it does not move."""
-        dying: float | None = None
-        told = 0
-        moved, matched = time.monotonic(), self._traces()
+        """Return when the job has ended or is to be ended; in the latter case with the reason if it is stuck."""
+        forwarded = 0
+        ending_since: float | None = None
+        last_progress, state = time.monotonic(), self._state_of_files()
         while process.poll() is None:
-            if self._pump(pipes, _TICK) and not self._is_hooked():
-                moved = time.monotonic()
-            self._output.look()
+            # Output counts as progress only until a rank is hooked. From then on ranks write to files whenever they
+            # go on to another case or test, while one that loops may print all the time.
+            if self._pump(pipes, _TICK) and not any(rank.is_hooked for rank in self._ranks):
+                last_progress = time.monotonic()
+            self._output.release_when_due()
             now = time.monotonic()
-            if (traces := self._traces()) != matched:
-                moved, matched = now, traces
-            if signals.times > told:
-                told = signals.times
-                if told > 1:
+            if (new_state := self._state_of_files()) != state:
+                last_progress, state = now, new_state
+            if signals.count > forwarded:
+                forwarded = signals.count
+                if forwarded > 1:
                     return ""
-                self._tell_ranks(signals.number)
-                dying = now
-            if dying is None and all(self._end(rank) is not None for rank in range(self._ranks)):
-                dying = now
-            if dying is None and any(self._died(rank) for rank in range(self._ranks)):
-                dying = now
-            if dying is not None:
-                if now - dying > _GRACE:
+                # To the ranks and not to the launcher: they store what they know and end together. A rank so young
+                # that its process number is not known misses the signal, and is ended after the grace period.
+                self._signal_ranks(self._ranks, signals.first)
+                ending_since = now
+            if ending_since is None and self._is_ending():
+                ending_since = now
+            if ending_since is not None:
+                # Also for launchers that do not notice that their ranks are gone.
+                if now - ending_since > _GRACE:
                     return ""
                 continue
             in_case = (self._folder / NAME).exists()
-            limit = patience if in_case else patience * _BETWEEN
-            if now - moved > limit:
-                self._ask_for_stacks(pipes)
-                doing = "in one case" if in_case else "between cases"
-                return f"nothing has happened for {limit:.0f} s {doing}"
+            limit = patience if in_case else patience * _OUTSIDE_CASES
+            if now - last_progress > limit:
+                # Only to hooked ranks: the signal would kill any other process.
+                self._signal_ranks([rank for rank in self._ranks if rank.is_hooked], STACKS_SIGNAL)
+                self._pump_until(lambda: False, pipes, 0.5)
+                stage = "in one case" if in_case else "between cases"
+                return f"nothing has happened for {limit:.0f} s {stage}"
         return ""
 
-    def _dismiss(self, process: subprocess.Popen[bytes], pipes: selectors.BaseSelector) -> None:
-        """Let the launcher end its ranks, on other machines too."""
-        with suppress(ProcessLookupError):
-            process.terminate()
-        until = time.monotonic() + 2.0
-        while process.poll() is None and time.monotonic() < until:
-            self._pump(pipes, _TICK)
+    def _is_ending(self) -> bool:
+        """Return True if some rank has died, or all have ended."""
+        return any(rank.has_died for rank in self._ranks) or all(rank.end for rank in self._ranks)
 
-    def _ask_for_stacks(self, pipes: selectors.BaseSelector) -> None:
-        self._tell_ranks(STACKS, only_hooked=True)
-        until = time.monotonic() + 0.5
-        while time.monotonic() < until:
-            self._pump(pipes, _TICK)
-
-    def _tell_ranks(self, number: int, *, only_hooked: bool = False) -> None:
-        for rank in range(self._ranks):
-            place = self._folder / f"rank-{rank}"
-            hooked = place.with_suffix(".hooked").exists()
-            if (only_hooked and not hooked) or place.with_suffix(".ended").exists():
-                continue
-            known = _json(place.with_suffix(".pid"))
-            if known is not None and known["host"] == os.uname().nodename:
+    def _signal_ranks(self, ranks: Sequence[RankFiles], number: int) -> None:
+        """Send a signal to those of `ranks` that run on this machine."""
+        for rank in ranks:
+            process = rank.process
+            # The number of a process that has ended may be that of another one by now.
+            if rank.end is None and process is not None and process.host == os.uname().nodename:
                 with suppress(ProcessLookupError, PermissionError):
-                    os.kill(int(known["pid"]), number)
+                    os.kill(process.pid, number)
 
     def _pump(self, pipes: selectors.BaseSelector, seconds: float) -> bool:
-        """Pass on what the job says; whether it said anything."""
-        said = False
-        if not pipes.get_map():
+        """Pass on what the job prints within `seconds`; return True if it printed anything."""
+        if not pipes.get_map():  # select() would return at once and the caller's loop spin
             time.sleep(seconds)
-            return said
+            return False
+        has_printed = False
         for key, _ in pipes.select(seconds):
-            pipe: IO[bytes] = key.fileobj  # type: ignore[assignment]
-            data = os.read(pipe.fileno(), 1 << 16)
-            if not data:
+            pipe, is_error = key.data
+            # Not pipe.read(), which would wait until so many bytes have come.
+            if data := os.read(key.fd, 1 << 16):
+                self._output.write(data, is_error=is_error)
+                has_printed = True
+            else:
                 pipes.unregister(pipe)
                 pipe.close()
-            else:
-                self._output.write(data, is_error=key.data)
-                said = True
-        return said
+        return has_printed
 
-    def _drain(self, pipes: selectors.BaseSelector, seconds: float) -> None:
+    def _pump_until(self, done: Callable[[], bool], pipes: selectors.BaseSelector, seconds: float) -> None:
+        """Pass on output until `done`, for `seconds` at the most."""
         until = time.monotonic() + seconds
-        while pipes.get_map() and time.monotonic() < until:
+        while not done() and time.monotonic() < until:
             self._pump(pipes, _TICK)
 
-    def _end(self, rank: int) -> Any:
-        return _json(self._folder / f"rank-{rank}.ended")
-
-    def _died(self, rank: int) -> bool:
-        end = self._end(rank)
-        return end is not None and not end["regular"]
-
-    def _is_hooked(self) -> bool:
-        return any(self._folder.glob("rank-*.hooked"))
-
-    def _traces(self) -> dict[str, tuple[int, int]]:
-        """What the files look like that a job writes to while it moves."""
-        traces = {}
+    def _state_of_files(self) -> dict[str, tuple[int, int]]:
+        """Return time and size of the job's files, which change whenever it goes on to another case or test."""
+        state = {}
         with os.scandir(self._folder) as entries:
             for entry in entries:
-                with suppress(OSError):
-                    seen = entry.stat()
-                    traces[entry.name] = (seen.st_mtime_ns, seen.st_size)
-        return traces
+                with suppress(OSError):  # removed since it was listed
+                    stat = entry.stat()
+                    state[entry.name] = (stat.st_mtime_ns, stat.st_size)
+        return state
 
 
-def _looks() -> dict[str, str]:
-    """What tells a job how its output will look: Open MPI gives ranks a terminal, whatever becomes of what they say."""
-    looks = {"COLUMNS": str(shutil.get_terminal_size((160, 24)).columns)}
-    return looks if sys.stdout.isatty() else looks | {"TERM": "dumb", "NO_COLOR": "1", "PY_COLORS": "0"}
+def _terminal() -> dict[str, str]:
+    """Return the variables from which the job learns what its output will look like.
+
+    Its own standard output says nothing about that: it is a pipe, or with Open MPI a terminal made up for the ranks.
+    """
+    variables = {"COLUMNS": str(shutil.get_terminal_size((160, 24)).columns)}
+    if not sys.stdout.isatty():
+        variables |= {"TERM": "dumb", "NO_COLOR": "1", "PY_COLORS": "0"}
+    return variables
 
 
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+def _pass_on(data: bytes, is_error: bool) -> None:
+    stream = sys.stderr if is_error else sys.stdout
+    # With the reader gone (`| head`) the job still goes on: its failures are stored on disk.
+    with suppress(BrokenPipeError):
+        stream.buffer.write(data)
+        stream.buffer.flush()

@@ -1,4 +1,4 @@
-"""The program that starts ranks: where it is, whose it is, and what it has to be told on this machine."""
+"""The program that starts ranks: where it is, which MPI library it belongs to, and what it needs on this machine."""
 
 from __future__ import annotations
 
@@ -9,24 +9,36 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 __all__ = ["Launcher", "NoLauncher", "find_launcher", "find_program", "fits", "library_of_mpi4py", "prepared"]
 
-MPICH, OPEN_MPI, INTEL, SLURM, UNKNOWN = "MPICH", "Open MPI", "Intel MPI", "Slurm", "an unknown launcher"
+
+class Vendor(StrEnum):
+    """The maker of a launcher or library."""
+
+    MPICH = "MPICH"
+    OPEN_MPI = "Open MPI"
+    INTEL = "Intel MPI"
+    SLURM = "Slurm"
+    UNKNOWN = "an unknown launcher"
+
 
 _NAMES: Final = ("mpiexec", "mpirun")
-_MARKS: Final = (
-    # In this order: Intel's launcher is a Hydra too.
-    (INTEL, r"Intel\(R\) MPI"),
-    (MPICH, r"HYDRA|MPICH"),
-    (OPEN_MPI, r"Open ?MPI|OpenRTE|PRTE|prterun"),
-    (SLURM, r"^slurm"),
+_SIGNATURES: Final = (
+    # Of what `mpiexec --version` and MPI_Get_library_version print. In this order: Intel MPI descends from MPICH, and its
+    # launcher names itself Hydra too.
+    (Vendor.INTEL, r"Intel\(R\) MPI"),
+    (Vendor.MPICH, r"HYDRA|MPICH"),
+    # Open MPI's launcher is mpirun of OpenRTE up to version 4, and a link to PRRTE's prterun from version 5 on.
+    (Vendor.OPEN_MPI, r"Open ?MPI|OpenRTE|PRTE|prterun"),
+    (Vendor.SLURM, r"^slurm"),
 )
-_ALLIED: Final = frozenset({frozenset({MPICH, INTEL})})
-"""Libraries that understand each other's launchers."""
+_COMPATIBLE: Final = frozenset({Vendor.MPICH, Vendor.INTEL})
+"""Libraries that understand each other's launchers: both speak Hydra's protocol."""
 
 
 class NoLauncher(ValueError):
@@ -35,32 +47,32 @@ class NoLauncher(ValueError):
 
 @dataclass(frozen=True)
 class Launcher:
-    """A launcher with what it is to be given."""
+    """A launcher with its flags and environment; the `notes` say why those are there."""
 
     path: str
-    vendor: str
+    vendor: Vendor
     version: str = ""
     flags: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # why the flags and variables are there
+    notes: tuple[str, ...] = ()
 
     def command(self, ranks: int) -> list[str]:
-        """The words that come before a rank's own."""
+        """The command line up to the program that each rank runs."""
         return [self.path, *self.flags, "-n", str(ranks)]
 
     def __str__(self) -> str:
-        told = "; ".join(self.notes)
-        return f"{self.path} ({' '.join(filter(None, (self.vendor, self.version)))}){': ' + told if told else ''}"
+        notes = "; ".join(self.notes)
+        return f"{self.path} ({' '.join(filter(None, (self.vendor, self.version)))}){': ' + notes if notes else ''}"
 
 
 def find_program(name: str) -> str | None:
-    """A program beside the Python interpreter, else on PATH: what is installed with this Python comes first."""
+    """Find a program beside the Python interpreter, else on PATH: what is installed with this Python comes first."""
     folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     return shutil.which(name, path=os.pathsep.join(folders))
 
 
 def find_launcher(given: str | None = None) -> Launcher:
-    """The launcher that `given` names, with the flags that stand after it; else the one that is installed.
+    """Find the launcher that `given` names, with the flags that stand after it; else the one that is installed.
 
     Raises :class:`NoLauncher`.
     """
@@ -79,36 +91,38 @@ def find_launcher(given: str | None = None) -> Launcher:
             f"there is no {' or '.join(_NAMES)}, beside {sys.executable} or on PATH; install one (pip install mpich), "
             "name it with --launcher, or leave out -n to run on simulated ranks"
         )
-    vendor, version = _identified(_said_by([path, "--version"]))
+    vendor, version = _identified(_output_of([path, "--version"]))
     return Launcher(path, vendor, version, tuple(words[1:]))
 
 
 def prepared(launcher: Launcher, ranks: int, cores: int | None = None, root: bool | None = None) -> Launcher:
-    """`launcher` with the flags and variables that it needs for so many ranks here, each with its reason."""
+    """Return `launcher` with the flags and variables that it needs for so many ranks here, each with its reason."""
+    if launcher.vendor != Vendor.OPEN_MPI:
+        return launcher
     cores = _cores() if cores is None else cores
     root = os.geteuid() == 0 if root is None else root
-    if launcher.vendor != OPEN_MPI:
-        return launcher
     flags, environment, notes = list(launcher.flags), dict(launcher.environment), list(launcher.notes)
     if ranks > cores:
-        few = f"{ranks} ranks share {cores} cores"
+        why = f"because {ranks} ranks share {cores} cores"
+        # It refuses to start more ranks than it counts slots; --map-by :OVERSUBSCRIBE is the newer spelling.
         if not any("oversubscribe" in flag.lower() for flag in flags):
             flags.append("--oversubscribe")
-            notes.append(f"--oversubscribe, because {few}")
+            notes.append(f"--oversubscribe, {why}")
+        # Its ranks poll while they wait, and so keep the core from the very rank that they wait for.
         if not any("yield_when_idle" in flag for flag in flags):
-            # Else a rank that waits keeps the core from the one it waits for.
             environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
-            notes.append(f"mpi_yield_when_idle, because {few}")
+            notes.append(f"mpi_yield_when_idle, {why}")
+    # It refuses to run as root, as in many a container, unless it is told so twice.
     if root and "--allow-run-as-root" not in flags and "OMPI_ALLOW_RUN_AS_ROOT" not in os.environ:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         notes.append("OMPI_ALLOW_RUN_AS_ROOT, because you are root")
-    return Launcher(launcher.path, launcher.vendor, launcher.version, tuple(flags), environment, tuple(notes))
+    return replace(launcher, flags=tuple(flags), environment=environment, notes=tuple(notes))
 
 
-def library_of_mpi4py() -> str:
-    """Whose MPI library this Python's mpi4py loads.
+def library_of_mpi4py() -> Vendor:
+    """Return whose MPI library this Python's mpi4py loads. Raises :class:`NoLauncher` if it loads none.
 
-    Raises :class:`NoLauncher` if there is none. In a process of its own: the supervisor must not be part of MPI.
+    A process of its own loads it: the supervisor must not be part of MPI.
     """
     code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
     asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -122,20 +136,21 @@ def library_of_mpi4py() -> str:
 
 
 def fits(launcher: Launcher, library: str) -> bool:
-    """Whether ranks of `library` that `launcher` starts find each other, as far as one knows."""
-    known = {launcher.vendor, library}
-    return SLURM in known or UNKNOWN in known or len(known) == 1 or frozenset(known) in _ALLIED
+    """Return False if ranks of `library` that `launcher` starts would not find each other, as far as is known."""
+    vendors = {launcher.vendor, library}
+    # Slurm's srun starts ranks of any library.
+    return bool(vendors & {Vendor.SLURM, Vendor.UNKNOWN}) or len(vendors) == 1 or vendors <= _COMPATIBLE
 
 
-def _identified(text: str) -> tuple[str, str]:
-    for vendor, mark in _MARKS:
-        if re.search(mark, text, re.IGNORECASE | re.MULTILINE):
+def _identified(text: str) -> tuple[Vendor, str]:
+    for vendor, signature in _SIGNATURES:
+        if re.search(signature, text, re.IGNORECASE | re.MULTILINE):
             version = re.search(r"\d+\.\d+(\.\d+)*", text)
             return vendor, version[0] if version else ""
-    return UNKNOWN, ""
+    return Vendor.UNKNOWN, ""
 
 
-def _said_by(command: list[str]) -> str:
+def _output_of(command: list[str]) -> str:
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -144,4 +159,5 @@ def _said_by(command: list[str]) -> str:
 
 
 def _cores() -> int:
+    # The cores that this process may use; a container or a batch system may grant fewer than there are.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

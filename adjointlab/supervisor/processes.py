@@ -1,7 +1,8 @@
 """The processes that descend from this one, and their end: none may outlive the job that it belongs to.
 
 A launcher may put each rank into a session of its own (MPICH's does), so neither process groups nor sessions find them
-all; parentage does, given that orphans become children of this process and not of the system's first.
+all. Parentage does, provided that a process whose parent has died becomes a child of the supervisor and not of the
+system's first process; on Linux the supervisor asks for that (:func:`adopt_orphans`).
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-__all__ = ["adopt_orphans", "descendants", "die_with_parent", "end_all"]
+__all__ = ["adopt_orphans", "descendants", "die_with_parent", "kill_descendants"]
 
-_DEATH_OF_PARENT: Final = 1  # PR_SET_PDEATHSIG
-_ADOPTS: Final = 36  # PR_SET_CHILD_SUBREAPER
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def adopt_orphans() -> None:
-    """From now on, a descendant whose parent dies becomes a child of this process (on Linux)."""
+    """From now on, make a descendant whose parent dies a child of this process (on Linux)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_ADOPTS, 1)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent() -> None:
-    """To be called in a child: have it told to end when this process dies, even by ``SIGKILL`` (on Linux)."""
+    """To be called in a child: have it sent SIGTERM when this process dies, even by SIGKILL (on Linux)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DEATH_OF_PARENT, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def descendants(root: int | None = None) -> list[int]:
@@ -40,17 +41,19 @@ def descendants(root: int | None = None) -> list[int]:
     for process, parent in _parents():
         children.setdefault(parent, []).append(process)
     found: list[int] = []
-    front = [os.getpid() if root is None else root]
-    while front:
-        front = [child for parent in front for child in children.get(parent, ())]
-        found += front
+    generation = [os.getpid() if root is None else root]
+    while generation:
+        generation = [child for parent in generation for child in children.get(parent, ())]
+        found += generation
     return found
 
 
-def end_all(spared: frozenset[int] = frozenset(), within: float = 10.0) -> bool:
-    """Kill every descendant of this process but those of `spared`; whether none is left.
+def kill_descendants(spared: frozenset[int] = frozenset(), within: float = 10.0) -> bool:
+    """Kill every descendant of this process but those of `spared`; return True if none is left.
 
-    A process that sits in an uninterruptible call outlives even this for a while; `within` seconds it gets.
+    Again and again, because a process may start another between the listing and its end. One in an uninterruptible
+    system call (a network file system that does not answer) outlives even SIGKILL, so this gives up after `within`
+    seconds.
     """
     started = time.monotonic()
     while left := [process for process in descendants() if process not in spared]:
@@ -65,7 +68,7 @@ def end_all(spared: frozenset[int] = frozenset(), within: float = 10.0) -> bool:
 
 
 def _reap(spared: frozenset[int]) -> None:
-    """Take leave of children that have died, so that they do not stand in the table of processes."""
+    """Wait for children that have died: until then they stand in the table of processes, and count as descendants."""
     for process, parent in _parents():
         if parent == os.getpid() and process not in spared:
             with suppress(ChildProcessError):
@@ -78,13 +81,12 @@ def _parents() -> list[tuple[int, int]]:
         listed = subprocess.run(
             ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
         ).stdout.split()
-        pairs = zip(map(int, listed[::2]), map(int, listed[1::2]), strict=True)
-        return list(pairs)
+        return list(zip(map(int, listed[::2]), map(int, listed[1::2]), strict=True))
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with suppress(OSError):  # it has just gone
-                # "PID (NAME) STATE PARENT ...", and the name may hold anything.
+            with suppress(OSError):  # it has just ended
+                # "PID (NAME) STATE PARENT ...", and the name may hold blanks and parentheses.
                 fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
                 found.append((int(entry.name), int(fields[1])))
     return found

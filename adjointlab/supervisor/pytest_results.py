@@ -1,60 +1,90 @@
-"""What the tests of a supervised pytest session have come to, as its ranks have written it down."""
+"""Results of the tests of a supervised pytest session, as its ranks record them and its supervisor reads them.
+
+Each rank adds to its file ``rank-R.tests``, over all jobs of the session: a line when a test starts, and a line with its
+reports when it has finished. A test that crashed the job is then one that has started last and not finished.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from adjointlab.store import json_lines as journal
+import msgspec
 
-__all__ = ["Tests"]
+from adjointlab.store import json_lines
+from adjointlab.supervisor.rank_files import RankFiles
+
+__all__ = ["RecordedTest", "SessionResults", "finished_tests"]
+
+_FINISHED = "finished-tests.json"
 
 
-class Tests:
-    """The files ``rank-R.tests``, one line for each thing that happened; see :mod:`adjointlab.pytest.supervised`."""
+class RecordedTest(msgspec.Struct, frozen=True):
+    """A line: the start of a test or, with its `reports` as pytest serialises them, its end."""
 
-    __test__ = False  # no test itself
+    test: str  # its node id
+    is_finished: bool = False
+    failed: bool = False
+    work: str = ""  # the check and the subject of a coherence test
+    reports: list[dict[str, Any]] = []
+
+
+def finished_tests(folder: Path) -> set[str]:
+    """The tests that all ranks had finished before this job, as the supervisor recorded them."""
+    return set(json.loads((folder / _FINISHED).read_text(encoding="utf-8")))
+
+
+class SessionResults:
+    """The supervisor's view of what all ranks have recorded."""
 
     def __init__(self, folder: Path, ranks: int) -> None:
-        self._folder, self._ranks = folder, ranks
+        self._folder, self._ranks = folder, range(ranks)
 
-    def settle(self) -> None:
-        """Between two jobs: what all ranks have finished is done, and none of them runs it again."""
-        (self._folder / "tests.json").write_text(json.dumps(sorted(self._finished())), encoding="utf-8")
+    def record_finished(self) -> None:
+        """Between two jobs, record the tests that all ranks have finished: none of them runs those again.
+
+        The ranks do not read each other's files for that: one that saw fewer tests finished than another would run a
+        test alone.
+        """
+        (self._folder / _FINISHED).write_text(json.dumps(sorted(self._finished_by_all())), encoding="utf-8")
 
     @property
-    def done(self) -> int:
-        """How many are."""
-        return len(self._finished())
+    def finished_count(self) -> int:
+        """The number of tests that all ranks have finished."""
+        return len(self._finished_by_all())
 
     @property
     def failed(self) -> set[str]:
-        """Those that failed on any rank."""
-        return {line["finish"] for lines in self._lines() for line in lines if line.get("failed")}
+        """The tests that failed on any rank."""
+        return {line.test for rank in self._ranks for line in self._lines(rank) if line.failed}
 
-    def of(self, works: Collection[str]) -> set[str]:
-        """The coherence tests of these pieces of work."""
-        return {line["finish"] for lines in self._lines() for line in lines if line.get("work") in works}
+    def of_work(self, works: Collection[str]) -> set[str]:
+        """The coherence tests of these checks of subjects."""
+        return {
+            line.test
+            for rank in self._ranks
+            for line in self._lines(rank)
+            if line.work and line.work in works
+        }
 
-    def any(self) -> bool:
-        """Whether there are tests at all."""
-        return any(lines for lines in self._lines())
+    @property
+    def is_empty(self) -> bool:
+        """True if no test has started: the command was not pytest, or did not get as far."""
+        return not any(map(self._lines, self._ranks))
 
-    def interrupted(self, ranks: Collection[int]) -> str:
-        """The test that one of `ranks`, or any rank, was at when its job ended; empty if it was at none."""
-        every = self._lines()
-        for rank in (*ranks, *range(self._ranks)):
-            marks = [line for line in every[rank] if "start" in line or "finish" in line]
-            last = marks[-1] if marks else {}
-            if "start" in last:
-                return str(last["start"])
+    def interrupted(self, suspects: Iterable[int]) -> str:
+        """The test that one of the `suspects`, else any rank, had started and not finished; empty if there is none."""
+        for rank in (*suspects, *self._ranks):
+            lines = self._lines(rank)
+            if lines and not lines[-1].is_finished:
+                return lines[-1].test
         return ""
 
-    def _finished(self) -> set[str]:
-        finished = [{line["finish"] for line in lines if "finish" in line} for lines in self._lines()]
-        return set.intersection(*finished) if finished else set()
+    def _finished_by_all(self) -> set[str]:
+        lines = map(self._lines, self._ranks)
+        return set.intersection(*({line.test for line in of_rank if line.is_finished} for of_rank in lines))
 
-    def _lines(self) -> list[list[dict[str, Any]]]:
-        return [journal.lines(self._folder / f"rank-{rank}.tests") for rank in range(self._ranks)]
+    def _lines(self, rank: int) -> list[RecordedTest]:
+        return json_lines.lines(RankFiles(self._folder, rank).path("tests"), RecordedTest)

@@ -1,8 +1,13 @@
-"""Runs one rank's command and writes down how it ended. Started by path, so it imports nothing but the standard library.
+"""The wrapper of a rank: it runs the rank's command and records how that ended.
 
-The launcher starts this in the rank's place: ``python rank.py FOLDER COMMAND...``. The processes of a job are the
-launcher's children, not the supervisor's, so that nobody else could tell an ``os._exit(0)`` from a regular end, or what
-killed whom first.
+    python -I -S rank.py FOLDER COMMAND...
+
+The launcher starts this program in the rank's place. The supervisor cannot wait for the ranks itself, for they are the
+launcher's children and not its own; without a parent that waits, an ``os._exit(0)`` looks like a regular end, and of
+several ranks that ended nobody knows which was first.
+
+It imports nothing but the standard library: it is started by its path, isolated and without site-packages (``-I -S``), to
+start quickly on many ranks and to be out of reach of whatever the user's environment changes about imports.
 """
 
 from __future__ import annotations
@@ -18,53 +23,57 @@ import time
 from types import FrameType
 from typing import NoReturn
 
-_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-_DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
-_UNSEEN = 70
-"""How this process ends when its command has left without a regular end: not with 0, so that the launcher notices."""
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1
+_UNRECORDED_EXIT = 70
+"""Exit code for a command that left with 0 but out of order: the launcher has to notice that a rank is gone."""
 
 
 def main(folder: str, *command: str) -> NoReturn:
     """Run `command`, and end as it ends."""
-    given = [os.environ[name] for name in _RANKS if os.environ.get(name, "").isdigit()]
-    place = os.path.join(folder, f"rank-{given[0] if given else '0'}")
+    ranks = [os.environ[name] for name in _RANK_VARIABLES if os.environ.get(name, "").isdigit()]
+    files = os.path.join(folder, f"rank-{ranks[0] if ranks else '0'}")
     os.environ["ADJOINTLAB_SUPERVISED"] = folder
-    # The marks are in place before a signal can come that is to be passed on.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    # Blocked until the handlers below are installed: a signal between fork and handler would end this process, and
+    # nobody would record the end of the command.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     child = os.fork()
     if child == 0:
-        _become(command)
+        _exec(command)
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
+    def forward(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(child, number)
 
-    for number in _PASSED_ON:
-        signal.signal(number, pass_on)
-    _write(place + ".pid", {"pid": child, "host": os.uname().nodename})
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    for number in _FORWARDED:
+        signal.signal(number, forward)
+    _write(files + ".pid", {"pid": child, "host": os.uname().nodename})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    hooked, finished = os.path.exists(place + ".hooked"), os.path.exists(place + ".finished")
+    # A command that does not load the lab installs no hooks; of it any exit code is an orderly end.
+    hooked, finished = os.path.exists(files + ".hooked"), os.path.exists(files + ".finished")
     regular = status >= 0 and (finished or not hooked)
-    _write(place + ".ended", {"status": status, "regular": regular, "at": time.time()})
+    _write(files + ".ended", {"status": status, "regular": regular, "at": time.time()})
     if finished and regular:
-        # The supervisor has read the code. A launcher that saw it would end the ranks that are still at their last words.
+        # The supervisor reads the exit code from the file. A launcher that saw one other than 0 would kill the ranks
+        # that are still writing their last output.
         os._exit(0)
     if status < 0:
-        # As it ended itself, which is what the launcher is to see; one core file is enough.
+        # Die of the same signal, so that the launcher reports it; the command has left a core file already.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
+        if -status not in (signal.SIGKILL, signal.SIGSTOP):  # whose disposition cannot be set
+            signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
-    os._exit(status if regular else status or _UNSEEN)
+    os._exit(status if regular else status or _UNRECORDED_EXIT)
 
 
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def _become(command: tuple[str, ...]) -> NoReturn:
+def _exec(command: tuple[str, ...]) -> NoReturn:
+    """Become `command`, in the child."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DEATH_OF_PARENT, signal.SIGKILL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        # Should this wrapper be killed, the command is killed with it.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)  # a mask survives exec
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -74,6 +83,7 @@ def _become(command: tuple[str, ...]) -> NoReturn:
 
 
 def _write(path: str, content: dict[str, object]) -> None:
+    """Write a file that the supervisor may read at any time: whole, or not there."""
     with open(path + ".new", "w", encoding="utf-8") as file:
         json.dump(content, file)
     os.replace(path + ".new", path)

@@ -1,260 +1,275 @@
-"""Start a job, record_death it if it dies, start it again with what is known by then: until it has come to its end.
+"""Runs a job to completion, restarting it after each crash with the crashing case excluded.
 
-Every death leaves the job_log with one more case, piece of work or test that is not run again, and each of them can end
-a job twice at most. A failure is made smaller for a limited time, and what moves no more is ended. So this ends.
+A job is a command on one or more ranks (:mod:`adjointlab.supervisor.job`). When it crashes or gets stuck, the supervisor
+
+1. ends what is left of its processes,
+2. reads what the job was doing: the case (``running.json``), else the check of a subject, else the pytest test,
+3. adds a :class:`~adjointlab.store.job_log.Death` to the job log, and
+4. starts the job again. It draws the same cases, takes the logged ones for failures without running them, and so shrinks
+   the crashing case; then it goes on with what comes next. Work that was finished is not done again.
+
+This terminates. Every crash excludes one more case, check or test, and each may crash a job twice at most: a second time
+confirms the smallest case. Shrinking has a time limit, and a job that asks for a restart without getting any further is
+given up.
 """
 
 from __future__ import annotations
 
-import json
 import signal
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from adjointlab.checks.verdict import Status, Verdict
-from adjointlab.store import running_case as running
-from adjointlab.store.job_log import Death, JobLog, key_of, work_of
-from adjointlab.store.reproducer import write_case
+from adjointlab.exit_codes import ExitCode
+from adjointlab.store import running_case
+from adjointlab.store.job_log import Death, JobLog, work_of
+from adjointlab.store.reproducer import BadReproducer, read, write_case
 from adjointlab.supervisor.exit_report import ExitReport, exit_report
-from adjointlab.supervisor.job import Ended, Job, Signals
+from adjointlab.supervisor.job import Job, JobEnd, Output, StopSignals
 from adjointlab.supervisor.launcher import Launcher
-from adjointlab.supervisor.output import Output
 from adjointlab.supervisor.processes import adopt_orphans
-from adjointlab.supervisor.pytest_results import Tests
+from adjointlab.supervisor.pytest_results import SessionResults
 
-__all__ = ["Plan", "supervise"]
+__all__ = ["SupervisedCommand", "supervise"]
 
-UNJUDGED: Final = 3
-_TIMES: Final = 2
-"""How often one thing may end a job: once, and once more to see that it does."""
-_STALLS: Final = 3
-"""How many jobs in a row may ask to be started again without having got any further."""
+_MOST_CRASHES: Final = 2
+"""Crashes that one case may cause: one, and one more to confirm it."""
+_MOST_STALLS: Final = 3
+"""Jobs in a row that may ask for a restart without having got any further."""
+
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to supervise: a command, on `ranks` ranks of a launcher or in one process without; within which limits."""
+class SupervisedCommand:
+    """A command to supervise, on `ranks` ranks of a launcher or in one process without; and its limits."""
 
     command: tuple[str, ...]
     ranks: int
     launcher: Launcher | None
-    patience: float
-    shrinking: float
+    patience: float  # seconds without progress after which a case counts as stuck
+    shrinking: float  # seconds for shrinking a crashing case
     seed: int
-    folder: Path  # where the supervisor keeps its own
+    folder: Path
 
 
-@dataclass
-class _State:
-    """What has happened so far."""
-
-    jobs: int = 0
-    stalls: int = 0
-    standing: object = None  # how far the job was that last asked to be started again
-    trouble: list[str] = field(default_factory=list)
-
-
-def supervise(plan: Plan, tell: Callable[[str], None]) -> int:
-    """Run `plan` to its end; the exit code. `tell` is given what the supervisor itself has to say, line by line."""
+def supervise(command: SupervisedCommand, log: Log) -> int:
+    """Run `command` to completion; return the exit code. The supervisor's own messages go to `log`."""
     adopt_orphans()
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix="run-", dir=plan.folder)).absolute()
-    job_log, tests, state = JobLog(place), Tests(place, plan.ranks), _State()
-    job_log.settle(plan.seed, plan.shrinking)
-    code = UNJUDGED
+    command.folder.mkdir(parents=True, exist_ok=True)
+    # A folder for each supervision: several may run in one working directory at the same time.
+    folder = Path(tempfile.mkdtemp(prefix="run-", dir=command.folder)).absolute()
+    supervisor = _Supervisor(command, JobLog(folder), log)
     try:
-        with Signals() as signals:
-            code = _until_the_end(plan, job_log, tests, state, signals, tell)
+        with StopSignals() as signals:
+            return supervisor.run(signals)
     finally:
-        _keep_unfinished(job_log, tell)
-        _clear(place)
-    return code
+        supervisor.store_unshrunk_cases()
+        _remove(folder)
 
 
-def _until_the_end(
-    plan: Plan, job_log: JobLog, tests: Tests, state: _State, signals: Signals, tell: Callable[[str], None]
-) -> int:
-    while True:
-        state.jobs += 1
-        tests.settle()
-        output = Output(_held_until(job_log))
-        ended = Job(plan.command, plan.ranks, plan.launcher, job_log.folder, output).run(
-            plan.patience, signals
+class _Supervisor:
+    """Starts the jobs of one command one after the other, and logs their crashes."""
+
+    def __init__(self, command: SupervisedCommand, job_log: JobLog, log: Log) -> None:
+        self._command, self._job_log, self._log = command, job_log, log
+        self._results = SessionResults(job_log.folder, command.ranks)
+        self._jobs = 0
+        self._stalls = 0
+        self._progress: object = None  # how far the job had come that last asked for a restart
+        job_log.begin(command.seed, command.shrinking)
+
+    def run(self, signals: StopSignals) -> int:
+        """Start jobs until one of them settles the exit code."""
+        while True:
+            self._jobs += 1
+            self._results.record_finished()
+            output = Output(self._held_until())
+            command = self._command
+            job = Job(command.command, command.ranks, command.launcher, self._job_log.folder, output)
+            end = job.run(command.patience, signals)
+            if end.unkillable:
+                self._log(f"{end.unkillable} processes of the job could not be ended")
+            if signals.count:
+                output.release()
+                if signals.first != signal.SIGINT:  # which the command line reports itself
+                    self._log(f"ended by {signal.Signals(signals.first).name}")
+                return signals.exit_code
+            code = self._code_after(end, output)
+            if code is not None:
+                return code
+
+    def _code_after(self, end: JobEnd, output: Output) -> int | None:
+        """Return the exit code if `end` settles it; `None` if the job is to be started again."""
+        if end.in_order and end.exit_code != ExitCode.RESTART:
+            return self._final_code(end)
+        # The record asks for a restart too, if the job crashed or was killed on its way out.
+        record = running_case.read(self._job_log.folder)
+        if end.in_order or (record is not None and record.ended is running_case.EndedBy.EXHAUSTION):
+            return self._code_after_request()
+        ranks, simulated = self._command.ranks, self._command.launcher is None
+        report = exit_report(self._job_log.folder, ranks, end, simulated=simulated)
+        if report.signal:
+            output.release()
+            self._log(f"{report.kind} ({signal.Signals(report.signal).name})")
+            return 128 + report.signal
+        return self._code_after_crash(self._death(report, is_stuck=bool(end.stuck_reason)), output)
+
+    def _code_after_request(self) -> int | None:
+        """Allow the restart that the job asks for, as long as jobs get further."""
+        record = running_case.read(self._job_log.folder)
+        progress = (
+            len(self._job_log.done),
+            len(self._job_log.deaths),
+            self._results.finished_count,
+            0 if record is None else record.done,
         )
-        if ended.leftover:
-            tell(f"{ended.leftover} processes of the job could not be ended")
-        if signals.times:
-            output.release()
-            if signals.number != signal.SIGINT:  # the command line says so itself
-                tell(f"ended by {signal.Signals(signals.number).name}")
-            return signals.code
-        if ended.in_order and ended.code != running.EXHAUSTED:
-            return _code(ended, job_log, tests, state, tell)
-        if ended.in_order or _ended_itself(job_log) == "communicators":
-            standing = (len(job_log.done), len(job_log.deaths), tests.done, _cases_done(job_log))
-            state.stalls = state.stalls + 1 if standing == state.standing else 0
-            state.standing = standing
-            if state.stalls >= _STALLS:
-                tell("the job asks to be started again and again without getting any further: giving up")
-                return _summary(UNJUDGED, job_log, state, tell)
-            job_log.clear()
-            tell("the job has used up what MPI has; it is started again, to go on where it was")
-            continue
-        found = _exit_report(plan, job_log, ended)
-        if found.signal:
-            output.release()
-            tell(f"{found.kind} ({signal.Signals(found.signal).name})")
-            return 128 + found.signal
-        death = _death(found, job_log, tests, ended)
-        name = death.work or death.test
+        self._stalls = self._stalls + 1 if progress == self._progress else 0
+        self._progress = progress
+        if self._stalls >= _MOST_STALLS:
+            self._log("the job asks to be started again and again without getting any further: giving up")
+            return self._summarise(ExitCode.UNJUDGED)
+        self._job_log.clear()
+        self._log("the job has used up what MPI has; it is started again, to go on where it was")
+        return None
+
+    def _code_after_crash(self, death: Death, output: Output) -> int | None:
+        """Log a crash; give up if what crashed cannot be excluded from the next job, or was excluded already."""
+        name = _name(death)
         if not name:
             output.release()
-            for line in _told(death):
-                tell(line)
-            tell("it was at no case and no test that could be passed over: giving up")
-            return _summary(UNJUDGED, job_log, state, tell)
-        same = [
-            one
-            for one in job_log.deaths
-            if (one.case, one.work, one.test) == (death.case, death.work, death.test)
-        ]
-        if len(same) >= (_TIMES if death.case else 1):
+            self._log_crash(death)
+            self._log("it was at no case and no test that could be passed over: giving up")
+            return self._summarise(ExitCode.UNJUDGED)
+        deaths = self._job_log.deaths
+        culprit = (death.case, death.work, death.test)
+        crashes = sum((known.case, known.work, known.test) == culprit for known in deaths)
+        # The next job does not run a test or a check that has crashed one, nor a case that has crashed two. If one of
+        # them crashes it all the same, then outside of what the lab controls (an import, a fixture), and always will.
+        if crashes >= (_MOST_CRASHES if death.case else 1):
             output.release()
-            tell(f"{name}: it ends the job again, although it should not have been run: giving up")
-            return _summary(UNJUDGED, job_log, state, tell)
-        first = not any((one.work or one.test) == name for one in job_log.deaths)
-        job_log.record_death(death)
-        job_log.clear()
-        if first:
+            self._log(f"{name}: it ends the job again, although it should not have been run: giving up")
+            return self._summarise(ExitCode.UNJUDGED)
+        self._job_log.record_death(death)
+        # The record of the running case goes, or else a crash of the next job before its first case would be put down
+        # to that case.
+        self._job_log.clear()
+        # The crashes that follow while the same failure is shrunk are not news.
+        if name not in map(_name, deaths):
             output.release()
-            for line in _told(death):
-                tell(line)
-            what = "to make the case smaller and then go on" if death.case else "to go on after it"
-            tell(f"  all its processes are ended; the job is started again, {what}")
-
-
-def _exit_report(plan: Plan, job_log: JobLog, ended: Ended) -> ExitReport:
-    simulated = plan.launcher is None
-    return exit_report(
-        job_log.folder, plan.ranks, ended.said, ended.code, stuck=ended.stuck, simulated=simulated
-    )
-
-
-def _death(found: ExitReport, job_log: JobLog, tests: Tests, ended: Ended) -> Death:
-    """What the job died of, and at what."""
-    death = Death(found.kind, found.lines, found.ranks, at=time.time(), certain=bool(ended.stuck))
-    record = running.read(job_log.folder)
-    if record is None or record.case is None:
-        work, _ = job_log.work
-        return replace(death, work=work) if work else replace(death, test=tests.interrupted(found.ranks))
-    progress = record.progress
-    death = replace(death, case=key_of(record.case), work=work_of(progress.location, progress.check))
-    if record.ended == "watchdog":
-        lines = _lines_of(Path(record.reproducer)) or death.lines
-        death = replace(death, kind=record.kind or death.kind, lines=lines, ranks={}, certain=True)
-    if not job_log.is_known(death):
-        number = len(job_log.deaths)
-        verdict = Verdict(Status.UNJUDGED, death.kind, death.kind, death.verdict().lines)
-        path = write_case(
-            record.case, progress.location, progress.world, verdict, job_log.folder / f"death-{number}"
-        )
-        death = replace(death, reproducer=str(path), folder=str(job_log.work[1] or ""))
-    return death
-
-
-def _code(ended: Ended, job_log: JobLog, tests: Tests, state: _State, tell: Callable[[str], None]) -> int:
-    """The exit code of a job that has come to its end: its own, but for tests that only deaths have made fail."""
-    code = ended.code if ended.code is not None else UNJUDGED
-    deaths = job_log.deaths
-    if not deaths:
-        return code
-    if code == 1 and tests.any():
-        died = {death.work for death in deaths if _is_unjudged(job_log, death.work)}
-        code = UNJUDGED if tests.failed <= tests.of(died) | {death.test for death in deaths} else 1
-    return _summary(code, job_log, state, tell)
-
-
-def _is_unjudged(job_log: JobLog, work: str) -> bool:
-    """Whether nothing else has come of it: a wrong result may have been found beside a death."""
-    done = job_log.outcome(work)
-    return done is None or done.report.status is Status.UNJUDGED
-
-
-def _summary(code: int, job_log: JobLog, state: _State, tell: Callable[[str], None]) -> int:
-    deaths = job_log.deaths
-    early = f", {len(deaths)} of which ended before {'its' if len(deaths) == 1 else 'their'} time"
-    tell(f"{_count(state.jobs, 'job')}{early if deaths else ''}; exit code {code}")
-    for name in dict.fromkeys(death.work or death.test for death in deaths):
-        mine = [death for death in deaths if (death.work or death.test) == name]
-        tell(f"  {name}: {mine[-1].kind}")
-        done = job_log.outcome(name)
-        if done is not None and done.report.case is not None:
-            count = done.report.case.ranks
-            where = f", {done.written.json}" if done.written else ""
-            tell(f"    shrunk to {_count(count, 'rank')} by {_count(len(mine), 'death')}{where}")
-    return code
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _told(death: Death) -> list[str]:
-    lines = [f"{death.work or death.test or 'the job'}: {death.kind}"]
-    lines += [f"  rank {rank}: {reason}" for rank, reason in sorted(death.ranks.items())]
-    for label, text in death.lines:
-        margin = "\n" + " " * (len(label) + 4)
-        lines.append(f"  {label}  {text.replace(chr(10), margin)}")
-    return lines
-
-
-def _held_until(job_log: JobLog) -> Callable[[], bool] | None:
-    """When a job that is started again has something new to say: when it is done with what ended the one before."""
-    deaths = job_log.deaths
-    if not deaths or not (name := deaths[-1].work):
+            self._log_crash(death)
+            purpose = "to make the case smaller and then go on" if death.case else "to go on after it"
+            self._log(f"  all its processes are ended; the job is started again, {purpose}")
         return None
-    return lambda: job_log.outcome(name) is not None
+
+    def _death(self, report: ExitReport, *, is_stuck: bool) -> Death:
+        """Put a crash together with what the job was doing."""
+        death = Death(report.kind, report.lines, report.ranks, at=time.time(), certain=is_stuck)
+        record = running_case.read(self._job_log.folder)
+        if record is None or record.case is None:
+            # Between two cases of a check, for example while drawing; or in a test that is none of the lab's.
+            work, _ = self._job_log.work
+            if work:
+                return replace(death, work=work)
+            return replace(death, test=self._results.interrupted(report.ranks))
+        death = replace(death, case=record.case.digest, work=work_of(record.location, record.check))
+        if record.ended is running_case.EndedBy.WATCHDOG:
+            # The job's own watchdog ended it, and its reproducer has the stack of the rank that was late.
+            with suppress(BadReproducer):
+                death = replace(death, lines=read(Path(record.reproducer)).lines or death.lines)
+            death = replace(death, kind=record.kind or death.kind, ranks={}, certain=True)
+        if not self._job_log.is_known(death):
+            path = write_case(
+                record.case,
+                record.location,
+                record.world,
+                Verdict(Status.UNJUDGED, death.kind, death.kind, death.verdict().lines),
+                self._job_log.folder / f"death-{len(self._job_log.deaths)}",
+            )
+            death = replace(death, reproducer=str(path), folder=str(self._job_log.work[1] or ""))
+        return death
+
+    def _final_code(self, end: JobEnd) -> int:
+        """The exit code of a job that ended in order, but UNJUDGED where nothing failed except by a crash.
+
+        pytest reports crashes as failed tests and returns 1, which would say that something is incoherent.
+        """
+        code = ExitCode.UNJUDGED if end.exit_code is None else end.exit_code
+        deaths = self._job_log.deaths
+        if not deaths:
+            return code
+        if code == ExitCode.INCOHERENT and not self._results.is_empty:
+            crashed = {death.work for death in deaths if self._is_unjudged(death.work)}
+            excused = self._results.of_work(crashed) | {death.test for death in deaths}
+            code = ExitCode.UNJUDGED if self._results.failed <= excused else ExitCode.INCOHERENT
+        return self._summarise(code)
+
+    def _is_unjudged(self, work: str) -> bool:
+        """Return False if a wrong result has been found for `work` beside its crash."""
+        done = self._job_log.outcome(work)
+        return done is None or done.result.status is Status.UNJUDGED
+
+    def _summarise(self, code: int) -> int:
+        """Log the crashes with what they were shrunk to; return `code`."""
+        deaths = self._job_log.deaths
+        early = f", {len(deaths)} of which ended before {'its' if len(deaths) == 1 else 'their'} time"
+        self._log(f"{_count(self._jobs, 'job')}{early if deaths else ''}; exit code {int(code)}")
+        for name in dict.fromkeys(map(_name, deaths)):
+            crashes = [death for death in deaths if _name(death) == name]
+            self._log(f"  {name}: {crashes[-1].kind}")
+            done = self._job_log.outcome(name)
+            if done is not None and done.result.case is not None:
+                smallest = _count(done.result.case.ranks, "rank")
+                where = f", {done.written.json}" if done.written else ""
+                self._log(f"    shrunk to {smallest} by {_count(len(crashes), 'crash', 'es')}{where}")
+        return code
+
+    def _log_crash(self, death: Death) -> None:
+        self._log(f"{_name(death) or 'the job'}: {death.kind}")
+        for rank, reason in sorted(death.ranks.items()):
+            self._log(f"  rank {rank}: {reason}")
+        for label, text in death.lines:
+            margin = "\n" + " " * (len(label) + 4)
+            self._log(f"  {label}  {text.replace(chr(10), margin)}")
+
+    def _held_until(self) -> Callable[[], bool] | None:
+        """Hold the output of a restarted job until it is done with the work that crashed the job before."""
+        deaths, job_log = self._job_log.deaths, self._job_log
+        if not deaths or not (work := deaths[-1].work):
+            return None
+        return lambda: job_log.outcome(work) is not None
+
+    def store_unshrunk_cases(self) -> None:
+        """Move the cases of crashes that no later job has shrunk and stored to the folder of failures."""
+        for death in self._job_log.deaths:
+            if death.reproducer and death.folder and self._job_log.outcome(death.work) is None:
+                source = Path(death.reproducer)
+                target = Path(death.folder) / source.name
+                if not target.exists():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    source.replace(target)
+                    self._log(f"  {death.work}: not made smaller; {target}")
 
 
-def _ended_itself(job_log: JobLog) -> str:
-    record = running.read(job_log.folder)
-    return "" if record is None else record.ended
+def _name(death: Death) -> str:
+    """Return the name under which a crash is reported: the check of a subject, or a test; empty if neither is known."""
+    return death.work or death.test
 
 
-def _cases_done(job_log: JobLog) -> int:
-    record = running.read(job_log.folder)
-    return 0 if record is None else record.done
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"
 
 
-def _keep_unfinished(job_log: JobLog, tell: Callable[[str], None]) -> None:
-    """The cases of deaths that no job has lived to store, in the folder of failures."""
-    for death in job_log.deaths:
-        if death.reproducer and death.folder and job_log.outcome(death.work) is None:
-            source = Path(death.reproducer)
-            target = Path(death.folder) / source.name
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                source.replace(target)
-                tell(f"  {death.work}: not made smaller; {target}")
-
-
-def _lines_of(reproducer: Path) -> tuple[tuple[str, str], ...]:
-    try:
-        content = json.loads(reproducer.read_text(encoding="utf-8"))
-        return tuple((str(label), str(text)) for label, text in content["lines"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return ()
-
-
-def _clear(place: Path) -> None:
-    for path in sorted(place.rglob("*"), reverse=True):
+def _remove(folder: Path) -> None:
+    """Remove the supervision's own folder, and the folder of failures if it holds none."""
+    for path in sorted(folder.rglob("*"), reverse=True):  # what a folder contains comes before the folder
         with suppress(OSError):
             path.rmdir() if path.is_dir() else path.unlink()
-    for folder in (place, place.parent):
-        with suppress(OSError):  # the folder of failures stays if it holds any
-            folder.rmdir()
+    for path in (folder, folder.parent):
+        with suppress(OSError):  # not empty
+            path.rmdir()

@@ -1,9 +1,9 @@
 """Buffers as mpi4py takes them, read as flat NumPy views.
 
-An array, or ``[buffer, datatype]``, ``[buffer, count]``, ``[buffer, count, datatype]``,
+A buffer is an array, or ``[buffer, datatype]``, ``[buffer, count]``, ``[buffer, count, datatype]``,
 ``[buffer, (count, displacement), datatype]``, ``[buffer, count, displacement, datatype]``; with one count and one
 displacement for each rank in the vector forms. What mpi4py refuses is refused here with the same class of exception.
-Beyond mpi4py, which reads and writes on past the end of a buffer that is too short, this raises a ValueError.
+One thing more: mpi4py reads and writes past the end of a buffer that is too short, and this raises a `ValueError`.
 """
 
 from __future__ import annotations
@@ -11,50 +11,47 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from adjointlab import MPI
+from adjointlab.typing import Buffer
 from adjointlab.worlds.constants import datatype, datatype_of, is_datatype
 
 __all__ = ["Blocks", "Elements", "Flat", "blocks", "elements"]
 
 Flat = npt.NDArray[Any]
-"""A one-dimensional view of a user's buffer."""
+"""One-dimensional view of a user's buffer."""
 
 NOTHING: Flat = np.empty(0, np.uint8)
 NOTHING.flags.writeable = False
 
 
 class Elements(NamedTuple):
-    """A stretch of elements of one type."""
+    """Consecutive elements of one type."""
 
     array: Flat
     datatype: MPI.Datatype
 
 
 class Blocks(NamedTuple):
-    """A buffer with a stretch of elements for each rank."""
+    """A buffer with a block of elements for each rank."""
 
-    array: Flat  # all of it
+    array: Flat  # the whole buffer
     datatype: MPI.Datatype
     counts: list[int]
     displacements: list[int]
 
     @property
     def packed(self) -> bool:
-        """Whether the stretches follow one another from the beginning."""
+        """True if the blocks follow one another from the beginning."""
         return self.displacements == [0, *accumulate(self.counts[:-1])]
 
-    def __getitem__(self, index: Any) -> Any:  # by rank
-        start = self.displacements[index]
-        return self.array[start : start + self.counts[index]]
 
-
-def elements(spec: Any, *, writable: bool, divisor: int = 1) -> Elements:
-    """The elements that `spec` names; an inferred count must be a multiple of `divisor`."""
+def elements(spec: Buffer, *, writable: bool, divisor: int = 1) -> Elements:
+    """Return the elements that `spec` names; an inferred count must be a multiple of `divisor`."""
     if type(spec) is np.ndarray:  # by far the most frequent
         array, kind = _flat(spec, writable)
         count = displacement = None
@@ -76,11 +73,12 @@ def elements(spec: Any, *, writable: bool, divisor: int = 1) -> Elements:
     return Elements(array, kind)
 
 
-def blocks(spec: Any, ranks: int, *, writable: bool) -> Blocks:
-    """The stretch for each of `ranks` ranks that `spec` names."""
+def blocks(spec: Buffer, ranks: int, *, writable: bool) -> Blocks:
+    """Return the block for each of `ranks` ranks that `spec` names."""
     buffer, given, displacements, named = _unpack(spec, pairs=tuple)
     array, kind = _view(buffer, named, writable)
     if given is None:
+        # As mpi4py does: as even as possible, the larger blocks first.
         share, rest = divmod(array.size, ranks)
         counts = [share + (rank < rest) for rank in range(ranks)]
     else:
@@ -100,7 +98,7 @@ def blocks(spec: Any, ranks: int, *, writable: bool) -> Blocks:
 
 
 def _unpack(spec: Any, pairs: Any) -> tuple[Any, Any, Any, Any]:
-    """Buffer, count, displacement, datatype; `pairs` are what may hold (count, displacement)."""
+    """Return buffer, count, displacement and datatype; `pairs` are the types that may hold (count, displacement)."""
     if not isinstance(spec, list | tuple):
         return spec, None, None, None
     if not 2 <= len(spec) <= 4:
@@ -139,7 +137,7 @@ def _view(buffer: Any, named: Any, writable: bool) -> tuple[Flat, MPI.Datatype]:
 
 
 def _flat(buffer: Any, writable: bool) -> tuple[Flat, MPI.Datatype]:
-    """All elements of `buffer` in the order of memory, and their datatype."""
+    """Return all elements of `buffer` in the order of memory, and their datatype."""
     if not isinstance(buffer, np.ndarray):
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(buffer, torch.Tensor):
@@ -153,6 +151,7 @@ def _flat(buffer: Any, writable: bool) -> tuple[Flat, MPI.Datatype]:
     if writable and not flags.writeable:
         raise BufferError("buffer is not writable")
     kind = datatype_of(buffer.dtype)
+    # The transpose of a Fortran-ordered array is C-ordered: so no copy, which writing into would go astray.
     flat: Flat = (buffer if flags.c_contiguous else buffer.T).reshape(-1)
     return (flat.view(np.uint8) if kind is MPI.BYTE else flat), kind
 
@@ -163,6 +162,7 @@ def _flat_tensor(torch: Any, tensor: Any) -> tuple[Flat, MPI.Datatype]:
     if tensor.device.type != "cpu":
         raise BufferError(f"memory of {tensor.device} cannot be sent from here: stage it on the host")
     if not tensor.is_contiguous():
+        # It may be in Fortran's order, as above.
         tensor = tensor.permute(*reversed(range(tensor.ndim)))
         if not tensor.is_contiguous():
             raise BufferError("buffer is not contiguous")
@@ -195,15 +195,15 @@ def _listed(values: Any) -> Sequence[Any]:
     return values.tolist() if hasattr(values, "tolist") else list(values)
 
 
-def _index(value: Any, what: str) -> int:
-    number: int = value.__index__()
-    if number < 0:
-        raise ValueError(f"message: negative {what} {number}")
-    return number
+def _index(value: SupportsIndex, what: str) -> int:
+    index: int = value.__index__()
+    if index < 0:
+        raise ValueError(f"message: negative {what} {index}")
+    return index
 
 
-def _bounded(value: Any, what: str, size: int) -> int:
-    number = _index(value, what)
-    if number > size:
-        raise ValueError(f"message: {what} {number} out of bounds, number of datatype entries {size}")
-    return number
+def _bounded(value: SupportsIndex, what: str, size: int) -> int:
+    index = _index(value, what)
+    if index > size:
+        raise ValueError(f"message: {what} {index} out of bounds, number of datatype entries {size}")
+    return index

@@ -1,40 +1,124 @@
-"""Whose code a line is: the worlds' own, the lab's, or user code. (A primitive or a layer is user code to the lab.)"""
+"""Lines of user code that call MPI: noted cheaply at every call, and looked up only when a report shows them.
+
+A frame on the stack of a rank belongs to one of three kinds of code. Reports name a line of the first kind that there is::
+
+    user code       operators, and the lab's own primitives and layers, which are tested like them
+    the lab         checks, engine, core ...: it calls operators, and makes some calls of its own around them
+    the worlds      this package, adjointlab.MPI, and the threads that ranks run on
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+from enum import Enum, auto
+from functools import lru_cache
 from pathlib import Path
-from types import FrameType
-from typing import Final
+from types import CodeType, FrameType
+from typing import Final, NamedTuple
 
 from adjointlab import MPI
 
-__all__ = ["is_lab", "is_ours", "user_frame"]
+__all__ = ["CallSite", "call_site", "call_site_of_thread", "is_lab", "is_worlds", "user_frame"]
 
 _WORLDS: Final = (str(Path(__file__).parent) + os.sep, str(MPI.__file__))
 _LAB: Final = str(Path(__file__).parents[1]) + os.sep
-_ROOMS: Final = tuple(_LAB + room + os.sep for room in ("primitives", "layers"))
+_TESTED_BY_LAB: Final = tuple(_LAB + package + os.sep for package in ("primitives", "layers"))
 
 
-def is_ours(filename: str) -> bool:
-    """Whether it is a file of the worlds."""
-    return filename.startswith(_WORLDS)
+class CallSite(NamedTuple):
+    """An instruction in user code. Its line is looked up when asked for, which takes longer than to note it."""
+
+    code: CodeType
+    instruction: int  # as in FrameType.f_lasti
+
+    @property
+    def line(self) -> int:
+        """Line number."""
+        for start, end, line in self.code.co_lines():
+            # Instructions that the compiler has put in have no line.
+            if start <= self.instruction < end and line is not None:
+                return line
+        return self.code.co_firstlineno
+
+    @property
+    def is_lab(self) -> bool:
+        """True if the lab itself calls there, which is of no interest to the user."""
+        return is_lab(self.code.co_filename)
+
+    def __str__(self) -> str:
+        return f"{self.code.co_filename}:{self.line}"
+
+
+def call_site() -> CallSite:
+    """Site of the call into the worlds that is being made: in user code, or else in the lab."""
+    frame = user_frame(sys._getframe(1))
+    return CallSite(frame.f_code, frame.f_lasti)
+
+
+def call_site_of_thread(thread: int) -> str:
+    """``file:line`` of the user code that a thread is executing."""
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return "an unknown place"
+    frame = user_frame(frame)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+class Origin(Enum):
+    """Owner of a source file."""
+
+    WORLDS = auto()
+    LAB = auto()
+    USER = auto()
+
+
+_USER: Final = Origin.USER
+_LAB_ITSELF: Final = Origin.LAB
+
+
+# Cached, because it is asked for each frame between MPI and user code in every call of MPI: a look-up by a string whose
+# hash is known is twice as fast as comparing prefixes.
+@lru_cache(maxsize=4096)
+def _origin(filename: str) -> Origin:
+    if filename.startswith(_WORLDS):
+        return Origin.WORLDS
+    return (
+        Origin.LAB if filename.startswith(_LAB) and not filename.startswith(_TESTED_BY_LAB) else Origin.USER
+    )
+
+
+def is_worlds(filename: str) -> bool:
+    """Return True for a file of the worlds."""
+    return _origin(filename) is Origin.WORLDS
 
 
 def is_lab(filename: str) -> bool:
-    """Whether it is a file of the lab: worlds, checks, harness, but no primitive or layer."""
-    return filename.startswith(_LAB) and not filename.startswith(_ROOMS)
+    """Return True for a file of the lab (the worlds are part of it), but not of a primitive or a layer."""
+    return _origin(filename) is not Origin.USER
 
 
 def user_frame(frame: FrameType) -> FrameType:
-    """The innermost frame of user code from `frame` outwards; where there is none, the innermost outside the worlds."""
+    """Return the innermost frame of user code from `frame` outwards; if there is none, the innermost outside the worlds.
+
+    The search ends at the next frame of the worlds: further out there is only what started the run, and in the simulated
+    world that would be the user's test rather than the operator that the rank is in.
+    """
     outer: FrameType | None = frame
-    while outer is not None and is_ours(outer.f_code.co_filename):
+    while outer is not None:
+        origin = _origin(outer.f_code.co_filename)
+        if origin is _USER:
+            return outer  # by far the most frequent way out
+        if origin is _LAB_ITSELF:
+            return _user_frame_behind(outer)
         outer = outer.f_back
-    found = outer or frame
-    # Further out than the world's own frames there is only what started the run.
-    while outer is not None and not is_ours(outer.f_code.co_filename):
-        if not is_lab(outer.f_code.co_filename):
+    return frame
+
+
+def _user_frame_behind(lab_frame: FrameType) -> FrameType:
+    outer = lab_frame.f_back
+    while outer is not None and (origin := _origin(outer.f_code.co_filename)) is not Origin.WORLDS:
+        if origin is Origin.USER:
             return outer
         outer = outer.f_back
-    return found
+    return lab_frame

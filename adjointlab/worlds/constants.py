@@ -1,8 +1,8 @@
-"""mpi4py's constants and adjointlab's, told apart and translated both ways.
+"""Translation between mpi4py's constants and adjointlab's.
 
-Everything in the worlds speaks :mod:`adjointlab.MPI`: constants that a user took from mpi4py are translated on entry
-(mpi4py is looked for in ``sys.modules`` and never imported: a constant of a module that nobody imported does not
-exist), and :func:`to_mpi4py` goes the other way for a communicator that stands on mpi4py.
+The worlds use those of :mod:`adjointlab.MPI`. Constants that user code took from mpi4py are translated on entry;
+:func:`to_mpi4py` goes the other way, for a communicator that is built on mpi4py. mpi4py is looked for in ``sys.modules`` and
+never imported, for it would initialize MPI: if nobody has imported it, nobody has a constant of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
     "is_in_place",
     "is_null",
     "is_undefined",
-    "note_cancelled",
+    "mark_cancelled",
     "op",
     "root",
     "source",
@@ -38,13 +38,13 @@ BY_NUMPY = {value.numpy: value for value in DATATYPES.values() if value is not M
 CODES = {np.dtype(name).str[1:]: value for name, value in BY_NUMPY.items()} | {
     np.dtype(name).char: value for name, value in BY_NUMPY.items()
 }
-# What has no constant of its own in adjointlab.MPI, but a code and a NumPy dtype.
+# Codes of mpi4py's for the same types; and what has no constant in adjointlab.MPI, but a code and a NumPy dtype.
 CODES |= {"q": MPI.INT64_T, "Q": MPI.UINT64_T, "l": MPI.LONG, "Zf": MPI.COMPLEX, "Zd": MPI.DOUBLE_COMPLEX}
 CODES |= {"e": MPI.Datatype("FLOAT16", "float16"), "f2": MPI.Datatype("FLOAT16", "float16")}
 
 
 def op(value: Any) -> Any:
-    """The reduction operation `value` as adjointlab's; anything else callable is returned as it is."""
+    """Return the reduction operation `value` as adjointlab's; anything else callable is returned as it is."""
     if isinstance(value, MPI.Op):
         return value
     mpi = _mpi4py()
@@ -60,7 +60,7 @@ def op(value: Any) -> Any:
 
 
 def source(value: int) -> int:
-    """A rank, `ANY_SOURCE`, `PROC_NULL` or `ROOT`, as adjointlab's."""
+    """Return a rank, `ANY_SOURCE`, `PROC_NULL` or `ROOT` as adjointlab's."""
     return value if value >= 0 else _integer(value, ("ANY_SOURCE", "PROC_NULL", "ROOT"))
 
 
@@ -68,33 +68,33 @@ root = source
 
 
 def tag(value: int) -> int:
-    """A tag or `ANY_TAG`, as adjointlab's."""
+    """Return a tag or `ANY_TAG` as adjointlab's."""
     return value if value >= 0 else _integer(value, ("ANY_TAG",))
 
 
 def is_undefined(value: int) -> bool:
-    """Whether `value` is `UNDEFINED`."""
+    """Return True if `value` is `UNDEFINED`."""
     return value < 0 and _integer(value, ("UNDEFINED",)) == MPI.UNDEFINED
 
 
-def is_in_place(value: Any) -> bool:
-    """Whether `value` says IN_PLACE (mpi4py takes None for it too)."""
+def is_in_place(value: object) -> bool:
+    """Return True if `value` stands for IN_PLACE (mpi4py takes None for it too)."""
     if value is None or value is MPI.IN_PLACE:
         return True
     mpi = _mpi4py()
     return mpi is not None and value is mpi.IN_PLACE
 
 
-def is_null(value: Any) -> bool:
-    """Whether `value` is a null communicator, ours or mpi4py's."""
+def is_null(value: object) -> bool:
+    """Return True if `value` is a null communicator, ours or mpi4py's."""
     if value is None or value is MPI.COMM_NULL:
         return True
     mpi = _mpi4py()
     return mpi is not None and isinstance(value, mpi.Comm) and value == mpi.COMM_NULL
 
 
-def is_datatype(value: Any) -> bool:
-    """Whether `value` names a datatype: a constant of either library or a string code."""
+def is_datatype(value: object) -> bool:
+    """Return True if `value` names a datatype: a constant of either library or a string code."""
     if isinstance(value, MPI.Datatype | str):
         return True
     mpi = _mpi4py()
@@ -102,7 +102,7 @@ def is_datatype(value: Any) -> bool:
 
 
 def datatype(value: Any) -> MPI.Datatype:
-    """The elementary datatype that `value` names; a KeyError (as mpi4py raises) for an unknown code."""
+    """Return the elementary datatype that `value` names; `KeyError` (as mpi4py raises) for an unknown code."""
     if isinstance(value, MPI.Datatype):
         return value
     if isinstance(value, str):
@@ -123,7 +123,7 @@ def datatype(value: Any) -> MPI.Datatype:
 
 @lru_cache(maxsize=64)
 def datatype_of(dtype: np.dtype[Any]) -> MPI.Datatype:
-    """The datatype of the elements of a NumPy array; a KeyError, as mpi4py raises, where MPI has none."""
+    """Return the datatype of the elements of a NumPy array; `KeyError`, as mpi4py raises, if MPI has none."""
     if not dtype.isnative:
         raise BufferError(f"format string {dtype.str!r} with non-native byte order")
     found = BY_NUMPY.get(dtype.name) or CODES.get(dtype.char)
@@ -137,7 +137,7 @@ def datatype_of(dtype: np.dtype[Any]) -> MPI.Datatype:
 
 
 def fill_status(status: Any, source: int, tag: int, nbytes: int) -> None:
-    """Write into `status`, ours or mpi4py's (whose null rank and tag are then mpi4py's), what a receive found."""
+    """Write the source, tag and size of a message into `status`, ours or mpi4py's (then with mpi4py's constants)."""
     if status is None:
         return
     if isinstance(status, MPI.Status):
@@ -148,8 +148,8 @@ def fill_status(status: Any, source: int, tag: int, nbytes: int) -> None:
     status.count = nbytes
 
 
-def note_cancelled(status: Any) -> None:
-    """Write into `status`, ours or mpi4py's, that there is no message because the receive was cancelled."""
+def mark_cancelled(status: Any) -> None:
+    """Mark `status`, ours or mpi4py's, as that of a cancelled receive."""
     if isinstance(status, MPI.Status):
         status.cancelled = True
     elif status is not None:
@@ -157,7 +157,7 @@ def note_cancelled(status: Any) -> None:
 
 
 def from_mpi4py(value: Any) -> Any:
-    """adjointlab's constant for mpi4py's (an integer is read as a rank); whatever is no constant comes back as it is."""
+    """Return adjointlab's constant for mpi4py's; an integer is read as a rank, and what is no constant returned as it is."""
     if type(value) is int or type(value) is MPI.Constant:
         return source(value)
     mpi = _mpi4py()
@@ -171,9 +171,9 @@ def from_mpi4py(value: Any) -> Any:
 
 
 def to_mpi4py(value: Any) -> Any:
-    """The mpi4py constant for adjointlab's; a buffer specification is translated item by item.
+    """Return the mpi4py constant for adjointlab's; a buffer specification is translated item by item.
 
-    Whatever is no constant comes back as it is. For a communicator that stands on mpi4py, so mpi4py is imported.
+    What is no constant is returned as it is. mpi4py must be imported.
     """
     if type(value) is int or type(value) is MPI.Constant:
         return _ours_to_theirs().get(value, value) if value < 0 else value
@@ -193,12 +193,12 @@ def to_mpi4py(value: Any) -> Any:
 
 
 def _mpi4py() -> Any:
-    """mpi4py.MPI if somebody imported it."""
+    """Return mpi4py.MPI if somebody has imported it, else None."""
     return sys.modules.get("mpi4py.MPI")
 
 
 def _integer(value: int, names: tuple[str, ...]) -> int:
-    """Which of our constants `value` is, read as ours and, with mpi4py about, as mpi4py's."""
+    """Return which of our constants `value` is, read as ours and, if mpi4py is imported, as mpi4py's; or `value`."""
     mpi = _mpi4py()
     for name in names:
         ours: int = getattr(MPI, name)

@@ -1,4 +1,8 @@
-"""Ctrl-C, held back while processes talk to each other and let through where user code runs."""
+"""Ctrl-C, held back while processes exchange messages and let through where user code runs.
+
+An exception in the middle of an exchange would leave one process waiting for what another no longer sends, and the job would
+hang rather than end.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,17 @@ from typing import Any, ClassVar, Final
 __all__ = ["Interrupts"]
 
 _ECHO: Final = 1.0
-"""Seconds in which one Ctrl-C may come again: from the terminal, and passed on by the launcher."""
+"""Seconds in which one Ctrl-C may arrive twice: from the terminal, and passed on by mpiexec."""
 
 
 class Interrupts:
-    """A context in which Ctrl-C is held back, but for the stretches between :meth:`allow` and :meth:`hold`.
+    """Context in which Ctrl-C is held back, but for the stretches between :meth:`allow` and :meth:`hold`.
 
     An interrupt that is still held back at the end is raised there. A second one is raised at once, and then the
-    processes are not of one mind (:attr:`is_forced`). Within a context another one is the same.
+    processes may wait for each other for ever (:attr:`is_forced`). Entering within such a context returns the outer one.
     """
 
+    # There is one handler of signals in a process, so there is one context in force.
     _outer: ClassVar[Interrupts | None] = None
 
     def __init__(self) -> None:
@@ -32,9 +37,10 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is not threading.main_thread():
-            return self
+            return self  # Python allows no handlers to be set there, and calls none there
         if Interrupts._outer is not None:
             return Interrupts._outer
+        # Whoever has set another handler wants to decide by itself.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._before = signal.signal(signal.SIGINT, self._receive)
             Interrupts._outer = self
@@ -48,21 +54,21 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def allow(self) -> None:
-        """User code begins: raise what was held back."""
+        """Let interrupts through from here on, and raise one that was held back: user code begins."""
         self._held = False
         self.take()
 
     def hold(self) -> None:
-        """User code has ended."""
+        """Hold interrupts back from here on: user code has ended."""
         self._held = True
 
     def take(self) -> None:
-        """Raise what was held back."""
+        """Raise an interrupt that was held back, if there was one."""
         if self.pending:
             self.pending = False
             raise KeyboardInterrupt
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, signal_number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if now - self._last < _ECHO:
             return

@@ -1,4 +1,7 @@
-"""Whether this process is one of several that mpiexec started, without asking MPI; and the world that fits."""
+"""Detection of mpiexec without MPI, and the world that fits this process.
+
+Importing mpi4py initializes MPI, which takes time, and fails where none is installed: so the environment is asked first.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 def is_launched(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a launcher of MPI programs has left its marks in the environment."""
+    """Return True if this process was started by a launcher of MPI programs, to judge by the environment."""
     return any(name in environment for name in (*_RANKS, *_SIZES))
 
 
 def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
-    """The rank that the launcher gave this process; 0 where there is none.
+    """Rank that the launcher gave this process; 0 if there is no launcher.
 
-    Good for deciding who prints before MPI is there, and for nothing else.
+    Only for deciding which process prints before MPI is initialized.
     """
     given = (environment[name] for name in _RANKS if environment.get(name, "").isdigit())
     return int(next(given, "0"))
@@ -33,9 +36,9 @@ def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
 def open_world(
     kind: str = "auto", ranks: int = 8, *, strict: bool = False, watchdog: Watchdog | None = None
 ) -> World:
-    """The world called `kind`: "simulated" with `ranks` ranks, "mpi", or "auto" for the one that fits this process.
+    """Open the world called `kind`: "simulated" with `ranks` ranks, "mpi", or "auto" for the one that fits this process.
 
-    Collective for the MPI world, whose size the launcher decides, and which `strict` is about.
+    Collective for the MPI world, whose size the launcher decides. `strict` concerns only that one.
     """
     if kind == "mpi" or (kind == "auto" and is_launched()):
         from adjointlab.worlds.mpi.world import MPIWorld

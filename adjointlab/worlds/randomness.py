@@ -1,8 +1,9 @@
-"""The global random streams of `random`, NumPy and torch, one for each simulated rank.
+"""Global random streams of `random`, NumPy and torch, one for each simulated rank.
 
-In a real world every process has its own global streams; simulated ranks share one process, so the streams are
-swapped with the rank, seeded from (seed, rank) when it starts, and the caller's are put back after the run. This
-happens at every hand-over and must cost about a microsecond: hence the copies of raw memory below.
+In a world of processes each has global streams of its own. Simulated ranks share one process, so the streams are swapped with
+the rank, seeded from (seed, rank) when it starts, and the caller's are put back after the run. That happens at every task
+switch and must cost about a microsecond, while the libraries' own functions (`random.getstate` makes a tuple of 625 integers)
+take many times that. Hence the copies of raw memory below.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import numpy as np
 
 __all__ = ["GlobalStreams", "RandomStreams"]
 
-LEGACY: Any = np.random  # whose stubs lack some of these functions
+LEGACY: Any = np.random  # its stubs lack set_bit_generator and what get_state returns
 
 WORDS = 625
 """The Mersenne Twister's 624 words and its position."""
 
 
 class Library(Protocol):
-    """A library's global stream."""
+    """Global stream of one library. Its states are of a type of its own, and only handed back to it."""
 
     def save(self) -> Any: ...
 
@@ -33,7 +34,7 @@ class Library(Protocol):
 
 
 class PythonStream:
-    """The stream of `random`'s module-level functions."""
+    """Stream of `random`'s module-level functions."""
 
     def __init__(self) -> None:
         self._generator: Any = random.random.__self__  # type: ignore[attr-defined]
@@ -55,7 +56,12 @@ class PythonStream:
 
 
 def _memory_of(generator: random.Random) -> memoryview | None:
-    """The generator's state where CPython keeps it; None if it is not found there (then the slow way is taken)."""
+    """Return the generator's state where CPython keeps it; None if it is not found there (then getstate serves).
+
+    A Random is a C structure: the object's header, the position in the words, the words. All that is undocumented, so
+    what is found is compared with `getstate` before it is used. Python's own subclass adds `gauss_next`, half of a pair of
+    normal numbers, which is saved beside it.
+    """
     if sys.implementation.name != "cpython":
         return None
     words, position = generator.getstate()[1][:-1], generator.getstate()[1][-1]
@@ -69,16 +75,16 @@ def _memory_of(generator: random.Random) -> memoryview | None:
 
 
 class NumPyStream:
-    """The stream of NumPy's legacy functions (`np.random.seed`, `np.random.rand`, ...)."""
+    """Stream of NumPy's legacy functions (`np.random.seed`, `np.random.rand`, ...)."""
 
     def __init__(self) -> None:
         self._ours = np.random.MT19937(0)
-        # NumPy documents this address, and what lies there.
+        # NumPy documents this address (BitGenerator.ctypes) and what lies there.
         memory = (ctypes.c_uint32 * WORDS).from_address(self._ours.ctypes.state_address)
         self._memory = memoryview(memory).cast("B")
 
     def enter(self) -> Any:
-        """Put our generator in the place of the caller's; what :meth:`leave` needs."""
+        """Replace the caller's generator by ours; return what :meth:`leave` needs to undo that."""
         theirs = LEGACY.get_bit_generator()
         # The legacy functions keep half of a pair of normal numbers beside the generator.
         state: Any = LEGACY.get_state(legacy=False)
@@ -86,8 +92,9 @@ class NumPyStream:
         return theirs, state["has_gauss"], state["gauss"]
 
     def leave(self, entered: Any) -> None:
+        """Give the caller its generator back."""
         theirs, has_gauss, gauss = entered
-        LEGACY.set_bit_generator(theirs)
+        LEGACY.set_bit_generator(theirs)  # drops the half of a pair
         if has_gauss:
             LEGACY.set_state({**LEGACY.get_state(legacy=False), "has_gauss": has_gauss, "gauss": gauss})
 
@@ -96,7 +103,8 @@ class NumPyStream:
 
     def restore(self, state: Any) -> None:
         self._memory[:] = state
-        LEGACY.set_bit_generator(self._ours)  # drops that half of a pair, which is another rank's
+        # The words are our generator's already. This is for its side effect: it drops the half of a pair, another rank's.
+        LEGACY.set_bit_generator(self._ours)
 
     def seed(self, number: int) -> None:
         LEGACY.set_bit_generator(self._ours)
@@ -120,14 +128,14 @@ class TorchStream:
 
 
 class GlobalStreams:
-    """The global streams of this process."""
+    """Global streams of this process."""
 
     def __init__(self) -> None:
         self.python = PythonStream()
         self.numpy = NumPyStream()
 
     def of_now(self) -> list[Library]:
-        """The streams of the libraries that are imported."""
+        """Streams of the libraries that are imported: torch may come with the operator under test."""
         torch = sys.modules.get("torch")
         streams: list[Library] = [self.python, self.numpy]
         if hasattr(torch, "default_generator"):
@@ -136,7 +144,7 @@ class GlobalStreams:
 
 
 class RandomStreams:
-    """The streams of the ranks of one run."""
+    """Streams of the ranks of one run."""
 
     def __init__(self, streams: GlobalStreams, seed: int, size: int) -> None:
         self._numpy = streams.numpy
@@ -145,7 +153,7 @@ class RandomStreams:
         self._saved: list[list[Any] | None] = [None] * size
 
     def enter(self, rank: int) -> None:
-        """Keep the caller's streams, and begin that of `rank`."""
+        """Save the caller's streams, and begin those of `rank`."""
         self._caller_numpy = self._numpy.enter()
         self._caller = self._save()
         self._begin(rank)
@@ -179,7 +187,7 @@ class RandomStreams:
 
 
 def _mix(number: int) -> int:
-    """SplitMix64: 64 bits that look unrelated for neighbouring numbers."""
+    """Return 64 bits that look unrelated for neighbouring numbers, so that neither do the streams (SplitMix64)."""
     number = (number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF

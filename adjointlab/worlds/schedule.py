@@ -1,9 +1,8 @@
 """A schedule as data: with the body, the payload and the number of ranks it determines a simulated run.
 
-Exactly one rank runs at a time, all that is free is asked of one strategy, and a strategy knows only its seed and the
-questions so far: so a schedule asks and answers the same again. (What user code itself leaves to chance, such as the order
-of a set of strings, is outside.) The record of decisions replays the run even where another version of the lab would
-draw other numbers.
+Exactly one rank runs at a time, one strategy decides all that is free, and its decisions follow from its seed and the
+questions so far: so the same schedule makes the same run. (User code may have nondeterminism of its own, such as the order
+of a set of strings.) The record of decisions replays a run even where another version of the lab would draw other numbers.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, get_args
 
-from adjointlab.worlds.simulated.schedules.record import decoded
+from adjointlab.worlds.decisions import decode
 
 __all__ = ["Kind", "Schedule", "schedules_from"]
 
 Kind = Literal["round-robin", "random", "pct"]
 
 _KINDS = get_args(Kind)
-_DEPTHS = (2, 3, 4)
+_DEPTHS = (2, 3, 4)  # most faults need no more orderings than that [Burckhardt10]
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Schedule:
         if (self.depth < 1) == (self.strategy == "pct"):
             raise ValueError(f"depth: at least 1 for pct, and 0 for any other, not {self.depth}")
         if self.decisions:
-            decoded(self.decisions)  # raises
+            decode(self.decisions)  # raises
 
     @staticmethod
     def of(seed: int) -> Schedule:

@@ -1,22 +1,25 @@
-"""What every world offers: run one SPMD function on P ranks, one outcome for each rank.
+"""Protocol of worlds: run one SPMD function on P ranks, with one outcome for each rank.
 
 A *body* is a function ``body(context, payload)`` that every rank executes. The *leader* alone decides which
-payloads are run (:meth:`World.lead`); the followers execute what they are handed, so that all ranks end alike.
+payloads are run (:meth:`World.lead`); the followers execute what they are given, so that all ranks end alike.
 """
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from adjointlab.worlds.call_sites import is_lab
+from adjointlab.worlds.call_sites import is_lab, is_worlds
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.watchdog import Watchdog
+from adjointlab.worlds.watchdog import Overdue, Watchdog
 
 __all__ = [
     "Blocked",
     "Body",
+    "Cancelled",
     "Dead",
     "Exhausted",
     "Finding",
@@ -29,23 +32,32 @@ __all__ = [
     "Run",
     "Runner",
     "World",
+    "message_of",
 ]
 
 R = TypeVar("R")
 
 
+class Cancelled(BaseException):
+    """Raised in a rank to take it out of a call that cannot complete.
+
+    A ``BaseException``, because user code that catches ``Exception`` around a call must not swallow it: the rank would
+    go on after its run has been given up.
+    """
+
+
 @dataclass(frozen=True)
 class RankContext:
-    """What a rank is handed: who it is, and the views of its communicator."""
+    """Argument of a body: the rank, the number of ranks, and the communicator of all of them."""
 
     rank: int
     size: int
-    comm: Any  # mpi4py's names; see adjointlab.worlds.simulated.communicator and .guarded_comm
+    comm: Any  # mpi4py's names; see adjointlab.typing.Communicator for what the lab itself calls
 
 
 @dataclass(frozen=True)
 class Returned:
-    """The rank came back with a value."""
+    """The rank returned a value."""
 
     value: Any
 
@@ -55,15 +67,56 @@ class Returned:
 
 @dataclass(frozen=True)
 class Raised:
-    """The rank raised: the exception's class, message and formatted traceback, and where user code raised it."""
+    """The rank raised an exception: its class name, message and formatted traceback.
+
+    `exception` is None where it could not be pickled, so ask :meth:`is_a` for its type.
+    """
 
     kind: str
     message: str
     traceback: str
-    exception: BaseException | None = None  # None where it could not travel between processes
+    exception: BaseException | None = None
+    types: tuple[type[BaseException], ...] = ()
+
+    @classmethod
+    def of(cls, exception: BaseException) -> Raised:
+        """The outcome of a rank whose body raised `exception`; its traceback begins at the first frame of user code."""
+        whole = start = exception.__traceback__
+        while start is not None and is_worlds(start.tb_frame.f_code.co_filename):
+            start = start.tb_next
+        formatted = traceback.TracebackException(type(exception), exception, start or whole)
+        if isinstance(exception, Overdue):
+            # Its innermost frame is the watchdog's signal handler, which is not where the rank was.
+            while len(formatted.stack) > 1 and is_worlds(formatted.stack[-1].filename):
+                formatted.stack.pop()
+        types = tuple(filter(_is_known_everywhere, type(exception).__mro__))
+        text = "".join(formatted.format())
+        return cls(type(exception).__name__, message_of(exception), text, exception, types)
+
+    def is_a(self, kind: type[BaseException]) -> bool:
+        """Return True if the exception is an instance of `kind`, a class of the lab or of Python itself.
+
+        Looks at the class and not at its name: user code may have a class that is called the same.
+        """
+        return kind in self.types
 
     def __str__(self) -> str:
         return f"raised {self.kind}: {self.message}"
+
+
+def _is_known_everywhere(kind: type) -> bool:
+    """Return True for classes that any process of the job finds under their names, as pickling them needs."""
+    module = sys.modules.get(kind.__module__)
+    is_installed = kind.__module__ == "builtins" or kind.__module__.startswith("adjointlab.")
+    return is_installed and getattr(module, kind.__qualname__, None) is kind
+
+
+def message_of(exception: BaseException) -> str:
+    """``str(exception)``, also where user code's ``__str__`` raises."""
+    try:
+        return str(exception)
+    except Exception:
+        return "(no message: its __str__ raised)"
 
 
 @dataclass(frozen=True)
@@ -81,7 +134,7 @@ class Blocked:
 
 
 def _is_own(where: str) -> bool:
-    """Whether the lab calls there by itself, which is not what anybody wants to know."""
+    """Return True if the lab itself calls there: its calls begin when those of user code have ended."""
     return is_lab(where.rpartition(":")[0])
 
 
@@ -91,7 +144,7 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class PeerFailed:
-    """The rank was called out of a wait (or of a call) because other ranks had failed."""
+    """The rank was taken out of a wait, or of a call, because other ranks had failed."""
 
     call: str
     where: str
@@ -118,7 +171,7 @@ Outcome = Returned | Raised | Blocked | PeerFailed | Dead
 
 @dataclass(frozen=True)
 class Finding:
-    """What the world itself found wrong with a run.
+    """Fault that the world itself found in a run.
 
     `kind` is one of "deadlock", "livelock", "mismatched collective", "mismatched message", "message left over",
     "request left open", "communicator left open", "buffer misused", or "a rank called MPI_Abort(code)".
@@ -128,13 +181,21 @@ class Finding:
     text: str
 
 
+class MatchedCall(Protocol):
+    """A call whose ``str`` shows its name and arguments."""
+
+    @property
+    def where(self) -> str:
+        """``file:line`` of the caller."""
+
+
 @dataclass(frozen=True)
 class Matched:
-    """What came of a call that several messages (or requests) could have answered."""
+    """Outcome of a call that several messages or requests could have completed."""
 
     rank: int
-    call: Any  # whose str is the call, and whose `where` its "file:line"
-    what: str  # e.g. "hears rank 1"
+    call: MatchedCall
+    what: str  # e.g. "receives from rank 1"
 
     def __str__(self) -> str:
         return f"rank {self.rank} in {self.call} at {self.call.where} {self.what}"
@@ -144,8 +205,8 @@ class Matched:
 class Run:
     """One execution of a body: an outcome for each rank, and what the world found.
 
-    `matched` is what its ranks matched by calls that left it open, in the order of time, and `decisions` the record of its
-    schedule; both empty where the world does not say, or did not choose.
+    `matched` lists, in the order of time, the calls that left open what they match; `decisions` is the record of the
+    schedule (:mod:`adjointlab.worlds.decisions`). Both are empty where the world does not know, or did not choose.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -155,27 +216,27 @@ class Run:
 
     @property
     def completed(self) -> bool:
-        """Whether every rank returned and the world found nothing wrong."""
+        """True if every rank returned and the world found nothing wrong."""
         return not self.findings and all(isinstance(outcome, Returned) for outcome in self.outcomes)
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The value that each rank returned (only for a run whose ranks all returned)."""
+        """Value that each rank returned (only for a run whose ranks all returned)."""
         return tuple(outcome.value for outcome in self.outcomes if isinstance(outcome, Returned))
 
 
 class Exhausted(RuntimeError):
-    """This job has used up what MPI has (communicators that were left behind in runs that failed): start it again."""
+    """This job has used up MPI's communicators, those left behind in runs that failed: it must be started again."""
 
 
 Body = Callable[[RankContext, Any], Any]
 
 
 class Runner(Protocol):
-    """Runs the body of the surrounding :meth:`World.lead` once; the leader's handle.
+    """Runs the body of the surrounding :meth:`World.lead` once; only the leader has one.
 
     `seed` is that of the ranks' global random streams, and of the schedule where none is given. A world that cannot
-    choose its schedule does not heed one.
+    choose its schedule ignores the one given.
     """
 
     def __call__(
@@ -192,26 +253,26 @@ class World(Protocol):
 
     @property
     def can_schedule(self) -> bool:
-        """Whether a run can be given a :class:`~adjointlab.worlds.schedule.Schedule`."""
+        """True if a run can be given a :class:`~adjointlab.worlds.schedule.Schedule`."""
 
     @property
     def can_revoke(self) -> bool:
-        """Whether ranks are processes whose waits are revoked, so that a hang is better simulated first."""
+        """True if ranks are processes whose waits are cancelled after a time, so that a hang is better simulated first."""
 
     @property
     def ranks(self) -> int:
-        """The largest number of ranks that a run can have."""
+        """Largest number of ranks that a run has by default, or (for processes) can have."""
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process is the one that decides and prints."""
+        """True in the process that decides and prints."""
 
     watchdog: Watchdog
-    """What ends a run that nothing else ends."""
+    """Ends a run that nothing else ends."""
 
     @property
     def is_exhausted(self) -> bool:
-        """On the leader: whether there is just enough left to finish what was begun, before :class:`Exhausted`."""
+        """On the leader: True if there is just enough left to finish what was begun, before :class:`Exhausted`."""
 
     def run(
         self,
@@ -228,7 +289,7 @@ class World(Protocol):
         """Collective: the leader executes ``conduct(run)``; every process returns (or raises) what it did.
 
         Followers execute `body` for each of the leader's runs. A run on fewer ranks than the world has leaves the
-        other processes waiting. `payload` travels to them, so it is plain data.
+        other processes waiting. `payload` is pickled and sent to them, so it is plain data.
         """
 
     def share(self, value: Sequence[Any] | Any) -> Any:

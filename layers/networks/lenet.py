@@ -9,32 +9,32 @@
     adjoint    that of each step in the reverse order
 
 The output of a linear layer is cut over P_fo, on the workers whose index along P_fi is 0. These are the workers
-on which the next layer, over the transposed partition, expects its input, so that between them nothing travels.
+on which the next layer, over the transposed partition, expects its input, so that between them nothing is sent.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
 import torch
 from torch import nn
 
+from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
 from adjointlab.layers.convolution import Conv2d
-from adjointlab.layers.distributed import DistributedModule
+from adjointlab.layers.distributed import DistributedModule, TorchLayer
 from adjointlab.layers.flatten import Flatten
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.pooling import AvgPool2d
+from adjointlab.typing import Communicator
 
 __all__ = ["LeNet5", "sequential_lenet5"]
 
-_SIDE = 32
 
-
-class LeNet5(nn.Module):
+class LeNet5(nn.Sequential):
     """LeNet-5 for `batch` images of 1 x 32 x 32, over workers `spatial` (P_1 x P_0) and `features` (P_fo x P_fi).
 
     The logits of its output are cut over P_fo; `domain` and `codomain` say where inputs and outputs lie. Parameters are named
@@ -45,31 +45,40 @@ class LeNet5(nn.Module):
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         batch: int,
         spatial: Partition,
         features: Partition,
         classes: int = 10,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
         if spatial.order != 2 or features.order != 2:
             raise ValueError(f"spatial, features: {spatial} and {features} are not both of order 2")
-        self.comm, self.classes, self.dtype = comm, classes, dtype
-        over = Partition((1, 1, 1, *spatial.shape), spatial.ranks)
+        # Batch, output channels, input channels; batch, channels; batch: none of them is cut.
+        convolved = Partition((1, 1, 1, *spatial.shape), spatial.ranks)
         pooled = Partition((1, 1, *spatial.shape), spatial.ranks)
         dense = Partition((1, *features.shape), features.ranks)
-        turned = Partition((1, *features.shape[::-1]), features.transpose().ranks)
-        self.convolution_1 = Conv2d(comm, over, (batch, 1, _SIDE, _SIDE), 1, 6, 5, dtype=dtype)
-        self.pooling_1 = AvgPool2d(comm, pooled, (batch, 6, 28, 28), 2, dtype=dtype)
-        self.convolution_2 = Conv2d(comm, over, (batch, 6, 14, 14), 6, 16, 5, dtype=dtype)
-        self.pooling_2 = AvgPool2d(comm, pooled, (batch, 16, 10, 10), 2, dtype=dtype)
-        self.linear_1 = Linear(comm, dense, (batch, 400), 400, 120, dtype=dtype)
-        (wanted,) = self.linear_1.domain.tensors
-        self.flatten = Flatten(comm, pooled, (batch, 16, 5, 5), target=wanted.layout, dtype=dtype)
-        self.linear_2 = Linear(comm, turned, (batch, 120), 120, 84, dtype=dtype)
-        self.linear_3 = Linear(comm, dense, (batch, 84), 84, classes, dtype=dtype)
-        self.domain, self.codomain = self.convolution_1.domain, self.linear_3.codomain
+        transposed = Partition((1, *features.shape[::-1]), features.transpose().ranks)
+        layers: OrderedDict[str, nn.Module] = OrderedDict(sequential_lenet5(classes, dtype).named_children())
+
+        def distribute(
+            name: str, layer: type[TorchLayer], over: Partition, *shape: int, **options: Layout
+        ) -> None:
+            layers[name] = layer(comm, over, (batch, *shape), layers[name], dtype=dtype, **options)
+
+        distribute("convolution_1", Conv2d, convolved, 1, 32, 32)
+        distribute("pooling_1", AvgPool2d, pooled, 6, 28, 28)
+        distribute("convolution_2", Conv2d, convolved, 6, 14, 14)
+        distribute("pooling_2", AvgPool2d, pooled, 16, 10, 10)
+        distribute("linear_1", Linear, dense, 400)
+        (wanted,) = cast(Linear, layers["linear_1"]).domain.tensors
+        distribute("flatten", Flatten, pooled, 16, 5, 5, target=wanted.layout)
+        distribute("linear_2", Linear, transposed, 120)
+        distribute("linear_3", Linear, dense, 84)
+        super().__init__(layers)
+        self.comm, self.classes, self.dtype = comm, classes, dtype
+        self.domain = cast(Conv2d, self.convolution_1).domain
+        self.codomain = cast(Linear, self.linear_3).codomain
         self.parameter_space = Space(
             *(
                 replace(tensor, name=f"{name}.{tensor.name}")
@@ -81,15 +90,6 @@ class LeNet5(nn.Module):
     def sequential(self) -> nn.Module:
         """The sequential network with the same arguments."""
         return sequential_lenet5(self.classes, self.dtype)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor of the logits, from that of the images."""
-        x = self.pooling_1(torch.tanh(self.convolution_1(x)))
-        x = self.pooling_2(torch.tanh(self.convolution_2(x)))
-        x = torch.tanh(self.linear_1(self.flatten(x)))
-        x = torch.tanh(self.linear_2(x))
-        y: torch.Tensor = self.linear_3(x)
-        return y
 
     def sequential_state_dict(self) -> dict[str, torch.Tensor]:
         """Collective: the state_dict of the sequential network, on every rank."""
@@ -116,7 +116,7 @@ class LeNet5(nn.Module):
 
 
 def sequential_lenet5(classes: int = 10, dtype: torch.dtype | None = None) -> nn.Module:
-    """The sequential network, whose modules have the names of the distributed one's."""
+    """The sequential network; its modules have the names of the distributed network's."""
     return nn.Sequential(
         OrderedDict[str, nn.Module](
             convolution_1=nn.Conv2d(1, 6, 5, dtype=dtype),

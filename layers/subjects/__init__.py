@@ -1,1 +1,1 @@
-"""How the lab draws cases of the layers."""
+"""Cases of the layers for the lab: one module for each kind of layer."""

@@ -1,6 +1,18 @@
-"""The subjects of the layers, where torch is installed: the entry point, which must be importable without it too."""
+"""All subjects of the layers, where torch is installed: the entry point, which must be importable without torch too.
 
+Every module of this package is searched for subjects, so that a new layer needs nothing but its own.
+"""
+
+from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import iter_modules
+
+from adjointlab.engine.subject import Subject
+from adjointlab.layers import subjects
 
 if find_spec("torch") is not None:
-    from adjointlab.layers.subjects.modules import *  # noqa: F403
+    for _module in iter_modules(subjects.__path__, f"{subjects.__name__}."):
+        if _module.name != __name__:
+            for _name, _value in vars(import_module(_module.name)).items():
+                if isinstance(_value, Subject):
+                    globals()[_name] = _value

@@ -1,1 +1,1 @@
-"""How the lab draws cases of the primitives."""
+"""Cases of the primitives: strategies that draw them and enumerations up to a bound."""

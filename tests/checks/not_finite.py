@@ -10,23 +10,23 @@ import adjointlab as al
 from tests.samples import RingShift, equal_blocks
 
 
-class Meeting(RingShift):
-    """All ranks wait for each other in every call; `spoilt` are the factors of forward and adjoint on rank 1."""
+class WaitsForAll(RingShift):
+    """All ranks wait for each other in every call; `factors` multiply the results of forward and adjoint on rank 1."""
 
-    spoilt = (1.0, 1.0)
+    factors = (1.0, 1.0)
 
     def shifted(self, x: Any, step: int) -> Any:
         self.comm.Barrier()
         result = super().shifted(x, step)
         with np.errstate(all="ignore"):
-            return result * (self.spoilt[step < 0] if self.comm.Get_rank() == 1 else 1.0)
+            return result * (self.factors[step < 0] if self.comm.Get_rank() == 1 else 1.0)
 
 
-class NanForward(Meeting):
-    spoilt = (np.nan, 1.0)
+class NanForward(WaitsForAll):
+    factors = (np.nan, 1.0)
 
 
-class InfAdjoint(Meeting):
+class InfAdjoint(WaitsForAll):
     def adjoint(self, y: Any) -> Any:
         result = super().adjoint(y)
         return np.full_like(result, -np.inf) if self.comm.Get_rank() == 1 else result

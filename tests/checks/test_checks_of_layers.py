@@ -84,14 +84,14 @@ def test_a_layer_that_declares_what_it_has_is_coherent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "said"),
+    ("space", "named"),
     [("parameter_space", "the parameter weight"), ("buffer_space", "the buffer calls")],
 )
-def test_a_tensor_that_no_space_names_is_refused_by_every_check(space: str, said: str) -> None:
+def test_a_tensor_that_no_space_names_is_refused_by_every_check(space: str, named: str) -> None:
     subject = scaled(**{space: al.Space()})
     for check in checks_of(subject):
         headline = verdict(subject, check).headline
-        assert f"has {said}, which {space} does not name" in headline
+        assert f"has {named}, which {space} does not name" in headline
         assert f"{space} = adjointlab.Space(" in headline or "and buffer_space likewise" in headline
 
 
@@ -254,6 +254,6 @@ class SquaredTwin(Scaled):
 def test_second_derivatives_are_asked_only_of_a_layer_that_says_that_it_has_them() -> None:
     assert checks_of(scaled()) == ("sequential", "gradients", "jacobian")
     assert_coherent(scaled(kind=Squared, twin=lambda: SquaredTwin(6)))
-    said = scaled(kind=Squared, twin=lambda: SquaredTwin(6), twice_differentiable=True)
-    assert checks_of(said)[-1] == "double_backward"
-    assert "once_differentiable" in verdict(said, "double_backward").headline
+    declared = scaled(kind=Squared, twin=lambda: SquaredTwin(6), twice_differentiable=True)
+    assert checks_of(declared)[-1] == "double_backward"
+    assert "once_differentiable" in verdict(declared, "double_backward").headline

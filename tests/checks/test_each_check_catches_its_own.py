@@ -13,7 +13,7 @@ import adjointlab as al
 from adjointlab.checks.verdict import Status
 from adjointlab.core.program import Buffer, Program, buffers, copy_to_new
 from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, Report, investigate
+from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
@@ -293,7 +293,7 @@ def world() -> SimulatedWorld:
     return SimulatedWorld(4)
 
 
-def reports(world: SimulatedWorld, subject: Subject) -> dict[str, Report]:
+def reports(world: SimulatedWorld, subject: Subject) -> dict[str, SearchResult]:
     return {check: investigate(world, subject, check, BUDGET) for check in checks_of(subject)}
 
 

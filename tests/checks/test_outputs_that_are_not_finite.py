@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.search import Budget, Report, investigate
+from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.checks import not_finite
@@ -20,7 +20,7 @@ CHECKS = ["adjoint", "matrix", "linearity", "purity", "reentrancy"]
 CASES = [("nan_forward", "forward returned nan on rank 1"), ("inf_adjoint", "adjoint returned inf on rank 1")]
 
 
-def investigated(subject: Subject, check: str) -> Report:
+def investigated(subject: Subject, check: str) -> SearchResult:
     world = SimulatedWorld(4)
     try:
         return investigate(world, subject, check, Budget(20, seed=1))
@@ -30,7 +30,7 @@ def investigated(subject: Subject, check: str) -> Report:
 
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize(("subject", "headline"), CASES)
-def test_every_check_names_it_while_the_other_ranks_wait_for_the_spoilt_one(
+def test_every_check_names_it_while_the_other_ranks_wait_for_that_rank(
     subject: str, headline: str, check: str
 ):
     report = investigated(getattr(not_finite, subject), check)
@@ -50,14 +50,14 @@ def test_it_is_named_under_mpi_too(tmp_path: Path, subject: str, headline: str):
     assert f": {headline} " in ended.stdout
 
 
-def test_a_nan_that_is_kept_from_an_earlier_call_is_told_as_that():
+def test_a_nan_that_is_kept_from_an_earlier_call_is_reported_as_that():
     report = investigated(not_finite.keeps_nan, "reentrancy")
 
     assert report.verdict.headline == "forward depends on earlier calls"
 
 
 @pytest.mark.parametrize("subject", ["reads_fresh_memory", "keeps_fresh_memory"])
-def test_a_nan_from_memory_that_nobody_wrote_is_told_as_that(subject: str):
+def test_a_nan_from_memory_that_nobody_wrote_is_reported_as_that(subject: str):
     report = investigated(getattr(not_finite, subject), "purity")
 
     assert report.verdict.headline == "forward reads memory that nobody wrote"

@@ -29,7 +29,7 @@ class Ranks:
 
 
 def run_on_ranks(size: int, body: Callable[[Ranks], Any]) -> list[Any]:
-    """What `body` returns on each of `size` ranks."""
+    """Return the results of `body` on each of `size` ranks."""
     board: list[Any] = [None] * size
     barrier = Barrier(size)
 

@@ -1,4 +1,4 @@
-"""What a space declares on a rank, and what is no such thing."""
+"""Arrays that are local tensors of a space on a rank, and arrays that are not."""
 
 from __future__ import annotations
 

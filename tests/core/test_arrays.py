@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adjointlab.core import arrays
-from adjointlab.core.dtypes import DTYPES
+from adjointlab.core.arrays import DTYPES
 
 small = settings(max_examples=60, deadline=None)
 KINDS = [(lib, name) for lib in ("numpy", "torch") for name in DTYPES if arrays.supports(lib, name)]
@@ -64,7 +64,7 @@ def test_values_survive_every_way_out_and_back(case: tuple[Any, np.ndarray[Any, 
     for other in (
         arrays.copy(array),
         arrays.from_numpy(arrays.to_numpy(array), name, library),
-        arrays.from_message(arrays.to_sum(array), name, array),
+        arrays.from_summable(arrays.summable(array), name, array),
     ):
         assert arrays.library_of(other) == library
         assert arrays.dtype_of(other).name == name
@@ -78,7 +78,7 @@ def test_what_can_be_summed_is_row_major_and_of_a_type_that_mpi_knows(
     case: tuple[Any, np.ndarray[Any, Any], str],
 ) -> None:
     array, expected, name = case
-    buffer = arrays.to_sum(array)
+    buffer = arrays.summable(array)
     assert buffer.flags.c_contiguous
     assert buffer.dtype == ("float32" if DTYPES[name].itemsize == 2 else name)
     assert np.array_equal(buffer, expected)
@@ -197,7 +197,7 @@ def test_new_torch_arrays_of_many_bytes_are_like_small_ones(name: str) -> None:
 def test_torch_arrays_are_taken_out_of_the_graph() -> None:
     array = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
     doubled = array * 2
-    for other in (arrays.copy(doubled), arrays.from_message(arrays.to_sum(doubled), "bfloat16", doubled)):
+    for other in (arrays.copy(doubled), arrays.from_summable(arrays.summable(doubled), "bfloat16", doubled)):
         assert not other.requires_grad
     target = torch.zeros(3, dtype=torch.bfloat16)
     arrays.add_into(target, doubled)
@@ -210,7 +210,7 @@ def test_torch_arrays_are_taken_out_of_the_graph() -> None:
 def test_torch_arrays_with_a_negative_bit_are_resolved() -> None:
     negative = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
     assert negative.is_neg()
-    for out in (arrays.to_numpy, arrays.message, arrays.to_sum):
+    for out in (arrays.to_numpy, arrays.message, arrays.summable):
         assert out(negative).tolist() == [-2, 4]
     assert arrays.to_numpy(arrays.copy(negative)).tolist() == [-2, 4]
     contiguous = torch.tensor([1 + 2j]).conj().imag
@@ -222,8 +222,8 @@ def test_torch_arrays_with_a_negative_bit_are_resolved() -> None:
 def test_half_precisions_are_summed_wide_and_rounded_once(name: str) -> None:
     one = arrays.from_numpy(np.array([1.0]), name, "torch")
     tiny = arrays.from_numpy(np.array([2.0**-12]), name, "torch")
-    total = arrays.to_sum(one) + sum(arrays.to_sum(tiny) for _ in range(64))
-    assert arrays.to_numpy(arrays.from_message(total, name, one)).tolist() == [1 + 2.0**-6]
+    total = arrays.summable(one) + sum(arrays.summable(tiny) for _ in range(64))
+    assert arrays.to_numpy(arrays.from_summable(total, name, one)).tolist() == [1 + 2.0**-6]
 
 
 def test_a_numpy_scalar_is_an_array_of_order_zero_but_not_a_target() -> None:
@@ -274,7 +274,7 @@ def test_numpy_users_never_import_torch() -> None:
 import sys, numpy as np
 from adjointlab.core import arrays
 a = arrays.zeros((2,), "float64", "numpy")
-arrays.add_into(a, arrays.copy(a)); arrays.message(a); arrays.to_sum(a); arrays.conjugate(a)
+arrays.add_into(a, arrays.copy(a)); arrays.message(a); arrays.summable(a); arrays.conjugate(a)
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -216,10 +216,10 @@ class Returns(LinearOperator):
         ([[0.0, 0.0]], "returned a list on rank 0"),
         (
             np.zeros((2, 1)),
-            r"returned shape \(2, 1\) on rank 0, but the layout \[2\] cut at 0\|2 gives it \(2,\)",
+            r"returned shape \(2, 1\) on rank 0, but the layout \[2\] cut at 0\|2 over 1 gives it \(2,\)",
         ),
-        (np.zeros(2, "float32"), "returned float32 on rank 0, but the space is float64"),
-        (np.zeros(2, bool), "returned bool on rank 0, but the space is float64"),
+        (np.zeros(2, "float32"), "returned float32 on rank 0, but the operator was made for float64"),
+        (np.zeros(2, bool), "returned bool on rank 0, but the operator was made for float64"),
         (torch.zeros(2, dtype=torch.bfloat16), "returned bfloat16 on rank 0"),
     ],
 )
@@ -233,7 +233,9 @@ def test_what_is_not_in_the_space_is_refused_in_both_directions(result: Any, mes
 def test_an_inactive_rank_returns_anything_of_no_volume() -> None:
     elsewhere = Partition((1,), (3,))
     assert len(apply_forward(Returns(np.zeros((0, 5)), elsewhere), (np.zeros(0),))) == 1
-    with pytest.raises(NotInSpace, match=r"shape \(2,\) on rank 0, which is inactive in 1 over ranks 3"):
+    with pytest.raises(
+        NotInSpace, match=r"shape \(2,\) on rank 0, which is inactive in the partition 1 over ranks 3"
+    ):
         apply_forward(Returns(np.zeros(2), elsewhere), (np.zeros(0),))
 
 

@@ -100,7 +100,7 @@ def test_both_code_paths_agree_and_long_vectors_go_in_blocks(monkeypatch: pytest
     whole = dot(a, b)
     monkeypatch.setattr(pairing, "_BLOCK", 64)
     assert dot(a, b) == whole
-    monkeypatch.setattr(pairing, "_SMALL", 10**6)
+    monkeypatch.setattr(pairing, "_FEW", 10**6)
     assert dot(a, b) == whole
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab.core.dtypes import DTYPES, dtype
+from adjointlab.core.arrays import DTYPES, dtype
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import basis_vector, coordinates
 from adjointlab.core.pairing import ZERO, Exact, pair_local

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab.core.dtypes import DTYPES
+from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
@@ -19,15 +19,15 @@ from adjointlab.core.values import Draw, global_values, local_values
 
 small = settings(max_examples=50, deadline=None)
 FLOATING = sorted(name for name, entry in DTYPES.items() if not entry.is_integer)
-WHOLE = Draw(seed=1, number=0, side="primal", bound=100)
+WHOLE = Draw(seed=1, index=0, role="primal", bound=100)
 
 
 def draws(floating: bool = True) -> st.SearchStrategy[Draw]:
     return st.builds(
         Draw,
         seed=st.integers(0, 2**64 - 1),
-        number=st.integers(0, 300),
-        side=st.sampled_from(["primal", "dual"]),
+        index=st.integers(0, 300),
+        role=st.sampled_from(["primal", "dual"]),
         bound=st.sampled_from([0, 1, 7, 2**20] if floating else [1, 7, 2**20]),
         exponent=st.integers(-3, 3),
     )
@@ -156,15 +156,15 @@ def test_floating_values_fill_the_whole_significand_and_are_exact(dtype: str, ex
 
 @given(draws(), st.data())
 @small
-def test_another_seed_draw_side_or_tensor_has_other_values(draw: Draw, data: st.DataObject) -> None:
+def test_another_seed_draw_role_or_tensor_has_other_values(draw: Draw, data: st.DataObject) -> None:
     draw = replace(draw, bound=2**40)
     layout = Layout((12,), Partition((1,)))
     space = Space(Tensor(layout, name="x"), Tensor(layout, name="y"))
     others = [
         global_values(space, 0, replace(draw, seed=draw.seed ^ (1 << data.draw(st.integers(0, 63))))),
-        global_values(space, 0, replace(draw, seed=(draw.seed + 1) % 2**64, number=max(0, draw.number - 64))),
-        global_values(space, 0, replace(draw, number=draw.number + data.draw(st.integers(1, 200)))),
-        global_values(space, 0, replace(draw, side={"primal": "dual", "dual": "primal"}[draw.side])),
+        global_values(space, 0, replace(draw, seed=(draw.seed + 1) % 2**64, index=max(0, draw.index - 64))),
+        global_values(space, 0, replace(draw, index=draw.index + data.draw(st.integers(1, 200)))),
+        global_values(space, 0, replace(draw, role={"primal": "dual", "dual": "primal"}[draw.role])),
         global_values(space, 1, draw),
     ]
     for other in others:
@@ -188,13 +188,13 @@ def test_values_do_not_depend_on_how_the_tensor_is_cut() -> None:
 
 
 def test_one_element_of_order_zero_wraps_around_without_a_warning() -> None:
-    values = [global_values(Space(Layout((), Partition(()))), 0, replace(WHOLE, number=n)) for n in range(20)]
+    values = [global_values(Space(Layout((), Partition(()))), 0, replace(WHOLE, index=n)) for n in range(20)]
     assert all(value.shape == () for value in values)
     assert len({float(value) for value in values}) > 10
 
 
 def test_bad_draws_are_refused_with_their_values() -> None:
-    with pytest.raises(ValueError, match="side: 'duel' is neither"):
+    with pytest.raises(ValueError, match="role: 'duel' is neither"):
         Draw(1, 0, "duel")
     with pytest.raises(ValueError, match="bound: -1 is not in"):
         Draw(1, 0, "dual", bound=-1)

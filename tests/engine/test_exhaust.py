@@ -13,31 +13,35 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status
+from adjointlab.engine.case_runner import run_case
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.exhaust import bound_of, every_case, exhaust
 from adjointlab.engine.run_case import body
-from adjointlab.engine.search import run_case
-from adjointlab.engine.session import kept, replay
 from adjointlab.engine.subject import Subject, SubjectError
-from adjointlab.primitives.subjects.operators import all_sum_reduces
+from adjointlab.primitives.subjects.reductions import all_sum_reduces
+from adjointlab.session import kept, replay
 from adjointlab.store.reproducer import read, write
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.running import run
 
-from . import listed
+from . import enumerated_subjects
 
-LISTED = str(Path(listed.__file__))
+SUBJECTS = str(Path(enumerated_subjects.__file__))
 
 
 def proved(name: str, **bound: int) -> Any:
-    subject: Subject = getattr(listed, name)
-    return exhaust(subject, f"{LISTED}:{name}", bound_of(subject, bound), jobs=2)
+    subject: Subject = getattr(enumerated_subjects, name)
+    return exhaust(subject, f"{SUBJECTS}:{name}", bound_of(subject, bound), jobs=2)
 
 
 def test_every_case_within_the_bound_is_proved() -> None:
     report = proved("right")
     assert report.status is Status.COHERENT
-    assert report.tried == len(list(every_case(listed.right, bound_of(listed.right)))) == 12
+    assert (
+        report.tried
+        == len(list(every_case(enumerated_subjects.right, bound_of(enumerated_subjects.right))))
+        == 12
+    )
     assert report.figures["entries"] == sum((size * width) ** 2 for size in (1, 2, 3) for width in range(4))
 
 
@@ -67,11 +71,11 @@ def test_a_form_in_place_that_does_nothing_is_found() -> None:
 
 
 def test_a_wrong_adjoint_is_found_without_a_specification_too() -> None:
-    class Unspecified(listed.LosesTheThird):
+    class Unspecified(enumerated_subjects.LosesTheThird):
         def specification(self) -> None:  # type: ignore[override]
             return None
 
-    subject = al.subject(Unspecified, every=listed.equal_blocks)(listed.drawn)
+    subject = al.subject(Unspecified, every=enumerated_subjects.equal_blocks)(enumerated_subjects.drawn)
     world = SimulatedWorld()
     verdicts = world.lead(
         body(subject),
@@ -106,7 +110,7 @@ def test_a_wrong_copy_which_no_matrix_sees_is_found() -> None:
         def adjoint(self, y: Any) -> Any:
             return np.array(y)
 
-    subject = al.subject(Unequal, every=listed.equal_blocks)(listed.drawn)
+    subject = al.subject(Unequal, every=enumerated_subjects.equal_blocks)(enumerated_subjects.drawn)
     world = SimulatedWorld()
     verdicts = world.lead(
         body(subject),
@@ -121,10 +125,10 @@ def test_a_wrong_copy_which_no_matrix_sees_is_found() -> None:
 
 def test_a_failure_is_stored_and_fails_again_when_it_is_replayed(tmp_path: Path) -> None:
     report = proved("loses")
-    entry = kept(Found(listed.loses, f"{LISTED}:loses", False), report, tmp_path)
+    entry = kept(Found(enumerated_subjects.loses, f"{SUBJECTS}:loses", False), report, tmp_path)
     assert entry.written is not None
     world = SimulatedWorld()
-    again = replay(world, listed.loses, read(entry.written.json).case)
+    again = replay(world, enumerated_subjects.loses, read(entry.written.json).case)
     world.close()
     assert again.verdict.headline == report.verdict.headline
     assert entry.written.script.exists()
@@ -133,7 +137,7 @@ def test_a_failure_is_stored_and_fails_again_when_it_is_replayed(tmp_path: Path)
 @pytest.mark.parametrize("name", ["loses", "loses_in_both"])
 def test_the_script_of_a_failure_shows_the_entry_that_is_wrong(name: str, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
-    written = write(proved(name), getattr(listed, name), tmp_path)
+    written = write(proved(name), getattr(enumerated_subjects, name), tmp_path)
     result = subprocess.run(
         [sys.executable, str(written.script)], capture_output=True, text=True, timeout=120, check=False
     )
@@ -155,7 +159,7 @@ def test_a_list_that_fails_is_no_proof(name: str) -> None:
 
 def test_a_subject_that_lists_no_cases_is_told_how_to() -> None:
     with pytest.raises(SubjectError, match=r"lists no cases; give @subject\(\.\.\., every=function\)"):
-        bound_of(listed.lists_nothing)
+        bound_of(enumerated_subjects.lists_nothing)
 
 
 @pytest.mark.parametrize(
@@ -169,14 +173,17 @@ def test_a_subject_that_lists_no_cases_is_told_how_to() -> None:
 )
 def test_a_list_that_cannot_be_used_is_refused(name: str, given: dict[str, int], told: str) -> None:
     with pytest.raises(SubjectError, match=told):
-        bound_of(getattr(listed, name), given)
+        bound_of(getattr(enumerated_subjects, name), given)
 
 
 def test_a_system_that_does_not_tell_which_cores_may_be_used_has_them_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    assert exhaust(listed.right, f"{LISTED}:right", bound_of(listed.right)).status is Status.COHERENT
+    assert (
+        exhaust(enumerated_subjects.right, f"{SUBJECTS}:right", bound_of(enumerated_subjects.right)).status
+        is Status.COHERENT
+    )
 
 
 def test_a_bound_changes_what_is_listed() -> None:
@@ -204,14 +211,14 @@ def test_the_command_says_what_it_has_proved(tmp_path: Path) -> None:
 
 
 def test_the_command_stores_what_is_wrong(tmp_path: Path) -> None:
-    result = run("adjointlab", "exhaust", f"{LISTED}:loses", cwd=tmp_path)
+    result = run("adjointlab", "exhaust", f"{SUBJECTS}:loses", cwd=tmp_path)
     assert result.returncode == 1
     assert "adjoint is not what its specification says" in result.stdout
     assert len(list((tmp_path / ".adjointlab").glob("*.json"))) == 1
 
 
 def test_the_command_says_what_it_has_proved_when_it_is_interrupted(tmp_path: Path) -> None:
-    result = run("adjointlab", "exhaust", f"{LISTED}:right", f"{LISTED}:interrupted", cwd=tmp_path)
+    result = run("adjointlab", "exhaust", f"{SUBJECTS}:right", f"{SUBJECTS}:interrupted", cwd=tmp_path)
     assert result.returncode == 130
     assert "12 cases of 1 subject proved" in result.stdout
     assert "1 of 2 subjects are done" in result.stdout
@@ -225,7 +232,7 @@ def test_the_command_says_what_it_has_proved_when_it_is_interrupted(tmp_path: Pa
         (("AllSumReduce", "--bound", "ranks"), "--bound: 'ranks' is not NAME=N"),
         (("AllSumReduce", "--bound", "ranks=²"), "--bound: 'ranks=²' is not NAME=N"),
         (("AllSumReduce", "--bound", "order=0"), "no case within the bound ranks 4, order 0, side 2"),
-        ((f"{LISTED}:lists_nothing",), "lists no cases"),
+        ((f"{SUBJECTS}:lists_nothing",), "lists no cases"),
     ],
 )
 def test_the_command_refuses_what_it_cannot_do(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:

@@ -90,7 +90,7 @@ def _wait_until(ready, seconds: float = 60.0) -> None:
 
 
 def _processes_in(group: int) -> list[str]:
-    """What lives in a process group, but for what only waits to be recorded."""
+    """The names of the running processes of a group; zombies do not count."""
     found = []
     for place in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -204,7 +204,7 @@ class TestAHalfWrittenSubject:
     """The error says what is missing."""
 
     def test_without_an_operator(self) -> None:
-        with pytest.raises(SubjectError, match=r"@subject\(MyOperator\)"):
+        with pytest.raises(SubjectError, match=r"@subject\.operator\(MyOperator\)"):
             al.subject()(lines)
 
     def test_decorating_without_parentheses(self) -> None:

@@ -1,4 +1,4 @@
-"""What does not come back is ended, found as what it is, made smaller, and stored; in both worlds."""
+"""A rank that does not return is ended, reported as such, shrunk, and stored; in both worlds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.run_case import NO_RETURN
-from adjointlab.engine.search import Budget, Report, investigate
+from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.store import running_case as running
 from adjointlab.store.reproducer import read
@@ -32,7 +32,7 @@ def check(subject: str, cwd: Path, *options: str, ranks: int = 0) -> subprocess.
     return run("adjointlab", *words, cwd=cwd, ranks=ranks)
 
 
-def investigated(subject: Subject) -> Report:
+def investigated(subject: Subject) -> SearchResult:
     world = SimulatedWorld(4, Watchdog(0.6))
     try:
         return investigate(world, subject, "adjoint", Budget(20, seed=1))

@@ -4,7 +4,7 @@
     python -m tests.faults.matrix --also /other/environment/bin/python
     python -m tests.faults.matrix --only throws --only loops        # these rows, and the others as they stand there
 
-It exits with 1 if a cell is not as ``FAULTS`` means it, a process is left running, or a reproducer is lost.
+It exits with 1 if a fault is not found as ``FAULTS`` says, a process is left running, or a reproducer is lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults.operators import FAULTS, Fault
+from adjointlab.exit_codes import ExitCode
+from tests.faults.operators import FAULTS, RuntimeFault
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "faults.md"
@@ -29,21 +30,21 @@ SIMULATED = "simulated"
 RANKS = 4
 WATCHDOG = "15"
 LIMIT = 300.0
-"""Seconds after which this gives up on a run, which is a failure of its own: everything ends by itself."""
+"""Seconds after which a run is given up, which is a failure: every run should end by itself."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What came of one fault in one world."""
+    """The result of one fault in one world."""
 
-    kinds: tuple[str, ...]  # that it may be found as
+    kinds: tuple[str, ...]  # as which it may be found
     kind: str = ""
     ranks: int = 0
     seconds: float = 0.0
     problems: tuple[str, ...] = field(default=())
 
 
-def run(fault: Fault, python: str, world: str) -> Cell:
+def run(fault: RuntimeFault, python: str, world: str) -> Cell:
     """One cell, in a folder and processes of its own."""
     kinds = fault.simulated if world == SIMULATED else fault.mpi
     with tempfile.TemporaryDirectory(prefix="adjointlab-fault-") as folder:
@@ -66,18 +67,18 @@ def run(fault: Fault, python: str, world: str) -> Cell:
         try:
             report = json.loads((here / "verdict.json").read_text())["reports"][0]
         except (OSError, ValueError, LookupError):
-            told = ended.stderr.strip().splitlines()[-1:]
+            errors = ended.stderr.strip().splitlines()[-1:]
             return Cell(
-                kinds, "", 0, seconds, (*problems, f"no verdict (exit code {ended.returncode}: {told})")
+                kinds, "", 0, seconds, (*problems, f"no verdict (exit code {ended.returncode}: {errors})")
             )
         found, smallest = report["kind"], report["case"]["ranks"] if report["case"] else 0
-        expected = 1 if report["verdict"] == "incoherent" else 3
+        expected = ExitCode.INCOHERENT if report["verdict"] == "incoherent" else ExitCode.UNJUDGED
         if found not in kinds:
-            problems.append(f"found as {found!r}, meant as {' or '.join(kinds)}")
+            problems.append(f"found as {found!r}, expected {' or '.join(kinds)}")
         if smallest != fault.ranks and fault.ranks:
-            problems.append(f"shrunk to {smallest} ranks, meant to {fault.ranks}")
+            problems.append(f"shrunk to {smallest} ranks, expected {fault.ranks}")
         if ended.returncode != expected:
-            problems.append(f"exit code {ended.returncode}, meant {expected}")
+            problems.append(f"exit code {ended.returncode}, expected {int(expected)}")
         stored = [path for path in (here / ".adjointlab").glob("*.json") if path.name != "running.json"]
         if report["reproducer"] is None or not (here / report["reproducer"]).exists() or not stored:
             problems.append("the reproducer is lost")
@@ -89,7 +90,7 @@ def run(fault: Fault, python: str, world: str) -> Cell:
 
 
 def left_in(folder: Path) -> list[str]:
-    """The processes that work in `folder` (on Linux)."""
+    """The processes whose working directory is `folder` (on Linux)."""
     left = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -102,7 +103,7 @@ def left_in(folder: Path) -> list[str]:
 
 
 def table(rows: dict[str, dict[str, str]]) -> str:
-    """Fault by world, in Markdown."""
+    """RuntimeFault by world, in Markdown."""
     worlds = list(dict.fromkeys(world for cells in rows.values() for world in cells))
     lines = [f"| fault | {' | '.join(worlds)} |", "| --- |" + " --- |" * len(worlds)]
     for name, cells in rows.items():
@@ -150,7 +151,7 @@ def main() -> int:
                 rows[fault.name][world] = _text(cell)
                 count, wrong = count + 1, wrong + bool(cell.problems)
                 print(f"{fault.name:45} {world:10} {_text(cell)}", flush=True)
-    print(f"{count} cells, {wrong} not as meant")
+    print(f"{count} cells, {wrong} not as expected")
     PAGE.write_text(f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{after}", encoding="utf-8")
     return 1 if wrong else 0
 

@@ -1,7 +1,7 @@
-"""Operators that do not come back, or leave something lying about: one for each way that a distributed program has to go wrong.
+"""Operators that hang, crash or leak: one for each way in which a distributed program goes wrong.
 
-Each is a ring shift with one fault, which shows on two ranks or more unless it says otherwise. ``FAULTS`` declares what
-each is meant to be found as, in either world.
+Each is a ring shift with one fault, which shows on two ranks or more unless it says otherwise. ``FAULTS`` declares as
+what each should be found, in either world.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Shift(al.LinearOperator):
 
     @property
     def is_faulty(self) -> bool:
-        """Whether this is the rank where something goes wrong: the second."""
+        """True on the rank where something goes wrong: the second."""
         return bool(self.rank == 1)
 
 
@@ -146,7 +146,7 @@ class WaitsForUnevenCuts(Shift):
 
 
 class Collective(Shift):
-    """Does something collective that has no bearing on the result."""
+    """Calls a collective that does not affect the result."""
 
     def forward(self, x: Any) -> Any:
         if self.size > 1:
@@ -183,7 +183,7 @@ class AnotherDtype(Collective):
         self.comm.Allreduce(np.ones(4, dtype), np.zeros(4, dtype), MPI.SUM)
 
 
-# Code that does not come back
+# Code that does not return
 
 
 class Loops(Shift):
@@ -235,7 +235,7 @@ class Aborts(Shift):
         return super().forward(x)
 
 
-# What is left lying about
+# Leaks
 
 
 class LeavesAMessage(Shift):
@@ -264,52 +264,52 @@ class MakesCommunicators(Shift):
 
 
 class Throws(Shift):
-    """Throws dice that nobody can seed, once for each operator."""
+    """Draws from the system's randomness, which no seed controls, once for each operator."""
 
     def __init__(self, comm: Any, layout: al.Layout) -> None:
         super().__init__(comm, layout)
-        self.is_unlucky = self.is_faulty and os.urandom(1)[0] % 2
+        self.adds_input = self.is_faulty and os.urandom(1)[0] % 2
 
     def forward(self, x: Any) -> Any:
         result = super().forward(x)
-        return result + x if self.is_unlucky else result
+        return result + x if self.adds_input else result
 
 
 class TakesTheFirst(Shift):
-    """The first rank hears all others in any order, and is wrong where it hears them from the last to the second."""
+    """The first rank receives from all others in any order, and is wrong if that is from the last to the second."""
 
     def forward(self, x: Any) -> Any:
         result = super().forward(x)
         if self.rank:
             self.comm.Send(np.full(1, float(self.rank)), 0, 3)
-            heard = [1.0]
+            received = [1.0]
         else:
-            heard = [self.heard() for _ in range(1, self.size)]
+            received = [self.receive_any() for _ in range(1, self.size)]
         # The messages of this call are received before those of the next one are sent.
         self.comm.Barrier()
-        backwards = self.size >= 4 and heard == sorted(heard, reverse=True)
+        backwards = self.size >= 4 and received == sorted(received, reverse=True)
         return result * 2 if self.rank == 0 and backwards else result
 
-    def heard(self) -> float:
+    def receive_any(self) -> float:
         one = np.empty(1)
         self.comm.Recv(one, MPI.ANY_SOURCE, 3)
         return float(one[0])
 
 
-# What each is meant to be found as
+# As what each should be found
 
 
 @dataclass(frozen=True)
-class Fault:
-    """A fault, and the kinds of failure that it may be found as; none where it makes no sense, or cannot show."""
+class RuntimeFault:
+    """A fault, and the kinds of failure as which it may be found; none in a world where it cannot show."""
 
     name: str
     subject: Subject
     simulated: tuple[str, ...]
     mpi: tuple[str, ...]
     check: str = "adjoint"
-    ranks: int = 2  # that the smallest case has; 0 where that is a matter of luck
-    is_fatal: bool = False  # to the process, so that it is for a supervised job alone
+    ranks: int = 2  # of the smallest case; 0 where that depends on chance
+    is_fatal: bool = False  # it ends the process, so only a supervised job can find it
     options: tuple[str, ...] = ()  # of adjointlab check, in simulation
 
 
@@ -327,7 +327,7 @@ def _subject(operator: type[Shift], draws: Any = _blocks) -> Subject:
         parameters: dict[str, Any] = draws(draw, ranks)
         return parameters
 
-    # By which a command line names it.
+    # The name under which a command line finds it in this module.
     cases.__name__ = cases.__qualname__ = _attribute(operator)
     return al.subject(operator)(cases)
 
@@ -377,33 +377,37 @@ ABORTED = "a rank called MPI_Abort(5)"
 
 
 def _process(kind: str) -> tuple[str, ...]:
-    """The same of the one process that simulates the ranks."""
+    """The same in simulation, where one process is all ranks."""
     return (kind.replace("a rank", "the process of the ranks"),)
 
 
 FAULTS = (
-    Fault("raises on one rank", raises_on_one_rank, RAISED, RAISED),
-    Fault("raises on all ranks but one", raises_on_all_ranks_but_one, RAISED, RAISED),
-    Fault("raises in adjoint only", raises_in_adjoint, RAISED, RAISED),
-    Fault("returns early on one rank", returns_early, DEADLOCK, DEADLOCK),
-    Fault("receives before it sends", receives_first, DEADLOCK, DEADLOCK),
-    Fault("relies on buffered sends", sends_first, DEADLOCK, DEADLOCK),
-    Fault("deadlock with uneven cuts on three ranks", waits_for_uneven_cuts, DEADLOCK, DEADLOCK, ranks=3),
-    Fault("another collective on one rank", another_collective, MISMATCH, MISMATCH),
-    Fault("another root on one rank", another_root, MISMATCH, MISMATCH),
-    Fault("another count on one rank", another_count, MISMATCH, MISMATCH),
-    Fault("another dtype on one rank", another_dtype, MISMATCH, MISMATCH),
-    Fault("wrong tag", sends_under_another_tag, DEADLOCK, DEADLOCK),
-    Fault("wrong communicator", sends_on_another_communicator, DEADLOCK, DEADLOCK),
-    Fault("infinite loop in Python", loops, NO_RETURN, NO_RETURN),
-    Fault("sleep past patience", sleeps, NO_RETURN, NO_RETURN, is_fatal=True),
-    Fault("segmentation fault", reads_nowhere, _process(SEGMENTATION), (SEGMENTATION,), is_fatal=True),
-    Fault("SIGKILL", is_killed, _process(KILLED), (KILLED,), is_fatal=True),
-    Fault("os._exit(0)", leaves, _process(EXITED), (EXITED,), is_fatal=True),
-    Fault("MPI_Abort", aborts, (ABORTED,), (ABORTED,), is_fatal=True),
-    Fault("message left over", leaves_a_message, ("message left over",), ("message left over",)),
-    Fault("request leaked", leaves_a_request, ("request left open",), ("request left open",)),
-    Fault("communicator for each call", makes_communicators, OPEN, OPEN, ranks=1),
-    Fault("nondeterministic result", throws, CHANGES, CHANGES, ranks=0),
-    Fault("wrong under one schedule", takes_the_first, (DEPENDS,), (), ranks=4, options=("--schedules", "6")),
+    RuntimeFault("raises on one rank", raises_on_one_rank, RAISED, RAISED),
+    RuntimeFault("raises on all ranks but one", raises_on_all_ranks_but_one, RAISED, RAISED),
+    RuntimeFault("raises in adjoint only", raises_in_adjoint, RAISED, RAISED),
+    RuntimeFault("returns early on one rank", returns_early, DEADLOCK, DEADLOCK),
+    RuntimeFault("receives before it sends", receives_first, DEADLOCK, DEADLOCK),
+    RuntimeFault("relies on buffered sends", sends_first, DEADLOCK, DEADLOCK),
+    RuntimeFault(
+        "deadlock with uneven cuts on three ranks", waits_for_uneven_cuts, DEADLOCK, DEADLOCK, ranks=3
+    ),
+    RuntimeFault("another collective on one rank", another_collective, MISMATCH, MISMATCH),
+    RuntimeFault("another root on one rank", another_root, MISMATCH, MISMATCH),
+    RuntimeFault("another count on one rank", another_count, MISMATCH, MISMATCH),
+    RuntimeFault("another dtype on one rank", another_dtype, MISMATCH, MISMATCH),
+    RuntimeFault("wrong tag", sends_under_another_tag, DEADLOCK, DEADLOCK),
+    RuntimeFault("wrong communicator", sends_on_another_communicator, DEADLOCK, DEADLOCK),
+    RuntimeFault("infinite loop in Python", loops, NO_RETURN, NO_RETURN),
+    RuntimeFault("sleep past patience", sleeps, NO_RETURN, NO_RETURN, is_fatal=True),
+    RuntimeFault("segmentation fault", reads_nowhere, _process(SEGMENTATION), (SEGMENTATION,), is_fatal=True),
+    RuntimeFault("SIGKILL", is_killed, _process(KILLED), (KILLED,), is_fatal=True),
+    RuntimeFault("os._exit(0)", leaves, _process(EXITED), (EXITED,), is_fatal=True),
+    RuntimeFault("MPI_Abort", aborts, (ABORTED,), (ABORTED,), is_fatal=True),
+    RuntimeFault("message left over", leaves_a_message, ("message left over",), ("message left over",)),
+    RuntimeFault("request leaked", leaves_a_request, ("request left open",), ("request left open",)),
+    RuntimeFault("communicator for each call", makes_communicators, OPEN, OPEN, ranks=1),
+    RuntimeFault("nondeterministic result", throws, CHANGES, CHANGES, ranks=0),
+    RuntimeFault(
+        "wrong under one schedule", takes_the_first, (DEPENDS,), (), ranks=4, options=("--schedules", "6")
+    ),
 )

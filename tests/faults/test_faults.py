@@ -1,6 +1,6 @@
-"""Every fault is found as what it is, in simulation and under mpiexec: those that a process survives.
+"""Every fault that a process survives is found as what it is, in simulation and under mpiexec.
 
-The whole matrix, with the others, is ``python -m tests.faults.matrix``; and tests/supervisor has jobs that die.
+``python -m tests.faults.matrix`` runs the others too; tests/supervisor has jobs that crash.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
 from adjointlab.worlds.world import World
-from tests.faults.operators import FAULTS, Fault, waits_for_uneven_cuts
+from tests.faults.operators import FAULTS, RuntimeFault, waits_for_uneven_cuts
 
 SURVIVED = [fault for fault in FAULTS if not fault.is_fatal]
 
@@ -30,7 +30,7 @@ def world() -> Iterator[World]:
 
 
 @pytest.mark.parametrize("fault", SURVIVED, ids=[fault.name for fault in SURVIVED])
-def test_a_fault_is_found_as_what_it_is_on_as_few_ranks_as_show_it(world: World, fault: Fault) -> None:
+def test_a_fault_is_found_as_what_it_is_on_as_few_ranks_as_show_it(world: World, fault: RuntimeFault) -> None:
     kinds = fault.simulated if world.name == "simulated" else fault.mpi
     if world.name == "mpi" and world.ranks != 3:
         pytest.skip("on three ranks is enough")
@@ -55,10 +55,10 @@ def test_a_deadlock_of_uneven_cuts_is_found_shrunk_and_explained(world: World) -
     assert report.case.ranks == 3
     layout = report.case.parameters["layout"]
     assert len({layout.local_shape(rank) for rank in range(3)}) > 1
-    told = str(report.verdict)
-    assert "cycle: rank 0 → rank 2 → rank 1 → rank 0" in told
+    text = str(report.verdict)
+    assert "cycle: rank 0 → rank 2 → rank 1 → rank 0" in text
     for rank, other in ((0, 2), (1, 0), (2, 1)):
         assert (
             f"rank {rank} in Recv(source={other}, tag=5) at {__file__.replace('test_faults', 'operators')}"
-            in told
+            in text
         )

@@ -10,16 +10,19 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from adjointlab.checks.layers.jacobian import JacobianCheck
-from adjointlab.checks.verdict import Status
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from adjointlab.layers.distributed import local_window
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .beside import assert_beside, everywhere, same_error
+from .twin_assertions import (
+    assert_coherent,
+    assert_matches_twin,
+    error_of_every_rank,
+    reversed_line,
+    run_on_ranks,
+)
 
 DOUBLE = torch.float64
 
@@ -27,11 +30,6 @@ DOUBLE = torch.float64
 def drawn(*shape: int, dtype: torch.dtype = DOUBLE) -> torch.Tensor:
     """The same on every rank, without torch's generator."""
     return torch.sin(torch.arange(torch.Size(shape).numel(), dtype=DOUBLE) * 1.7).reshape(shape).to(dtype)
-
-
-def along(ranks: int, dim: int, order: int) -> Partition:
-    """All workers along one dimension of an input of that order, backwards."""
-    return Partition([ranks if d == dim else 1 for d in range(order)], range(ranks - 1, -1, -1))
 
 
 def learnt(twin: nn.Module) -> nn.Module:
@@ -43,9 +41,7 @@ def learnt(twin: nn.Module) -> nn.Module:
 
 
 def test_batch_normalisation_is_coherent_with_its_sequential_twin(adjointlab_world: World) -> None:
-    for check in checks_of(subjects.batch_norms):
-        report = investigate(adjointlab_world, subjects.batch_norms, check, Budget(25, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
+    assert_coherent(adjointlab_world, subjects.batch_norms)
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
@@ -56,15 +52,15 @@ def test_uneven_parts_weigh_what_they_hold(adjointlab_world: World, dim: int, mo
 
     def body(comm: Any) -> None:
         twin = learnt(nn.BatchNorm2d(3, momentum=momentum, dtype=DOUBLE))
-        layer = BatchNorm2d.from_sequential(twin, comm, along(ranks, dim, 4), shape)
+        layer = BatchNorm2d.from_sequential(twin, comm, reversed_line(ranks, dim, 4), shape)
         for step in range(3):
-            assert_beside(comm, layer, twin, drawn(*shape) * (step + 1) + step, relative=layer.rounding)
+            assert_matches_twin(comm, layer, twin, drawn(*shape) * (step + 1) + step, relative=layer.rounding)
         for tensor in layer.buffer_space.tensors:
             want = local_window(twin.get_buffer(tensor.name), tensor.layout, comm.Get_rank())
             torch.testing.assert_close(layer.get_buffer(tensor.name), want, rtol=layer.rounding, atol=0)
-        assert_beside(comm, layer.eval(), twin.eval(), drawn(*shape), relative=layer.rounding)
+        assert_matches_twin(comm, layer.eval(), twin.eval(), drawn(*shape), relative=layer.rounding)
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_the_variance_of_data_far_from_zero_keeps_its_digits(adjointlab_world: World) -> None:
@@ -72,7 +68,9 @@ def test_the_variance_of_data_far_from_zero_keeps_its_digits(adjointlab_world: W
     noise = drawn(8, 2, 8)
 
     def body(comm: Any) -> float:
-        layer = BatchNorm1d(comm, along(ranks, 0, 3), (8, 2, 8), 2, affine=False, momentum=1.0, dtype=DOUBLE)
+        layer = BatchNorm1d(
+            comm, reversed_line(ranks, 0, 3), (8, 2, 8), 2, affine=False, momentum=1.0, dtype=DOUBLE
+        )
         layout = layer.domain.tensors[0].layout
         layer(local_window(noise + 1e7, layout, comm.Get_rank()))
         assert layer.running_var is not None
@@ -80,7 +78,7 @@ def test_the_variance_of_data_far_from_zero_keeps_its_digits(adjointlab_world: W
         return float((layer.running_var / exact - 1).abs().max())
 
     # The data themselves are rounded to 1e-9; sums of squares would leave no digit.
-    assert max(everywhere(adjointlab_world, ranks, body)) < 1e-8
+    assert max(run_on_ranks(adjointlab_world, ranks, body)) < 1e-8
 
 
 def test_float32_is_accumulated_as_well_as_torch_does(adjointlab_world: World) -> None:
@@ -89,28 +87,28 @@ def test_float32_is_accumulated_as_well_as_torch_does(adjointlab_world: World) -
 
     def body(comm: Any) -> float:
         layer = BatchNorm1d(
-            comm, along(ranks, 2, 3), data.shape, 2, affine=False, momentum=1.0, dtype=torch.float32
+            comm, reversed_line(ranks, 2, 3), data.shape, 2, affine=False, momentum=1.0, dtype=torch.float32
         )
         layer(local_window(data, layer.domain.tensors[0].layout, comm.Get_rank()))
         assert layer.running_var is not None
         exact = data.double().transpose(0, 1).reshape(2, -1).var(1)
         return float((layer.running_var / exact - 1).abs().max())
 
-    assert max(everywhere(adjointlab_world, ranks, body)) < 2.0**-22
+    assert max(run_on_ranks(adjointlab_world, ranks, body)) < 2.0**-22
 
 
 def test_the_running_statistics_are_on_every_worker_that_holds_the_channels(adjointlab_world: World) -> None:
     ranks = min(adjointlab_world.ranks, 4)
 
     def body(comm: Any) -> tuple[list[float], int, int]:
-        layer = BatchNorm1d(comm, along(ranks, 0, 2), (6, 2), 2, dtype=DOUBLE)
+        layer = BatchNorm1d(comm, reversed_line(ranks, 0, 2), (6, 2), 2, dtype=DOUBLE)
         layer(local_window(drawn(6, 2), layer.domain.tensors[0].layout, comm.Get_rank()))
         assert layer.running_mean is not None
         assert layer.num_batches_tracked is not None
         assert layer.weight is not None
         return layer.running_mean.tolist(), int(layer.num_batches_tracked), layer.weight.numel()
 
-    values = everywhere(adjointlab_world, ranks, body)
+    values = run_on_ranks(adjointlab_world, ranks, body)
     assert all(value[:2] == values[0][:2] for value in values)
     # The parameters lie once, on the worker whose index is 0, which is the last rank.
     assert [value[2] for value in values] == [0] * (ranks - 1) + [2]
@@ -122,7 +120,7 @@ def test_the_state_goes_from_and_to_the_sequential_module(adjointlab_world: Worl
     def body(comm: Any) -> None:
         twin = learnt(nn.BatchNorm3d(4, eps=0.5, momentum=None, dtype=DOUBLE))
         twin(drawn(2, 4, 2, 2, 2))
-        layer = BatchNorm3d.from_sequential(twin.eval(), comm, along(ranks, 1, 5), (2, 4, 2, 2, 2))
+        layer = BatchNorm3d.from_sequential(twin.eval(), comm, reversed_line(ranks, 1, 5), (2, 4, 2, 2, 2))
         assert not layer.training
         back = layer.to_sequential()
         assert repr(back) == repr(twin)
@@ -130,12 +128,12 @@ def test_the_state_goes_from_and_to_the_sequential_module(adjointlab_world: Worl
         for name, value in twin.state_dict().items():
             assert torch.equal(back.state_dict()[name], value)
         fresh = BatchNorm3d(
-            comm, along(ranks, 1, 5), (2, 4, 2, 2, 2), 4, eps=0.5, momentum=None, dtype=DOUBLE
+            comm, reversed_line(ranks, 1, 5), (2, 4, 2, 2, 2), 4, eps=0.5, momentum=None, dtype=DOUBLE
         )
         fresh.load_state_dict(layer.state_dict())
-        assert_beside(comm, fresh.eval(), twin, drawn(2, 4, 2, 2, 2), relative=layer.rounding)
+        assert_matches_twin(comm, fresh.eval(), twin, drawn(2, 4, 2, 2, 2), relative=layer.rounding)
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
@@ -145,11 +143,11 @@ def test_what_is_frozen_stays_frozen_both_ways(adjointlab_world: World, frozen: 
     def body(comm: Any) -> None:
         twin = nn.BatchNorm1d(4)
         twin.get_parameter(frozen).requires_grad_(False)
-        layer = BatchNorm1d.from_sequential(twin, comm, along(ranks, 1, 2), (2, 4))
+        layer = BatchNorm1d.from_sequential(twin, comm, reversed_line(ranks, 1, 2), (2, 4))
         for module in (layer, layer.to_sequential()):
             assert {name for name, p in module.named_parameters() if not p.requires_grad} == {frozen}
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 @pytest.mark.parametrize(
@@ -157,10 +155,10 @@ def test_what_is_frozen_stays_frozen_both_ways(adjointlab_world: World, frozen: 
 )
 def test_another_normalisation_is_refused(adjointlab_world: World, other: Any) -> None:
     ranks = min(adjointlab_world.ranks, 2)
-    message = same_error(
+    message = error_of_every_rank(
         adjointlab_world,
         ranks,
-        lambda comm: BatchNorm2d.from_sequential(other, comm, along(ranks, 0, 4), (2, 3, 4, 4)),
+        lambda comm: BatchNorm2d.from_sequential(other, comm, reversed_line(ranks, 0, 4), (2, 3, 4, 4)),
     )
     assert message == f"module: {type(other).__name__}, but BatchNorm2d is made from torch.nn.BatchNorm2d"
 
@@ -170,11 +168,11 @@ def test_without_parameters_and_statistics_there_is_no_state(adjointlab_world: W
 
     def body(comm: Any) -> None:
         twin = nn.BatchNorm1d(3, affine=False, track_running_stats=False)
-        layer = BatchNorm1d.from_sequential(twin, comm, along(ranks, 0, 2), (4, 3), DOUBLE)
+        layer = BatchNorm1d.from_sequential(twin, comm, reversed_line(ranks, 0, 2), (4, 3), DOUBLE)
         assert not layer.state_dict()
-        assert_beside(comm, layer.eval(), twin.eval(), drawn(4, 3), relative=layer.rounding)
+        assert_matches_twin(comm, layer.eval(), twin.eval(), drawn(4, 3), relative=layer.rounding)
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_a_batch_of_none_leaves_the_statistics_as_they_are(adjointlab_world: World) -> None:
@@ -182,26 +180,26 @@ def test_a_batch_of_none_leaves_the_statistics_as_they_are(adjointlab_world: Wor
 
     def body(comm: Any) -> None:
         twin = nn.BatchNorm1d(3, dtype=DOUBLE)
-        layer = BatchNorm1d.from_sequential(twin, comm, along(ranks, 1, 2), (0, 3))
-        assert_beside(comm, layer, twin, drawn(0, 3))
+        layer = BatchNorm1d.from_sequential(twin, comm, reversed_line(ranks, 1, 2), (0, 3))
+        assert_matches_twin(comm, layer, twin, drawn(0, 3))
         assert layer.weight is not None
         assert layer.weight.grad is not None
         assert not layer.weight.grad.any()
         for name, value in layer.sequential_state_dict().items():
             assert torch.equal(value, twin.state_dict()[name])
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_one_value_per_channel_is_counted_globally_and_refused_on_every_rank(adjointlab_world: World) -> None:
     ranks = min(adjointlab_world.ranks, 3)
-    partition = along(ranks, 1, 3)
+    partition = reversed_line(ranks, 1, 3)
 
     def call(comm: Any, shape: tuple[int, ...], training: bool = True) -> None:
         layer = BatchNorm1d(comm, partition, shape, shape[1], dtype=DOUBLE).train(training)
         layer(local_window(drawn(*shape), layer.domain.tensors[0].layout, comm.Get_rank()))
 
-    message = same_error(adjointlab_world, ranks, lambda comm: call(comm, (1, 3, 1)))
+    message = error_of_every_rank(adjointlab_world, ranks, lambda comm: call(comm, (1, 3, 1)))
     assert (
         message
         == "Expected more than 1 value per channel when training, got input size torch.Size([1, 3, 1])"
@@ -209,14 +207,14 @@ def test_one_value_per_channel_is_counted_globally_and_refused_on_every_rank(adj
     with pytest.raises(ValueError, match="Expected more than 1 value per channel") as error:
         nn.BatchNorm1d(3)(torch.zeros(1, 3, 1))
     assert str(error.value) == message
-    everywhere(adjointlab_world, ranks, lambda comm: call(comm, (1, 3, 1), training=False))
+    run_on_ranks(adjointlab_world, ranks, lambda comm: call(comm, (1, 3, 1), training=False))
 
     def one_each(comm: Any) -> None:
-        layer = BatchNorm1d(comm, along(ranks, 0, 2), (ranks, 3), 3, dtype=DOUBLE)
+        layer = BatchNorm1d(comm, reversed_line(ranks, 0, 2), (ranks, 3), 3, dtype=DOUBLE)
         layer(local_window(drawn(ranks, 3), layer.domain.tensors[0].layout, comm.Get_rank()))
 
     if ranks > 1:  # one value on each worker is more than one
-        everywhere(adjointlab_world, ranks, one_each)
+        run_on_ranks(adjointlab_world, ranks, one_each)
 
 
 @pytest.mark.parametrize(
@@ -231,15 +229,15 @@ def test_an_illegal_input_is_the_same_error_on_every_rank(
     adjointlab_world: World, shape: tuple[int, ...], features: int, message: str
 ) -> None:
     ranks = min(adjointlab_world.ranks, 2)
-    partition = along(ranks, 0, len(shape))
-    assert message == same_error(
+    partition = reversed_line(ranks, 0, len(shape))
+    assert message == error_of_every_rank(
         adjointlab_world, ranks, lambda comm: BatchNorm2d(comm, partition, shape, features)
     )
 
 
 def test_a_partition_of_another_order_is_the_same_error_on_every_rank(adjointlab_world: World) -> None:
     ranks = min(adjointlab_world.ranks, 2)
-    message = same_error(
+    message = error_of_every_rank(
         adjointlab_world, ranks, lambda comm: BatchNorm2d(comm, Partition((1, ranks)), (2, 3, 4, 4), 3)
     )
     assert message.startswith("partition: of order 2")
@@ -261,7 +259,7 @@ def test_second_derivatives_and_forward_mode_go_through_the_statistics(adjointla
 
     def body(comm: Any) -> None:
         twin = learnt(nn.BatchNorm1d(2, dtype=DOUBLE))
-        layer = BatchNorm1d.from_sequential(twin, comm, along(ranks, 0, 3), shape)
+        layer = BatchNorm1d.from_sequential(twin, comm, reversed_line(ranks, 0, 3), shape)
         layout, rank = layer.domain.tensors[0].layout, comm.Get_rank()
         got, want = (
             second(layer, local_window(x, layout, rank).requires_grad_()),
@@ -274,4 +272,4 @@ def test_second_derivatives_and_forward_mode_go_through_the_statistics(adjointla
 
     # A dual level is a state of the process: simulated ranks share one.
     with JacobianCheck().surroundings():
-        everywhere(adjointlab_world, ranks, body)
+        run_on_ranks(adjointlab_world, ranks, body)

@@ -53,6 +53,12 @@ def run(world: World, body: Callable[[RankContext, Any], Any]) -> Run:
     return world.run(body, None, RANKS)
 
 
+def values_of(world: World, body: Callable[[RankContext, Any], Any]) -> tuple[Any, ...]:
+    done = run(world, body)
+    assert done.completed, done.outcomes
+    return done.values
+
+
 def test_reverse_mode_is_the_adjoint_of_the_composition(adjointlab_world: World) -> None:
     def body(context: RankContext, _: Any) -> Any:
         x = x_of(context.rank).requires_grad_()
@@ -60,10 +66,9 @@ def test_reverse_mode_is_the_adjoint_of_the_composition(adjointlab_world: World)
         z.sum().backward()
         return z.tolist(), x.grad.tolist() if x.grad is not None else None
 
-    done = run(adjointlab_world, body)
-    assert done.completed, done.outcomes
+    values = values_of(adjointlab_world, body)
     # Both ranks add z up: the derivative of 2 * 3 x² is 12 x.
-    assert done.values == (([3.0, 12.0, 27.0], []), ([3.0, 12.0, 27.0], [12.0, 24.0, 36.0]))
+    assert values == (([3.0, 12.0, 27.0], []), ([3.0, 12.0, 27.0], [12.0, 24.0, 36.0]))
 
 
 def test_forward_mode_is_the_composition_itself(adjointlab_world: World) -> None:
@@ -74,9 +79,7 @@ def test_forward_mode_is_the_composition_itself(adjointlab_world: World) -> None
         return tangent.tolist()
 
     with JacobianCheck().surroundings():  # one dual level for all ranks: it is a state of the process
-        done = run(adjointlab_world, body)
-    assert done.completed, done.outcomes
-    assert done.values == ([6.0, 12.0, 18.0],) * RANKS
+        assert values_of(adjointlab_world, body) == ([6.0, 12.0, 18.0],) * RANKS
 
 
 def test_a_gradient_can_be_differentiated_again(adjointlab_world: World) -> None:
@@ -87,10 +90,9 @@ def test_a_gradient_can_be_differentiated_again(adjointlab_world: World) -> None
         (second,) = torch.autograd.grad(first.sum(), [x])
         return first.tolist(), second.tolist()
 
-    done = run(adjointlab_world, body)
-    assert done.completed, done.outcomes
+    values = values_of(adjointlab_world, body)
     # Of 2 * 9 x⁴: 72 x³ and 216 x².
-    assert done.values[1] == ([72.0, 576.0, 1944.0], [216.0, 864.0, 1944.0])
+    assert values[1] == ([72.0, 576.0, 1944.0], [216.0, 864.0, 1944.0])
 
 
 def cubed(comm: Any) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -115,9 +117,7 @@ def second_derivatives(context: RankContext, _: Any) -> Any:
 
 
 def test_a_second_pass_goes_where_the_function_of_one_rank_is_linear(adjointlab_world: World) -> None:
-    done = run(adjointlab_world, second_derivatives)
-    assert done.completed, done.outcomes
-    assert done.values[1] == [6.0, 12.0, 18.0]
+    assert values_of(adjointlab_world, second_derivatives)[1] == [6.0, 12.0, 18.0]
 
 
 def test_without_the_way_back_to_the_application_that_rank_is_missed(
@@ -142,9 +142,7 @@ def test_forward_mode_goes_through_a_backward_pass_where_the_function_of_one_ran
         return forward_ad.unpack_dual(first).tangent.tolist()  # type: ignore[no-untyped-call]
 
     with JacobianCheck().surroundings():
-        done = run(adjointlab_world, body)
-    assert done.completed, done.outcomes
-    assert done.values[1] == [6.0, 12.0, 18.0]
+        assert values_of(adjointlab_world, body)[1] == [6.0, 12.0, 18.0]
 
 
 def test_a_checkpoint_is_computed_again_where_the_function_saves_nothing(adjointlab_world: World) -> None:
@@ -155,9 +153,7 @@ def test_a_checkpoint_is_computed_again_where_the_function_saves_nothing(adjoint
         assert x.grad is not None
         return x.grad.tolist()
 
-    done = run(adjointlab_world, body)
-    assert done.completed, done.outcomes
-    assert done.values[1] == [3.0, 12.0, 27.0]
+    assert values_of(adjointlab_world, body)[1] == [3.0, 12.0, 27.0]
 
 
 def test_a_graph_that_is_gone_is_torchs_error_on_every_rank(adjointlab_world: World) -> None:
@@ -182,9 +178,7 @@ def test_a_rank_takes_part_in_backward_though_nothing_there_requires_a_gradient(
         z.sum().backward()
         return z.requires_grad, None if x.grad is None else x.grad.tolist()
 
-    done = run(adjointlab_world, body)
-    assert done.completed, done.outcomes
-    assert done.values == ((True, None), (True, [12.0, 24.0, 36.0]))
+    assert values_of(adjointlab_world, body) == ((True, None), (True, [12.0, 24.0, 36.0]))
 
 
 def test_freezing_after_the_forward_pass_changes_no_message(adjointlab_world: World) -> None:
@@ -213,9 +207,7 @@ def test_an_identity_is_left_out_but_what_it_takes_is_checked_and_every_result_r
         z = carried(stays, plain)
         return stays.is_identity, carried(stays, leaf) is leaf, unrecorded is plain, z.requires_grad
 
-    done = run(adjointlab_world, body)
-    assert done.completed, done.outcomes
-    assert done.values == ((True,) * 4,) * RANKS
+    assert values_of(adjointlab_world, body) == ((True,) * 4,) * RANKS
 
 
 def test_what_moves_something_is_no_identity(adjointlab_world: World) -> None:
@@ -224,9 +216,7 @@ def test_what_moves_something_is_no_identity(adjointlab_world: World) -> None:
         x = x_of(context.rank).requires_grad_()
         return spread.is_identity, total.is_identity, carried(spread, x).tolist()
 
-    done = run(adjointlab_world, body)
-    assert done.completed, done.outcomes
-    assert done.values == ((False, False, [1.0, 2.0, 3.0]),) * RANKS
+    assert values_of(adjointlab_world, body) == ((False, False, [1.0, 2.0, 3.0]),) * RANKS
 
 
 def test_checkpoints_and_no_grad_go_through(adjointlab_world: World) -> None:
@@ -238,9 +228,7 @@ def test_checkpoints_and_no_grad_go_through(adjointlab_world: World) -> None:
             z = function(x)
         return x.grad.tolist() if x.grad is not None else None, z.requires_grad
 
-    done = run(adjointlab_world, body)
-    assert done.completed, done.outcomes
-    assert done.values == (([], False), ([12.0, 24.0, 36.0], False))
+    assert values_of(adjointlab_world, body) == (([], False), ([12.0, 24.0, 36.0], False))
 
 
 def test_a_rank_that_stays_away_from_a_pruned_backward_pass_is_named(adjointlab_world: World) -> None:

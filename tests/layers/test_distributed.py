@@ -1,4 +1,4 @@
-"""What all layers share: inputs that are checked on every rank, sequential modules, copies, conversions."""
+"""Properties of all layers: inputs that are checked on every rank, sequential modules, copies, conversions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from torch.utils.checkpoint import checkpoint
 
 from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.core.partition import Partition
-from adjointlab.layers.batch_norm import BatchNorm2d
-from adjointlab.layers.convolution import Conv1d, Conv2d
+from adjointlab.layers.batch_norm import BatchNorm2d, BatchNormalisation
+from adjointlab.layers.convolution import Conv1d, Conv2d, Convolution
 from adjointlab.layers.distributed import DistributedModule, local_window
 from adjointlab.layers.linear import Linear
-from adjointlab.layers.pooling import AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d
+from adjointlab.layers.pooling import AveragePooling, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d, MaxPooling
 from adjointlab.worlds.world import Raised, World
 
-from .beside import assert_beside, everywhere, same_error
-from .derivatives import assert_second_beside, assert_tangent_beside
+from .derivative_assertions import assert_second_derivatives_match, assert_tangent_matches
+from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks, sines
 
 DOUBLE = torch.float64
 
@@ -41,10 +41,6 @@ LAYERS: dict[str, tuple[Make, tuple[int, ...]]] = {
 """Over two workers, of which both have something; other ranks are idle."""
 
 each_layer = pytest.mark.parametrize(("make", "shape"), LAYERS.values(), ids=LAYERS)
-
-
-def data(*shape: int) -> torch.Tensor:
-    return torch.sin(torch.arange(1.0, 1.0 + torch.Size(shape).numel(), dtype=DOUBLE)).reshape(shape)
 
 
 def ranks_of(world: World) -> int:
@@ -77,14 +73,19 @@ def test_a_wrong_input_on_one_rank_is_the_same_error_on_every_rank(
 
     def body(comm: Any) -> None:
         layer = make(comm)
-        x = local(layer, data(*shape))
-        held = layer.domain.tensors[0].layout.local_shape(rank)
+        x = local(layer, sines(*shape))
+        local_shape = layer.domain.tensors[0].layout.local_shape(rank)
         seen.append(
-            {"short": (*held[:-1], held[-1] - 1), "batched": (*held, 1), "led": (1, *held), "rank": rank}
+            {
+                "short": (*local_shape[:-1], local_shape[-1] - 1),
+                "batched": (*local_shape, 1),
+                "led": (1, *local_shape),
+                "rank": rank,
+            }
         )
         layer(wrong(x) if comm.Get_rank() == rank else x)
 
-    raised = same_error(adjointlab_world, ranks_of(adjointlab_world), body)
+    raised = error_of_every_rank(adjointlab_world, ranks_of(adjointlab_world), body)
     # A process beyond the ranks of the run has seen nothing, and hears of the error.
     assert not seen or raised.startswith(message.format(**seen[0]))
 
@@ -99,9 +100,9 @@ def test_mpi4pys_own_communicator_will_do(
     from mpi4py import MPI
 
     layer = make(MPI.COMM_WORLD)
-    layer(local(layer, data(*shape))).sum().backward()
+    layer(local(layer, sines(*shape))).sum().backward()
     with pytest.raises(ValueError, match="float32 on rank 0"):
-        layer(local(layer, data(*shape)).float())
+        layer(local(layer, sines(*shape)).float())
 
 
 @each_layer
@@ -113,9 +114,9 @@ def test_elements_on_an_idle_rank_are_the_same_error_on_every_rank(
 
     def body(comm: Any) -> None:
         layer = make(comm)
-        layer(torch.zeros(2) if comm.Get_rank() == 2 else local(layer, data(*shape)))
+        layer(torch.zeros(2) if comm.Get_rank() == 2 else local(layer, sines(*shape)))
 
-    raised = same_error(adjointlab_world, 3, body)
+    raised = error_of_every_rank(adjointlab_world, 3, body)
     assert raised.startswith("x: shape (2,) on rank 2, which is inactive in the partition")
 
 
@@ -125,7 +126,7 @@ def test_what_is_no_tensor_on_one_rank_is_a_type_error_on_every_rank(
 ) -> None:
     def body(comm: Any) -> None:
         layer = make(comm)
-        x = local(layer, data(*shape))
+        x = local(layer, sines(*shape))
         layer(x.numpy() if comm.Get_rank() == 1 else x)
 
     run = adjointlab_world.run(lambda context, _: body(context.comm), None, ranks_of(adjointlab_world))
@@ -155,14 +156,14 @@ def test_an_idle_rank_may_have_any_tensor_of_zero_volume(
     def body(comm: Any) -> None:
         torch.manual_seed(1)
         layer = make(comm)
-        x = empty.clone() if comm.Get_rank() == 2 else local(layer, data(*shape))
+        x = empty.clone() if comm.Get_rank() == 2 else local(layer, sines(*shape))
         x.requires_grad_(x.is_floating_point())
         y = layer(x)
         y.sum().backward()
         assert tuple(y.shape) == layer.codomain.tensors[0].layout.local_shape(comm.Get_rank())
         assert not x.is_floating_point() or (x.grad is not None and x.grad.shape == x.shape)
 
-    everywhere(adjointlab_world, 3, body)
+    run_on_ranks(adjointlab_world, 3, body)
 
 
 def test_what_an_idle_rank_has_is_no_batch_to_those_that_get_the_input(adjointlab_world: World) -> None:
@@ -170,12 +171,12 @@ def test_what_an_idle_rank_has_is_no_batch_to_those_that_get_the_input(adjointla
     def body(comm: Any) -> None:
         torch.manual_seed(1)
         layer = Linear(comm, Partition((1, 2, 1)), (3, 4), 4, 5, dtype=DOUBLE)
-        x = local(layer, data(3, 4)) if comm.Get_rank() == 0 else torch.zeros(0, 0, 5)
+        x = local(layer, sines(3, 4)) if comm.Get_rank() == 0 else torch.zeros(0, 0, 5)
         y = layer(x)
-        want = layer.to_sequential()(data(3, 4))
+        want = layer.to_sequential()(sines(3, 4))
         assert torch.allclose(y, local_window(want, layer.codomain.tensors[0].layout, comm.Get_rank()))
 
-    everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+    run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
 
 @each_layer
@@ -186,8 +187,8 @@ def test_inputs_are_checked_under_no_grad_checkpoints_functional_calls_and_forwa
         torch.manual_seed(1)
         layer = make(comm)
         twin = layer.to_sequential()
-        assert_tangent_beside(comm, layer, twin, data(*shape))
-        x = local(layer, data(*shape)).requires_grad_()
+        assert_tangent_matches(comm, layer, twin, sines(*shape))
+        x = local(layer, sines(*shape)).requires_grad_()
         with torch.no_grad():
             want = layer(x)
         parameters = dict(layer.named_parameters())
@@ -206,7 +207,7 @@ def test_inputs_are_checked_under_no_grad_checkpoints_functional_calls_and_forwa
 
     # A dual level is a state of the process: simulated ranks share one.
     with JacobianCheck().surroundings():
-        everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+        run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
 
 class Standardised(nn.Conv2d):
@@ -220,47 +221,102 @@ class Named(nn.Conv2d):
     """torch's convolution under another name."""
 
 
-FEATURES = Partition((1, 1, 1, 1))
-OTHERS: list[tuple[Callable[[Any, Any], Any], nn.Module, str]] = [
+OTHERS: list[tuple[Any, int, tuple[int, ...], nn.Module, str]] = [
     (
-        lambda module, comm: Conv2d.from_sequential(module, comm, Partition((1,) * 5), (1, 2, 6, 6)),
+        Conv2d,
+        5,
+        (1, 2, 6, 6),
         nn.ConvTranspose2d(2, 2, 3),
-        "module: ConvTranspose2d, but Conv2d is made from torch.nn.Conv2d",
+        "ConvTranspose2d, but Conv2d is made from torch.nn.Conv2d",
     ),
+    (Conv1d, 4, (1, 2, 6), nn.Conv2d(2, 2, 3), "Conv2d, but Conv1d is made from torch.nn.Conv1d"),
     (
-        lambda module, comm: Conv1d.from_sequential(module, comm, Partition((1,) * 4), (1, 2, 6)),
-        nn.Conv2d(2, 2, 3),
-        "module: Conv2d, but Conv1d is made from torch.nn.Conv1d",
-    ),
-    (
-        lambda module, comm: Conv2d.from_sequential(module, comm, Partition((1,) * 5), (1, 2, 6, 6)),
+        Conv2d,
+        5,
+        (1, 2, 6, 6),
         Standardised(2, 2, 3),
-        "module: Standardised has a forward of its own, but Conv2d computes what torch.nn.Conv2d does",
+        "Standardised has a forward of its own, but Conv2d computes what torch.nn.Conv2d does",
     ),
+    (Linear, 3, (1, 2), nn.Bilinear(2, 2, 3), "Bilinear, but Linear is made from torch.nn.Linear"),
     (
-        lambda module, comm: Linear.from_sequential(module, comm, Partition((1,) * 3), (1, 2)),
-        nn.Bilinear(2, 2, 3),
-        "module: Bilinear, but Linear is made from torch.nn.Linear",
-    ),
-    (
-        lambda module, comm: MaxPool2d.from_sequential(module, comm, FEATURES, (1, 2, 6, 6)),
+        MaxPool2d,
+        4,
+        (1, 2, 6, 6),
         nn.LPPool2d(2, 2),
-        "module: LPPool2d, but MaxPool2d is made from torch.nn.MaxPool2d",
+        "LPPool2d, but MaxPool2d is made from torch.nn.MaxPool2d",
     ),
-    (
-        lambda module, comm: AvgPool2d.from_sequential(module, comm, FEATURES, (1, 2, 6, 6)),
-        nn.MaxPool2d(2),
-        "module: MaxPool2d, but AvgPool2d is made from torch.nn.AvgPool2d",
-    ),
+    (AvgPool2d, 4, (1, 2, 6, 6), nn.MaxPool2d(2), "MaxPool2d, but AvgPool2d is made from torch.nn.AvgPool2d"),
 ]
+"""Layer, order of the partition, shape, module, and the error."""
 
 
-@pytest.mark.parametrize(("made", "module", "message"), OTHERS, ids=[other[-1][:24] for other in OTHERS])
+@pytest.mark.parametrize("constructor", ["from_sequential", "class"])
+@pytest.mark.parametrize(("layer", "order", "shape", "module", "message"), OTHERS, ids=lambda value: "")
 def test_a_module_of_another_class_is_the_same_error_on_every_rank(
-    adjointlab_world: World, made: Any, module: nn.Module, message: str
+    adjointlab_world: World, constructor: str, layer: Any, order: int, shape: Any, module: Any, message: str
 ) -> None:
+    ranks, partition = min(adjointlab_world.ranks, 2), Partition((1,) * order)
+
+    def make(comm: Any) -> DistributedModule:
+        if constructor == "class":
+            return layer(comm, partition, shape, module)  # type: ignore[no-any-return]
+        return layer.from_sequential(module, comm, partition, shape)  # type: ignore[no-any-return]
+
+    assert error_of_every_rank(adjointlab_world, ranks, make) == f"module: {message}"
+
+
+def test_the_constructor_takes_a_module_of_any_number_of_dimensions(adjointlab_world: World) -> None:
     ranks = min(adjointlab_world.ranks, 2)
-    assert same_error(adjointlab_world, ranks, lambda comm: made(module, comm)) == message
+
+    def body(comm: Any) -> None:
+        for dims, sides in enumerate(((6,), (6, 5), (6, 5, 4)), start=1):
+            for kind, name, given, lead in (
+                (Convolution, f"Conv{dims}d", (2, 2, 2), (1, 1, 1)),
+                (MaxPooling, f"MaxPool{dims}d", (2,), (1, 1)),
+                (AveragePooling, f"AvgPool{dims}d", (2,), (1, 1)),
+                (BatchNormalisation, f"BatchNorm{dims}d", (2,), (1, 1)),
+            ):
+                torch.manual_seed(1)
+                module = getattr(nn, name)(*given)
+                partition = Partition((*lead, ranks, *(1,) * (dims - 1)))
+                layer = kind(comm, partition, (2, 2, *sides), module.double().eval(), dtype=DOUBLE)
+                assert_matches_twin(comm, layer, module, sines(2, 2, *sides), relative=1e-13)
+
+    run_on_ranks(adjointlab_world, ranks, body)
+
+
+def test_a_module_with_further_arguments_or_none_where_torch_has_several_is_refused(
+    adjointlab_world: World,
+) -> None:
+    def body(comm: Any) -> None:
+        partition, shape = Partition((1,) * 5), (1, 2, 6, 6)
+        with pytest.raises(TypeError, match="a module or the arguments of one"):
+            Conv2d(comm, partition, shape, nn.Conv2d(2, 3, 3), stride=2)
+        with pytest.raises(TypeError, match=r"made from torch\.nn\.Conv1d or .*, but was given none"):
+            Convolution(comm, partition, shape, 2, 3, 3)
+        with pytest.raises(ValueError, match=r"dtype: torch\.float64, but the parameters .* torch\.float32"):
+            Conv2d(comm, partition, shape, nn.Conv2d(2, 3, 3), dtype=DOUBLE)
+        with pytest.raises(ValueError, match=r"dtype: torch\.float64, but the running statistics"):
+            BatchNorm2d(comm, Partition((1,) * 4), shape, nn.BatchNorm2d(2, affine=False), dtype=DOUBLE)
+        extended = nn.Conv2d(2, 3, 3)
+        extended.gain = nn.Parameter(torch.ones(1))
+        with pytest.raises(ValueError, match="has gain, unlike torch's own class"):
+            Conv2d(comm, partition, shape, extended)
+
+    run_on_ranks(adjointlab_world, 1, body)
+
+
+def test_hooks_stay_with_the_sequential_module(adjointlab_world: World) -> None:
+    def body(comm: Any) -> None:
+        twin, calls = nn.Conv1d(2, 3, 3, dtype=DOUBLE), []
+        twin.register_forward_hook(lambda *_: calls.append(comm))
+        layer = Conv1d(comm, Partition((1, 1, 1, 2)), (1, 2, 8), twin)
+        layer.to_sequential()(sines(1, 2, 8))
+        layer(local(layer, sines(1, 2, 8)))
+        assert not calls
+        assert len(twin._forward_hooks) == 1
+
+    run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
 
 def test_a_subclass_that_computes_the_same_is_as_good(adjointlab_world: World) -> None:
@@ -268,43 +324,32 @@ def test_a_subclass_that_computes_the_same_is_as_good(adjointlab_world: World) -
         torch.manual_seed(1)
         twin = Named(2, 3, 3, dtype=DOUBLE)
         layer = Conv2d.from_sequential(twin, comm, Partition((1, 1, 1, 2, 1)), (1, 2, 6, 6))
-        assert_beside(comm, layer, twin, data(1, 2, 6, 6), relative=1e-13)
+        assert_matches_twin(comm, layer, twin, sines(1, 2, 6, 6), relative=1e-13)
 
-    everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+    run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
 
 def test_a_sequential_modules_mode_and_what_of_it_is_frozen_are_taken_over(adjointlab_world: World) -> None:
-    modules: list[tuple[nn.Module, Callable[[Any, Any], Any]]] = [
-        (
-            nn.Conv2d(2, 2, 3),
-            lambda twin, comm: Conv2d.from_sequential(twin, comm, Partition((1, 1, 1, 2, 1)), (1, 2, 6, 6)),
-        ),
-        (
-            nn.BatchNorm2d(2),
-            lambda twin, comm: BatchNorm2d.from_sequential(twin, comm, Partition((1, 1, 2, 1)), (1, 2, 6, 6)),
-        ),
-        (
-            nn.Linear(4, 3),
-            lambda twin, comm: Linear.from_sequential(twin, comm, Partition((1, 2, 1)), (2, 4)),
-        ),
-        (
-            nn.AvgPool2d(2),
-            lambda twin, comm: AvgPool2d.from_sequential(twin, comm, Partition((1, 1, 2, 1)), (1, 2, 6, 6)),
-        ),
+    cases: list[tuple[Any, nn.Module, tuple[int, ...], tuple[int, ...]]] = [
+        (Conv2d, nn.Conv2d(2, 2, 3), (1, 1, 1, 2, 1), (1, 2, 6, 6)),
+        (BatchNorm2d, nn.BatchNorm2d(2), (1, 1, 2, 1), (1, 2, 6, 6)),
+        (Linear, nn.Linear(4, 3), (1, 2, 1), (2, 4)),
+        (AvgPool2d, nn.AvgPool2d(2), (1, 1, 2, 1), (1, 2, 6, 6)),
     ]
-    for twin, made in modules:
+    for layer, twin, partition, shape in cases:
         twin.eval()
         if hasattr(twin, "weight"):
             twin.get_parameter("weight").requires_grad_(False)
         frozen = {name: parameter.requires_grad for name, parameter in twin.named_parameters()}
 
-        def body(comm: Any, twin: Any = twin, made: Any = made, frozen: Any = frozen) -> None:
-            layer = made(twin, comm)
-            for module in (layer, layer.to_sequential(), copy.deepcopy(layer)):
+        def body(comm: Any, case: Any = (layer, twin, partition, shape), frozen: Any = frozen) -> None:
+            layer, twin, partition, shape = case
+            made = layer.from_sequential(twin, comm, Partition(partition), shape)
+            for module in (made, made.to_sequential(), copy.deepcopy(made)):
                 assert not module.training
                 assert {name: p.requires_grad for name, p in module.named_parameters()} == frozen
 
-        everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+        run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
 
 @each_layer
@@ -329,13 +374,15 @@ def test_a_deep_copy_has_its_own_parameters_and_shares_the_operators(
         twin.register_forward_hook(lambda *_: None)
         assert (len(layer._forward_hooks), len(twin._forward_hooks)) == (1, 2)
         for module in (layer, twin):
-            assert_second_beside(comm, module, module.to_sequential(), data(*shape), power=2, wanted=["x"])
+            assert_second_derivatives_match(
+                comm, module, module.to_sequential(), sines(*shape), power=2, wanted=["x"]
+            )
 
-    everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+    run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
 
 def test_an_average_of_models_is_that_of_the_sequential_ones(adjointlab_world: World) -> None:
-    x = data(3, 4)
+    x = sines(3, 4)
 
     def body(comm: Any) -> None:
         torch.manual_seed(1)
@@ -359,7 +406,7 @@ def test_an_average_of_models_is_that_of_the_sequential_ones(adjointlab_world: W
             atol=1e-14,
         )
 
-    everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+    run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
 
 @each_layer
@@ -371,7 +418,7 @@ def test_to_pickle_a_layer_is_the_same_error_on_every_rank(
             pickle.dumps(make(comm))
         return str(error.value)
 
-    messages = everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+    messages = run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
     assert len(set(messages)) == 1
 
 
@@ -397,10 +444,10 @@ def test_to_change_the_element_type_is_the_same_error_on_every_rank_and_changes_
         layer = make(comm)
         with pytest.raises(ValueError, match=r"made for float64; make the layer with dtype=\.\.\.") as error:
             convert(layer)
-        layer(local(layer, data(*shape)))
+        layer(local(layer, sines(*shape)))
         return str(error.value)
 
-    assert len(set(everywhere(adjointlab_world, ranks_of(adjointlab_world), body))) == 1
+    assert len(set(run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body))) == 1
 
 
 @each_layer
@@ -410,9 +457,9 @@ def test_conversions_that_keep_the_element_type_go_through(
     def body(comm: Any) -> None:
         torch.manual_seed(1)
         layer = make(comm)
-        before = layer(local(layer, data(*shape)))
+        before = layer(local(layer, sines(*shape)))
         kept = layer.double().to("cpu").to(torch.float64).to(memory_format=torch.channels_last).cpu()
         assert kept.share_memory() is layer  # type: ignore[no-untyped-call]
-        assert torch.equal(layer(local(layer, data(*shape))), before)
+        assert torch.equal(layer(local(layer, sines(*shape))), before)
 
-    everywhere(adjointlab_world, ranks_of(adjointlab_world), body)
+    run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)

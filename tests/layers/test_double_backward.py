@@ -26,7 +26,7 @@ from adjointlab.layers.pooling import AvgPool1d, MaxPool1d, MaxPool2d
 from adjointlab.layers.repartition import Repartition
 from adjointlab.worlds.world import World
 
-from .beside import everywhere
+from .twin_assertions import run_on_ranks
 
 DOUBLE = torch.float64
 RELATIVE = 1e-9
@@ -72,7 +72,7 @@ def assert_hessian(
         layers = make(comm, max(1, ranks - 1))
         twins = [layer.to_sequential() for layer in layers]
         whole = [x.clone().requires_grad_(), *(p for twin in twins for p in twin.parameters())]
-        directions = [drawn(*leaf.shape, phase=place) for place, leaf in enumerate(whole)]
+        directions = [drawn(*leaf.shape, phase=phase) for phase, leaf in enumerate(whole)]
         y = whole[0]
         for twin in twins[:-1]:
             y = twin(y)
@@ -82,8 +82,11 @@ def assert_hessian(
 
         source = Layout(x.shape, Partition((1,) * x.dim(), [0]))
         layouts = [source, *(t.layout for layer in layers for t in layer.parameter_space.tensors)]
-        mine = [local_window(x, source, rank).requires_grad_(), *(p for m in layers for p in m.parameters())]
-        y = Repartition(comm, source, layers[0].domain.tensors[0].layout, dtype=DOUBLE)(mine[0])
+        leaves = [
+            local_window(x, source, rank).requires_grad_(),
+            *(p for m in layers for p in m.parameters()),
+        ]
+        y = Repartition(comm, source, layers[0].domain.tensors[0].layout, dtype=DOUBLE)(leaves[0])
         for layer in layers[:-1]:
             y = layer(y)
         if target is None:
@@ -92,8 +95,8 @@ def assert_hessian(
             y = layers[-1](y, local_window(target, layers[-1].domain.tensors[1].layout, rank))
         windows = [local_window(v, layout, rank) for v, layout in zip(directions, layouts, strict=True)]
         weights = local_window(weights, layers[-1].codomain.tensors[0].layout, rank)
-        hessian_times(mine, windows, weights * y**power)
-        for leaf, want, layout in zip(mine, whole, layouts, strict=True):
+        hessian_times(leaves, windows, weights * y**power)
+        for leaf, want, layout in zip(leaves, whole, layouts, strict=True):
             product = torch.zeros_like(want) if want.grad is None else want.grad
             got = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
             scale = float(product.abs().max()) or 1.0
@@ -101,7 +104,7 @@ def assert_hessian(
                 got, local_window(product, layout, rank), rtol=0, atol=RELATIVE * scale
             )
 
-    everywhere(world, ranks, body)
+    run_on_ranks(world, ranks, body)
 
 
 LAYERS: dict[str, tuple[Layers, tuple[int, ...]]] = {

@@ -9,11 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.convolution import Conv2d
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.flatten import Flatten
@@ -21,10 +18,10 @@ from adjointlab.layers.linear import Linear
 from adjointlab.layers.losses import CrossEntropyLoss
 from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.pooling import MaxPool2d
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .beside import assert_beside, everywhere, same_error
+from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -34,9 +31,7 @@ def numbered(*shape: int) -> torch.Tensor:
 
 
 def test_flatten_is_coherent_with_its_sequential_twin(adjointlab_world: World) -> None:
-    for check in checks_of(subjects.flattens):
-        report = investigate(adjointlab_world, subjects.flattens, check, Budget(25, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
+    assert_coherent(adjointlab_world, subjects.flattens)
 
 
 def test_the_flat_windows_are_multiples_of_what_follows_the_first_flattened_dimension(
@@ -47,10 +42,10 @@ def test_the_flat_windows_are_multiples_of_what_follows_the_first_flattened_dime
 
     def body(comm: Any) -> Any:
         layer = Flatten(comm, Partition((1, 2, 1, 2)), (2, 5, 3, 2), dtype=DOUBLE)
-        assert_beside(comm, layer, nn.Flatten(), numbered(2, 5, 3, 2))
+        assert_matches_twin(comm, layer, nn.Flatten(), numbered(2, 5, 3, 2))
         return layer.codomain.tensors[0].layout
 
-    (layout, *_) = everywhere(adjointlab_world, 4, body)
+    (layout, *_) = run_on_ranks(adjointlab_world, 4, body)
     assert layout.partition == Partition((1, 4))
     assert layout.ends(1) == (0, 12, 18, 24, 30)
 
@@ -62,9 +57,9 @@ def test_where_the_first_flattened_dimension_alone_is_cut_nothing_travels(adjoin
         layer = Flatten(comm, Partition((1, ranks, 1)), (2, 5, 3), dtype=DOUBLE)
         assert layer.gather is None
         assert layer.deliver is None
-        assert_beside(comm, layer, nn.Flatten(), numbered(2, 5, 3))
+        assert_matches_twin(comm, layer, nn.Flatten(), numbered(2, 5, 3))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_fewer_elements_than_workers_are_flattened_too(adjointlab_world: World) -> None:
@@ -73,9 +68,9 @@ def test_fewer_elements_than_workers_are_flattened_too(adjointlab_world: World) 
     def body(comm: Any) -> None:
         for shape in ((1, 1, 3), (1, 0, 3), (0, 2, 3)):
             layer = Flatten(comm, Partition((1, 1, ranks)), shape, dtype=DOUBLE)
-            assert_beside(comm, layer, nn.Flatten(), numbered(*shape))
+            assert_matches_twin(comm, layer, nn.Flatten(), numbered(*shape))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_a_network_composes_and_its_layouts_fit(adjointlab_world: World) -> None:
@@ -132,9 +127,9 @@ def test_a_network_composes_and_its_layouts_fit(adjointlab_world: World) -> None
         close: dict[str, Any] = {"rtol": 2.0**-40, "atol": 2.0**-40}
         if rank == 0:
             torch.testing.assert_close(value, want, **close)
-        for layer, place in ((conv, 0), (linear, 4)):
+        for layer, index in ((conv, 0), (linear, 4)):
             for tensor in layer.parameter_space.tensors:
-                gradient = twin[place].get_parameter(tensor.name).grad
+                gradient = twin[index].get_parameter(tensor.name).grad
                 assert gradient is not None
                 window = local_window(gradient, tensor.layout, rank)
                 torch.testing.assert_close(layer.get_parameter(tensor.name).grad, window, **close)
@@ -143,14 +138,14 @@ def test_a_network_composes_and_its_layouts_fit(adjointlab_world: World) -> None
             local.grad, local_window(whole.grad, conv.domain.tensors[0].layout, rank), **close
         )
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_dimensions_that_are_not_there_have_torchs_words(adjointlab_world: World) -> None:
     ranks = min(adjointlab_world.ranks, 2)
 
     def error(*given: int, **keywords: Any) -> str:
-        return same_error(
+        return error_of_every_rank(
             adjointlab_world,
             ranks,
             lambda comm: Flatten(comm, Partition((1, 1, 1)), (2, 3, 4), *given, **keywords),
@@ -168,4 +163,6 @@ def test_another_module_is_no_flatten(adjointlab_world: World) -> None:
     def body(comm: Any) -> Flatten:
         return Flatten.from_sequential(nn.Unflatten(1, (2, 2)), comm, Partition((1, 1)), (2, 4))  # type: ignore[arg-type]
 
-    assert same_error(adjointlab_world, 1, body).startswith("module: Unflatten, but Flatten is made from")
+    assert error_of_every_rank(adjointlab_world, 1, body).startswith(
+        "module: Unflatten, but Flatten is made from"
+    )

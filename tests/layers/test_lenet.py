@@ -12,9 +12,9 @@ from adjointlab.layers.distributed import local_window
 from adjointlab.layers.networks.lenet import LeNet5, sequential_lenet5
 from adjointlab.worlds.world import World
 
-from .beside import everywhere, same_error, whole_cotangent
+from .twin_assertions import error_of_every_rank, integer_cotangent, run_on_ranks
 
-BOUND = 1e-13  # beside the largest element of each tensor: some 500 units of rounding, for ten layers
+BOUND = 1e-13  # relative to the largest element of each tensor: some 500 units of rounding, for ten layers
 GRIDS = (((1, 1), (1, 1)), ((2, 1), (1, 2)), ((1, 2), (2, 1)), ((1, 3), (1, 1)), ((2, 2), (2, 2)))
 
 
@@ -40,27 +40,23 @@ def test_outputs_and_gradients_are_the_sequential_ones(
         twin = sequential_lenet5(dtype=torch.float64)
         whole = torch.randn(3, 1, 32, 32, dtype=torch.float64, requires_grad=True)
         expected = twin(whole)
-        cotangent = whole_cotangent(expected)
+        cotangent = integer_cotangent(expected)
         expected.backward(cotangent)
         (x, y), rank = (*network.domain.tensors, *network.codomain.tensors), comm.Get_rank()
-        mine = local_window(whole.detach(), x.layout, rank).requires_grad_()
-        made = network(mine)
-        made.backward(local_window(cotangent, y.layout, rank))
-        off = {"y": apart(made, local_window(expected.detach(), y.layout, rank), expected)}
-        pairs = {"x": (mine, whole, x)}
+        images = local_window(whole.detach(), x.layout, rank).requires_grad_()
+        logits = network(images)
+        logits.backward(local_window(cotangent, y.layout, rank))
+        off = {"y": apart(logits, local_window(expected.detach(), y.layout, rank), expected)}
+        pairs = {"x": (images, whole, x)}
         for tensor in network.parameter_space.tensors:
-            pairs[tensor.name] = (
-                network.get_parameter(tensor.name),
-                twin.get_parameter(tensor.name),
-                tensor,
-            )
+            pairs[tensor.name] = (network.get_parameter(tensor.name), twin.get_parameter(tensor.name), tensor)
         for name, (leaf, twins, tensor) in pairs.items():
             if leaf.numel():
                 wanted = local_window(twins.grad, tensor.layout, rank)
                 off[name] = apart(leaf.grad, wanted, twins.grad)
         return off
 
-    for rank, off in enumerate(everywhere(adjointlab_world, ranks, body)):
+    for rank, off in enumerate(run_on_ranks(adjointlab_world, ranks, body)):
         assert max(off.values()) < BOUND, (rank, off)
 
 
@@ -77,11 +73,11 @@ def test_the_state_dict_round_trips_through_the_sequential_network(adjointlab_wo
         back = network.sequential_state_dict()
         return wrong + [name for name in other if not torch.equal(back[name], other[name])]
 
-    assert set(map(tuple, everywhere(adjointlab_world, min(3, adjointlab_world.ranks), body))) == {()}
+    assert set(map(tuple, run_on_ranks(adjointlab_world, min(3, adjointlab_world.ranks), body))) == {()}
 
 
 def test_partitions_of_another_order_are_refused(adjointlab_world: World) -> None:
     def body(comm: Any) -> LeNet5:
         return LeNet5(comm, 2, al.Partition((1,)), al.Partition((1, 1)))
 
-    assert "are not both of order 2" in same_error(adjointlab_world, 1, body)
+    assert "are not both of order 2" in error_of_every_rank(adjointlab_world, 1, body)

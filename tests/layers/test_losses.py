@@ -10,17 +10,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.losses import CrossEntropyLoss, MSELoss, SharedSum
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .beside import everywhere, same_error
+from .twin_assertions import assert_coherent, error_of_every_rank, reversed_line, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -32,11 +29,6 @@ def drawn(*shape: int) -> torch.Tensor:
 
 def classes_of(count: int, *shape: int) -> torch.Tensor:
     return (torch.arange(math.prod(shape)) * 7 % 11 % count).reshape(shape)
-
-
-def along(ranks: int, dim: int, order: int) -> Partition:
-    """All workers along one dimension of an input of that order, backwards."""
-    return Partition([ranks if d == dim else 1 for d in range(order)], range(ranks - 1, -1, -1))
 
 
 def assert_loss(
@@ -58,11 +50,11 @@ def assert_loss(
         assert loss.numel() == 0
     want.backward(torch.ones_like(want))
     loss.backward(torch.ones_like(loss))
-    for x, mine, tensor in zip(whole, local, layer.domain.tensors, strict=True):
+    for x, leaf, tensor in zip(whole, local, layer.domain.tensors, strict=True):
         if x.is_floating_point() and tensor.layout.partition.is_active(rank):
             assert x.grad is not None
             window = local_window(x.grad, tensor.layout, rank)
-            torch.testing.assert_close(mine.grad, window, rtol=relative, atol=relative, equal_nan=True)
+            torch.testing.assert_close(leaf.grad, window, rtol=relative, atol=relative, equal_nan=True)
     assert isinstance(loss, torch.Tensor)
     return loss.detach()
 
@@ -71,9 +63,7 @@ def assert_loss(
     "subject", [subjects.cross_entropies, subjects.mean_squared_errors], ids=lambda s: s.name
 )
 def test_losses_are_coherent_with_their_sequential_twins(adjointlab_world: World, subject: Any) -> None:
-    for check in checks_of(subject):
-        report = investigate(adjointlab_world, subject, check, Budget(25, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
+    assert_coherent(adjointlab_world, subject)
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
@@ -84,7 +74,7 @@ def test_cross_entropy_is_torchs_along_every_dimension(
 ) -> None:
     ranks = min(adjointlab_world.ranks, 4)
     targets = classes_of(5, 5, 3)
-    targets[1, 1] = targets[4, 2] = 3  # which is ignored, at more places than these
+    targets[1, 1] = targets[4, 2] = 3  # which is ignored, for other targets too
 
     def body(comm: Any) -> None:
         twin = nn.CrossEntropyLoss(
@@ -94,11 +84,11 @@ def test_cross_entropy_is_torchs_along_every_dimension(
             label_smoothing=0.3,
         )
         layer = CrossEntropyLoss.from_sequential(
-            twin, comm, along(ranks, dim, 3), (5, 5, 3), root=ranks - 1, all_reduce=all_reduce
+            twin, comm, reversed_line(ranks, dim, 3), (5, 5, 3), root=ranks - 1, all_reduce=all_reduce
         )
         assert_loss(comm, layer, twin, (4 * drawn(5, 5, 3), targets))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_a_mean_divides_by_the_weights_over_all_ranks_however_uneven_the_cut(adjointlab_world: World) -> None:
@@ -113,7 +103,7 @@ def test_a_mean_divides_by_the_weights_over_all_ranks_however_uneven_the_cut(adj
         error = MSELoss(comm, partition, (7, 3), dtype=DOUBLE, cuts=(cut, None))
         assert_loss(comm, error, nn.MSELoss(), (drawn(7, 3), drawn(3, 7).T))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_the_loss_is_on_the_root_alone_which_need_not_be_a_worker(adjointlab_world: World) -> None:
@@ -123,7 +113,7 @@ def test_the_loss_is_on_the_root_alone_which_need_not_be_a_worker(adjointlab_wor
         layer = MSELoss(comm, Partition((max(1, ranks - 1),)), (5,), root=ranks - 1, dtype=DOUBLE)
         return tuple(assert_loss(comm, layer, nn.MSELoss(), (drawn(5), drawn(10)[5:])).shape)
 
-    assert everywhere(adjointlab_world, ranks, body) == ((0,),) * (ranks - 1) + ((),)
+    assert run_on_ranks(adjointlab_world, ranks, body) == ((0,),) * (ranks - 1) + ((),)
 
 
 def test_with_all_reduce_the_gradient_is_that_of_one_loss(adjointlab_world: World) -> None:
@@ -138,7 +128,7 @@ def test_with_all_reduce_the_gradient_is_that_of_one_loss(adjointlab_world: Worl
         torch.testing.assert_close(x.grad, 2 * x.detach(), rtol=0, atol=0)
         return float(loss.detach())
 
-    assert len(set(everywhere(adjointlab_world, ranks, body))) == 1
+    assert len(set(run_on_ranks(adjointlab_world, ranks, body))) == 1
 
 
 @pytest.mark.parametrize("ignored", [False, True], ids=["nothing given", "all ignored"])
@@ -150,12 +140,12 @@ def test_a_mean_over_nothing_is_nan_and_its_gradient_zero(adjointlab_world: Worl
         twin = nn.CrossEntropyLoss(label_smoothing=0.25)
         for dim in range(2):
             layer = CrossEntropyLoss.from_sequential(
-                twin, comm, along(ranks, dim, 2), (batch, 3), dtype=DOUBLE, all_reduce=bool(dim)
+                twin, comm, reversed_line(ranks, dim, 2), (batch, 3), dtype=DOUBLE, all_reduce=bool(dim)
             )
             loss = assert_loss(comm, layer, twin, (drawn(batch, 3), torch.full((batch,), -100)))
             assert loss.isnan().all()
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 @pytest.mark.parametrize("logits", [[1e15, 1e15 + 2, 1e15], [0.0, -math.inf, 2.0], [800.0, -800.0, 0.0]])
@@ -166,11 +156,11 @@ def test_large_logits_and_excluded_classes_are_as_in_torch(
 
     def body(comm: Any) -> None:
         twin = nn.CrossEntropyLoss(reduction="none")
-        layer = CrossEntropyLoss.from_sequential(twin, comm, along(ranks, 1, 2), (2, 3), dtype=DOUBLE)
+        layer = CrossEntropyLoss.from_sequential(twin, comm, reversed_line(ranks, 1, 2), (2, 3), dtype=DOUBLE)
         x = torch.tensor([logits, logits[::-1]], dtype=DOUBLE)
         assert_loss(comm, layer, twin, (x, torch.tensor([2, 0])))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 @pytest.mark.parametrize("wrong", [5, -3, 2**40])
@@ -181,19 +171,19 @@ def test_a_class_out_of_range_on_one_rank_is_the_same_error_on_all(
     ranks = min(adjointlab_world.ranks, 4)
 
     def body(comm: Any) -> str:
-        layer = CrossEntropyLoss(comm, along(ranks, dim, 2), (8, 5), dtype=DOUBLE)
+        layer = CrossEntropyLoss(comm, reversed_line(ranks, dim, 2), (8, 5), dtype=DOUBLE)
         targets = classes_of(5, 8)
         targets[-1] = wrong
-        logits, places = (tensor.layout for tensor in layer.domain.tensors)
+        logits, targets_layout = (tensor.layout for tensor in layer.domain.tensors)
         # Caught on each rank: the errors come after a reduction, which some ranks leave earlier than others.
         with pytest.raises(ValueError, match="out of bounds") as raised:
             layer(
                 local_window(drawn(8, 5), logits, comm.Get_rank()),
-                local_window(targets, places, comm.Get_rank()),
+                local_window(targets, targets_layout, comm.Get_rank()),
             )
         return str(raised.value)
 
-    assert set(everywhere(adjointlab_world, ranks, body)) == {f"Target {wrong} is out of bounds."}
+    assert set(run_on_ranks(adjointlab_world, ranks, body)) == {f"Target {wrong} is out of bounds."}
 
 
 def test_illegal_arguments_have_torchs_words(adjointlab_world: World) -> None:
@@ -201,7 +191,9 @@ def test_illegal_arguments_have_torchs_words(adjointlab_world: World) -> None:
 
     def error(kind: Any = CrossEntropyLoss, shape: tuple[int, ...] = (3, 5), **given: Any) -> str:
         partition = given.pop("partition", Partition((1,) * len(shape)))
-        return same_error(adjointlab_world, ranks, lambda comm: kind(comm, partition, shape, **given))
+        return error_of_every_rank(
+            adjointlab_world, ranks, lambda comm: kind(comm, partition, shape, **given)
+        )
 
     assert error(reduction="avg") == "avg is not a valid value for reduction"
     assert error(MSELoss, reduction="avg") == "avg is not a valid value for reduction"
@@ -219,7 +211,7 @@ def test_weights_go_from_and_to_the_sequential_module(adjointlab_world: World) -
 
     def body(comm: Any) -> None:
         twin = nn.CrossEntropyLoss(torch.arange(5.0), ignore_index=2, label_smoothing=0.5, reduction="sum")
-        layer = CrossEntropyLoss.from_sequential(twin, comm, along(ranks, 1, 2), (4, 5))
+        layer = CrossEntropyLoss.from_sequential(twin, comm, reversed_line(ranks, 1, 2), (4, 5))
         back = layer.to_sequential()
         assert isinstance(back, nn.CrossEntropyLoss)
         assert back.weight is not None
@@ -228,14 +220,14 @@ def test_weights_go_from_and_to_the_sequential_module(adjointlab_world: World) -
         layer.load_sequential_state_dict({"weight": torch.ones(5)})
         assert layer.sequential_state_dict()["weight"].equal(torch.ones(5))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_the_sequential_loss_has_the_weights_that_the_layer_has_now(adjointlab_world: World) -> None:
     ranks = min(adjointlab_world.ranks, 3)
 
     def body(comm: Any) -> None:
-        layer = CrossEntropyLoss(comm, along(ranks, 1, 2), (4, 5), torch.ones(5, dtype=DOUBLE))
+        layer = CrossEntropyLoss(comm, reversed_line(ranks, 1, 2), (4, 5), torch.ones(5, dtype=DOUBLE))
         layer.load_sequential_state_dict({"weight": torch.arange(5.0)})
         loaded = layer.sequential().weight
         assert loaded is not None
@@ -246,7 +238,7 @@ def test_the_sequential_loss_has_the_weights_that_the_layer_has_now(adjointlab_w
         assert again.weight.equal(torch.arange(5.0, dtype=DOUBLE) + 1)
         assert_loss(comm, layer, again, (drawn(4, 5), classes_of(5, 4)))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_a_loss_is_made_from_its_own_sequential_class_and_keeps_its_mode(adjointlab_world: World) -> None:
@@ -254,11 +246,11 @@ def test_a_loss_is_made_from_its_own_sequential_class_and_keeps_its_mode(adjoint
         return kind.from_sequential(module, comm, Partition((1, 1)), (2, 3))
 
     for kind, other in ((CrossEntropyLoss, nn.NLLLoss()), (MSELoss, nn.L1Loss())):
-        message = same_error(adjointlab_world, 1, lambda comm, k=kind, o=other: made(comm, k, o))  # type: ignore[misc]
+        message = error_of_every_rank(adjointlab_world, 1, lambda comm, k=kind, o=other: made(comm, k, o))  # type: ignore[misc]
         assert message == (
             f"module: {type(other).__name__}, but {kind.__name__} is made from torch.nn.{kind.__name__}"
         )
-    kept = everywhere(adjointlab_world, 1, lambda comm: made(comm, MSELoss, nn.MSELoss().eval()).training)
+    kept = run_on_ranks(adjointlab_world, 1, lambda comm: made(comm, MSELoss, nn.MSELoss().eval()).training)
     assert kept == (False,)
 
 
@@ -271,6 +263,6 @@ def test_the_shared_sum_moves_nothing_back_and_is_an_adjoint(adjointlab_world: W
         # To an invariant value the matrix is that of the sum, and its transpose that of the copies.
         return operator.matrix().tolist(), operator.H.matrix().tolist()
 
-    for forward, adjoint in everywhere(adjointlab_world, ranks, body):
+    for forward, adjoint in run_on_ranks(adjointlab_world, ranks, body):
         assert torch.tensor(forward).equal(torch.eye(2).repeat(1, ranks).to(torch.tensor(forward).dtype))
         assert torch.tensor(adjoint).equal(torch.tensor(forward).T)

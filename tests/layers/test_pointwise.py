@@ -8,16 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.pointwise import Pointwise
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .beside import assert_beside, everywhere, same_error
+from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -25,13 +22,11 @@ DOUBLE = torch.float64
 def error(world: World, function: Any) -> str:
     ranks = min(world.ranks, 2)
     layout = Layout((4, 3), Partition((ranks, 1)))
-    return same_error(world, ranks, lambda comm: Pointwise(comm, layout, function))
+    return error_of_every_rank(world, ranks, lambda comm: Pointwise(comm, layout, function))
 
 
 def test_pointwise_layers_are_coherent_with_their_sequential_twins(adjointlab_world: World) -> None:
-    for check in checks_of(subjects.pointwise_layers):
-        report = investigate(adjointlab_world, subjects.pointwise_layers, check, Budget(25, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
+    assert_coherent(adjointlab_world, subjects.pointwise_layers)
 
 
 def test_the_function_need_not_take_tensors_without_elements(adjointlab_world: World) -> None:
@@ -42,9 +37,9 @@ def test_the_function_need_not_take_tensors_without_elements(adjointlab_world: W
 
     def body(comm: Any) -> None:
         layer = Pointwise(comm, Layout((1, 3), Partition((ranks, 1))), relu, dtype=DOUBLE)
-        assert_beside(comm, layer, nn.ReLU(), torch.tensor([[-1.0, 2.0, 3.0]], dtype=DOUBLE))
+        assert_matches_twin(comm, layer, nn.ReLU(), torch.tensor([[-1.0, 2.0, 3.0]], dtype=DOUBLE))
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_what_is_not_elementwise_is_refused_where_the_layer_is_made(adjointlab_world: World) -> None:
@@ -85,7 +80,7 @@ def test_every_worker_draws_a_mask_from_its_own_generator(adjointlab_world: Worl
         torch.manual_seed(7 + comm.Get_rank())
         return torch.equal(y, kind()(x)), tuple(y.reshape(-1).tolist())
 
-    values = everywhere(adjointlab_world, ranks, body)
+    values = run_on_ranks(adjointlab_world, ranks, body)
     assert all(as_torch for as_torch, _ in values)
     assert len({mask for _, mask in values}) == ranks
 
@@ -98,4 +93,4 @@ def test_the_sequential_module_is_a_copy(adjointlab_world: World) -> None:
         assert twin.eval() is not layer.function
         assert layer.function.training  # type: ignore[attr-defined]
 
-    everywhere(adjointlab_world, 1, body)
+    run_on_ranks(adjointlab_world, 1, body)

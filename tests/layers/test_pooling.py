@@ -12,28 +12,28 @@ import torch
 from torch import nn
 
 from adjointlab.checks.layers.jacobian import JacobianCheck
-from adjointlab.checks.verdict import Status
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers import pooling
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.pooling import AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
+from adjointlab.layers.torch_modules import spatial_dims
 from adjointlab.primitives.halo_geometry import halo_geometry
 from adjointlab.worlds.world import World
 
-from .beside import assert_beside, everywhere, same_error
-from .derivatives import assert_checkpoint_beside, assert_second_beside, assert_tangent_beside
+from .derivative_assertions import (
+    assert_checkpoint_matches,
+    assert_second_derivatives_match,
+    assert_tangent_matches,
+)
+from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
 
 @pytest.mark.parametrize("subject", [subjects.max_pools, subjects.average_pools], ids=lambda s: s.name)
 def test_pooling_is_coherent_with_its_sequential_twin(adjointlab_world: World, subject: Any) -> None:
-    for check in checks_of(subject):
-        report = investigate(adjointlab_world, subject, check, Budget(25, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
+    assert_coherent(adjointlab_world, subject)
 
 
 def along(ranks: int, dim: int, order: int) -> Partition:
@@ -46,7 +46,7 @@ def ints(*shape: int) -> torch.Tensor:
     return (torch.arange(math.prod(shape), dtype=DOUBLE) * 5 % 13 - 6).reshape(shape)
 
 
-def beside(
+def compare_with_torch(
     world: World, kind: str, shape: tuple[int, ...], dim: int = -1, x: Any = None, **given: Any
 ) -> None:
     """Compare a layer, cut over up to four workers along a dimension, with torch's."""
@@ -56,17 +56,14 @@ def beside(
 
     def body(comm: Any) -> None:
         layer = getattr(pooling, kind)(comm, partition, shape, **given, dtype=DOUBLE)
-        assert_beside(comm, layer, getattr(nn, kind)(**given), data, relative=layer.rounding)
+        assert_matches_twin(comm, layer, getattr(nn, kind)(**given), data, relative=layer.rounding)
 
-    everywhere(world, ranks, body)
+    run_on_ranks(world, ranks, body)
 
 
 @pytest.mark.parametrize(
     ("length", "workers", "halos"),
-    [
-        (10, 3, [(0, 0), (0, 1), (-1, 0)]),
-        (20, 6, [(0, 0), (0, 0), (0, 1), (-1, 2), (-2, 1), (-1, 0)]),
-    ],
+    [(10, 3, [(0, 0), (0, 1), (-1, 0)]), (20, 6, [(0, 0), (0, 0), (0, 1), (-1, 2), (-2, 1), (-1, 0)])],
     ids=["simple", "complex"],
 )
 def test_the_halos_are_those_of_appendix_b(
@@ -78,17 +75,17 @@ def test_the_halos_are_those_of_appendix_b(
 
     def body(comm: Any) -> Any:
         layer = MaxPool1d(comm, partition, (1, 1, length), 2, dtype=DOUBLE)
-        assert_beside(comm, layer, nn.MaxPool1d(2), ints(1, 1, length))
+        assert_matches_twin(comm, layer, nn.MaxPool1d(2), ints(1, 1, length))
         (x,), (window,) = layer.exchange.domain.tensors, layer.exchange.codomain.tensors
         geometry = halo_geometry(x.layout, window.layout)
         return [geometry.halo(2, worker) for worker in range(workers)]
 
-    assert everywhere(adjointlab_world, workers, body) == (halos,) * workers
+    assert run_on_ranks(adjointlab_world, workers, body) == (halos,) * workers
 
 
 def test_input_between_windows_is_trimmed_and_has_no_gradient(adjointlab_world: World) -> None:
-    beside(adjointlab_world, "MaxPool2d", (2, 2, 17, 3), 2, kernel_size=(2, 1), stride=(5, 2))
-    beside(adjointlab_world, "AvgPool2d", (2, 2, 17, 3), 2, kernel_size=(2, 1), stride=(5, 2))
+    compare_with_torch(adjointlab_world, "MaxPool2d", (2, 2, 17, 3), 2, kernel_size=(2, 1), stride=(5, 2))
+    compare_with_torch(adjointlab_world, "AvgPool2d", (2, 2, 17, 3), 2, kernel_size=(2, 1), stride=(5, 2))
 
 
 @pytest.mark.parametrize("length", range(1, 10))
@@ -96,18 +93,20 @@ def test_input_between_windows_is_trimmed_and_has_no_gradient(adjointlab_world: 
 def test_with_ceil_mode_the_last_window_may_end_beyond_the_padding(
     adjointlab_world: World, kind: str, length: int
 ) -> None:
-    beside(adjointlab_world, kind, (1, 2, length), kernel_size=4, stride=3, padding=1, ceil_mode=True)
+    compare_with_torch(
+        adjointlab_world, kind, (1, 2, length), kernel_size=4, stride=3, padding=1, ceil_mode=True
+    )
 
 
 def test_a_kernel_larger_than_the_padded_input_has_one_output_with_ceil_mode(adjointlab_world: World) -> None:
-    beside(adjointlab_world, "MaxPool2d", (1, 1, 2, 3), kernel_size=5, stride=5, ceil_mode=True)
-    beside(adjointlab_world, "AvgPool2d", (1, 1, 2, 3), kernel_size=5, stride=5, ceil_mode=True)
+    compare_with_torch(adjointlab_world, "MaxPool2d", (1, 1, 2, 3), kernel_size=5, stride=5, ceil_mode=True)
+    compare_with_torch(adjointlab_world, "AvgPool2d", (1, 1, 2, 3), kernel_size=5, stride=5, ceil_mode=True)
 
 
 def test_workers_without_output_are_legal(adjointlab_world: World) -> None:
     for dim in range(4):
-        beside(adjointlab_world, "MaxPool2d", (1, 1, 3, 3), dim, kernel_size=3)
-        beside(adjointlab_world, "AvgPool2d", (1, 1, 3, 3), dim, kernel_size=3)
+        compare_with_torch(adjointlab_world, "MaxPool2d", (1, 1, 3, 3), dim, kernel_size=3)
+        compare_with_torch(adjointlab_world, "AvgPool2d", (1, 1, 3, 3), dim, kernel_size=3)
 
 
 POOLS: list[tuple[Any, Any, Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]]]] = [
@@ -132,19 +131,19 @@ def test_a_worker_without_output_takes_part_in_every_derivative(
     x = ints(*shape)
 
     def body(comm: Any) -> None:
-        mine = layer.from_sequential(twin, comm, Partition(partition), shape, DOUBLE)
+        distributed = layer.from_sequential(twin, comm, Partition(partition), shape, DOUBLE)
         for power in (1, 2):
-            assert_second_beside(comm, mine, twin, x, power=power, wanted=["x"])
-        assert_checkpoint_beside(comm, mine, twin, x)
-        assert_tangent_beside(comm, mine, twin, x)
+            assert_second_derivatives_match(comm, distributed, twin, x, power=power, wanted=["x"])
+        assert_checkpoint_matches(comm, distributed, twin, x)
+        assert_tangent_matches(comm, distributed, twin, x)
 
     # A dual level is a state of the process: simulated ranks share one.
     with JacobianCheck().surroundings():
-        everywhere(adjointlab_world, ranks, body)
+        run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_max_pooling_never_takes_its_padding(adjointlab_world: World) -> None:
-    beside(
+    compare_with_torch(
         adjointlab_world,
         "MaxPool2d",
         (1, 2, 7, 6),
@@ -153,7 +152,7 @@ def test_max_pooling_never_takes_its_padding(adjointlab_world: World) -> None:
         stride=2,
         padding=1,
     )
-    beside(
+    compare_with_torch(
         adjointlab_world,
         "MaxPool1d",
         (1, 2, 9),
@@ -169,7 +168,7 @@ def test_equal_elements_tie_as_in_torch(adjointlab_world: World, padding: int) -
     for value in (0.0, -math.inf):
         same = torch.full((1, 1, 7, 8), value, dtype=DOUBLE)
         for dim in (2, 3):
-            beside(
+            compare_with_torch(
                 adjointlab_world,
                 "MaxPool2d",
                 tuple(same.shape),
@@ -189,12 +188,12 @@ def test_what_is_not_finite_reaches_the_outputs_that_it_reaches_in_torch(
 ) -> None:
     x = ints(1, 2, 6, 9)
     x[0, 0, 3, 4], x[0, 1, 0, 0], x[0, 1, 5, 8] = value, value, value
-    beside(adjointlab_world, kind, tuple(x.shape), x=x, kernel_size=3, stride=2, padding=1)
+    compare_with_torch(adjointlab_world, kind, tuple(x.shape), x=x, kernel_size=3, stride=2, padding=1)
 
 
 def test_indices_are_those_in_the_global_tensor(adjointlab_world: World) -> None:
     for dim in range(5):
-        beside(
+        compare_with_torch(
             adjointlab_world,
             "MaxPool3d",
             (2, 2, 5, 4, 6),
@@ -220,7 +219,7 @@ def test_a_dilated_window_that_misses_the_tensor_has_no_element(adjointlab_world
         assert not x.grad.any()
         return y.detach().flatten().tolist()
 
-    values = everywhere(adjointlab_world, partition.size, body)
+    values = run_on_ranks(adjointlab_world, partition.size, body)
     assert [value for rank in values for value in rank] == [-math.inf]
 
 
@@ -229,7 +228,7 @@ def test_average_pooling_counts_by_the_global_place_of_a_window(
     adjointlab_world: World, include: bool
 ) -> None:
     for dim in (2, 3):
-        beside(
+        compare_with_torch(
             adjointlab_world,
             "AvgPool2d",
             (1, 2, 6, 7),
@@ -254,7 +253,7 @@ def test_sums_that_are_divided_by_powers_of_two_are_exact(adjointlab_world: Worl
             )
         ]
 
-    exact, inexact, largest = everywhere(adjointlab_world, 1, body)[0]
+    exact, inexact, largest = run_on_ranks(adjointlab_world, 1, body)[0]
     assert exact == largest == 0.0
     assert 0.0 < inexact < 1e-13
 
@@ -272,13 +271,13 @@ def test_a_second_derivative_goes_through_the_exchange(adjointlab_world: World) 
     for layer, twin in ((MaxPool1d, nn.MaxPool1d(3, 2)), (AvgPool1d, nn.AvgPool1d(4, 2))):
 
         def body(comm: Any, layer: Any = layer, twin: Any = twin) -> None:
-            mine = layer.from_sequential(twin, comm, along(ranks, -1, 3), x.shape, DOUBLE)
+            distributed = layer.from_sequential(twin, comm, along(ranks, -1, 3), x.shape, DOUBLE)
             want = second(twin, x.clone().requires_grad_())
-            layout = mine.domain.tensors[0].layout
-            got = second(mine, local_window(x, layout, comm.Get_rank()).requires_grad_())
+            layout = distributed.domain.tensors[0].layout
+            got = second(distributed, local_window(x, layout, comm.Get_rank()).requires_grad_())
             assert torch.equal(got, local_window(want, layout, comm.Get_rank()))
 
-        everywhere(adjointlab_world, ranks, body)
+        run_on_ranks(adjointlab_world, ranks, body)
 
 
 @pytest.mark.parametrize(
@@ -294,26 +293,14 @@ def test_a_second_derivative_goes_through_the_exchange(adjointlab_world: World) 
 def test_a_layer_goes_from_and_to_its_sequential_module(
     adjointlab_world: World, layer: Any, twin: Any
 ) -> None:
-    dims = layer.dims
+    dims = spatial_dims(twin)
 
     def body(comm: Any) -> str:
-        mine = layer.from_sequential(twin, comm, along(1, 0, dims + 2), (1, 1, *(8,) * dims))
-        assert not mine.state_dict()
-        return repr(mine.to_sequential())
+        distributed = layer.from_sequential(twin, comm, along(1, 0, dims + 2), (1, 1, *(8,) * dims))
+        assert not distributed.state_dict()
+        return repr(distributed.to_sequential())
 
-    numbers = everywhere(adjointlab_world, 1, body)[0]
-    whole = layer.module(**{name: getattr(mine_of(layer, twin), name) for name in layer.names})
-    assert numbers == repr(whole)
-
-
-def mine_of(layer: Any, twin: Any) -> Any:
-    """The twin with its arguments spelled out for every dimension."""
-    spelled = nn.Module()
-    for name in layer.names:
-        value = getattr(twin, name)
-        sides = name in ("kernel_size", "stride", "padding", "dilation") and isinstance(value, int)
-        setattr(spelled, name, (value,) * layer.dims if sides else value)
-    return spelled
+    assert run_on_ranks(adjointlab_world, 1, body) == (repr(twin),)
 
 
 @pytest.mark.parametrize("kind", ["MaxPool2d", "AvgPool2d"])
@@ -330,54 +317,44 @@ def mine_of(layer: Any, twin: Any) -> Any:
 def test_sizes_are_given_as_torch_takes_them(
     adjointlab_world: World, kind: str, given: dict[str, Any]
 ) -> None:
-    beside(adjointlab_world, kind, (1, 2, 6, 7), **given)
+    compare_with_torch(adjointlab_world, kind, (1, 2, 6, 7), **given)
 
 
-BAD: list[tuple[Callable[..., Any], tuple[int, ...], dict[str, Any], str]] = [
-    (MaxPool1d, (1, 1, 5), {"kernel_size": 0}, "kernel size should be greater than zero"),
-    (AvgPool2d, (1, 1, 5, 5), {"kernel_size": 2, "stride": (1, 0)}, "stride should be greater than zero"),
-    (MaxPool1d, (1, 1, 5), {"kernel_size": 2, "dilation": 0}, "dilation should be greater than zero"),
-    (AvgPool1d, (1, 1, 5), {"kernel_size": 2, "padding": -1}, "pad must be non-negative, but got pad: -1"),
-    (
-        MaxPool2d,
-        (1, 1, 5, 5),
-        {"kernel_size": 3, "padding": 2},
-        "padding should be at most half of kernel size, but got padding=2 and kernel_size=3",
-    ),
-    (
-        AvgPool2d,
-        (1, 1, 5, 5),
-        {"kernel_size": 6},
-        "Given input size: (1x5x5). Calculated output size: (1x0x0). Output size is too small",
-    ),
-    (MaxPool2d, (1, 1, 5, 5), {"kernel_size": (2, 2, 2)}, "a tuple of two ints"),
-    (AvgPool1d, (1, 1, 5), {"kernel_size": 2, "stride": (1, 1)}, "stride must either be a single int"),
-    (AvgPool2d, (1, 1, 5, 5), {"kernel_size": 2, "divisor_override": 0}, "divisor must be not zero"),
-    (
-        AvgPool3d,
-        (1, 1, 2, 3, 3),
-        {"kernel_size": 3, "padding": 1},
-        "input image (T: 2 H: 3 W: 3) smaller than kernel size (kT: 3 kH: 3 kW: 3)",
-    ),
-    (MaxPool2d, (1, 0, 5, 5), {"kernel_size": 2}, "non-batch dimensions to have positive length"),
-    (MaxPool2d, (5, 5), {"kernel_size": 2}, "Expected 3D or 4D (batch mode) tensor"),
+REFUSED: list[tuple[Callable[..., Any], tuple[int, ...], dict[str, Any]]] = [
+    (MaxPool1d, (1, 1, 5), {"kernel_size": 0}),
+    (AvgPool2d, (1, 1, 5, 5), {"kernel_size": 2, "stride": (1, 0)}),
+    (MaxPool1d, (1, 1, 5), {"kernel_size": 2, "dilation": 0}),
+    (AvgPool1d, (1, 1, 5), {"kernel_size": 2, "padding": -1}),
+    (MaxPool2d, (1, 1, 5, 5), {"kernel_size": 3, "padding": 2}),
+    (AvgPool2d, (1, 1, 5, 5), {"kernel_size": 6}),
+    (MaxPool2d, (1, 1, 5, 5), {"kernel_size": (2, 2, 2)}),
+    (AvgPool1d, (1, 1, 5), {"kernel_size": 2, "stride": (1, 1)}),
+    (AvgPool2d, (1, 1, 5, 5), {"kernel_size": 2, "divisor_override": 0}),
+    (AvgPool3d, (1, 1, 2, 3, 3), {"kernel_size": 3, "padding": 1}),
+    (MaxPool2d, (0, 0, 5, 5), {"kernel_size": 2}),
+    (MaxPool2d, (5, 5), {"kernel_size": 2}),
+    (AvgPool2d, (1, 1, 1, 5, 5), {"kernel_size": 2}),
+    (MaxPool3d, (2, 2, 2), {"kernel_size": 2}),
 ]
 
 
-@pytest.mark.parametrize(("layer", "shape", "given", "message"), BAD, ids=[bad[-1][:40] for bad in BAD])
-def test_what_torch_rejects_is_the_same_error_on_every_rank(
-    adjointlab_world: World, layer: Any, shape: tuple[int, ...], given: dict[str, Any], message: str
+@pytest.mark.parametrize(("layer", "shape", "given"), REFUSED, ids=str)
+def test_what_torch_refuses_is_the_same_error_on_every_rank_in_torchs_words(
+    adjointlab_world: World, layer: Any, shape: tuple[int, ...], given: dict[str, Any]
 ) -> None:
     ranks = min(adjointlab_world.ranks, 2)
     partition = along(ranks, -1, len(shape))
-    assert message in same_error(adjointlab_world, ranks, lambda comm: layer(comm, partition, shape, **given))
-    with pytest.raises(RuntimeError):
-        layer.module(**given)(torch.zeros(shape))
+    with pytest.raises(RuntimeError) as refused:
+        layer.torch_classes[0](**given)(torch.zeros(shape))
+    message = error_of_every_rank(
+        adjointlab_world, ranks, lambda comm: layer(comm, partition, shape, **given)
+    )
+    assert message == str(refused.value)
 
 
 def test_a_partition_of_another_order_is_the_same_error_on_every_rank(adjointlab_world: World) -> None:
     ranks = min(adjointlab_world.ranks, 2)
-    message = same_error(
+    message = error_of_every_rank(
         adjointlab_world, ranks, lambda comm: MaxPool2d(comm, Partition((1, ranks, 1)), (1, 2, 4, 4), 2)
     )
     assert message.startswith("partition: of order 3")

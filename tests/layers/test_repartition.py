@@ -8,16 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.layers.repartition import Repartition
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .beside import assert_beside, everywhere, same_error
+from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
@@ -27,9 +24,7 @@ def numbered(*shape: int) -> torch.Tensor:
 
 
 def test_repartition_is_coherent_with_the_identity(adjointlab_world: World) -> None:
-    for check in checks_of(subjects.repartition_layers):
-        report = investigate(adjointlab_world, subjects.repartition_layers, check, Budget(25, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
+    assert_coherent(adjointlab_world, subjects.repartition_layers)
 
 
 @pytest.mark.parametrize("shape", [(5, 2), (2, 5)], ids=str)
@@ -41,20 +36,20 @@ def test_a_tensor_may_go_to_ranks_that_held_nothing_of_it_and_back(
     def body(comm: Any) -> None:
         one = Layout(shape, Partition((1, 1), [0]))
         all_of_them = Layout(shape, Partition((ranks, 1), range(ranks - 1, -1, -1)))
-        assert_beside(
+        assert_matches_twin(
             comm, Repartition(comm, one, all_of_them, dtype=DOUBLE), nn.Identity(), numbered(*shape)
         )
-        assert_beside(
+        assert_matches_twin(
             comm, Repartition(comm, all_of_them, one, dtype=DOUBLE), nn.Identity(), numbered(*shape)
         )
 
-    everywhere(adjointlab_world, ranks, body)
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 def test_layouts_of_different_tensors_are_the_same_error_on_every_rank(adjointlab_world: World) -> None:
     ranks = min(adjointlab_world.ranks, 2)
     first, second = (Layout((side, 2), Partition((ranks, 1))) for side in (4, 5))
-    message = same_error(adjointlab_world, ranks, lambda comm: Repartition(comm, first, second))
+    message = error_of_every_rank(adjointlab_world, ranks, lambda comm: Repartition(comm, first, second))
     assert message.startswith(
         "target: a layout of a tensor of shape (5, 2), but `layout` is one of shape (4, 2)"
     )

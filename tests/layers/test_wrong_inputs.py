@@ -19,7 +19,7 @@ from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.repartition import Repartition
 from adjointlab.worlds.world import World
 
-from .beside import everywhere
+from .twin_assertions import run_on_ranks
 
 Make = Callable[[Any, int], DistributedModule]
 """Of a communicator and the number of its ranks."""
@@ -85,7 +85,7 @@ def error(world: World, make: Make, wrong: Callable[[str, torch.Tensor], torch.T
             layer(*inputs)
         return str(raised.value)
 
-    messages = set(everywhere(world, min(world.ranks, 3), body))
+    messages = set(run_on_ranks(world, min(world.ranks, 3), body))
     assert len(messages) == 1, messages
     return messages.pop()
 

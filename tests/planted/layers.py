@@ -27,7 +27,7 @@ from adjointlab.layers.pooling import (
     MaxPool3d,
     MaxPooling,
 )
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.sum_reduce import SumReduce
@@ -153,20 +153,20 @@ class StridePhaseFromTheLocalStart(OtherWindows):
 class GroupsFromTheWrongChannels(Convolution):
     """Every worker along P_co takes the first channels for those of its groups."""
 
-    def _convolved(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self.groups > 1 and self.partition.shape[1] > 1 and self.partition.is_active(self.rank):
             first, _ = self.local_groups[self.partition.index(self.rank)[1]]
-            x = x.roll(first * (self.arguments["in_channels"] // self.groups), 1)
-        return super()._convolved(x, weight, bias)
+            x = x.roll(first * (self.in_channels // self.groups), 1)
+        return super().summand(x, weight, bias)
 
 
 class IdleWorkerLeavesTheGraph(Convolution):
     """A worker without anything to convolve returns a new tensor."""
 
-    def _convolved(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        if 0 in (x.numel(), weight.numel(), *self.made):
-            return x.new_zeros(self.made)
-        return super()._convolved(x, weight, bias)
+    def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if 0 in (x.numel(), weight.numel(), *self.local_output_shape):
+            return x.new_zeros(self.local_output_shape)
+        return super().summand(x, weight, bias)
 
 
 # Linear.

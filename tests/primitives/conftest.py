@@ -1,4 +1,4 @@
-"""How the tests here run an operator: simulated ranks, values keyed by rank and place, exact comparison."""
+"""Fixtures that run an operator on simulated ranks, with values keyed by rank and index, and compare exactly."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def apply_both(spmd: Callable[..., Any]) -> Callable[..., Any]:
             for given in (*x, *y):
                 assert given.unchanged
                 for result in (*forward, *adjoint):
-                    assert not np.shares_memory(arrays.to_numpy(result), arrays.to_numpy(given.base))
+                    assert not np.shares_memory(arrays.to_numpy(result), arrays.to_numpy(given.buffer))
             left = pair_local(operator.codomain, forward, [placed.view for placed in y], rank)
             right = pair_local(operator.domain, [placed.view for placed in x], adjoint, rank)
             return operator, forward, adjoint, left - right
@@ -86,7 +86,7 @@ def apply_both(spmd: Callable[..., Any]) -> Callable[..., Any]:
         summands = _has_summands(operator.codomain) or _has_summands(operator.domain.dual)
         if operator.domain.dimension == 0:
             pass  # nothing is added, whatever would be
-        elif isinstance(given, tuple):  # the adjoint that nobody takes may have a larger gain
+        elif isinstance(given, tuple):  # the mechanical adjoint, which is not used, may have a larger gain
             assert summands or operator.gain <= max(program.gain(), back.gain())
         elif summands:
             assert operator.gain >= program.gain()  # which does not add summands of different workers
@@ -102,12 +102,12 @@ def _has_summands(space: Space) -> bool:
 
 
 def _drawn(space: Space, rank: int, side: str) -> list[tuple[Any, Any]]:
-    draw = Draw(seed=5, number=0, side=side, bound=5)
+    draw = Draw(seed=5, index=0, role=side, bound=5)
     return [(local_values(space, i, rank, draw), tensor) for i, tensor in enumerate(space.tensors)]
 
 
 def _specified(program: Program, source: Space, target: Space, ranks: int, side: str) -> list[Local]:
-    """What the program, over one global memory, makes of the same values, for each rank."""
+    """Results of the program, over one global memory, on the same values, for each rank."""
     memory = {
         (rank, tensor.name): values for rank in range(ranks) for values, tensor in _drawn(source, rank, side)
     }

@@ -172,7 +172,7 @@ def test_every_element_type_is_gathered_and_summed(dtype: str, library: str, app
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_summed_in_single_and_rounded_once(dtype: str, dim: int, spmd: Any) -> None:
-    """Where half precision alone would lose the ones: 2048 + 1 + ... + 1 rounds to 2048 each time."""
+    """Half precision alone would lose the ones: 2048 + 1 + ... + 1 rounds to 2048 each time."""
     large = {"float16": 2048.0, "bfloat16": 256.0}[dtype]
 
     def body(comm: Any) -> Any:

@@ -18,7 +18,7 @@ from adjointlab.primitives.sum_reduce import SumReduce
 DTYPES = ("float16", "float32", "float64", "complex64", "complex128", "int32", "int64")
 
 
-def test_seed_002s_example_makes_four_copies_of_each_local_tensor(spmd: Any) -> None:
+def test_the_example_of_distdl_makes_four_copies_of_each_local_tensor(spmd: Any) -> None:
     def body(comm: Any) -> Any:
         layout = Layout([7, 15], Partition([1, 3]))
         operator = Broadcast(comm, layout, Partition([4, 3]), preserve_batch=False)
@@ -64,7 +64,7 @@ def test_every_element_type_is_copied_and_summed(dtype: str, library: str, apply
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_summed_in_single_and_rounded_once(dtype: str, spmd: Any) -> None:
-    """Where half precision alone would lose the ones: 2048 + 1 + ... + 1 rounds to 2048 each time."""
+    """Half precision alone would lose the ones: 2048 + 1 + ... + 1 rounds to 2048 each time."""
     large = {"float16": 2048.0, "bfloat16": 256.0}[dtype]
 
     def body(comm: Any) -> Any:
@@ -156,7 +156,7 @@ def test_summing_over_workers_with_different_windows_is_refused(spmd: Any) -> No
     [
         (np.zeros(3), r"x: shape \(3,\) on rank 0, but the layout .* gives it \(4,\)"),
         (np.zeros(4, np.float32), "x: float32 on rank 0, but the operator was made for float64"),
-        ([0.0] * 4, "x: a list on rank 0 is no array"),
+        ([0.0] * 4, "x: a list on rank 0, not an array"),
     ],
 )
 def test_a_wrong_argument_is_named_before_the_first_message(x: Any, message: str, spmd: Any) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from adjointlab.core import strategies
 from adjointlab.core.partition import Partition
-from adjointlab.primitives.broadcast_rules import BroadcastPattern, Group, broadcast_pattern
+from adjointlab.primitives.broadcast_rules import BroadcastPattern, CopyGroup, broadcast_pattern
 
 
 def pattern(one: tuple[int, ...], many: tuple[int, ...], **transposes: bool) -> BroadcastPattern:
@@ -15,18 +15,18 @@ def pattern(one: tuple[int, ...], many: tuple[int, ...], **transposes: bool) -> 
 
 
 def test_example_1_one_worker_broadcasts_to_four() -> None:
-    assert pattern((1,), (4,)).groups == (Group(0, (0, 1, 2, 3)),)
+    assert pattern((1,), (4,)).groups == (CopyGroup(0, (0, 1, 2, 3)),)
 
 
 def test_example_2_one_worker_broadcasts_to_2x3_by_promotion() -> None:
-    assert pattern((1,), (2, 3)).groups == (Group(0, (0, 1, 2, 3, 4, 5)),)
+    assert pattern((1,), (2, 3)).groups == (CopyGroup(0, (0, 1, 2, 3, 4, 5)),)
 
 
 def test_example_3_each_row_of_3x1_broadcasts_along_3x4() -> None:
     assert pattern((3, 1), (3, 4)).groups == (
-        Group(0, (0, 1, 2, 3)),
-        Group(1, (4, 5, 6, 7)),
-        Group(2, (8, 9, 10, 11)),
+        CopyGroup(0, (0, 1, 2, 3)),
+        CopyGroup(1, (4, 5, 6, 7)),
+        CopyGroup(2, (8, 9, 10, 11)),
     )
 
 
@@ -50,19 +50,23 @@ def test_example_6_1x3_does_not_broadcast_to_3x1() -> None:
 
 @pytest.mark.parametrize("flag", ["transpose_one", "transpose_many"])
 def test_example_6_broadcasts_when_either_is_transposed(flag: str) -> None:
-    assert pattern((1, 3), (3, 1), **{flag: True}).groups == (Group(0, (0,)), Group(1, (1,)), Group(2, (2,)))
+    assert pattern((1, 3), (3, 1), **{flag: True}).groups == (
+        CopyGroup(0, (0,)),
+        CopyGroup(1, (1,)),
+        CopyGroup(2, (2,)),
+    )
 
 
 def test_example_7_1x3_broadcasts_to_3x4_when_the_source_is_transposed() -> None:
     groups = pattern((1, 3), (3, 4), transpose_one=True).groups
-    assert groups == (Group(0, (0, 1, 2, 3)), Group(1, (4, 5, 6, 7)), Group(2, (8, 9, 10, 11)))
+    assert groups == (CopyGroup(0, (0, 1, 2, 3)), CopyGroup(1, (4, 5, 6, 7)), CopyGroup(2, (8, 9, 10, 11)))
     with pytest.raises(ValueError, match="in dimension 1 the sides are 3 and 4"):
         pattern((1, 3), (3, 4))
 
 
 def test_example_8_4x1_broadcasts_to_3x4_when_the_destination_is_transposed() -> None:
     groups = pattern((4, 1), (3, 4), transpose_many=True).groups
-    assert groups == tuple(Group(column, (column, column + 4, column + 8)) for column in range(4))
+    assert groups == tuple(CopyGroup(column, (column, column + 4, column + 8)) for column in range(4))
     with pytest.raises(ValueError, match="in dimension 0 the sides are 4 and 3"):
         pattern((4, 1), (3, 4))
 

@@ -16,7 +16,7 @@ from adjointlab.checks.verdict import Status
 from adjointlab.core import strategies
 from adjointlab.core.layout import Layout
 from adjointlab.core.notation import explain
-from adjointlab.core.operator import LinearOperator, Product
+from adjointlab.core.operator import LinearOperator, ProductOperator
 from adjointlab.core.partition import Partition
 from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
@@ -157,7 +157,7 @@ def test_the_adjoint_of_a_product_is_the_product_of_the_adjoints_reversed(data: 
 
     def body(context: RankContext, _: object) -> tuple[Any, ...]:
         product = chain(context.comm, steps=steps)
-        assert isinstance(product, Product)
+        assert isinstance(product, ProductOperator)
         reversed_adjoints = reduce(lambda a, b: a @ b, (factor.H for factor in reversed(product.factors)))
         given = product.specification()
         assert given is not None

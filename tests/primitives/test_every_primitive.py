@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from adjointlab.checks.placement import ORDERS
 from adjointlab.core import arrays
 from adjointlab.engine.subject import Subject
-from adjointlab.primitives.subjects import operators as subjects
+from adjointlab.primitives.subjects import installed
 
-SUBJECTS = {name: getattr(subjects, name) for name in subjects.__all__}
+SUBJECTS = {name: value for name, value in vars(installed).items() if isinstance(value, Subject)}
 RANKS = (1, 2, 3, 4)
 
 

@@ -10,21 +10,22 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.verdict import Status
 from adjointlab.core.partition import Partition
+from adjointlab.engine.case_runner import run_case
 from adjointlab.engine.discovery import Found, find
 from adjointlab.engine.exhaust import Bound, bound_of, every_case, exhaust
 from adjointlab.engine.run_case import body
-from adjointlab.engine.search import Budget, investigate, run_case
+from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_exchange_in_place import HaloExchangeInPlace
 from adjointlab.primitives.repartition import Repartition
-from adjointlab.primitives.subjects import exhaustive
-from adjointlab.primitives.subjects import operators as subjects
+from adjointlab.primitives.subjects import building_blocks
+from adjointlab.primitives.subjects import installed as subjects
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
 PRIMITIVES = [
-    found for found in find(["adjointlab.primitives.subjects.operators"]) if found.subject.every is not None
+    found for found in find(["adjointlab.primitives.subjects.installed"]) if found.subject.every is not None
 ]
 
 REDUCED = {"ranks": 2, "order": 2, "side": 2, "kernel": 2, "stride": 1, "dilation": 1}
@@ -50,7 +51,7 @@ def test_a_reduced_bound_is_proved(found: Found) -> None:
 
 
 def test_every_primitive_lists_its_cases() -> None:
-    every = {found.subject.name for found in find(["adjointlab.primitives.subjects.operators"])}
+    every = {found.subject.name for found in find(["adjointlab.primitives.subjects.installed"])}
     assert {found.subject.name for found in PRIMITIVES} == every
 
 
@@ -64,21 +65,21 @@ def test_no_case_is_listed_twice(found: Found) -> None:
 
 
 def test_all_cuts_are_listed() -> None:
-    assert sorted(exhaustive.cuts(2, 3)) == [(0, a, b, 2) for a in range(3) for b in range(a, 3)]
-    assert list(exhaustive.cuts(0, 2)) == [(0, 0, 0)]
+    assert sorted(building_blocks.cuts(2, 3)) == [(0, a, b, 2) for a in range(3) for b in range(a, 3)]
+    assert list(building_blocks.cuts(0, 2)) == [(0, 0, 0)]
 
 
 def test_all_windows_are_listed() -> None:
-    listed = list(exhaustive.windows(2, 1))
+    listed = list(building_blocks.windows(2, 1))
     assert len(listed) == len(set(listed))
     assert set(listed) == {(0, 0)} | {(a, b) for a in range(-1, 3) for b in range(a + 1, 4)}
 
 
 def test_all_cuts_of_all_shapes_over_a_grid_are_listed() -> None:
     # Sides 0, 1 and 2 over two workers: 1 + 2 + 3 cuts.
-    layouts = list(exhaustive.layouts(Partition((2,)), 2))
+    layouts = list(building_blocks.layouts(Partition((2,)), 2))
     assert len(layouts) == 6
-    assert len(list(exhaustive.layouts(Partition((2, 1)), 2))) == 6 * 3
+    assert len(list(building_blocks.layouts(Partition((2, 1)), 2))) == 6 * 3
 
 
 # Bugs that show in few of the cases
@@ -106,7 +107,7 @@ class InOrderOfRanks(AllGather):
 
 
 class DropsPeriodicCorners(HaloExchange):
-    """What lies before the tensor in two periodic dimensions is zero, in both directions."""
+    """Corners before the tensor in two periodic dimensions are zero, in both directions."""
 
     def forward(self, x: Any, out: Any = None) -> Any:
         return self._dropped(super().forward(x, out))
@@ -136,7 +137,7 @@ class EverySummandIsTheSum(Repartition):
 
 
 class KeepsOldMemory(Repartition):
-    """What should be zero in `out` stays as it is."""
+    """Cells that should be zero in `out` stay as they are."""
 
     def forward(self, x: Any, out: Any = None) -> Any:
         y = super().forward(x)

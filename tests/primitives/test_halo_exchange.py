@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adjointlab.core import arrays
-from adjointlab.core.dtypes import DTYPES
+from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.operator import apply_adjoint, apply_forward
 from adjointlab.core.partition import Partition
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_exchange_in_place import HaloExchangeInPlace
 from adjointlab.primitives.halo_geometry import HaloGeometry
-from adjointlab.primitives.subjects.operators import halo_exchanges
+from adjointlab.primitives.subjects.halos import halo_exchanges
 
 FORMS = [HaloExchange, HaloExchangeInPlace]
 

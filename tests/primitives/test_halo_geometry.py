@@ -137,24 +137,24 @@ def test_dimensions_have_kernels_of_their_own() -> None:
 
 
 @given(data=st.data())
-def test_pieces_are_each_cell_of_the_window_once_from_the_worker_that_owns_it(data: Any) -> None:
+def test_transfers_are_each_cell_of_the_window_once_from_the_worker_that_owns_it(data: Any) -> None:
     geometry = data.draw(_geometries())
     (length,), (owned,) = geometry.bulk.shape, geometry.bulk.windows
-    fed = [piece for worker in range(len(owned)) for piece in geometry.feeds(0, worker)]
-    needed = [piece for worker in range(len(owned)) for piece in geometry.needs(0, worker)]
-    assert sorted(fed) == sorted(needed)
+    outgoing = [transfer for worker in range(len(owned)) for transfer in geometry.outgoing(0, worker)]
+    incoming = [transfer for worker in range(len(owned)) for transfer in geometry.incoming(0, worker)]
+    assert sorted(outgoing) == sorted(incoming)
     held: Counter[int] = Counter()
     for worker, (first, last) in enumerate(geometry.window.windows[0]):
         cells = [i for i in range(first, last) if geometry.periodic or 0 <= i < length]
         walked = []
-        for piece in geometry.needs(0, worker):
-            start, stop = owned[piece.owner]
-            assert piece.needer == worker
-            assert start <= piece.source[0] < piece.source[1] <= stop
-            assert piece.shift % length == 0
-            walked += range(*piece.window)
-            held.update(range(*piece.source))
-            assert piece.is_own == ({*range(*piece.window)} <= {*range(*owned[worker])})
+        for transfer in geometry.incoming(0, worker):
+            start, stop = owned[transfer.owner]
+            assert transfer.needer == worker
+            assert start <= transfer.source[0] < transfer.source[1] <= stop
+            assert transfer.shift % length == 0
+            walked += range(*transfer.window)
+            held.update(range(*transfer.source))
+            assert transfer.is_own == ({*range(*transfer.window)} <= {*range(*owned[worker])})
         assert walked == cells
     assert geometry.copies == max(held.values(), default=0)
 
@@ -164,8 +164,8 @@ def test_widths_and_windows_say_the_same(data: Any) -> None:
     geometry = data.draw(_geometries())
     widths = [
         [
-            (owned[0] - needed[0], needed[1] - owned[1])
-            for owned, needed in zip(geometry.bulk.windows[0], geometry.window.windows[0], strict=True)
+            (owned[0] - incoming[0], incoming[1] - owned[1])
+            for owned, incoming in zip(geometry.bulk.windows[0], geometry.window.windows[0], strict=True)
         ]
     ]
     same = HaloGeometry.from_widths(geometry.bulk, widths, padding=20, periodic=geometry.periodic)
@@ -187,7 +187,7 @@ def test_periodic_padding_is_data() -> None:
     geometry = HaloGeometry.from_kernel(Layout([4], Partition([2])), 3, padding=1, periodic=[0])
     assert [geometry.halo(0, worker) for worker in (0, 1)] == [(1, 1), (1, 1)]
     assert geometry.padding(0, 0) == (0, 0)
-    assert [(piece.owner, piece.window, piece.shift) for piece in geometry.needs(0, 0)] == [
+    assert [(transfer.owner, transfer.window, transfer.shift) for transfer in geometry.incoming(0, 0)] == [
         (1, (-1, 0), -4),
         (0, (0, 2), 0),
         (1, (2, 3), 0),

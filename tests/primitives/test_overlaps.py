@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Tensor
-from adjointlab.primitives.overlaps import Box, Overlap, Overlaps, Side, assemble, gaps, overlaps, within
-from adjointlab.primitives.subjects import operators as subjects
+from adjointlab.primitives.boxes import Box, assemble, relative_to
+from adjointlab.primitives.overlaps import Endpoint, Overlap, Overlaps, gaps, overlaps
+from adjointlab.primitives.subjects.repartition import repartitions
 
 RANKS = 8
 
@@ -22,10 +23,10 @@ RANKS = 8
 @st.composite
 def moves(draw: st.DrawFn) -> Overlaps:
     """Any layouts that a repartition takes, with any copies of which one takes part."""
-    parameters = draw(subjects.repartitions.parameters(RANKS))
+    parameters = draw(repartitions.parameters(RANKS))
     x = Tensor(parameters["layout"], types=parameters["types"])
     y = Tensor(parameters["target"], types=parameters["target_types"])
-    return overlaps(Side.of_source(x), Side.of_target(y))
+    return overlaps(Endpoint.of_source(x), Endpoint.of_target(y))
 
 
 def every(entries: Overlaps) -> list[Overlap]:
@@ -46,19 +47,19 @@ def elements_of(box: Box) -> set[tuple[int, ...]]:
 
 
 @given(moves())
-def test_two_places_exchange_exactly_what_both_hold_and_once(entries: Overlaps) -> None:
+def test_two_groups_exchange_exactly_what_both_hold_and_once(entries: Overlaps) -> None:
     source, target = entries.source, entries.target
     seen: dict[Any, Overlap] = {}
     for entry in every(entries):
-        places = source.place(entry.source), target.place(entry.target)
-        assert places not in seen
-        seen[places] = entry
+        groups = source.group_of(entry.source), target.group_of(entry.target)
+        assert groups not in seen
+        seen[groups] = entry
         held = elements(source.layout, entry.source) & elements(target.layout, entry.target)
         assert elements_of(entry.box) == held != set()
         assert len(held) == entry.size
     for a, b in product(source.layout.partition.ranks, target.layout.partition.ranks):
         met = bool(elements(source.layout, a) & elements(target.layout, b))
-        assert met == ((source.place(a), target.place(b)) in seen)
+        assert met == ((source.group_of(a), target.group_of(b)) in seen)
 
 
 @given(moves())
@@ -77,7 +78,7 @@ def test_a_pair_of_workers_has_one_message_at_most(entries: Overlaps) -> None:
 
 @given(moves())
 def test_what_travels_is_the_least_that_can(entries: Overlaps) -> None:
-    """Of each element that two places share, nothing travels if a worker is at both, and one copy otherwise.
+    """Of each element that two groups share, nothing travels if a worker is in both, and one copy otherwise.
 
     Where one copy of each element is read, that is: what a worker needs and has not. Where summands must be equal, one by
     one, it is not all the same which of them gets what, and more may have to travel.
@@ -85,21 +86,23 @@ def test_what_travels_is_the_least_that_can(entries: Overlaps) -> None:
     source, target = entries.source, entries.target
     for side in (source, target):
         sides = side.layout.partition.shape
-        assume(not all(_longer(sides, kind) for kind in (side.single, side.equal)))
+        assume(not all(_longer(sides, kind) for kind in (side.interchangeable, side.agreeing)))
     least = 0
-    places = {
-        source.place(rank): set(source.holders(source.place(rank))) for rank in source.layout.partition.ranks
+    groups = {
+        source.group_of(rank): set(source.members(source.group_of(rank)))
+        for rank in source.layout.partition.ranks
     }
     others = {
-        target.place(rank): set(target.holders(target.place(rank))) for rank in target.layout.partition.ranks
+        target.group_of(rank): set(target.members(target.group_of(rank)))
+        for rank in target.layout.partition.ranks
     }
-    for some, any_of in product(places.values(), others.values()):
+    for some, any_of in product(groups.values(), others.values()):
         if not some & any_of:
             least += len(elements(source.layout, min(some)) & elements(target.layout, min(any_of)))
     assert sum(entry.size for entry in every(entries) if entry.travels) == least
     if all(
-        single or copies == 1 for single, copies in zip(source.single, _copies(source), strict=True)
-    ) and not any(target.single):
+        single or copies == 1 for single, copies in zip(source.interchangeable, _copies(source), strict=True)
+    ) and not any(target.interchangeable):
         needed = (len(elements(target.layout, rank) - elements(source.layout, rank)) for rank in range(RANKS))
         assert least == sum(needed)
 
@@ -113,24 +116,24 @@ def test_workers_that_must_end_up_equal_get_the_same(entries: Overlaps) -> None:
     target, partition = entries.target, entries.target.layout.partition
     for rank in partition.ranks:
         index = partition.index(rank)
-        first = partition.rank([0 if equal else i for i, equal in zip(index, target.equal, strict=True)])
+        first = partition.rank([0 if equal else i for i, equal in zip(index, target.agreeing, strict=True)])
         mine, theirs = (
-            [(entries.source.place(entry.source), entry.box) for entry in entries.arriving(one)]
+            [(entries.source.group_of(entry.source), entry.box) for entry in entries.arriving(one)]
             for one in (rank, first)
         )
         assert mine == theirs  # in the same order too: they are summed in it
 
 
-def _copies(side: Side) -> list[int]:
+def _copies(side: Endpoint) -> list[int]:
     return [side.copies(dim) for dim in range(side.layout.partition.order)]
 
 
 @given(moves())
 def test_the_number_of_terms_is_the_largest_number_of_holders_that_take_part(entries: Overlaps) -> None:
     for side in (entries.source, entries.target):
-        places = {side.place(rank): rank for rank in side.layout.partition.ranks}
+        groups = {side.group_of(rank): rank for rank in side.layout.partition.ranks}
         counts: dict[tuple[int, ...], int] = {}
-        for rank in places.values():
+        for rank in groups.values():
             for element in elements(side.layout, rank):
                 counts[element] = counts.get(element, 0) + 1
         assert side.terms == max(counts.values(), default=1)
@@ -156,8 +159,8 @@ def test_gaps_are_what_the_target_needs_and_nobody_holds(entries: Overlaps) -> N
 def test_copies_are_spread_over_the_workers_that_have_none() -> None:
     """Two workers hold a tensor that four others get, half each: each copy is read twice."""
     copies = Layout([8], Partition([2], [4, 5]), axes=[None])
-    source = Side.of_source(Tensor(copies, types=["replicated"]))
-    target = Side.of_target(Tensor(Layout([8], Partition([4]))))
+    source = Endpoint.of_source(Tensor(copies, types=["replicated"]))
+    target = Endpoint.of_target(Tensor(Layout([8], Partition([4]))))
     sources = [entry.source for entry in every(overlaps(source, target))]
     assert sorted(sources) == [4, 4, 5, 5]
 
@@ -167,8 +170,8 @@ def test_a_worker_looks_at_its_neighbours_alone() -> None:
     ranks = 1024
     layout = Layout([4 * ranks], Partition([ranks]))
     shifted = Layout.cut([4 * ranks], Partition([ranks]), [[0, *range(6, 4 * ranks, 4), 4 * ranks]])
-    entries = overlaps(Side.of_source(Tensor(layout)), Side.of_target(Tensor(shifted)))
-    line = entries.target.lines[0]
+    entries = overlaps(Endpoint.of_source(Tensor(layout)), Endpoint.of_target(Tensor(shifted)))
+    line = entries.target.sorted_windows[0]
     seen = []
 
     class Watched(tuple[Any, ...]):
@@ -232,5 +235,5 @@ def test_nothing_is_cleared_that_is_overwritten_anyway() -> None:
     assert assemble([3, 5], [left, right], True).cleared == ()
     assert assemble([3, 5], [left, right], False).cleared == ()
     assert assemble([3, 5], [middle, right, left], False).cleared == ()  # what is added finds its box
-    padded = assemble([3, 6], [within(box, ((0, 3), (-1, 5))) for box in (left, right)], True)
+    padded = assemble([3, 6], [relative_to(((0, 3), (-1, 5)), box) for box in (left, right)], True)
     assert padded.cleared == (((0, 3), (0, 1)),)

@@ -91,11 +91,11 @@ def test_a_layout_has_the_windows_of_its_assignment() -> None:
         ((1, 2), (6,), [[]], (0,), [[1]], ["discard"]),
     ],
 )
-def test_what_seed_001_redistributes_is_done_as_it_says(
+def test_the_redistributions_of_dryden19_take_its_steps(
     grid: Any, shape: Any, source: Any, partial: Any, target: Any, kinds: list[str]
 ) -> None:
     plan = cheapest(grid, shape, _assigned(source, partial), _assigned(target))
-    assert [step.kind for step in plan.steps] == kinds
+    assert [step.kind.value for step in plan.steps] == kinds
 
 
 @st.composite
@@ -113,7 +113,7 @@ def _redistributions(draw: Any) -> tuple[tuple[int, ...], tuple[int, ...], Assig
 
 @given(_redistributions())
 def test_no_chain_is_cheaper_than_the_plan(case: Any) -> None:
-    """Against all chains, whose steps are told by what they join, and cost by counting the elements that are missing."""
+    """Compared with all chains, whose steps are recognised by their ends and charged by counting missing elements."""
     grid, shape, source, target = case
     plan = cheapest(grid, shape, source, target)
     assert plan.cost == _cheapest_of_all(grid, shape, source, target)
@@ -185,7 +185,7 @@ def _edges(
 def _costs(
     grid: tuple[int, ...], shape: tuple[int, ...], one: Assignment, other: Assignment, is_target: bool
 ) -> Iterator[Cost]:
-    """What it costs to go from one assignment to another in one step, in each way in which it can be done."""
+    """Cost of each kind of step that leads from one assignment to another."""
     changed = [dim for dim in range(len(shape)) if one.dims[dim] != other.dims[dim]]
     summed = set(one.summed) - set(other.summed)
     held, needed = _held(grid, shape, one), _held(grid, shape, other)
@@ -209,7 +209,7 @@ def _costs(
             len({frozenset(theirs) for theirs in held if theirs & mine}) - bool(had & mine)
             for mine, had in zip(needed, held, strict=True)
         )
-        yield _cost(missing, senders)._replace(direct=1)
+        yield _cost(missing, senders)._replace(all_to_alls=1)
 
 
 def _cost(elements: int, messages: int) -> Cost:
@@ -351,7 +351,7 @@ def test_results_go_into_given_memory(library: str, spmd: Any) -> None:
 # ------------------------------------------------------------------------------------------------- the notation
 
 
-def test_it_is_explained_in_the_notation_of_seed_001(spmd: Any) -> None:
+def test_it_is_explained_in_the_notation_of_dryden19(spmd: Any) -> None:
     def body(comm: Any) -> Any:
         grid = Partition([2, 2])
         return (

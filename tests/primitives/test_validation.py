@@ -1,4 +1,4 @@
-"""What no operator can be made of is refused in the caller's words, and on every rank alike."""
+"""Arguments that no operator can be made with are refused under the caller's names, on every rank alike."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.scatter import Scatter
 from adjointlab.primitives.send_receive import SendReceive
 from adjointlab.primitives.sum_reduce import SumReduce
-from adjointlab.primitives.validation import called
+from adjointlab.primitives.validation import arguments_renamed
 
 GRID = Partition((3,))
 CUT, WHOLE, ONE = Layout((6,), GRID), Layout((6,), GRID, axes=(None,)), Layout((6,), Partition((1,)))
@@ -119,9 +119,9 @@ def test_integers_of_numpy_are_integers() -> None:
 
 def test_errors_keep_their_kind_and_those_about_other_things_stay_as_they_are() -> None:
     for error in (ValueError("cuts: decrease"), TypeError("cuts: are none")):
-        with pytest.raises(type(error), match=r"^cut: ") as raised, called(cuts="cut"):
+        with pytest.raises(type(error), match=r"^cut: ") as raised, arguments_renamed(cuts="cut"):
             raise error
         assert raised.value.__suppress_context__
     for text in ("shape: cuts: no", "cuts", ""):
-        with pytest.raises(ValueError, match=f"^{text}$"), called(cuts="cut"):
+        with pytest.raises(ValueError, match=f"^{text}$"), arguments_renamed(cuts="cut"):
             raise ValueError(text)

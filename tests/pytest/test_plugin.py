@@ -56,7 +56,7 @@ def test_a_class_has_a_test_for_each_check_that_applies() -> None:
     ]
 
 
-def test_what_is_no_subject_is_refused() -> None:
+def test_only_subjects_are_accepted() -> None:
     with pytest.raises(SubjectError, match=r"declare one with @adjointlab\.subject"):
         al.coherence_tests(lambda draw, ranks: {})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'nonsense' is not one of adjoint"):
@@ -73,7 +73,7 @@ def test_a_failure_is_the_text_alone_and_is_replayed_first_the_next_time(tmp_pat
     assert "WrongShift: adjoint is not the transpose of forward        (found after" in first.stdout
     assert "adjoint  gives that entry weight 0" in first.stdout
     assert "Traceback" not in first.stdout
-    assert "pytest_class.py" not in first.stdout
+    assert "coherence_tests.py" not in first.stdout
     assert len(list((tmp_path / ".adjointlab").glob("WrongShift-adjoint-*.json"))) == 1
 
     second = launch("-k", "Wrong", cwd=tmp_path)

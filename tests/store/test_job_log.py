@@ -1,10 +1,8 @@
-"""What a job knows of those before it, and what it makes of that."""
+"""The log of a supervised job, and the search of a job that was started again."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,9 +10,9 @@ import msgspec
 import pytest
 
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.case import Case, StoredCase
-from adjointlab.engine.search import Budget, Report, investigate
-from adjointlab.store.job_log import Death, Done, JobLog, key_of, supervised
+from adjointlab.engine.case import Case
+from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.store.job_log import Death, Done, JobLog, supervised
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run, Runner
@@ -24,17 +22,17 @@ from tests.samples import right, wrong
 @pytest.fixture
 def job_log(tmp_path: Path) -> JobLog:
     job_log = JobLog(tmp_path / "job_log")
-    job_log.settle(seed=5, shrinking=30.0)
+    job_log.begin(seed=5, shrinking=30.0)
     return job_log
 
 
-def failing_report() -> Report:
+def failing_report() -> SearchResult:
     return investigate(SimulatedWorld(3), wrong, "adjoint", Budget(20, seed=1))
 
 
 def test_what_is_done_comes_back_as_it_was(job_log: JobLog) -> None:
     done = Done("here:wrong adjoint", failing_report(), Written(Path("a.json"), Path("a.py")), "")
-    assert done.report.case is not None
+    assert done.result.case is not None
     job_log.finish(done)
     other = Done(
         "here:right adjoint", investigate(SimulatedWorld(2), right, "adjoint", Budget(5, seed=1)), None, ""
@@ -64,9 +62,9 @@ def test_half_a_line_of_somebody_who_died_is_passed_over(job_log: JobLog) -> Non
 def test_a_case_is_the_same_after_it_was_stored() -> None:
     case = failing_report().case
     assert case is not None
-    read = msgspec.json.decode(msgspec.json.encode(case.data()), type=StoredCase).case()
+    read = msgspec.json.decode(msgspec.json.encode(case.data()), type=Case).restored()
 
-    assert key_of(read) == key_of(case)
+    assert read.digest == case.digest
 
 
 def test_what_a_supervised_process_starts_is_not_supervised(
@@ -100,20 +98,20 @@ class Deadly:
     class Ended(BaseException):
         pass
 
-    def job(self, shrinking: float) -> Report | None:
+    def job(self, shrinking: float) -> SearchResult | None:
         self.jobs += 1
         world = SimulatedWorld(4)
-        memory = self.job_log.memory("work")
+        memory = self.job_log.deadly_cases("work")
         budget = Budget(20, seed=1, shrinking=shrinking)
         lead = world.lead
 
         def deadly(body, conduct):  # type: ignore[no-untyped-def]
-            def watched(run: Runner) -> Report:
+            def watched(run: Runner) -> SearchResult:
                 def watching(payload: Case, ranks: int, **options: object) -> Run:
                     if ranks > 1:
                         self.ended_by.append(payload)
                         self.job_log.record_death(
-                            Death("died", case=key_of(payload), work="work", at=time.time())
+                            Death("died", case=payload.digest, work="work", at=time.time())
                         )
                         raise Deadly.Ended
                     return run(payload, ranks, **options)  # type: ignore[arg-type]
@@ -124,7 +122,7 @@ class Deadly:
 
         world.lead = deadly  # type: ignore[method-assign]
         try:
-            return investigate(world, right, "adjoint", budget, memory=memory)
+            return investigate(world, right, "adjoint", budget, known=memory)
         except Deadly.Ended:
             return None
 
@@ -141,8 +139,8 @@ def test_jobs_that_die_go_on_shrinking_where_the_one_before_was(job_log: JobLog)
     assert report.case is not None
     assert report.case.ranks == 2
     # The last job ran nothing that ends a job; the smallest case has done so twice, all others once.
-    times = [key_of(case) for case in world.ended_by]
-    assert times.count(key_of(report.case)) == 2
+    times = [case.digest for case in world.ended_by]
+    assert times.count(report.case.digest) == 2
     assert len(times) == len(set(times)) + 1 == world.jobs - 1
 
 
@@ -155,27 +153,4 @@ def test_without_time_the_smallest_known_case_is_the_result(job_log: JobLog) -> 
     assert report is not None
     assert report.case is not None
     smallest = min(world.ended_by, key=lambda case: (case.ranks, len(case.key())))
-    assert key_of(report.case) == key_of(smallest)
-
-
-def test_a_process_that_ends_in_order_says_so_and_one_that_leaves_says_where(tmp_path: Path) -> None:
-    program = "import os, sys\nfrom pathlib import Path\nfrom adjointlab.supervisor.exit_hooks import install_exit_hooks\ninstall_exit_hooks(Path('.'))\n"
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": root, "ADJOINTLAB_SUPERVISED": str(tmp_path)}
-    for name in ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"):
-        environment.pop(name, None)
-
-    def run(rest: str) -> None:
-        for path in tmp_path.glob("rank-*"):
-            path.unlink()
-        subprocess.run(
-            [sys.executable, "-c", program + rest], cwd=tmp_path, env=environment, check=False, timeout=60
-        )
-
-    run("sys.exit(3)")
-    assert (tmp_path / "rank-0.finished").exists()
-    run("if os.fork() == 0:\n    os._exit(0)\nos.wait()\nos._exit(0)")
-    assert not (tmp_path / "rank-0.finished").exists()
-    assert (tmp_path / "rank-0.words").read_text().startswith("os._exit(0)\n")
-    run("import ctypes; ctypes.string_at(0)")
-    assert "Segmentation fault" in (tmp_path / "rank-0.stacks").read_text()
+    assert report.case.digest == smallest.digest

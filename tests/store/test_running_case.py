@@ -10,20 +10,24 @@ from pathlib import Path
 
 import pytest
 
+from adjointlab.checks.context import InputSetting
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_runner import Stage
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import Budget
-from adjointlab.engine.session import run_check
+from adjointlab.session import run_check
+from adjointlab.store.reproducer import WorldName
 from adjointlab.store.reproducer import read as read_reproducer
 from adjointlab.store.running_case import (
     NAME,
+    EndedBy,
     Progress,
     Running,
     RunningCaseFile,
-    ending,
     read,
     read_file,
     recording,
+    write_end,
 )
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Exhausted
@@ -32,19 +36,19 @@ from tests.samples import raising, right
 
 pytestmark = pytest.mark.mpi_skip
 
-PROGRESS = Progress("samples.py:right", "samples:right", "adjoint", "simulated", 8, 5)
+PROGRESS = Progress("samples.py:right", "samples:right", "adjoint", WorldName.SIMULATED, 8, 5)
 
 
 def case(name: str = "", ranks: int = 2) -> Case:
-    return Case("RingShift", "adjoint", ranks, {"name": name})
+    return Case("RingShift", "adjoint", ranks, {"name": name}, InputSetting(), 0)
 
 
 def test_what_is_read_is_what_was_recorded_last(tmp_path: Path):
     recorder = RunningCaseFile(tmp_path, PROGRESS)
     for done, text in enumerate(("short", "long " * 2000, "", "x" * 1023, "middling " * 100)):
-        recorder.record(case(text), done, "shrinking")
+        recorder.record(case(text), done, Stage.SHRINKING)
 
-        assert read(tmp_path) == Running(PROGRESS, done, "shrinking", case(text))
+        assert read(tmp_path) == Running.of(PROGRESS, case(text), done, Stage.SHRINKING)
         assert json.loads((tmp_path / NAME).read_text())["done"] == done
     recorder.clear()
 
@@ -90,11 +94,12 @@ def test_two_jobs_in_one_folder_do_not_mix(tmp_path: Path):
 
 
 def test_the_record_of_a_job_that_died_is_handed_over(tmp_path: Path):
-    ending(tmp_path / NAME, Running(PROGRESS, 7, "drawing", case("fatal"), "watchdog", "no return", "x.json"))
+    ended = Running.of(PROGRESS, case("fatal"), 7, Stage.DRAWING, EndedBy.WATCHDOG, "no return", "x.json")
+    write_end(tmp_path / NAME, ended)
     recorder = RunningCaseFile(tmp_path, PROGRESS)
 
-    assert recorder.leftover is not None
-    assert (recorder.leftover.case, recorder.leftover.ended) == (case("fatal"), "watchdog")
+    assert recorder.previous is not None
+    assert (recorder.previous.case, recorder.previous.ended) == (case("fatal"), "watchdog")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema": 1, "done": 0}', b"\xff\xfe"])
@@ -114,7 +119,7 @@ def test_a_folder_that_cannot_be_written_to_stops_nothing(tmp_path: Path):
 def test_parameters_that_are_no_data_stop_nothing(tmp_path: Path):
     with recording(tmp_path, PROGRESS, is_leader=True) as recorder:
         assert recorder is not None
-        recorder.record(Case("RingShift", "adjoint", 2, {"made of": object()}), 3)
+        recorder.record(Case("RingShift", "adjoint", 2, {"made of": object()}, InputSetting(), 0), 3)
         running = read(tmp_path)
 
         assert running is not None
@@ -154,14 +159,14 @@ def test_a_job_that_has_to_be_started_again_says_so(tmp_path: Path):
 
     running = read(tmp_path)
     assert running is not None
-    assert (running.ended, running.progress.check) == ("communicators", "adjoint")
+    assert (running.ended, running.check) == ("communicators", "adjoint")
 
 
 DYING = """
 import os
 import numpy as np
 import adjointlab as al
-from adjointlab.engine.session import run_check
+from adjointlab.session import run_check
 from adjointlab.engine.search import Budget
 from adjointlab.engine.discovery import found_as
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -190,8 +195,8 @@ def test_the_case_that_ends_the_process_is_known(tmp_path: Path):
 
 
 def test_the_next_job_keeps_the_case_that_ended_the_one_before(tmp_path: Path):
-    fatal = Running(PROGRESS, 7, "drawing", case("fatal"))
-    ending(tmp_path / NAME, fatal)
+    fatal = Running.of(PROGRESS, case("fatal"), 7)
+    write_end(tmp_path / NAME, fatal)
     world = SimulatedWorld(2)
     run_check(world, found_as(right), "adjoint", Budget(2, seed=0), tmp_path)
     world.close()

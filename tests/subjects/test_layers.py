@@ -6,7 +6,7 @@ import adjointlab as al
 
 pytest.importorskip("torch")
 
-from adjointlab.layers.subjects import modules as subjects
+from adjointlab.layers.subjects import installed as subjects
 
 TestLinear = al.coherence_tests(subjects.linears)
 TestConvolution = al.coherence_tests(subjects.convolutions)

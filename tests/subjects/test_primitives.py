@@ -1,7 +1,7 @@
 """Every built-in subject through every check: on simulated ranks, and under mpiexec on real ones."""
 
 import adjointlab as al
-from adjointlab.primitives.subjects import operators as subjects
+from adjointlab.primitives.subjects import installed as subjects
 
 TestBroadcast = al.coherence_tests(subjects.broadcasts)
 TestSumReduce = al.coherence_tests(subjects.sum_reduces)

@@ -62,7 +62,7 @@ def supervised(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess
 
 
 def kinds(folder: Path) -> dict[str, str]:
-    """What each subject was found as."""
+    """The kind of failure that was found, by subject."""
     reports = json.loads((folder / "verdicts.json").read_text())["reports"]
     return {report["subject"]: report["kind"] for report in reports}
 

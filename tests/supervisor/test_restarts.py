@@ -1,4 +1,4 @@
-"""When a job is started again, and when not."""
+"""Which jobs are started again, and which are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever is told to end, or killed: no process is left behind, and no file half written."""
+"""Signals to the supervisor or the launcher leave no process behind, and no file half written."""
 
 from __future__ import annotations
 

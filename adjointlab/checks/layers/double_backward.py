@@ -1,127 +1,102 @@
-"""Are a layer's second derivatives the sequential ones, and does their computation come back on every rank?"""
+"""Second derivatives of a layer, by two backward passes, beside the sequential ones.
+
+With outputs F(x, θ) and random cotangents w, the first backward pass gives the gradients g = J*w of <F(x, θ), w> by inputs and
+parameters, with a graph of their own (``create_graph=True``). The second gives the derivatives of <g, v> along random
+directions v:
+
+    by inputs and parameters:  H v, with H the matrix of second derivatives of <F(x, θ), w>
+    by w:                      J v, because g is linear in w
+
+Every message of the second pass is one that autograd derives from the layer's backward, so that a backward which is right but
+cannot be differentiated on some rank hangs the others here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING
 
-from adjointlab.checks.bench import Bench
-from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.check import CheckedSubject
 from adjointlab.checks.compare import Local, Tolerance
-from adjointlab.checks.layers.passes import as_tuple, fill, gradients
-from adjointlab.checks.layers.twin import (
-    LARGEST,
-    Compared,
-    Seen,
-    check_outputs,
-    check_parameters,
-    check_whole_outputs,
-    cut_up,
-    draws,
-    first_wrong,
-    local_inputs,
-    local_tensors,
-    make_twin,
-    whole_inputs,
-    whole_tensors,
-)
-from adjointlab.checks.verdict import Verdict
+from adjointlab.checks.context import CheckContext
+from adjointlab.checks.layers.modules import LARGEST, LocalModule, ModuleUnderTest, SequentialTwin, pass_keys
+from adjointlab.checks.layers.passes import gradients
+from adjointlab.checks.layers.twin import Comparison, PassObservation, TwinCheck, with_expected
 from adjointlab.core.values import Draw
 
-__all__ = ["DoubleBackwardCheck"]
-
-
-class DoubleBackwardCheck(Check):
-    """Products of the layer's second derivatives with random directions, by two backward passes.
-
-    The first gives g = J*w, the gradients of <F(x, θ), w> by inputs and parameters, with a graph of their own
-    (``create_graph=True``); the second the gradients of <g, v> by inputs and parameters again, and, in half of the cases, by
-    w. That last is Jv: compared where the arithmetic is exact, for what is rounded by as many terms as there are inputs is
-    no matter of the layer's own `rounding`. For layers that say that they are twice differentiable.
-    """
-
-    name: ClassVar[str] = "double_backward"
-
-    def observe(self, bench: Bench) -> tuple[Seen, ...]:
-        layer, rank = bench.layer, bench.rank
-        keys, directions = draws(bench, 0), Draw(bench.setting.seed, 7, "primal", LARGEST)
-        by_cotangents = bench.setting.seed % 2 == 1
-        names = [tensor.name for tensor in layer.parameters.tensors]
-        check_parameters(layer)
-        values = local_tensors(layer.parameters, keys["parameters"], rank)
-        fill(layer.module, dict(zip(names, values, strict=True)))
-        found = _second_derivatives(
-            bench,
-            layer.module,
-            local_inputs(bench, layer, keys["inputs"]),
-            local_tensors(layer.codomain.dual, keys["cotangents"], rank),
-            [
-                *local_tensors(layer.domain, directions, rank),
-                *local_tensors(layer.parameters, directions, rank),
-            ],
-            by_cotangents,
-            lambda outputs: check_outputs(layer, outputs, rank),
-        )
-        spaces = (layer.domain.dual, layer.parameters.dual, layer.codomain)
-        tolerance = Tolerance(layer.rounding, layer.reach)
-        compared = tuple(
-            Compared(what, space, found[what], tolerance)
-            for what, space in zip(_WHAT, spaces, strict=True)
-            if what != _WHAT[2] or not layer.rounding
-        )
-        if rank:
-            return (Seen(compared),)
-        twin = make_twin(bench)
-        fill(twin, dict(zip(names, whole_tensors(layer.parameters, keys["parameters"]), strict=True)))
-        expected = _second_derivatives(
-            bench,
-            twin,
-            whole_inputs(layer, keys["inputs"]),
-            whole_tensors(layer.codomain.dual, keys["cotangents"]),
-            [*whole_tensors(layer.domain, directions), *whole_tensors(layer.parameters, directions)],
-            by_cotangents,
-            lambda outputs: check_whole_outputs(layer, outputs),
-        )
-        return (Seen(cut_up(compared, expected, bench.comm.Get_size())),)
-
-    def judge(self, spaces: Spaces, observations: Sequence[tuple[Seen, ...]]) -> Verdict:
-        return first_wrong(observations)
-
-
-_WHAT = (
-    "second derivative by an input",
-    "second derivative by a parameter",
-    "derivative of gradients by a cotangent",
-)
-
-
-def _second_derivatives(
-    bench: Bench,
-    module: Any,
-    inputs: Sequence[Any],
-    cotangents: Sequence[Any],
-    directions: Sequence[Any],
-    by_cotangents: bool,
-    check: Any,
-) -> dict[str, Local]:
+if TYPE_CHECKING:
     import torch
 
-    layer = bench.layer
-    parameters = [module.get_parameter(tensor.name) for tensor in layer.parameters.tensors]
+__all__ = ["DOUBLE_BACKWARD", "DoubleBackwardCheck"]
+
+_BY_INPUT = "second derivative by an input"
+_BY_PARAMETER = "second derivative by a parameter"
+_BY_COTANGENT = "derivative of gradients by a cotangent"
+
+
+class DoubleBackwardCheck(TwinCheck):
+    """H v and J v, for layers that declare that they are twice differentiable.
+
+    In half of the cases the cotangents require a gradient, so that J v is computed. It is compared for layers of exact
+    arithmetic alone: an entry of J v adds up as many terms as there are inputs, and a layer's `rounding` does not speak of that.
+    """
+
+    name = "double_backward"
+    order = 110
+
+    def applies_to(self, subject: CheckedSubject) -> bool:
+        return subject.is_layer and subject.twice_differentiable
+
+    def observe(self, context: CheckContext) -> tuple[PassObservation, ...]:
+        layer = context.layer
+        found = _second_derivatives(context, LocalModule(context))
+        spaces = {_BY_INPUT: layer.domain.dual, _BY_PARAMETER: layer.parameters.dual}
+        if not layer.rounding:
+            spaces[_BY_COTANGENT] = layer.codomain
+        tolerance = Tolerance(layer.rounding, layer.reach)
+        comparisons = tuple(Comparison(what, space, found[what], tolerance) for what, space in spaces.items())
+        if context.rank == 0:
+            expected = _second_derivatives(context, SequentialTwin(context))
+            comparisons = with_expected(comparisons, expected, context.comm.Get_size())
+        return (PassObservation(comparisons),)
+
+
+def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict[str, Local]:
+    import torch
+
+    layer, seed, keys = version.layer, context.setting.seed, pass_keys(context, 0)
+    along = Draw(seed, 7, "primal", LARGEST)
+    version.fill_parameters(keys["parameters"])
+    inputs, parameters = version.inputs(keys["inputs"]), version.parameters()
+    cotangents = version.tensors(layer.codomain.dual, keys["cotangents"])
+    directions = [*version.tensors(layer.domain, along), *version.tensors(layer.parameters, along)]
+    by_cotangents = seed % 2 == 1
     for leaf in (*inputs, *parameters, *(cotangents if by_cotangents else ())):
         leaf.requires_grad_(leaf.is_floating_point()).grad = None
-    outputs = as_tuple(module(*(x.clone() if layer.overwrites_inputs else x for x in inputs)))
-    check(outputs)
+    outputs = version(inputs)
     reached = [(y, w) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad]
-    leaves = [leaf for leaf in (*inputs, *parameters) if leaf.requires_grad]
-    along = [v for leaf, v in zip((*inputs, *parameters), directions, strict=True) if leaf.requires_grad]
-    if reached and leaves:
-        first: Any = torch.autograd.grad(
-            [y for y, _ in reached], leaves, [w for _, w in reached], create_graph=True, allow_unused=True
+    wanted = [
+        (leaf, v) for leaf, v in zip((*inputs, *parameters), directions, strict=True) if leaf.requires_grad
+    ]
+    if reached and wanted:
+        first: Sequence[torch.Tensor | None] = torch.autograd.grad(
+            [y for y, _ in reached],
+            [leaf for leaf, _ in wanted],
+            [w for _, w in reached],
+            create_graph=True,
+            allow_unused=True,
         )
-        second = [(g, v) for g, v in zip(first, along, strict=True) if g is not None and g.requires_grad]
+        # Of a layer that is linear in all it has, the gradients are constant: there is nothing to differentiate.
+        second = [
+            (g, v) for g, (_, v) in zip(first, wanted, strict=True) if g is not None and g.requires_grad
+        ]
         if second:
             torch.autograd.backward([g for g, _ in second], [v for _, v in second])
-    found = gradients([*inputs, *parameters, *cotangents])
-    ends = len(inputs), len(inputs) + len(parameters)
-    return dict(zip(_WHAT, (found[: ends[0]], found[ends[0] : ends[1]], found[ends[1] :]), strict=True))
+    return {
+        _BY_INPUT: gradients(inputs),
+        _BY_PARAMETER: gradients(parameters),
+        _BY_COTANGENT: gradients(cotangents),
+    }
+
+
+DOUBLE_BACKWARD = DoubleBackwardCheck()

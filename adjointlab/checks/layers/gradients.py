@@ -1,76 +1,77 @@
-"""Are the gradients of a layer the sequential ones: of its inputs, and of every parameter?"""
+"""Gradients of a layer, by its inputs and by every parameter, beside the sequential ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from adjointlab.checks.bench import Bench
 from adjointlab.checks.check import Check, Spaces
-from adjointlab.checks.layers.passes import fill
-from adjointlab.checks.layers.twin import (
-    Seen,
-    draws,
-    first_wrong,
-    make_twin,
-    twin_passes,
-    whole_inputs,
-    whole_tensors,
-)
+from adjointlab.checks.context import CheckContext
+from adjointlab.checks.layers.modules import SequentialTwin, as_tuple, pass_keys
+from adjointlab.checks.layers.twin import PassObservation, TwinCheck, twin_passes
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 
-__all__ = ["GradcheckCheck", "GradientsCheck"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["GRADIENTS", "GradcheckCheck", "GradientsCheck"]
 
 
-class GradientsCheck(Check):
-    """Outputs, all gradients under a random cotangent, and buffers, beside the sequential layer's, in two passes.
+class GradientsCheck(TwinCheck):
+    """Outputs, all gradients under random cotangents, and buffers, beside the sequential layer's, in two passes.
 
-    Drawn are: what requires a gradient (everything, some tensors, or others on each rank); whether both passes go forward
-    before either goes backward; whether gradients are added to others; and where inputs and cotangents lie in memory. These,
-    and what was returned, must be left as they are.
+    A case draws which tensors require a gradient (all, some, or others on each rank), whether both passes go forward before
+    either goes backward, whether gradients are added to earlier ones, and the memory orders of inputs and cotangents. The layer
+    must write neither into these nor into outputs that it has returned.
     """
 
     name = "gradients"
+    order = 90
 
-    def observe(self, bench: Bench) -> tuple[Seen, ...]:
-        return twin_passes(bench, backward=True)
+    def follow_up(self) -> Check[Any]:
+        return GRADCHECK
 
-    def judge(self, spaces: Spaces, observations: Sequence[tuple[Seen, ...]]) -> Verdict:
-        return first_wrong(observations)
+    def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
+        result = "gradcheck does not apply" if answer is None else answer.headline or "gradcheck passes"
+        return replace(verdict, lines=(*verdict.lines, ("sequential twin", result)))
+
+    def observe(self, context: CheckContext) -> tuple[PassObservation, ...]:
+        return twin_passes(context, backward=True)
 
 
-class GradcheckCheck(Check):
-    """torch.autograd.gradcheck of the sequential twin alone: asked when the two disagree, to say which side is wrong."""
+class GradcheckCheck(Check[str]):
+    """`torch.autograd.gradcheck` of the sequential twin alone: if layer and twin disagree, it tells which side is wrong."""
 
     name = "gradcheck"
 
-    def observe(self, bench: Bench) -> str:
-        if bench.rank:
+    def observe(self, context: CheckContext) -> str:
+        """Return gradcheck's complaint, or nothing."""
+        if context.rank:
             return ""
         import torch
         from torch.autograd.gradcheck import GradcheckError
 
-        layer, keys = bench.layer, draws(bench, 0)
-        names = [tensor.name for tensor in layer.parameters.tensors]
-        twin = make_twin(bench)
-        fill(twin, dict(zip(names, whole_tensors(layer.parameters, keys["parameters"]), strict=True)))
-        twin.double()
+        twin, keys = SequentialTwin(context), pass_keys(context, 0)
+        twin.fill_parameters(keys["parameters"])
+        # gradcheck's differences need double precision.
+        twin.module.double()
         leaves = [
-            x.double().requires_grad_() if x.is_floating_point() else x
-            for x in whole_inputs(layer, keys["inputs"])
+            x.double().requires_grad_() if x.is_floating_point() else x for x in twin.inputs(keys["inputs"])
         ]
-        parameters = [twin.get_parameter(name) for name in names]
 
-        def function(*given: torch.Tensor) -> Any:
+        def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
             # The parameters are leaves of the module: gradcheck perturbs them where they are.
-            inputs = given[: len(leaves)]
-            return twin(*(x.clone() for x in inputs) if layer.overwrites_inputs else inputs)
+            return as_tuple(twin.module(*twin.given(given[: len(leaves)])))
 
         try:
-            torch.autograd.gradcheck(function, (*leaves, *parameters), eps=1e-4, atol=1e-3, rtol=1e-3)
+            torch.autograd.gradcheck(function, (*leaves, *twin.parameters()), eps=1e-4, atol=1e-3, rtol=1e-3)
         except GradcheckError as error:
             return str(error).strip().splitlines()[0]
         return ""
 
     def judge(self, spaces: Spaces, observations: Sequence[str]) -> Verdict:
         return incoherent(f"gradcheck fails: {observations[0]}") if observations[0] else coherent()
+
+
+GRADIENTS, GRADCHECK = GradientsCheck(), GradcheckCheck()

@@ -1,103 +1,94 @@
-"""Is reverse mode the adjoint of forward mode? <Jv, w> = <v, J*w> at a random point, for layers that are not linear too."""
+"""Reverse mode is the adjoint of forward mode: <Jv, w> = <v, J*w> at a random point.
+
+A layer that is not linear has a linear Jacobian J, so this is the dot test of J, whose domain is inputs and parameters together.
+Forward mode is torch's, unless the module declares that it has none (``forward_mode = False``). Then Jv is the symmetric
+difference D(h) = (F(p + hv) - F(p - hv)) / 2h, extrapolated from two steps:
+
+    (4 D(h) - D(2h)) / 3 = Jv + O(h^4)
+
+D has no derivatives of even order, and the extrapolation removes the third: of a polynomial of degree four or less it gives Jv
+exactly. Point and directions are small integers, so layers of exact arithmetic are compared with equality, at h = 1; others at a
+small h. At a kink, such as a maximum of equal values, neither form is the derivative.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from adjointlab.checks.bench import Bench
-from adjointlab.checks.check import Check, Spaces
-from adjointlab.checks.layers.passes import as_tuple
-from adjointlab.checks.layers.twin import check_outputs, draws, local_inputs
+from adjointlab.checks.check import Check, CheckedSubject, Spaces
+from adjointlab.checks.compare import square_norm
+from adjointlab.checks.context import CheckContext
+from adjointlab.checks.layers.modules import LocalModule, as_tuple, pass_keys
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
-from adjointlab.core import arrays
-from adjointlab.core.layer import Layer
 from adjointlab.core.pairing import ZERO, Exact, pair_local
 from adjointlab.core.space import Space
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.values import Draw
 
-__all__ = ["JacobianCheck"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["JACOBIAN", "JacobianCheck"]
 
 _STEP = 2.0**-9
-"""Of the symmetric differences that stand for forward mode where the arithmetic is not exact."""
+"""h where the arithmetic is not exact: the terms in h**4 are small, and rounding, which grows with 1/h, is too."""
 
 _DIFFERENCES = 2.0**-20
-"""What two such differences, extrapolated, may be wrong by, relative to the products of norms."""
+"""Allowed error of extrapolated differences with that step, relative to the products of norms."""
 
 
 @dataclass(frozen=True)
-class Observation:
-    """One rank's part of both products, and of the squared norms of Jv, w, v and J*w."""
+class JacobianProducts:
+    """One rank's part of both inner products, and of the squared norms of Jv, w, v and J*w."""
 
     forward: Exact
     reverse: Exact
     squares: tuple[float, float, float, float]
     allowed: float  # relative to the products of norms; 0 where everything is exact
-    reach: float  # what the Jacobian counts for at least
+    reach: float  # the least that the norm of the Jacobian counts for
 
 
-class JacobianCheck(Check):
-    """The directions are inputs and parameters together, and small integers, as the point is.
-
-    Forward mode is torch's, unless the layer declares that it has none (``forward_mode = False``): then Jv is the
-    symmetric difference (F(p + v) - F(p - v))/2, extrapolated from two steps: exact on integers up to degree four, or, where
-    the arithmetic is not exact, from small ones. At a kink, such as a maximum of equal values, neither is the derivative.
-    """
+class JacobianCheck(Check[JacobianProducts]):
+    """The dot test of the Jacobian, in a random direction of inputs and parameters together."""
 
     name = "jacobian"
+    order = 100
+
+    def applies_to(self, subject: CheckedSubject) -> bool:
+        return subject.is_layer
 
     def surroundings(self) -> AbstractContextManager[None]:
-        """One dual level for all ranks: it is a state of the process, and simulated ranks share one."""
         return _dual_level()
 
-    def observe(self, bench: Bench) -> Observation:
-        import torch
-
-        layer, rank = bench.layer, bench.rank
-        keys = draws(bench, 0)
-        names = [tensor.name for tensor in layer.parameters.tensors]
-        inputs = [
-            x.requires_grad_() if x.is_floating_point() else x
-            for x in local_inputs(bench, layer, keys["inputs"])
-        ]
-        point = {name: layer.module.get_parameter(name) for name in names}
-        for name, values in _drawn(layer.parameters, keys["parameters"], rank).items():
-            point[name] = _like(point[name], values).requires_grad_()
-        seed = bench.setting.seed
-        along_inputs = list(_drawn(layer.domain, Draw(seed, 7, "primal", 4), rank).values())
-        along_parameters = _drawn(layer.parameters, Draw(seed, 8, "primal", 4), rank)
-        directions = [
-            torch.zeros_like(x) if not x.is_floating_point() else v
-            for x, v in zip(inputs, along_inputs, strict=True)
-        ]
-        state = {name: value.clone() for name, value in layer.module.named_buffers()}
-
-        outputs = _evaluated(layer, inputs, point, state)
-        check_outputs(layer, outputs, rank)
-        cotangents = list(_drawn(layer.codomain.dual, keys["cotangents"], rank).values())
-        reached = [(y, w) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad]
-        if reached:
-            torch.autograd.backward([y for y, _ in reached], [w for _, w in reached])
+    def observe(self, context: CheckContext) -> JacobianProducts:
+        version, keys, seed = LocalModule(context), pass_keys(context, 0), context.setting.seed
+        layer = version.layer
+        point = _Point(version, version.inputs(keys["inputs"]), keys["parameters"])
+        along_inputs = version.tensors(layer.domain, Draw(seed, 7, "primal", 4))
+        along_parameters = version.tensors(layer.parameters, Draw(seed, 8, "primal", 4))
+        outputs = point.outputs()
+        version.check_outputs(outputs)
+        cotangents = version.tensors(layer.codomain.dual, keys["cotangents"])
+        by_inputs, by_parameters = point.pulled_back(outputs, cotangents)
+        along_inputs = point.without_integers(along_inputs)
         if getattr(layer.module, "forward_mode", True):
-            image, allowed = _forward_mode(layer, inputs, point, directions, along_parameters, state), 0.0
+            image, allowed = point.pushed_forward(along_inputs, along_parameters), 0.0
         else:
-            image, allowed = _differences(layer, inputs, point, directions, along_parameters, state)
-        pulled = [_grad(x) for x in inputs], [_grad(point[name]) for name in names]
-        sides = (
+            image, allowed = point.differences(along_inputs, along_parameters)
+        pairs: tuple[tuple[Space, Sequence[torch.Tensor], Sequence[torch.Tensor]], ...] = (
             (layer.codomain, image, cotangents),
-            (layer.domain, directions, pulled[0]),
-            (layer.parameters, [along_parameters[name] for name in names], pulled[1]),
+            (layer.domain, along_inputs, by_inputs),
+            (layer.parameters, along_parameters, by_parameters),
         )
-        products = [pair_local(space, a, b, rank) if space.tensors else ZERO for space, a, b in sides]
-        norms = [(_square(space, a, rank), _square(space, b, rank)) for space, a, b in sides]
-        return Observation(
+        rank = context.rank
+        products = [pair_local(space, a, b, rank) if space.tensors else ZERO for space, a, b in pairs]
+        norms = [(square_norm(space, a, rank), square_norm(space, b, rank)) for space, a, b in pairs]
+        return JacobianProducts(
             products[0],
             products[1] + products[2],
             (norms[0][0], norms[0][1], norms[1][0] + norms[2][0], norms[1][1] + norms[2][1]),
@@ -105,7 +96,7 @@ class JacobianCheck(Check):
             layer.reach,
         )
 
-    def judge(self, spaces: Spaces, observations: Sequence[Observation]) -> Verdict:
+    def judge(self, spaces: Spaces, observations: Sequence[JacobianProducts]) -> Verdict:
         forward, reverse = ZERO, ZERO
         for seen in observations:
             forward, reverse = forward + seen.forward, reverse + seen.reverse
@@ -125,6 +116,11 @@ class JacobianCheck(Check):
 
 @contextmanager
 def _dual_level() -> Iterator[None]:
+    """Open torch's forward mode for all ranks together.
+
+    A dual level is a state of the process, and simulated ranks are threads of one process: a rank that opened a level of its
+    own would differentiate in another one's, and get a wrong tangent without an error.
+    """
     if find_spec("torch") is None:
         yield
         return
@@ -133,100 +129,106 @@ def _dual_level() -> Iterator[None]:
 
     with forward_ad.dual_level():
         with warnings.catch_warnings():
-            # torch compiles something on its first dual tensor, and warns of its own way of doing so.
+            # torch compiles its decompositions on the first dual tensor, and warns of its own use of torch.jit.
             warnings.simplefilter("ignore")
             forward_ad.make_dual(torch.zeros(0), torch.zeros(0))  # type: ignore[no-untyped-call]
         yield
 
 
-def _evaluated(
-    layer: Layer, inputs: Sequence[Any], parameters: Mapping[str, Any], state: Mapping[str, Any]
-) -> tuple[Any, ...]:
-    """The layer with other parameters, from the same buffers each time."""
-    from torch.func import functional_call
+class _Point:
+    """A point of a layer: inputs, parameters, and buffers from which every evaluation starts."""
 
-    buffers = {name: value.clone() for name, value in state.items()}
-    given = tuple(x.clone() for x in inputs) if layer.overwrites_inputs else tuple(inputs)
-    return as_tuple(functional_call(layer.module, {**parameters, **buffers}, given))
+    def __init__(self, version: LocalModule, inputs: Sequence[torch.Tensor], key: Draw) -> None:
+        self.version = version
+        self.inputs = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
+        drawn = version.tensors(version.layer.parameters, key)
+        # A rank that holds nothing of a parameter may have it in another shape of zero volume.
+        self.parameters = [
+            (given if given.numel() or not own.numel() else own.detach().clone()).requires_grad_()
+            for given, own in zip(drawn, version.parameters(), strict=True)
+        ]
+        self.names = [tensor.name for tensor in version.layer.parameters.tensors]
+        self.buffers = {name: value.clone() for name, value in version.module.named_buffers()}
 
+    def outputs(
+        self,
+        inputs: Sequence[torch.Tensor] | None = None,
+        parameters: Sequence[torch.Tensor] | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        """Evaluate the layer here, or elsewhere, from the same buffers each time. Collective."""
+        from torch.func import functional_call
 
-def _forward_mode(
-    layer: Layer,
-    inputs: Sequence[Any],
-    parameters: Mapping[str, Any],
-    directions: Sequence[Any],
-    along_parameters: Mapping[str, Any],
-    state: Mapping[str, Any],
-) -> list[Any]:
-    import torch
-    from torch.autograd import forward_ad
+        own = dict(zip(self.names, self.parameters if parameters is None else parameters, strict=True))
+        buffers = {name: value.clone() for name, value in self.buffers.items()}
+        given = self.version.given(self.inputs if inputs is None else inputs)
+        return as_tuple(functional_call(self.version.module, {**own, **buffers}, given))
 
-    def dual(p: Any, v: Any) -> Any:
-        return forward_ad.make_dual(p.detach(), v) if p.is_floating_point() else p  # type: ignore[no-untyped-call]
+    def without_integers(self, directions: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return directions of the inputs that are zero for those that cannot be differentiated."""
+        import torch
 
-    outputs = _evaluated(
-        layer,
-        [dual(p, v) for p, v in zip(inputs, directions, strict=True)],
-        {name: dual(p, along_parameters[name]) for name, p in parameters.items()},
-        state,
-    )
-    tangents = [forward_ad.unpack_dual(output).tangent for output in outputs]  # type: ignore[no-untyped-call]
-    return [torch.zeros_like(y) if v is None else v for y, v in zip(outputs, tangents, strict=True)]
+        return [
+            v if x.is_floating_point() else torch.zeros_like(x)
+            for x, v in zip(self.inputs, directions, strict=True)
+        ]
 
+    def pulled_back(
+        self, outputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """J*w, by inputs and by parameters. Collective."""
+        import torch
 
-def _differences(
-    layer: Layer,
-    inputs: Sequence[Any],
-    parameters: Mapping[str, Any],
-    directions: Sequence[Any],
-    along_parameters: Mapping[str, Any],
-    state: Mapping[str, Any],
-) -> tuple[list[Any], float]:
-    import torch
+        reached = [(y, w) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad]
+        if reached:
+            torch.autograd.backward([y for y, _ in reached], [w for _, w in reached])
 
-    def moved(step: float) -> tuple[Any, ...]:
-        with torch.no_grad():
-            return _evaluated(
-                layer,
-                [
-                    p + step * v if p.is_floating_point() else p
-                    for p, v in zip(inputs, directions, strict=True)
-                ],
-                {name: p + step * along_parameters[name] for name, p in parameters.items()},
-                state,
-            )
+        def gradient(leaf: torch.Tensor) -> torch.Tensor:
+            return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
-    def difference(step: float) -> list[Any]:
-        return [(a - b) / (2 * step) for a, b in zip(moved(step), moved(-step), strict=True)]
+        return [gradient(x) for x in self.inputs], [gradient(p) for p in self.parameters]
 
-    step, allowed = (_STEP, _DIFFERENCES) if layer.rounding else (1.0, 0.0)
-    coarse, fine = difference(2 * step), difference(step)
-    return [(4 * b - a) / 3 for a, b in zip(coarse, fine, strict=True)], allowed
+    def pushed_forward(
+        self, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """J v by torch's forward mode. Collective."""
+        import torch
+        from torch.autograd import forward_ad
 
+        def dual(p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            if not p.is_floating_point():
+                return p
+            made: torch.Tensor = forward_ad.make_dual(p.detach(), v)  # type: ignore[no-untyped-call]
+            return made
 
-def _drawn(space: Space, key: Draw, rank: int) -> dict[str, Any]:
-    return {
-        tensor.name: arrays.from_numpy(local_values(space, position, rank, key), tensor.dtype, "torch")
-        for position, tensor in enumerate(space.tensors)
-    }
-
-
-def _like(parameter: Any, values: Any) -> Any:
-    """The drawn values, or an empty tensor as the rank has it where it holds nothing."""
-    return values if values.numel() or not parameter.numel() else parameter.detach().clone()
-
-
-def _grad(leaf: Any) -> Any:
-    import torch
-
-    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-
-
-def _square(space: Space, local: Sequence[Any], rank: int) -> float:
-    return float(
-        sum(
-            (np.asarray(arrays.to_numpy(array.detach()), dtype=np.float64) ** 2).sum()
-            for tensor, array in zip(space.tensors, local, strict=True)
-            if tensor.is_counted(rank)
+        outputs = self.outputs(
+            [dual(p, v) for p, v in zip(self.inputs, along_inputs, strict=True)],
+            [dual(p, v) for p, v in zip(self.parameters, along_parameters, strict=True)],
         )
-    )
+        tangents = [forward_ad.unpack_dual(output).tangent for output in outputs]  # type: ignore[no-untyped-call]
+        return [torch.zeros_like(y) if v is None else v for y, v in zip(outputs, tangents, strict=True)]
+
+    def differences(
+        self, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], float]:
+        """J v by extrapolated symmetric differences, and the error that is allowed of them. Collective."""
+        import torch
+
+        def moved(step: float) -> tuple[torch.Tensor, ...]:
+            with torch.no_grad():
+                return self.outputs(
+                    [
+                        p + step * v if p.is_floating_point() else p
+                        for p, v in zip(self.inputs, along_inputs, strict=True)
+                    ],
+                    [p + step * v for p, v in zip(self.parameters, along_parameters, strict=True)],
+                )
+
+        def difference(step: float) -> list[torch.Tensor]:
+            return [(a - b) / (2 * step) for a, b in zip(moved(step), moved(-step), strict=True)]
+
+        step, allowed = (_STEP, _DIFFERENCES) if self.version.layer.rounding else (1.0, 0.0)
+        coarse, fine = difference(2 * step), difference(step)
+        return [(4 * b - a) / 3 for a, b in zip(coarse, fine, strict=True)], allowed
+
+
+JACOBIAN = JacobianCheck()

@@ -1,125 +1,208 @@
-"""A module's passes over given values: forward, and backward where it is asked for, with what came of each.
+"""Passes of a module over drawn values: forward, and backward if it is asked for, with the results of each.
 
-A layer and its sequential twin go through the same passes in the same order.
+A layer and its sequential twin go through the same passes in the same order, because a module may keep something from one pass
+to the next: running statistics, which both must keep alike, or by mistake a tensor of the pass before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adjointlab.checks.compare import Local
+from adjointlab.checks.context import CheckContext
+from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, pass_keys, values
+from adjointlab.checks.placement import Placed, place, placed_as_it_is
 from adjointlab.core import arrays
+from adjointlab.core.arrays import DTYPES
+from adjointlab.core.layer import Layer
+from adjointlab.core.space import Space
 
-__all__ = ["Names", "Pass", "as_tuple", "fill", "gradients", "run", "values"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["OUTPUTS", "Pass", "PassPlan", "ResultKind", "gradients", "run_passes"]
+
+_PASSES = 2
 
 
 @dataclass(frozen=True)
-class Names:
-    """What a module's parameters and buffers are called."""
+class PassPlan:
+    """Course of a case's passes, drawn from its seed; the same on all ranks.
 
-    parameters: tuple[str, ...]
-    buffers: tuple[str, ...]
+    `together`: all of them go forward before the first goes backward, as an instance does that stands in a graph twice; they
+    share the parameters. Else each has its own, as after a step of an optimiser. `accumulated`: gradients are added to
+    others, which stand in ``.grad`` before.
+    """
+
+    backward: bool
+    requires_grad: str  # "all", "some", "others on each rank"
+    together: bool
+    accumulated: bool
+
+    @classmethod
+    def of(cls, seed: int, *, backward: bool) -> PassPlan:
+        requires_grad = ("all", "some", "others on each rank")[seed % 3]
+        return cls(backward, requires_grad, backward and seed // 3 % 2 == 0, backward and seed // 6 % 2 == 1)
+
+    def differentiated(self, context: CheckContext) -> frozenset[str]:
+        """Names of the inputs and parameters that require a gradient on this rank."""
+        layer = context.layer
+        names = [tensor.name for tensor in (*layer.domain.tensors, *layer.parameters.tensors)]
+        if self.requires_grad == "all":
+            return frozenset(names)
+        # Some on each rank: a backward pass whose messages depend on it hangs, for no rank knows what the others need.
+        rank = context.rank if self.requires_grad == "others on each rank" else 0
+        random = np.random.default_rng((context.setting.seed, rank))
+        return frozenset(
+            name for name, wanted in zip(names, random.random(len(names)) < 0.6, strict=True) if wanted
+        )
+
+
+@dataclass(frozen=True)
+class ResultKind:
+    """Kind of result that a pass has, and the space in which its tensors lie."""
+
+    name: str
+    space: Callable[[Layer], Space]
+    is_gradient: bool = False
+
+
+OUTPUTS = ResultKind("outputs", lambda layer: layer.codomain)
+BUFFERS = ResultKind("buffers", lambda layer: layer.buffers)
+PARAMETERS = ResultKind("parameters", lambda layer: layer.parameters)
+INPUT_GRADIENT = ResultKind("input gradient", lambda layer: layer.domain.dual, is_gradient=True)
+PARAMETER_GRADIENT = ResultKind("parameter gradient", lambda layer: layer.parameters.dual, is_gradient=True)
 
 
 @dataclass
 class Pass:
-    """What a module gets in one pass, and what came of it.
+    """Arguments of one pass, each in its buffer, and the results by kind."""
 
-    `inputs` are leaves of the graph where a gradient is asked for; with `copied`, the module gets copies of them.
-    `parameters` are filled in before, by name; without any, those of the pass before stay. `accumulated` stands in the
-    ``.grad`` of inputs and parameters before the backward pass, and is taken off the gradients after it; `None` is an
-    empty ``.grad``.
+    inputs: Sequence[Placed]
+    cotangents: Sequence[Placed]
+    leaves: Sequence[torch.Tensor]  # the inputs as leaves of the graph
+    accumulated: Sequence[torch.Tensor] | None = (
+        None  # in .grad of inputs and parameters; None: .grad is empty
+    )
+    outputs: tuple[torch.Tensor, ...] = ()
+    results: dict[ResultKind, Local] = field(default_factory=dict)
+
+    def by_name(self) -> dict[str, Local]:
+        """Results by the names of their kinds."""
+        return {kind.name: local for kind, local in self.results.items()}
+
+
+def run_passes(
+    version: ModuleUnderTest, plan: PassPlan, context: CheckContext, differentiated: frozenset[str] | None
+) -> list[Pass]:
+    """Run a module through all passes. Collective for a layer.
+
+    `differentiated` names what requires a gradient; with `None`, everything does that can. Arguments of a layer lie in memory as
+    the case's setting says.
     """
-
-    inputs: Sequence[Any]
-    cotangents: Sequence[Any] = ()
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    accumulated: Sequence[Any] | None = None
-    copied: bool = False
-    outputs: tuple[Any, ...] = ()
-    results: dict[str, Local] = field(default_factory=dict)
-
-
-def run(
-    module: Any,
-    names: Names,
-    passes: Sequence[Pass],
-    *,
-    backward: bool,
-    together: bool,
-    check: Callable[[tuple[Any, ...]], None],
-) -> None:
-    """Run the module through `passes`; with `together`, all of them forward before the first goes backward.
-
-    `check` sees the outputs of each pass and raises for those that cannot be.
-    """
-    for each in passes:
-        fill(module, each.parameters)
-        each.outputs = as_tuple(module(*(x.clone() if each.copied else x for x in each.inputs)))
-        check(each.outputs)
-        each.results["outputs"] = values(each.outputs)
-        each.results["buffers"] = values([module.get_buffer(name) for name in names.buffers])
-        each.results["parameters"] = values([module.get_parameter(name) for name in names.parameters])
-        if backward and not together:
-            _go_back(module, names, each)
-    if backward and together:
+    _require_gradients(version, differentiated)
+    passes = [_drawn(version, plan, context, number, differentiated) for number in range(_PASSES)]
+    for number, each in enumerate(passes):
+        if number == 0 or not plan.together:
+            version.fill_parameters(pass_keys(context, number)["parameters"])
+        each.outputs = version(each.leaves)
+        # Copied now: a later pass may overwrite them, which is then found by comparing them once more.
+        each.results[OUTPUTS] = values(each.outputs)
+        each.results[BUFFERS] = values(version.buffers())
+        each.results[PARAMETERS] = values(version.parameters())
+        if plan.backward and not plan.together:
+            _go_back(version, each)
+    if plan.backward and plan.together:
         for each in passes:
-            _go_back(module, names, each)
+            _go_back(version, each)
+    return passes
 
 
-def _go_back(module: Any, names: Names, each: Pass) -> None:
+def _require_gradients(version: ModuleUnderTest, differentiated: frozenset[str] | None) -> None:
+    for tensor, parameter in zip(version.layer.parameters.tensors, version.parameters(), strict=True):
+        wanted = differentiated is None or tensor.name in differentiated
+        parameter.requires_grad_(wanted and parameter.is_floating_point())
+
+
+def _drawn(
+    version: ModuleUnderTest,
+    plan: PassPlan,
+    context: CheckContext,
+    number: int,
+    differentiated: frozenset[str] | None,
+) -> Pass:
+    layer, setting, keys = version.layer, context.setting, pass_keys(context, number)
+    is_local = isinstance(version, LocalModule)
+    inputs = [_placed(x, setting.primal_order if is_local else None) for x in version.inputs(keys["inputs"])]
+    cotangents = [
+        _placed(y, setting.dual_order if is_local else None)
+        for y in version.tensors(layer.codomain.dual, keys["cotangents"])
+    ]
+    leaves = [
+        _leaf(placed.view, differentiated is None or tensor.name in differentiated)
+        for tensor, placed in zip(layer.domain.tensors, inputs, strict=True)
+    ]
+    each = Pass(inputs, cotangents, leaves)
+    if plan.accumulated and is_local:
+        earlier = [
+            *version.tensors(layer.domain.dual, keys["accumulated"]),
+            *version.tensors(layer.parameters.dual, keys["accumulated"]),
+        ]
+        each.accumulated = [
+            gradient if leaf.numel() else leaf.detach().clone()  # zero volume, perhaps of another shape
+            for leaf, gradient in zip([*leaves, *version.parameters()], earlier, strict=True)
+        ]
+    return each
+
+
+def _go_back(version: ModuleUnderTest, each: Pass) -> None:
     import torch
 
-    leaves = [*each.inputs, *(module.get_parameter(name) for name in names.parameters)]
-    before = [None] * len(leaves) if each.accumulated is None else each.accumulated
-    for leaf, accumulated in zip(leaves, before, strict=True):
-        # In the leaf's own memory order, as torch has it.
+    leaves = [*each.leaves, *version.parameters()]
+    earlier: Sequence[torch.Tensor | None] = each.accumulated or [None] * len(leaves)
+    for leaf, gradient in zip(leaves, earlier, strict=True):
+        # In the leaf's own memory order, as torch itself makes gradients.
         leaf.grad = (
-            torch.zeros_like(leaf).copy_(accumulated)
-            if accumulated is not None and leaf.requires_grad
-            else None
+            torch.zeros_like(leaf).copy_(gradient) if gradient is not None and leaf.requires_grad else None
         )
     # Every rank runs backward, whatever requires a gradient here: the messages of the others depend on it.
-    reached = [(y, g) for y, g in zip(each.outputs, each.cotangents, strict=True) if y.requires_grad]
+    reached = [
+        (y, placed.view) for y, placed in zip(each.outputs, each.cotangents, strict=True) if y.requires_grad
+    ]
     if reached:
         torch.autograd.backward([y for y, _ in reached], [g for _, g in reached])
     found = gradients(leaves)
     if each.accumulated is not None:
         found = tuple(
-            total - np.array(arrays.to_numpy(accumulated)) if leaf.requires_grad else total
-            for leaf, total, accumulated in zip(leaves, found, each.accumulated, strict=True)
+            total - np.array(arrays.to_numpy(gradient)) if leaf.requires_grad else total
+            for leaf, total, gradient in zip(leaves, found, each.accumulated, strict=True)
         )
-    each.results["input gradient"] = found[: len(each.inputs)]
-    each.results["parameter gradient"] = found[len(each.inputs) :]
+    each.results[INPUT_GRADIENT] = found[: len(each.leaves)]
+    each.results[PARAMETER_GRADIENT] = found[len(each.leaves) :]
 
 
-def fill(module: Any, parameters: Mapping[str, Any]) -> None:
-    """Give the module's parameters their values, each of the same shape, or both of zero volume."""
-    import torch
-
-    with torch.no_grad():
-        for name, given in parameters.items():
-            if given.numel():
-                module.get_parameter(name).copy_(given)
-
-
-def gradients(leaves: Sequence[Any]) -> Local:
-    """The gradients of leaves of the graph: zero where there is none."""
+def gradients(leaves: Sequence[torch.Tensor]) -> Local:
+    """Gradients of leaves of the graph, in NumPy: zero where there is none."""
     return tuple(
         np.zeros(tuple(leaf.shape)) if leaf.grad is None else np.array(arrays.to_numpy(leaf.grad))
         for leaf in leaves
     )
 
 
-def values(tensors: Sequence[Any]) -> Local:
-    """What tensors hold now."""
-    return tuple(np.array(arrays.to_numpy(tensor.detach())) for tensor in tensors)
+def _placed(tensor: torch.Tensor, order: str | None) -> Placed:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if (
+        order is None or dtype not in DTYPES
+    ):  # a subject's own preparation may return other types, such as booleans
+        return placed_as_it_is(tensor)
+    return place(np.array(arrays.to_numpy(tensor)), dtype, "torch", order)
 
 
-def as_tuple(value: Any) -> tuple[Any, ...]:
-    """One tensor or several, as several."""
-    return tuple(value) if isinstance(value, tuple | list) else (value,)
+def _leaf(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """Return a leaf of the graph in the tensor's memory."""
+    leaf = tensor.detach()
+    return leaf.requires_grad_(requires_grad) if leaf.is_floating_point() else leaf

@@ -1,85 +1,101 @@
-"""Is the distributed result the sequential one?"""
+"""The distributed result is the sequential one: of an operator beside its reference, of a layer beside its twin."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias, TypeGuard
 
-from adjointlab.checks.bench import Bench
-from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.compare import Local, Tolerance, first_difference
-from adjointlab.checks.layers.twin import Seen, first_wrong, twin_passes
-from adjointlab.checks.schedule_invariant import Element, Settled
+from adjointlab.checks.context import CheckContext
+from adjointlab.checks.layers.modules import held, whole_array
+from adjointlab.checks.layers.twin import PassObservation, first_wrong, twin_passes
+from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
-from adjointlab.checks.windows import assembled, held
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.values import Draw
 
-__all__ = ["SequentialCheck"]
+__all__ = ["SEQUENTIAL", "SequentialCheck"]
 
 
 @dataclass(frozen=True)
-class Observation:
-    """One rank's outputs; from rank 0 the sequential twin's, cut up as every rank should hold them."""
+class ReferenceOutputs:
+    """One rank's outputs of an operator; from rank 0 the reference's, cut up as every rank should hold them."""
 
     outputs: Local
     expected: tuple[Local, ...] | None
     tolerance: Tolerance
 
 
-class SequentialCheck(Check):
-    """Compare with the subject's reference, a function from the global tensors to the global tensors.
+_Observation: TypeAlias = ReferenceOutputs | tuple[PassObservation, ...]
 
-    Of a layer the outputs are compared, and its buffers afterwards; that no gradient is asked for is a case of its own.
+
+class SequentialCheck(Check[_Observation]):
+    """Comparison with the subject's reference, a function from the global tensors to the global tensors.
+
+    Of a layer the outputs are compared, and its buffers afterwards, without gradients: code may take another path then.
     """
 
     name = "sequential"
+    order = 50
 
-    def observe(self, bench: Bench) -> Observation | tuple[Seen, ...]:
-        if isinstance(bench.operator, Layer):
-            return twin_passes(bench, backward=False)
-        bound = bench.integers()
-        outputs = bench.numpy(bench.forward(bench.primal(0, bound)))
-        if bench.rank:
-            return Observation(outputs, None, bench.tolerance)
-        if bench.reference is None:
+    def applies_to(self, subject: CheckedSubject) -> bool:
+        return subject.is_layer or subject.reference is not None
+
+    def observe(self, context: CheckContext) -> _Observation:
+        if isinstance(context.instance, Layer):
+            return twin_passes(context, backward=False)
+        bound = context.integers()
+        outputs = context.numpy(context.forward(context.primal(0, bound)))
+        if context.rank:
+            return ReferenceOutputs(outputs, None, context.tolerance)
+        if context.reference is None:
             raise ValueError("the subject gives no reference to compare with")
-        draw = Draw(bench.setting.seed, 0, "primal", bound)
+        draw = Draw(context.setting.seed, 0, "primal", bound)
         inputs = [
-            arrays.from_numpy(assembled(bench.domain, position, draw), tensor.dtype, bench.library)
-            for position, tensor in enumerate(bench.domain.tensors)
+            arrays.from_numpy(whole_array(context.domain, position, draw), tensor.dtype, context.library)
+            for position, tensor in enumerate(context.domain.tensors)
         ]
-        result = bench.reference(*inputs)
+        result = context.reference(*inputs)
         whole = [arrays.to_numpy(a) for a in (result if isinstance(result, tuple | list) else (result,))]
-        size = bench.comm.Get_size()
         expected = tuple(
             tuple(
-                held(tensor, array, rank) for tensor, array in zip(bench.codomain.tensors, whole, strict=True)
+                held(tensor, array, rank)
+                for tensor, array in zip(context.codomain.tensors, whole, strict=True)
             )
-            for rank in range(size)
+            for rank in range(context.comm.Get_size())
         )
-        return Observation(outputs, expected, bench.tolerance)
+        return ReferenceOutputs(outputs, expected, context.tolerance)
 
-    def judge(self, spaces: Spaces, observations: Sequence[Any]) -> Verdict:
+    def judge(self, spaces: Spaces, observations: Sequence[_Observation]) -> Verdict:
+        if not _of_operator(observations):
+            return first_wrong([seen for seen in observations if isinstance(seen, tuple)])
         first = observations[0]
-        if not isinstance(first, Observation):
-            return first_wrong(observations)
         assert first.expected is not None
         actual = [seen.outputs for seen in observations]
         if difference := first_difference(spaces.codomain, actual, first.expected, first.tolerance):
-            where, got, want = difference
             return incoherent(
                 "the distributed result is not the sequential one",
-                ("element", where),
-                ("distributed", got),
-                ("sequential", want),
+                ("element", difference.where),
+                ("distributed", difference.actual),
+                ("sequential", difference.expected),
             )
         return coherent()
 
-    def settled(self, spaces: Spaces, observations: Sequence[Any]) -> Mapping[str, Settled]:
-        first = observations[0]
-        if not isinstance(first, Observation):
+    def schedule_invariants(
+        self, spaces: Spaces, observations: Sequence[_Observation]
+    ) -> Mapping[str, ScheduleInvariant]:
+        if not _of_operator(observations):
             return {}
-        return {"forward": Element(spaces.codomain, [seen.outputs for seen in observations], first.tolerance)}
+        outputs = [seen.outputs for seen in observations]
+        return {"forward": ElementResult(spaces.codomain, outputs, observations[0].tolerance)}
+
+
+def _of_operator(observations: Sequence[_Observation]) -> TypeGuard[Sequence[ReferenceOutputs]]:
+    """Return True for observations of a linear operator; those of a layer are of its passes."""
+    return isinstance(observations[0], ReferenceOutputs)
+
+
+SEQUENTIAL = SequentialCheck()

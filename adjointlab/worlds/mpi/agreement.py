@@ -1,103 +1,121 @@
 """Before a communicator is made, all its makers agree that they are about to.
 
-Making a communicator blocks inside MPI, where no wait can be called off. So each maker first sends a token to every
-other, and goes on only with the tokens of all. Either all makers get them or none does, save for the time they
-travel: a rank that is called out of its wait for tokens may leave others behind who have them all and sit in MPI.
-Such a rank keeps the creation *pending*, and joins in from its next idle wait if the last token still comes.
+Making a communicator blocks inside MPI, where no wait can be revoked. So each maker first sends a token to every other,
+and enters MPI only when it has the tokens of all. All makers get all tokens or none does, but for one gap: the tokens
+arrive at different times, so a rank that is cancelled while it waits may leave others who have them all and sit in MPI.
+
+    rank 0   token →  ... has all tokens ... MPI_Comm_split ........... (blocked until rank 1 joins)
+    rank 1   token →  ... cancelled, one token still on its way ... report ... last token arrives: joins
+
+So the cancelled rank keeps the creation *pending* and joins in from its next idle wait if the last token still comes. The
+communicator that results is used by nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from mpi4py import MPI
 
-from adjointlab.worlds.mpi.calls import Call
-from adjointlab.worlds.mpi.control_channel import TOKEN, Control, Token
-from adjointlab.worlds.mpi.guard import Cancelled, Guard
-from adjointlab.worlds.mpi.keepalive import keep_alive
-from adjointlab.worlds.world import Exhausted
+from adjointlab.worlds.mpi.calls import GuardedCall
+from adjointlab.worlds.mpi.control_channel import TOKEN, ControlChannel, Token
+from adjointlab.worlds.mpi.guard import Guard
+from adjointlab.worlds.mpi.polling import keep_alive
+from adjointlab.worlds.world import Cancelled, Exhausted
 
 __all__ = ["Agreements"]
 
-Create = Callable[[Sequence[Any]], Any]  # from the arguments of all members, in order
+T = TypeVar("T")
 
 
 @dataclass
-class _Creation:
+class _Agreement:
     members: tuple[int, ...]
-    tokens: dict[int, Any]
-    create: Create
+    arguments: dict[int, Any]  # of the members whose tokens have come in, by rank
+    action: Callable[[Sequence[Any]], object]
 
-    def is_agreed(self) -> bool:
-        return len(self.tokens) == len(self.members)
+    def is_reached(self) -> bool:
+        return len(self.arguments) == len(self.members)
 
     def missing(self) -> tuple[int, ...]:
-        return tuple(rank for rank in self.members if rank not in self.tokens)
+        return tuple(rank for rank in self.members if rank not in self.arguments)
 
-    def carry_out(self) -> Any:
-        return self.create([self.tokens[rank] for rank in self.members])
+    def in_rank_order(self) -> list[Any]:
+        return [self.arguments[rank] for rank in self.members]
 
 
 class Agreements:
     """The agreements that this process takes part in."""
 
-    def __init__(self, control: Control, guard: Guard) -> None:
+    def __init__(self, control: ControlChannel, guard: Guard) -> None:
         self._control = control
         self._guard = guard
-        self._tokens: dict[tuple[int, Any], dict[int, Any]] = {}  # by run and key, then rank
-        self._pending: list[_Creation] = []
+        # Tokens may come before this process knows of the agreement, so they are kept by run and key.
+        self._arguments: dict[tuple[int, Hashable], dict[int, Any]] = {}
+        self._pending: list[_Agreement] = []
 
-    def agree(self, key: Any, members: tuple[int, ...], arguments: Any, create: Create, call: Call) -> Any:
-        """``create(the arguments of all members)``, once all `members` stand before the creation `key`."""
-        run, here = self._guard.run, self._control.rank
-        for rank in members:
-            if rank != here:
-                self._control.send(Token(run, here, key, arguments), rank, TOKEN)
-        tokens = self._tokens.setdefault((run, key), {})
-        tokens[here] = arguments
-        creation = _Creation(members, tokens, create)
+    def agree(
+        self,
+        key: Hashable,
+        members: tuple[int, ...],
+        arguments: object,
+        action: Callable[[Sequence[Any]], T],
+        call: GuardedCall,
+    ) -> T:
+        """Call `action` with the arguments of all `members`, in order, once all of them have reached `key`.
 
-        def agreed() -> bool:
+        `key` is the same on all members and used once in a run. `call` stands for the wait in reports.
+        """
+        run, rank = self._guard.run, self._control.rank
+        for member in members:
+            if member != rank:
+                self._control.send(Token(run, rank, key, arguments), member, TOKEN)
+        # Early tokens are there already; late ones come into the same dictionary, also after this rank is cancelled.
+        collected = self._arguments.setdefault((run, key), {})
+        collected[rank] = arguments
+        agreement = _Agreement(members, collected, action)
+
+        def is_reached() -> bool:
             self._collect()
-            return creation.is_agreed()
+            return agreement.is_reached()
 
         try:
-            self._guard.until(agreed, call._replace(missing=creation.missing))
+            self._guard.wait_until(is_reached, call._replace(missing=agreement.missing))
         except Cancelled:
-            self._pending.append(creation)
+            self._pending.append(agreement)
             raise
-        del self._tokens[run, key]
+        del self._arguments[run, key]
         try:
-            return creation.carry_out()
+            return action(agreement.in_rank_order())
         except MPI.Exception as problem:
-            if self._guard.is_littered:
-                # Not what user code has made is too much, but what is left of runs that failed.
+            if self._guard.has_leaked_many:
+                # User code has not made too many: the communicators left behind by failed runs have used MPI up.
                 raise Exhausted(str(problem)) from problem
             raise
 
-    def honour(self) -> None:
-        """Join the pending creations that have been agreed after all; call it while idle."""
+    def join_pending(self) -> None:
+        """Join the creations that the other members have entered after all; call this in every idle wait."""
         if not self._pending:
             return
         self._collect()
-        for creation in [pending for pending in self._pending if pending.is_agreed()]:
-            self._pending.remove(creation)
+        for agreement in [pending for pending in self._pending if pending.is_reached()]:
+            self._pending.remove(agreement)
             try:
-                keep_alive(creation.carry_out())
-            except Exception:  # noqa: S112 - the others see the same error, and report it
+                keep_alive(agreement.action(agreement.in_rank_order()))
+            except (Exception, Cancelled):  # noqa: S112 - the others see the same error or mismatch, and report it
                 continue
 
-    def begin(self) -> None:
-        """A run begins: what was not agreed in earlier ones never will be."""
+    def start_run(self) -> None:
+        """Drop the agreements of earlier runs: all their members have reported, so nobody waits for one."""
         self._pending.clear()
-        for run, key in list(self._tokens):
+        for run, key in list(self._arguments):
             if run < self._guard.run:
-                del self._tokens[run, key]
+                del self._arguments[run, key]
 
     def _collect(self) -> None:
         while (token := self._control.poll(MPI.ANY_SOURCE, TOKEN)) is not None:
+            # A token of a later run comes early where its sender has already got the leader's next command.
             if token.run >= self._guard.run:
-                self._tokens.setdefault((token.run, token.key), {})[token.rank] = token.arguments
+                self._arguments.setdefault((token.run, token.key), {})[token.rank] = token.arguments

@@ -1,216 +1,255 @@
-"""What each rank called on a communicator, in order: enough to see the first collective that does not match.
+"""The collectives that each rank called on a communicator, in order, and what a run comes to in numbers.
 
-A trail is kept while a run goes, cheaply, and put into words at its end. The communicator's members then compare: the
-kind of the call, its root, operation, datatype and number of elements, as far as MPI demands that they be equal.
+Each rank keeps a log while a run goes on, which has to be cheap. When the run has ended, it describes its latest calls in
+plain data and sends them to the leader, which finds the first call that does not match: the kind of collective, its root,
+operation, datatype and number of elements, as far as MPI demands that they are equal on all ranks.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from adjointlab import MPI as ours
+from adjointlab.typing import Buffer
 from adjointlab.worlds.buffers import elements as elements_of
-from adjointlab.worlds.call_sites import is_lab
+from adjointlab.worlds.call_sites import CallSite
 from adjointlab.worlds.constants import is_in_place, op
-from adjointlab.worlds.mpi.calls import Place, place_of
+from adjointlab.worlds.mpi.calls import PARAMETERS
 
-__all__ = ["Account", "Fingerprint", "Note", "account", "difference", "fingerprint", "noter", "shorthand"]
+__all__ = [
+    "CallEntry",
+    "CallLog",
+    "CallLogSummary",
+    "CallSignature",
+    "CommKey",
+    "Describer",
+    "RunStatistics",
+    "SignatureReader",
+    "first_mismatch",
+]
 
-_TOLD: Final = 256
-"""So many of a trail's latest calls travel to the leader; of those before, a checksum."""
+_DESCRIBED: Final = 256
+"""So many of a log's latest calls are sent to the leader; of those before, a checksum of their names."""
 
-Note = tuple[str, Any, Any, Any, Any, Any, int]
-"""A call as it is noted: name, root, operation, dtype, number of elements, code object, and where in that.
-
-A number from 0 is a line, one below is the complement of an instruction's.
-"""
-
-Noter = Callable[[Sequence[Any], Mapping[str, Any], Any, int], Note]
-
-Words = dict[tuple[int, int], tuple[str, bool, Any]]
-"""Places that were put into words before."""
+CommKey: TypeAlias = tuple[tuple[int, ...], int]
+"""A communicator, named alike by all its members: its ranks, and which one of these ranks it is."""
 
 
-class Fingerprint(NamedTuple):
-    """A collective call in words; `None` where MPI does not demand equality, or it is not known."""
+class CallSignature(NamedTuple):
+    """A collective call as it is logged, from what is at hand: nothing is computed that no report may need."""
+
+    name: str
+    root: int | None
+    op: object
+    dtype: object
+    elements: int | None
+    code: CodeType
+    instruction: int
+
+
+CallEntry: TypeAlias = tuple[str, int | None, object, object, int | None, CodeType, int]
+"""A signature's fields: what calls append, because making a named tuple takes ten times as long as a bare one."""
+
+
+class CallDescription(NamedTuple):
+    """A collective call as plain data; `None` where MPI does not demand equality, or a value is not known."""
 
     name: str
     root: int | None
     op: str | None
     dtype: str | None
     elements: int | None
-    where: str
-    is_own: bool  # the lab made it, not user code
+    where: str  # "file:line"
+    is_lab: bool  # the lab makes it, not user code
 
     def __str__(self) -> str:
+        if self.name.endswith(")"):
+            return self.name  # calls that make communicators are logged with their arguments
         shown = [
             None if self.root is None else f"root={self.root}",
             self.op,
             None if self.elements is None else f"{self.elements} of {self.dtype}",
         ]
-        # The makers of communicators are noted with their arguments.
-        return self.name if self.name.endswith(")") else f"{self.name}({', '.join(filter(None, shown))})"
+        return f"{self.name}({', '.join(filter(None, shown))})"
 
-    def told(self, rank: int) -> str:
-        """The call as one of `rank`."""
-        if self.is_own:
-            # Where the lab calls it is nobody's concern.
+    def by_rank(self, rank: int) -> str:
+        """The call in a sentence of a report."""
+        if self.is_lab:
+            # A line of the lab's own says nothing about the user's code.
             return f"rank {rank} has come back from user code"
         return f"rank {rank} calls {self} at {self.where}"
 
-    def difference(self, other: Fingerprint) -> str:
-        """In what the two do not match; empty where they may."""
-        if self.name != other.name or self.is_own != other.is_own:
+    def difference(self, other: CallDescription) -> str:
+        """Say in what the two do not match; empty where they may."""
+        if self.name != other.name or self.is_lab != other.is_lab:
             return "they call different collectives"
-        for what, mine, theirs in (
-            ("roots differ", self.root, other.root),
-            ("operations differ", self.op, other.op),
-            ("datatypes differ", self.dtype, other.dtype),
-            ("numbers of elements differ", self.elements, other.elements),
+        for what, one, another in (
+            ("roots", self.root, other.root),
+            ("operations", self.op, other.op),
+            ("datatypes", self.dtype, other.dtype),
+            ("numbers of elements", self.elements, other.elements),
         ):
-            if mine is not None and theirs is not None and mine != theirs:
-                return f"the {what}: {mine} and {theirs}"
+            if one is not None and another is not None and one != another:
+                return f"the {what} differ: {one} and {another}"
         return ""
 
 
-class Account(NamedTuple):
-    """One rank's trail on one communicator: how many calls, a checksum of those not told, and the latest ones."""
+class Describer:
+    """Turns logged calls into plain data; remembers the call sites that it has looked up."""
+
+    def __init__(self) -> None:
+        # By identity, for two functions of the same text in different files have equal code objects. The code object is
+        # kept with the entry, so that no other one takes over its identity.
+        self._sites: dict[tuple[int, int], tuple[CodeType, str, bool]] = {}
+
+    def __call__(self, entry: CallEntry) -> CallDescription:
+        call = CallSignature._make(entry)
+        key = (id(call.code), call.instruction)
+        site = self._sites.get(key)
+        if site is None:
+            noted = CallSite(call.code, call.instruction)
+            site = self._sites[key] = (call.code, str(noted), noted.is_lab)
+        return CallDescription(
+            call.name,
+            None if call.root is None else int(call.root),
+            None if call.op is None else _operation(call.op),
+            None if call.dtype is None else str(call.dtype),
+            call.elements,
+            *site[1:],
+        )
+
+
+class CallLogSummary(NamedTuple):
+    """One rank's log on one communicator: number of calls, checksum of the earlier ones, the latest ones."""
 
     calls: int
     checksum: int
-    latest: tuple[Fingerprint, ...]
+    latest: tuple[CallDescription, ...]
 
-    def call(self, number: int) -> Fingerprint | None:
-        """The call of that number, from 0, if it is told."""
-        index = number - (self.calls - len(self.latest))
+    def call(self, index: int) -> CallDescription | None:
+        """The call of that index, if it is one of the latest."""
+        index -= self.calls - len(self.latest)
         return self.latest[index] if 0 <= index < len(self.latest) else None
 
 
-def account(trail: Sequence[Note], words: Words) -> Account:
-    """The account of a trail; `words` is added to."""
-    untold = trail[:-_TOLD] if len(trail) > _TOLD else ()
-    checksum = zlib.crc32(",".join(note[0] for note in untold).encode())
-    return Account(len(trail), checksum, tuple(fingerprint(note, words) for note in trail[-_TOLD:]))
+class CallLog(list[CallEntry]):
+    """The collectives that this rank called on one communicator in one run."""
+
+    def summary(self, describe: Describer) -> CallLogSummary:
+        """Plain data for the leader."""
+        earlier = ",".join(entry[0] for entry in self[:-_DESCRIBED])
+        return CallLogSummary(
+            len(self), zlib.crc32(earlier.encode()), tuple(map(describe, self[-_DESCRIBED:]))
+        )
 
 
-def fingerprint(note: Note, words: Words) -> Fingerprint:
-    """A noted call in words."""
-    name, root, operation, dtype, count, code, place = note
-    key = (id(code), place)
-    entry = words.get(key)
-    if entry is None:
-        where = Place(code, place) if place >= 0 else place_of(code, ~place)
-        # The code object is kept, so that no other takes over its identity.
-        entry = words[key] = (str(where), is_lab(code.co_filename), code)
-    return Fingerprint(
-        name,
-        None if root is None else int(root),
-        None if operation is None else _operation(operation),
-        None if dtype is None else str(dtype),
-        count,
-        *entry[:2],
-    )
+@dataclass(frozen=True)
+class RunStatistics:
+    """Counts of one rank in one run, for the leader."""
+
+    sent: tuple[int, ...]  # messages, by rank of destination
+    received: int
+    logs: dict[CommKey, CallLogSummary]
+    open_requests: tuple[str, ...]  # never completed
+    has_abandoned: bool  # a wait was given up, so a request may still be active
+    was_polling: bool  # the rank was blocked in a loop of polls
+    was_late: bool  # the rank was still at work when another one lost its patience
+    saw_mpi_error: bool  # what the rank raised comes from an error of MPI
 
 
-def difference(accounts: Mapping[int, Account]) -> tuple[int, int, int, str] | None:
-    """The first call that two ranks made and that does not match: its number from 0, the ranks, and why."""
-    (first, reference), *others = accounts.items()
+class Mismatch(NamedTuple):
+    """The first call that does not match: its position in the logs, two ranks that made it, and why it does not."""
+
+    position: int
+    rank: int
+    other: int
+    reason: str
+
+
+def first_mismatch(logs: Mapping[int, CallLogSummary]) -> Mismatch | None:
+    """Compare the logs of a communicator's members, by rank."""
+    (first, reference), *others = logs.items()
     found = []
-    for rank, entry in others:
-        for number in range(min(reference.calls, entry.calls)):
-            one, other = reference.call(number), entry.call(number)
-            if one is not None and other is not None and (why := one.difference(other)):
-                found.append((number, first, rank, why))
+    for rank, log in others:
+        # What only one of the two has called yet may still be answered: that is for the diagnosis to judge.
+        for index in range(min(reference.calls, log.calls)):
+            one, other = reference.call(index), log.call(index)
+            if one is not None and other is not None and (reason := one.difference(other)):
+                found.append(Mismatch(index, first, rank, reason))
                 break
         else:
-            if reference.calls == entry.calls and reference.checksum != entry.checksum:
-                found.append(
-                    (
-                        0,
-                        first,
-                        rank,
-                        f"or later, more than {_TOLD} calls ago, they call different collectives",
-                    )
-                )
+            # The earlier calls can be compared only where the same number of them was summed up.
+            if reference.calls == log.calls and reference.checksum != log.checksum:
+                reason = f"or later, more than {_DESCRIBED} calls ago, they call different collectives"
+                found.append(Mismatch(0, first, rank, reason))
     return min(found, default=None)
 
 
-def noter(name: str, size: int) -> Noter:
-    """What notes a call of `name` on a communicator of `size` ranks, from its arguments, code and instruction."""
-    kind = name.lower().removeprefix("i")
-    parameters = _PARAMETERS.get(kind, ())
-    counted = _COUNTED.get(kind)
+class _Counted(NamedTuple):
+    """The buffer of which all ranks must have equally many elements, and where to look if it is ``IN_PLACE``."""
 
-    def note(arguments: Sequence[Any], keywords: Mapping[str, Any], code: Any, place: int) -> Note:
-        given = dict(zip(parameters, arguments, strict=False))
-        given.update(keywords)
-        root = given.get("root", 0) if "root" in parameters else None
-        operation = given.get("op", ours.SUM) if "op" in parameters else None
-        dtype = count = None
-        if counted is not None:
-            first, second, share = counted
-            dtype, count = _described(given.get(first))
-            if count is None and second is not None:
-                dtype, count = _described(given.get(second))
-                if count is not None and share:
-                    count //= size
-        return name, root, operation, dtype, count, code, place
-
-    return note
+    buffer: str
+    in_place: str | None
+    is_per_rank: bool  # the second one holds that number for each rank
 
 
-def shorthand(name: str) -> tuple[int, int, int | None, Any]:
-    """How a call with arrays and nothing else is noted: how many there are, which of them counts, root and operation.
+# The v forms are missing, whose counts may differ.
+_COUNTED: Final[Mapping[str, _Counted]] = {
+    "bcast": _Counted("buf", None, False),
+    **dict.fromkeys(("gather", "allgather"), _Counted("sendbuf", "recvbuf", True)),
+    **dict.fromkeys(("scatter", "reduce_scatter_block"), _Counted("recvbuf", "sendbuf", True)),
+    **dict.fromkeys(
+        ("alltoall", "reduce", "allreduce", "reduce_scatter", "scan", "exscan"),
+        _Counted("sendbuf", "recvbuf", False),
+    ),
+}
 
-    The number is -1 for calls that have no such form.
+
+class SignatureReader:
+    """Reads what is logged of a call of `name` on `size` ranks.
+
+    The commonest form of a call has NumPy arrays and no other argument. It has `arrays` of them (-1: this collective has no
+    such form), `counted_array` is the index of the one whose elements count, and root and operation are the defaults. A
+    caller that finds this form logs it without asking the reader.
     """
-    kind = name.lower()
-    counted, parameters = _COUNTED.get(kind), _PARAMETERS.get(kind, ())
-    if counted is None:
-        return -1, 0, None, None
-    buffers = [parameter for parameter in parameters if parameter.endswith("buf")]
-    root = 0 if "root" in parameters else None
-    return len(buffers), buffers.index(counted[0]), root, ours.SUM if "op" in parameters else None
+
+    def __init__(self, name: str, size: int) -> None:
+        kind = name.lower().removeprefix("i")
+        self.name = name
+        self.size = size
+        self.parameters = PARAMETERS.get(kind, ())
+        self.default_root = 0 if "root" in self.parameters else None
+        self.default_op = ours.SUM if "op" in self.parameters else None
+        self.counted = _COUNTED.get(kind)
+        self.arrays, self.counted_array = -1, 0
+        if self.counted is not None:
+            buffers = [parameter for parameter in self.parameters if parameter.endswith("buf")]
+            self.arrays, self.counted_array = len(buffers), buffers.index(self.counted.buffer)
+
+    def __call__(
+        self, arguments: Sequence[Any], keywords: Mapping[str, Any], code: CodeType, instruction: int
+    ) -> CallEntry:
+        """Entry of the log for a call with these arguments at this place in user code."""
+        given = {**dict(zip(self.parameters, arguments, strict=False)), **keywords}
+        root, op = given.get("root", self.default_root), given.get("op", self.default_op)
+        dtype = count = None
+        if self.counted is not None:
+            dtype, count = _type_and_count(given.get(self.counted.buffer))
+            if count is None and self.counted.in_place is not None:
+                dtype, count = _type_and_count(given.get(self.counted.in_place))
+                if count is not None and self.counted.is_per_rank:
+                    count //= self.size
+        return self.name, root, op, dtype, count, code, instruction
 
 
-_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
-    "bcast": ("buf", "root"),
-    "gather": ("sendbuf", "recvbuf", "root"),
-    "gatherv": ("sendbuf", "recvbuf", "root"),
-    "scatter": ("sendbuf", "recvbuf", "root"),
-    "scatterv": ("sendbuf", "recvbuf", "root"),
-    "allgather": ("sendbuf", "recvbuf"),
-    "alltoall": ("sendbuf", "recvbuf"),
-    "reduce": ("sendbuf", "recvbuf", "op", "root"),
-    "allreduce": ("sendbuf", "recvbuf", "op"),
-    "reduce_scatter": ("sendbuf", "recvbuf", "recvcounts", "op"),
-    "reduce_scatter_block": ("sendbuf", "recvbuf", "op"),
-    "scan": ("sendbuf", "recvbuf", "op"),
-    "exscan": ("sendbuf", "recvbuf", "op"),
-}
-# Which buffer's elements all ranks must have the same number of; the one to look at where that is IN_PLACE; and whether
-# a rank's share of that is meant.
-_COUNTED: Final[dict[str, tuple[str, str | None, bool]]] = {
-    "bcast": ("buf", None, False),
-    "gather": ("sendbuf", "recvbuf", True),
-    "scatter": ("recvbuf", "sendbuf", True),
-    "allgather": ("sendbuf", "recvbuf", True),
-    "alltoall": ("sendbuf", "recvbuf", False),
-    "reduce": ("sendbuf", "recvbuf", False),
-    "allreduce": ("sendbuf", "recvbuf", False),
-    "reduce_scatter": ("sendbuf", "recvbuf", False),
-    "reduce_scatter_block": ("recvbuf", "sendbuf", True),
-    "scan": ("sendbuf", "recvbuf", False),
-    "exscan": ("sendbuf", "recvbuf", False),
-}
-
-
-def _described(spec: Any) -> tuple[Any, int | None]:
-    """The datatype and number of elements of a buffer, where they are told easily."""
+def _type_and_count(spec: Buffer) -> tuple[object, int | None]:
+    """The datatype and number of elements of a buffer, where they are known without MPI."""
     if type(spec) is np.ndarray:
         return spec.dtype, spec.size
     if is_in_place(spec):
@@ -222,7 +261,7 @@ def _described(spec: Any) -> tuple[Any, int | None]:
     return found.array.dtype, found.array.size
 
 
-def _operation(value: Any) -> str:
+def _operation(value: object) -> str:
     try:
         known = op(value)
     except TypeError:

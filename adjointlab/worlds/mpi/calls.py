@@ -1,63 +1,65 @@
-"""One call on a guarded communicator: what it is called in messages, and whom it waits for."""
+"""One call on a guarded communicator: how reports name it, and which ranks it waits for."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from types import CodeType
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol
 
 from mpi4py import MPI
 
-from adjointlab.worlds.call_sites import user_frame
+__all__ = ["PARAMETERS", "GuardedCall"]
 
-__all__ = ["Call", "Place", "caller", "place_of"]
+_SEND: Final = ("buf", "dest", "tag")
+_RECEIVE: Final = ("buf", "source", "tag")
+_ROOTED: Final = ("sendbuf", "recvbuf", "root")
+_EXCHANGE: Final = ("sendbuf", "recvbuf")
+_REDUCTION: Final = ("sendbuf", "recvbuf", "op")
 
-_P2P_SEND: Final = ("buf", "dest", "tag")
-_P2P_RECEIVE: Final = ("buf", "source", "tag")
-_ROOT_SECOND: Final = ("buf", "root")
-_ROOT_THIRD: Final = ("sendbuf", "recvbuf", "root")
-
-# The parameters, in order, of the calls that have any worth showing.
-_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
-    **dict.fromkeys(("send", "ssend", "isend", "issend"), _P2P_SEND),
-    **dict.fromkeys(("recv", "irecv"), _P2P_RECEIVE),
+PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("send", "ssend", "isend", "issend"), _SEND),
+    **dict.fromkeys(("recv", "irecv"), _RECEIVE),
     **dict.fromkeys(("probe", "iprobe"), ("source", "tag")),
-    "sendrecv": ("sendbuf", "dest", "sendtag", "recvbuf", "source", "recvtag"),
-    "sendrecv_replace": ("buf", "dest", "sendtag", "source", "recvtag"),
-    "bcast": _ROOT_SECOND,
-    **dict.fromkeys(("gather", "gatherv", "scatter", "scatterv"), _ROOT_THIRD),
+    **dict.fromkeys(
+        ("sendrecv", "sendrecv_replace"), ("sendbuf", "dest", "sendtag", "recvbuf", "source", "recvtag")
+    ),
+    "bcast": ("buf", "root"),
+    **dict.fromkeys(("gather", "gatherv", "scatter", "scatterv"), _ROOTED),
+    **dict.fromkeys(("allgather", "alltoall"), _EXCHANGE),
     "reduce": ("sendbuf", "recvbuf", "op", "root"),
+    "reduce_scatter": ("sendbuf", "recvbuf", "recvcounts", "op"),
+    **dict.fromkeys(("allreduce", "reduce_scatter_block", "scan", "exscan"), _REDUCTION),
 }
-# mpi4py's object forms have no receive buffer.
-_OBJECT_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
-    "gather": _ROOT_SECOND,
-    "scatter": _ROOT_SECOND,
-    "reduce": ("sendobj", "op", "root"),
-}
+"""mpi4py's parameters of each call, in order, by its name in lower case (of a collective, without the "I")."""
+
 _SHOWN: Final = frozenset({"comm", "dest", "group", "source", "tag", "sendtag", "recvtag", "root"})
 
 
-class Call(NamedTuple):
-    """A call in the making."""
+class _Target(Protocol):
+    """The communicator, as far as a call needs it."""
 
-    comm: Any  # the GuardedComm
+    @property
+    def rank(self) -> int: ...
+    @property
+    def ranks(self) -> tuple[int, ...]: ...
+    def Get_name(self) -> str: ...
+
+
+class GuardedCall(NamedTuple):
+    """A call that has begun."""
+
+    comm: _Target
     name: str
-    arguments: tuple[Any, ...] = ()
-    keywords: dict[str, Any] | None = None
+    arguments: tuple[object, ...] = ()  # also keeps the buffers alive for as long as the call
+    keywords: Mapping[str, object] | None = None
     peer: int | None = None  # the one rank of `comm` that it waits for; None for all the others
-    missing: Callable[[], tuple[int, ...]] | None = (
-        None  # the ranks of the run that it waits for, if that is known
-    )
+    missing: Callable[[], tuple[int, ...]] | None = None  # the ranks of the run that it waits for, if known
 
     def __str__(self) -> str:
-        parameters = _OBJECT_PARAMETERS.get(self.name)
-        if parameters is None:
-            name = self.name.lower()
-            parameters = _PARAMETERS.get(name) or _PARAMETERS.get(name.removeprefix("i"), ())
+        name = self.name.lower()
+        parameters = PARAMETERS.get(name) or PARAMETERS.get(name.removeprefix("i"), ())
         given = {**dict(zip(parameters, self.arguments, strict=False)), **(self.keywords or {})}
-        if self.comm.label:
-            given["comm"] = self.comm.label
+        if comm := self.comm.Get_name():
+            given["comm"] = comm
         shown = ", ".join(f"{key}={_constant(key, value)}" for key, value in given.items() if key in _SHOWN)
         return f"{self.name}({shown})"
 
@@ -68,11 +70,10 @@ class Call(NamedTuple):
             return self.missing()
         if self.peer is not None and 0 <= self.peer < len(self.comm.ranks):
             return (self.comm.ranks[self.peer],)
-        here = self.comm.rank
-        return tuple(rank for index, rank in enumerate(self.comm.ranks) if index != here)
+        return tuple(rank for index, rank in enumerate(self.comm.ranks) if index != self.comm.rank)
 
 
-def _constant(key: str, value: Any) -> Any:
+def _constant(key: str, value: object) -> object:
     if key in {"source", "dest"} and value == MPI.PROC_NULL:
         return "PROC_NULL"
     if key == "source" and value == MPI.ANY_SOURCE:
@@ -80,27 +81,3 @@ def _constant(key: str, value: Any) -> Any:
     if key.endswith("tag") and value == MPI.ANY_TAG:
         return "ANY_TAG"
     return value
-
-
-class Place(NamedTuple):
-    """A line of code, cheap to note."""
-
-    code: CodeType
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.code.co_filename}:{self.line}"
-
-
-def place_of(code: CodeType, instruction: int) -> Place:
-    """The line that an instruction stands in."""
-    for start, end, line in code.co_lines():
-        if start <= instruction < end and line is not None:
-            return Place(code, line)
-    return Place(code, code.co_firstlineno)
-
-
-def caller() -> Place:
-    """The line of user code that calls."""
-    frame = user_frame(sys._getframe(1))
-    return Place(frame.f_code, frame.f_lineno)

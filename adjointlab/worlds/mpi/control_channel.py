@@ -1,106 +1,88 @@
-"""The private communicator of the MPI world: commands, reports, notices of failure, tokens of agreement.
+"""The control channel of the MPI world: commands, reports, failure notices, tokens of agreement.
 
-User code never sees it, so it works whatever has become of the communicators that user code works on. Waits on it
-poll, with rests: a process that is not needed leaves the processor to those that are.
+One tag for each kind of message, so that every wait polls for its own kind and leaves the others where they are. MPI
+delivers messages of one sender and tag in the order in which they were sent; between tags there is no order. Hence each
+message that belongs to a run carries its number: what arrives late is recognised and dropped.
+
+    leader                    rank r < ranks             rank r >= ranks (not in this run)
+      COMMAND(run, body's payload) ->                     COMMAND(run, empty) ->
+      ...                     ... NOTICE, TOKEN between any two ranks of the run ...
+      <- REPORT(run, outcome, statistics)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from time import perf_counter
+from collections.abc import Hashable
 from typing import Any, Final, NamedTuple
 
 from mpi4py import MPI
 
-from adjointlab.worlds.mpi.backoff import pause
-from adjointlab.worlds.mpi.keepalive import keep_alive
+from adjointlab.worlds.mpi.polling import ObjectChannel, keep_alive
 
-__all__ = ["COMMAND", "CREATION", "INTERRUPT", "REPORT", "STACKS", "Control", "Notice", "Token"]
+__all__ = ["COMMAND", "CREATION", "INTERRUPT", "REPORT", "TOKEN", "ControlChannel", "Notice", "Token"]
 
-COMMAND: Final = 1  # leader to follower: run this; done
-REPORT: Final = 2  # follower to leader: my outcome
-NOTICE: Final = 3  # rank to rank: I have failed, do not wait for me
+COMMAND: Final = 1  # leader to follower: take part in this run; or: the leader is done
+REPORT: Final = 2  # follower to leader: outcome and statistics of a run
+_NOTICE: Final = 3  # rank to rank: I have failed, do not wait for me
 TOKEN: Final = 4  # rank to rank: I am about to make this communicator
 INTERRUPT: Final = 5  # follower to leader: Ctrl-C
-STACKS: Final = 6  # rank to rank: show your stacks, the job is about to end
-CREATION: Final = 100  # and upwards: tags for making communicators (Open MPI sends messages with them)
+_STACKS: Final = 6  # rank to rank: show your stacks, the job is about to end
+# And upwards, one for each number of ranks: for making a run's communicator, because Open MPI's MPI_Comm_create_group
+# sends ordinary messages of the given tag on the parent.
+CREATION: Final = 100
 
 
 class Notice(NamedTuple):
-    """Rank `rank` has failed in run `run`: raised, or waited longer than its patience."""
+    """Rank `rank` has failed in run `run`: it raised, or it waited longer than its patience."""
 
     run: int
     rank: int
-    blocked: bool
+    is_blocked: bool
 
 
 class Token(NamedTuple):
-    """Rank `rank` stands before the creation `key` in run `run`, with these arguments."""
+    """Rank `rank` has reached the agreement `key` in run `run`, with these arguments."""
 
     run: int
     rank: int
-    key: Any
+    key: Hashable
     arguments: Any
 
 
-class Control:
-    """Messages of plain Python objects between the world's processes."""
+class ControlChannel(ObjectChannel):
+    """Messages of the MPI world's own."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self.comm = comm.Dup()
-        self.rank = self.comm.rank
-        self.size = self.comm.size
-        self._sending: list[MPI.Request] = []
-
-    def send(self, message: Any, dest: int, tag: int) -> None:
-        """Send without waiting; the message goes out as this process polls."""
-        request = self.comm.isend(message, dest, tag)
-        if not request.Test():
-            self._sending = [sending for sending in self._sending if not sending.Test()]
-            self._sending.append(request)
-
-    def ask_for_stacks(self) -> None:
-        """Ask all others for their stacks, from any thread, shortly before the end."""
+    def request_stacks(self) -> None:
+        """Ask all others to print their stacks, from any thread, shortly before the end of the job."""
+        # The watchdog's thread calls this while the main thread sits in a call of MPI, which a library below
+        # MPI_THREAD_MULTIPLE does not allow.
         if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
             for rank in range(self.size):
                 if rank != self.rank:
-                    keep_alive(self.comm.isend(self.rank, rank, STACKS))
+                    # Not send(): its list of requests belongs to the main thread.
+                    keep_alive(self.comm.isend(self.rank, rank, _STACKS))
 
-    def poll(self, source: int, tag: int) -> Any:
-        """The next message, or None if there is none."""
-        # The first look may do no more than bring in what has come.
-        message = self.comm.improbe(source, tag) or self.comm.improbe(source, tag)
-        return None if message is None else message.recv()
+    def poll_stacks_request(self) -> int | None:
+        """Return the rank that asks this one to print its stacks, if one does."""
+        asker: int | None = self.poll(MPI.ANY_SOURCE, _STACKS)
+        return asker
 
-    def receive(self, source: int, tag: int, meanwhile: Callable[[], None] | None = None) -> Any:
-        """The next message, waited for at leisure; `meanwhile` is called between polls."""
-        started = perf_counter()
-        while True:
-            for _ in range(8):
-                message = self.comm.improbe(source, tag)
-                if message is not None:
-                    return message.recv()
-            if meanwhile is not None:
-                meanwhile()
-            pause(perf_counter() - started)
+    def notify_failure(self, run: int, ranks: int, *, is_blocked: bool) -> None:
+        """Tell the other ranks of the run that this one has failed."""
+        self.send_to_others(Notice(run, self.rank, is_blocked), _NOTICE, ranks)
 
     def notices(self, run: int) -> list[Notice]:
-        """The notices of run `run` that have come in (those of earlier runs are dropped)."""
+        """Return the notices of run `run` that have come in since the last call, and drop those of earlier runs."""
         found = []
-        while self.comm.Iprobe(MPI.ANY_SOURCE, NOTICE):
-            notice: Notice = self.comm.recv(None, MPI.ANY_SOURCE, NOTICE)
+        # Every look of every wait comes by here, so one probe has to do: a message that it only lets in is found by
+        # the next look.
+        while self.comm.Iprobe(MPI.ANY_SOURCE, _NOTICE):
+            notice: Notice = self.comm.recv(None, MPI.ANY_SOURCE, _NOTICE)
             if notice.run == run:
                 found.append(notice)
         return found
 
-    def flush(self) -> None:
-        """Wait until all that was sent has gone out."""
-        started = perf_counter()
-        while self._sending:
-            self._sending = [sending for sending in self._sending if not sending.Test()]
-            pause(perf_counter() - started)
-
     def close(self) -> None:
-        """Collective: free the communicator."""
+        """Free the communicator; collective."""
         self.flush()
         self.comm.Free()

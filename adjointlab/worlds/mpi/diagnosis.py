@@ -1,158 +1,126 @@
-"""After a run: what the leader concludes from the outcomes and the books of all ranks."""
+"""After a run: what the leader concludes from the outcomes and the statistics of all ranks.
+
+It may conclude only what cannot be otherwise. A call that one rank has made and another has not is a mismatch once that
+other rank has returned; as long as it is blocked or was cancelled, it might have made the call later. A wait that lasted too
+long is a deadlock only if nobody is left who could have ended it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from adjointlab.worlds.call_sites import is_lab
-from adjointlab.worlds.mpi.call_log import Account, difference
-from adjointlab.worlds.mpi.guard import Books
-from adjointlab.worlds.world import Blocked, Finding, Outcome, PeerFailed, Raised, Returned
+from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
+from adjointlab.worlds.mpi.call_log import CallLogSummary, RunStatistics, first_mismatch
+from adjointlab.worlds.world import Blocked, Finding, Outcome, PeerFailed, Returned
 
 __all__ = ["conclude"]
 
 
-def conclude(outcomes: Sequence[Outcome], books: Sequence[Books]) -> tuple[tuple[Finding, ...], bool]:
-    """What was wrong with the run itself, and whether its communicators are clean for another."""
-    stuck = tuple(_stuck(outcomes, books))
-    if stuck:
-        return stuck, False
-    untidy = (*_collectives(books), *_requests(books), *_messages(books))
-    clean = not untidy and not any(book.abandoned for book in books)
-    if all(isinstance(outcome, Returned) for outcome in outcomes):
-        return untidy, clean
-    # Where a rank failed, what lies about is no finding of its own. But calls that do not match are always one, and may
-    # be why a rank raised: numbers taken for others, or an error of MPI, which may also tell of those that are missing.
-    mpi_raised = any(map(_is_of_mpi, outcomes))
-    settled = [mpi_raised and isinstance(outcome, Returned) for outcome in outcomes]
-    return tuple(_collectives(books, settled)), clean
+def conclude(
+    outcomes: Sequence[Outcome], statistics: Sequence[RunStatistics]
+) -> tuple[tuple[Finding, ...], bool]:
+    """Return what was wrong with the run itself, and True if its communicators are clean enough for another."""
+    has_returned = [isinstance(outcome, Returned) for outcome in outcomes]
+    if any(isinstance(outcome, Blocked) for outcome in outcomes):
+        return tuple(_stuck(outcomes, statistics)), False
+    findings = (*_mismatches(statistics), *_open_requests(statistics), *_unreceived(statistics))
+    is_clean = not findings and not any(of_rank.has_abandoned for of_rank in statistics)
+    if all(has_returned):
+        return findings, is_clean
+    # Where a rank has failed, messages and requests that are left are no finding of their own. But calls that do not match
+    # always are one, and may be why the rank raised: it took one buffer for another, or MPI raised an error. An error of
+    # MPI, such as Open MPI's of collectives of different lengths, may also be due to a rank that did not call at all.
+    saw_mpi_error = any(of_rank.saw_mpi_error for of_rank in statistics)
+    return tuple(_mismatches(statistics, [saw_mpi_error and returned for returned in has_returned])), is_clean
 
 
-def _is_of_mpi(outcome: Outcome) -> bool:
-    """Whether MPI has told the rank of an error, such as Open MPI of collectives of different lengths."""
-    return isinstance(outcome, Raised) and "mpi4py.MPI.Exception: " in outcome.traceback
-
-
-def _stuck(outcomes: Sequence[Outcome], books: Sequence[Books]) -> Iterator[Finding]:
+def _stuck(outcomes: Sequence[Outcome], statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
+    """Say why some ranks are blocked."""
     blocked = {rank: outcome for rank, outcome in enumerate(outcomes) if isinstance(outcome, Blocked)}
-    if not blocked:
-        return
-    mismatches = tuple(_collectives(books, settled=[isinstance(outcome, Returned) for outcome in outcomes]))
+    has_returned = [isinstance(outcome, Returned) for outcome in outcomes]
     waiting = [rank for rank, outcome in enumerate(outcomes) if isinstance(outcome, Blocked | PeerFailed)]
-    late = ", ".join(str(rank) for rank, book in enumerate(books) if book.late)
-    everyone = not late and all(isinstance(outcome, Blocked | Returned) for outcome in outcomes)
-    lines = [_told(rank, outcome, outcomes) for rank, outcome in enumerate(outcomes)]
-    if mismatches:
+    late = ", ".join(str(rank) for rank, of_rank in enumerate(statistics) if of_rank.was_late)
+    # A rank that was still at work, or raised, might have ended the wait of another one.
+    nobody_could_help = not late and all(isinstance(outcome, Blocked | Returned) for outcome in outcomes)
+    lines = [_line(rank, outcome, has_returned) for rank, outcome in enumerate(outcomes)]
+    if mismatches := tuple(_mismatches(statistics, has_returned)):
         # They explain why the ranks are stuck.
         yield from mismatches
-    elif everyone and all(books[rank].polling for rank in waiting):
-        lines.insert(0, "these ranks ask again and again, and nothing moves any more")
-        yield Finding("livelock", "\n".join(lines))
-    elif everyone:
-        # Nobody is left who could end a wait.
-        lines.insert(0, f"{len(blocked)} of {len(outcomes)} ranks wait, and nobody can go on")
-        if cycle := _cycle(blocked):
-            lines.append("  cycle: " + " → ".join(f"rank {rank}" for rank in cycle))
+    elif nobody_could_help and all(statistics[rank].was_polling for rank in waiting):
+        yield Finding("livelock", "\n".join([POLLING, *lines]))
+    elif nobody_could_help:
+        lines.insert(0, heading(len(blocked), len(outcomes)))
+        lines += cycle_line({rank: outcome.waits_for for rank, outcome in blocked.items()})
         if any("send" in outcome.call.lower() for outcome in blocked.values()):
-            lines.append("  (a send may wait until it is received: MPI promises no buffering)")
+            lines.append(UNBUFFERED_SENDS)
         yield Finding("deadlock", "\n".join(lines))
     else:
         busy = f" (rank {late} was still at work then)" if late else ""
-        lines.insert(0, f"a wait lasted longer than the world's patience{busy}")
-        yield Finding("blocked", "\n".join(lines))
+        yield Finding("blocked", "\n".join([f"a wait lasted longer than the world's patience{busy}", *lines]))
 
 
-def _told(rank: int, outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
+def _line(rank: int, outcome: Outcome, has_returned: Sequence[bool]) -> str:
     if not isinstance(outcome, Blocked):
         return f"  rank {rank} {outcome}"
-    waits_for = ", ".join(
-        f"rank {other}" + (" (which has ended)" if isinstance(outcomes[other], Returned) else "")
-        for other in outcome.waits_for
-    )
     if is_lab(outcome.where):
         text = f"  rank {rank} has come back from user code"
     else:
         text = f"  rank {rank} in {outcome.call} at {outcome.where}"
-    return text + (f", waits for {waits_for}" if waits_for else "")
+    return text + waits_for_text(outcome.waits_for, has_returned)
 
 
-def _cycle(blocked: dict[int, Blocked]) -> list[int]:
-    """A circle of blocked ranks, each waiting for the next; its first rank stands at its end again."""
-    graph = {
-        rank: [other for other in outcome.waits_for if other in blocked] for rank, outcome in blocked.items()
-    }
-    # A rank that waits for several is let go by any of them, or needs them all: that is not known here. So ranks that
-    # wait for one only come first.
-    done: set[int] = set()
+def _mismatches(
+    statistics: Sequence[RunStatistics], is_final: Sequence[bool] | None = None
+) -> Iterator[Finding]:
+    """Find communicators on which the ranks called collectives that do not match.
 
-    def search(rank: int, path: list[int]) -> list[int]:
-        if rank in path:
-            return [*path[path.index(rank) :], rank]
-        if rank in done:
-            return []
-        for other in graph[rank]:
-            if found := search(other, [*path, rank]):
-                return found
-        done.add(rank)
-        return []
-
-    for first in sorted(graph, key=lambda rank: len(graph[rank])):
-        if found := search(first, []):
-            # Told from its lowest rank on.
-            ring = found[:-1]
-            start = ring.index(min(ring))
-            return [*ring[start:], *ring[:start], ring[start]]
-    return []
-
-
-def _collectives(books: Sequence[Books], settled: Sequence[bool] | None = None) -> Iterator[Finding]:
-    """Communicators on which the ranks called collectives that do not match.
-
-    While some ranks are stuck, only what no waiting could mend counts: calls that differ, or a rank that has returned
-    (`settled`) with fewer calls.
+    `is_final` says of each rank whether it would have made no further call; by default none would have.
     """
-    for key in dict.fromkeys(key for book in books for key in book.collectives):
-        ranks = key[0]
-        accounts = {rank: books[rank].collectives.get(key, Account(0, 0, ())) for rank in ranks}
-        of = "" if len(ranks) == len(books) else f" of ranks {', '.join(map(str, ranks))}"
-        if found := difference(accounts):
-            number, one, other, why = found
+    for key in dict.fromkeys(key for of_rank in statistics for key in of_rank.logs):
+        members, _ = key
+        logs = {rank: statistics[rank].logs.get(key, CallLogSummary(0, 0, ())) for rank in members}
+        if mismatch := first_mismatch(logs):
+            index, reason = mismatch.position, mismatch.reason
             calls = [
-                call.told(rank) for rank in (one, other) if (call := accounts[rank].call(number)) is not None
+                call.by_rank(rank)
+                for rank in (mismatch.rank, mismatch.other)
+                if (call := logs[rank].call(index)) is not None
             ]
         else:
-            fewest = min(ranks, key=lambda rank: (accounts[rank].calls, settled is None or not settled[rank]))
-            most = max(ranks, key=lambda rank: accounts[rank].calls)
-            number = accounts[fewest].calls
-            if number == accounts[most].calls or not (settled is None or settled[fewest]):
+            # Of ranks with equally few calls, one that makes no more.
+            fewest = min(members, key=lambda rank: (logs[rank].calls, is_final is None or not is_final[rank]))
+            most = max(members, key=lambda rank: logs[rank].calls)
+            index, reason = logs[fewest].calls, "only some ranks take part"
+            if index == logs[most].calls or not (is_final is None or is_final[fewest]):
                 continue
-            call = accounts[most].call(number)
-            why = "only some ranks take part"
+            further = logs[most].call(index)
             calls = [
-                f"rank {most} goes on" if call is None else call.told(most),
-                f"rank {fewest} has ended after {number}",
+                f"rank {most} goes on" if further is None else further.by_rank(most),
+                f"rank {fewest} has ended after {index}",
             ]
-        text = f"in collective {number + 1}{of}, {why}\n  " + "\n  ".join(calls)
+        of = "" if len(members) == len(statistics) else f" of ranks {', '.join(map(str, members))}"
+        text = f"in collective {index + 1}{of}, {reason}\n  " + "\n  ".join(calls)
         yield Finding("mismatched collective", text)
 
 
-def _requests(books: Sequence[Books]) -> Iterator[Finding]:
-    for rank, book in enumerate(books):
-        for request in book.left_open:
+def _open_requests(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
+    for rank, of_rank in enumerate(statistics):
+        for request in of_rank.open_requests:
             yield Finding("request left open", f"rank {rank} never completed {request}")
 
 
-def _messages(books: Sequence[Books]) -> Iterator[Finding]:
-    for rank, book in enumerate(books):
-        senders = [sender for sender, other in enumerate(books) if other.sent[rank]]
-        sent = sum(other.sent[rank] for other in books)
-        if sent > book.received:
-            source = " or ".join(map(str, senders))
-            yield Finding(
-                "message left over",
-                f"rank {rank} was sent {sent} and received {book.received} (sent by rank {source})",
-            )
-        elif sent < book.received and not book.left_open:
-            yield Finding(
-                "request left open", f"rank {rank} posted {book.received} receives and was sent {sent}"
-            )
+def _unreceived(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
+    """Compare what was sent to each rank with what it received.
+
+    Only in number: a receive from any source does not say whose message it is meant for.
+    """
+    for rank, of_rank in enumerate(statistics):
+        senders = [sender for sender, other in enumerate(statistics) if other.sent[rank]]
+        sent, received = sum(other.sent[rank] for other in statistics), of_rank.received
+        if sent > received:
+            text = f"rank {rank} was sent {sent} and received {received} (sent by rank {' or '.join(map(str, senders))})"
+            yield Finding("message left over", text)
+        elif sent < received and not of_rank.open_requests:
+            text = f"rank {rank} posted {received} receives and was sent {sent}"
+            yield Finding("request left open", text)

@@ -1,196 +1,202 @@
-"""What keeps one rank of a run from waiting for ever.
+"""The guard: what keeps a rank of a run from waiting for ever.
 
-Every wait on a guarded communicator polls here: it ends when the request is complete, when another rank gives
-notice that it has failed, or when patience is exhausted. The guard also keeps the books of a run (messages sent and
-received, collectives called, requests open), from which the leader sees whether the communicators are still clean.
+Every wait on a guarded communicator polls here. It ends when its request is complete; when another rank gives notice that
+it has failed; when it has lasted longer than the world's patience; or when the watchdog says that the run has lasted too
+long. In the last three cases the wait is *revoked*: the rank raises :class:`Cancelled`, and its outcome says why.
+
+The guard also counts a run's messages, collectives and requests, from which the leader sees whether the communicators
+are clean enough to serve another run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn, Protocol, TypeVar
 
 from mpi4py import MPI
 
-from adjointlab.worlds.mpi.backoff import pause, processors, yield_processor
-from adjointlab.worlds.mpi.call_log import Account, Fingerprint, Note, account, fingerprint
-from adjointlab.worlds.mpi.calls import Call, caller
-from adjointlab.worlds.mpi.control_channel import NOTICE, Control, Notice
-from adjointlab.worlds.mpi.keepalive import keep_alive
-from adjointlab.worlds.world import Blocked, PeerFailed
+from adjointlab.worlds.call_sites import call_site
+from adjointlab.worlds.mpi.call_log import CallLog, CommKey, Describer, RunStatistics
+from adjointlab.worlds.mpi.calls import GuardedCall
+from adjointlab.worlds.mpi.control_channel import ControlChannel, Notice
+from adjointlab.worlds.mpi.polling import keep_alive, poll_until, processors, rest, yield_processor
+from adjointlab.worlds.world import Blocked, Cancelled, PeerFailed
 
-__all__ = ["Books", "Cancelled", "Guard"]
+__all__ = ["Guard"]
 
-# Polls that a wait makes before it looks at anything else: some 60 microseconds' worth where each rank has a processor,
-# and few where the rank that is waited for may need this one.
+T = TypeVar("T")
+
+# Polls of a wait before it looks at anything else: about 60 microseconds, in which most messages arrive. With more ranks
+# than processors a tenth of that, because the rank that is waited for may need this processor.
 _QUICK_POLLS: Final = 600
-_QUICK_POLLS_IN_A_CROWD: Final = 60
+_QUICK_POLLS_WHEN_CROWDED: Final = 60
 _POLLS_BETWEEN_LOOKS: Final = 16
 
-# Seconds that a wait goes on after another rank's failure: what that rank did before may yet complete it, and this rank then
-# goes on to what it would do by itself, such as to raise the same.
-_LAST_CALL: Final = 1e-2
-
-CommKey = tuple[tuple[int, ...], int]  # the ranks of a communicator, and which one of these ranks it is
-
-
-class Cancelled(BaseException):
-    """Takes a rank out of a wait that cannot end. (No ``Exception``: user code must not swallow it by chance.)"""
+# Seconds for which a wait goes on after another rank has failed. What that rank sent before it failed may still arrive and
+# complete the wait. This rank then goes on to what it would have done anyway, such as raising the same exception as all
+# others do, and is not reported as a victim of the first.
+_GRACE_AFTER_FAILURE: Final = 1e-2
 
 
-@dataclass(frozen=True)
-class Books:
-    """One rank's account of a run."""
+class OpenRequest(Protocol):
+    """A request that user code has started."""
 
-    sent: tuple[int, ...]  # messages, by rank of destination
-    received: int
-    collectives: dict[CommKey, Account]
-    left_open: tuple[str, ...]  # requests
-    abandoned: bool  # whether a wait was given up
-    polling: bool  # the rank was blocked in a loop of polls
-    late: bool  # the rank was still at work when another one lost its patience
+    def is_complete(self) -> bool: ...
+    def described(self) -> str: ...
 
 
 class Guard:
-    """The revocable wait, and the books, of this process."""
+    """The revocable wait of this process, and the statistics of its current run."""
 
-    def __init__(self, control: Control, patience: float, *, strict: bool = False) -> None:
+    def __init__(self, control: ControlChannel, patience: float, *, strict: bool = False) -> None:
         self.patience = patience
         self.strict = strict  # collectives are compared before they are carried out
         self.control = control
-        self._words: dict[Any, Any] = {}
-        self.quick = range(_QUICK_POLLS if control.size <= processors() else _QUICK_POLLS_IN_A_CROWD)
-        self.begin(0, 0)
+        self.describe = Describer()
+        self.quick = range(_QUICK_POLLS if control.size <= processors() else _QUICK_POLLS_WHEN_CROWDED)
+        self.start_run(0, 0)
 
-    def begin(self, run: int, ranks: int) -> None:
-        """Open the books of a run."""
+    def start_run(self, run: int, ranks: int) -> None:
+        """Count from zero."""
         self.run = run
         self.ranks = ranks
-        self.departure: Blocked | PeerFailed | None = None
-        self.polls = 0  # unsuccessful ones in a row
+        self.cancelled_as: Blocked | PeerFailed | None = None  # this rank's outcome, once a wait was revoked
+        self.failed_polls = 0  # in a row
         self.sent = [0] * ranks
         self.received = 0
-        self.trails: dict[CommKey, list[Note]] = {}
-        self.open: dict[int, Any] = {}  # requests by id
-        self.abandoned = False
-        self.is_littered = False  # earlier runs have left many communicators behind
-        self.in_wait = False
-        self.expired = False  # the run has lasted so long that this wait has to end, whatever its patience
+        self.logs: dict[CommKey, CallLog] = {}
+        self.open_requests: dict[int, OpenRequest] = {}  # by id
+        self.has_abandoned = False
+        self.saw_mpi_error = False
+        self.has_leaked_many = False  # earlier runs have left many communicators behind
+        self._is_waiting = False
+        self._is_overdue = False
+        self._is_polling = False
         self._polled_since = 0.0
-        self._polling = False
-        self._heard: list[Notice] = []  # of other ranks' failures
-        self._heard_at = 0.0
+        self._notices: list[Notice] = []
+        self._noticed_at: float | None = None  # when the first of them was seen
 
-    def end(self) -> Books:
-        """Close the books. Requests that are still open are kept for ever, with their buffers."""
-        left_open = tuple(request.story for request in self.open.values() if not request.is_complete())
-        if self.open:
-            for request in self.open.values():
-                keep_alive(request)
-            self.open = {}
-        collectives = {key: account(trail, self._words) for key, trail in self.trails.items() if trail}
-        abandoned = self.abandoned or self.departure is not None
-        late = self.departure is None and self._others_are_blocked()
-        return Books(tuple(self.sent), self.received, collectives, left_open, abandoned, self._polling, late)
+    def finish_run(self) -> RunStatistics:
+        """Hand over the statistics."""
+        still_open = tuple(
+            request.described() for request in self.open_requests.values() if not request.is_complete()
+        )
+        for request in self.open_requests.values():
+            # MPI may use their buffers until it is finalized: user code gave no sign that they are complete.
+            keep_alive(request)
+        self.open_requests = {}
+        logs = {key: log.summary(self.describe) for key, log in self.logs.items() if log}
+        has_abandoned = self.has_abandoned or self.cancelled_as is not None
+        was_late = self.cancelled_as is None and self._others_are_blocked()
+        return RunStatistics(
+            sent=tuple(self.sent),
+            received=self.received,
+            logs=logs,
+            open_requests=still_open,
+            has_abandoned=has_abandoned,
+            was_polling=self._is_polling,
+            was_late=was_late,
+            saw_mpi_error=self.saw_mpi_error,
+        )
 
-    def in_words(self, note: Note) -> Fingerprint:
-        """A noted call as the other ranks understand it."""
-        return fingerprint(note, self._words)
-
-    def notify(self, *, blocked: bool) -> None:
-        """Tell the other ranks of the run that this one has failed."""
-        for rank in range(self.ranks):
-            if rank != self.control.rank:
-                self.control.send(Notice(self.run, self.control.rank, blocked), rank, NOTICE)
-
-    def wait(self, request: MPI.Request, call: Call, status: MPI.Status | None = None) -> None:
-        """Wait for `request`, which is abandoned when the wait is revoked."""
+    def wait(self, request: MPI.Request, call: GuardedCall, status: MPI.Status | None = None) -> None:
+        """Wait until `request` is complete; a revoked wait abandons it."""
         test = request.Test
         try:
             for _ in self.quick:
                 if test(status):
                     return
-            self.until(lambda: test(status), call)
+            self.wait_until(lambda: test(status), call)
         except BaseException:
             if request:
+                # Cancelling it would not help: MPI need not honour that for sends and cannot for collectives.
                 keep_alive((request, call))
-                self.abandoned = True
+                self.has_abandoned = True
             raise
 
-    def until(self, ready: Callable[[], Any], call: Call) -> Any:
-        """Poll until `ready` returns something true, and return that."""
-        if self.departure is not None:
-            raise Cancelled
-        started = perf_counter()
-        self.in_wait = True
+    def wait_until(self, ready: Callable[[], T | None], call: GuardedCall) -> T:
+        """Poll until `ready` returns something true, and return that; or revoke the wait."""
+        self._refuse_if_cancelled()
+        self._is_waiting = True
         try:
-            while True:
-                for _ in range(_POLLS_BETWEEN_LOOKS):
-                    found = ready()
-                    if found:
-                        self.polls = 0
-                        return found
-                    yield_processor()
-                waited = perf_counter() - started
-                self._look(call, waited)
-                pause(waited)
+            found = poll_until(ready, lambda waited: self._look(call, waited), _POLLS_BETWEEN_LOOKS)
         finally:
-            self.in_wait = False
+            self._is_waiting = False
+        self.failed_polls = 0
+        return found
 
     def expire(self) -> bool:
-        """The run has lasted too long: whether this rank is in a wait, which then ends."""
-        self.expired = True
-        return self.in_wait
+        """Declare the run overdue, from the watchdog's signal handler.
 
-    def polled(self, call: Call) -> None:
-        """User code has polled in vain: a loop of such polls is a wait too."""
-        if self.departure is not None:
-            raise Cancelled
-        self.polls += 1
+        Returns True if this rank is in a wait, which the next look then revokes: so nothing has to be raised at a point
+        where a request may just have been started, and the report names the call.
+        """
+        self._is_overdue = True
+        return self._is_waiting
+
+    def poll_failed(self, call: GuardedCall) -> None:
+        """Note that user code has polled in vain: a loop of such polls is a wait too."""
+        self._refuse_if_cancelled()
+        self.failed_polls += 1
         yield_processor()
-        if self.polls % _POLLS_BETWEEN_LOOKS == 0:
+        if self.failed_polls % _POLLS_BETWEEN_LOOKS == 0:
             now = perf_counter()
-            if self.polls == _POLLS_BETWEEN_LOOKS:
+            if self.failed_polls == _POLLS_BETWEEN_LOOKS:
                 self._polled_since = now
-            self._polling = True
+            # It stays True if the look cancels the rank: then the rank was polling.
+            self._is_polling = True
             self._look(call, now - self._polled_since)
-            self._polling = False
-            pause(now - self._polled_since)
+            self._is_polling = False
+            rest(now - self._polled_since)
 
-    def _others_are_blocked(self) -> bool:
-        # The first look may do no more than bring in what has come.
-        notices = self.control.notices(self.run) or self.control.notices(self.run)
-        return any(notice.blocked for notice in (*self._heard, *notices))
-
-    def _look(self, call: Call, waited: float) -> None:
-        notices = self._heard
-        notices += self.control.notices(self.run)
-        if notices:
-            # Others who have waited for about as long are part of the knot, not its victims.
-            if all(notice.blocked for notice in notices) and waited > self.patience / 2:
-                self.departure = Blocked(str(call), str(caller()), call.waits_for)
-            else:
-                self._heard_at = self._heard_at or perf_counter()
-                if perf_counter() - self._heard_at < _LAST_CALL:
-                    return
-                peers = tuple(sorted(notice.rank for notice in notices))
-                self.departure = PeerFailed(str(call), str(caller()), peers)
-            raise Cancelled
-        if waited > self.patience or self.expired:
-            self.departure = Blocked(str(call), str(caller()), call.waits_for)
-            self.notify(blocked=True)
-            raise Cancelled
-
-    def leave(self, call: Call) -> NoReturn:
-        """Leave `call`, which all its ranks know not to match: no need to tell them."""
-        if self.departure is None:
-            self.departure = Blocked(str(call), str(caller()), call.waits_for)
+    def cancel_mismatched(self, call: GuardedCall) -> NoReturn:
+        """Leave `call`, which all its ranks know not to match: each leaves by itself, so none has to be notified."""
+        if self.cancelled_as is None:
+            self.cancelled_as = self._blocked_in(call)
         raise Cancelled
 
-    def forget(self, call: Call) -> None:
-        """Strike a cancelled message from the books."""
+    def notify_failure(self, *, is_blocked: bool = False) -> None:
+        """Tell the other ranks of the run that this one has failed."""
+        self.control.notify_failure(self.run, self.ranks, is_blocked=is_blocked)
+
+    def _refuse_if_cancelled(self) -> None:
+        # User code may have caught Cancelled, in a bare `except:` or a `finally:` that communicates.
+        if self.cancelled_as is not None:
+            raise Cancelled
+
+    def _look(self, call: GuardedCall, waited: float) -> None:
+        """Revoke the wait in `call` if another rank has failed or patience is at an end."""
+        self._notices += self.control.notices(self.run)
+        if self._notices:
+            all_blocked = all(notice.is_blocked for notice in self._notices)
+            if all_blocked and waited > self.patience / 2:
+                # The ranks of a deadlock lose their patience one after another, and the first one's notice cancels the
+                # others. Those that have waited for about as long are part of the deadlock, not victims of a failure.
+                self.cancelled_as = self._blocked_in(call)
+            else:
+                now = perf_counter()
+                self._noticed_at = self._noticed_at or now
+                if now - self._noticed_at < _GRACE_AFTER_FAILURE:
+                    return
+                peers = tuple(sorted(notice.rank for notice in self._notices))
+                self.cancelled_as = PeerFailed(str(call), str(call_site()), peers)
+            raise Cancelled
+        if waited > self.patience or self._is_overdue:
+            self.cancelled_as = self._blocked_in(call)
+            self.notify_failure(is_blocked=True)
+            raise Cancelled
+
+    def _blocked_in(self, call: GuardedCall) -> Blocked:
+        return Blocked(str(call), str(call_site()), call.waits_for)
+
+    def _others_are_blocked(self) -> bool:
+        # MPI makes progress inside its own calls only: the first look may do no more than let a notice in.
+        notices = self.control.notices(self.run) or self.control.notices(self.run)
+        return any(notice.is_blocked for notice in (*self._notices, *notices))
+
+    def uncount(self, call: GuardedCall) -> None:
+        """Take a cancelled message out of the statistics."""
         if call.name.lower().removeprefix("i").startswith("recv"):
             self.received -= 1
         elif call.peer is not None:

@@ -1,265 +1,257 @@
-"""mpi4py's lowercase calls: pickled objects, over the revocable waits of the guarded communicator.
+"""mpi4py's lower-case calls: pickled objects, over the revocable waits of the guarded communicator.
 
 A message carries the pickle; its size is known from a probe. A collective sends the sizes first, then the pickles.
 Reductions gather the objects and fold them in rank order.
+
+mpi4py's own lower-case collectives block inside MPI, and there are no non-blocking ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from functools import reduce as fold
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from mpi4py import MPI
 
 from adjointlab import MPI as ours
-from adjointlab.worlds.constants import to_mpi4py
-from adjointlab.worlds.mpi.calls import Call
+from adjointlab.typing import Buffer, Status
+from adjointlab.worlds.mpi.buffer_calls import native, peer_of
+from adjointlab.worlds.mpi.calls import GuardedCall
+from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.mpi.requests import GuardedRequest, ObjectReceive
 
-__all__ = ["OBJECT_FORMS"]
+__all__ = ["OBJECT_CALLS"]
+
+Sizes: TypeAlias = npt.NDArray[np.int64]
+Operation: TypeAlias = ours.Op | MPI.Op | Callable[[Any, Any], Any]
 
 _dumps = MPI.pickle.dumps
 _loads = MPI.pickle.loads
 
 
-_constant = to_mpi4py
+# Messages. A pickle goes out as bytes, under the tag that user code gave: a receive by buffer may take it, as in mpi4py.
 
 
-# Messages
-
-
-def _start_send(comm: Any, name: str, obj: Any, dest: int, tag: int) -> tuple[MPI.Request, Call]:
-    dest = _constant(dest)
-    start = comm.inner.Issend if "ss" in name else comm.inner.Isend
+def _start_send(
+    comm: CommBase, name: str, obj: object, dest: int, tag: int
+) -> tuple[MPI.Request, GuardedCall]:
+    dest = native(dest)
+    start = comm.inner.Issend if name in ("ssend", "issend") else comm.inner.Isend
     request = start([_dumps(obj), MPI.BYTE], dest, tag)
     comm.count(dest, is_send=True)
-    return request, Call(comm, name, (obj, dest, tag), peer=dest if dest >= 0 else None)
+    return request, GuardedCall(comm, name, (obj, dest, tag), peer=peer_of(dest))
 
 
-def send(comm: Any, obj: Any, dest: int, tag: int = 0) -> None:
-    comm.guard.wait(*_start_send(comm, "send", obj, dest, tag))
+def _send(name: str, comm: CommBase, obj: object, dest: int, tag: int = 0) -> None:
+    comm.guard.wait(*_start_send(comm, name, obj, dest, tag))
 
 
-def ssend(comm: Any, obj: Any, dest: int, tag: int = 0) -> None:
-    comm.guard.wait(*_start_send(comm, "ssend", obj, dest, tag))
-
-
-def isend(comm: Any, obj: Any, dest: int, tag: int = 0) -> GuardedRequest:
-    return GuardedRequest(*_start_send(comm, "isend", obj, dest, tag), comm.guard)
-
-
-def issend(comm: Any, obj: Any, dest: int, tag: int = 0) -> GuardedRequest:
-    return GuardedRequest(*_start_send(comm, "issend", obj, dest, tag), comm.guard)
+def _isend(name: str, comm: CommBase, obj: object, dest: int, tag: int = 0) -> GuardedRequest:
+    return GuardedRequest(*_start_send(comm, name, obj, dest, tag), comm.guard)
 
 
 def _start_receive(
-    comm: Any, name: str, source: int, tag: int, told: dict[str, Any] | None = None
+    comm: CommBase, name: str, source: int, tag: int, keywords: Mapping[str, object] | None = None
 ) -> ObjectReceive:
-    source, tag = _constant(source), _constant(tag)
+    source, tag = native(source), native(tag)
     comm.count(source, is_send=False)
-    shown = {"source": source, "tag": tag} if told is None else told
-    return ObjectReceive(comm, source, tag, Call(comm, name, (), shown, peer=source if source >= 0 else None))
+    keywords = {"source": source, "tag": tag} if keywords is None else keywords
+    call = GuardedCall(comm, name, (), keywords, peer=peer_of(source))
+    return ObjectReceive(comm.receives, source, tag, call)
 
 
 def recv(
-    comm: Any, buf: Any = None, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG, status: Any = None
+    comm: CommBase,
+    buf: Buffer = None,
+    source: int = ours.ANY_SOURCE,
+    tag: int = ours.ANY_TAG,
+    status: Status | None = None,
 ) -> Any:
     return _start_receive(comm, "recv", source, tag).wait(status)
 
 
 def irecv(
-    comm: Any, buf: Any = None, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG
+    comm: CommBase, buf: Buffer = None, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG
 ) -> ObjectReceive:
     return _start_receive(comm, "irecv", source, tag)
 
 
 def sendrecv(
-    comm: Any,
-    sendobj: Any,
+    comm: CommBase,
+    sendobj: object,
     dest: int,
     sendtag: int = 0,
-    recvbuf: Any = None,
+    recvbuf: Buffer = None,
     source: int = ours.ANY_SOURCE,
     recvtag: int = ours.ANY_TAG,
-    status: Any = None,
+    status: Status | None = None,
 ) -> Any:
-    told = {
-        "dest": _constant(dest),
+    keywords = {
+        "dest": native(dest),
         "sendtag": sendtag,
-        "source": _constant(source),
-        "recvtag": _constant(recvtag),
+        "source": native(source),
+        "recvtag": native(recvtag),
     }
+    # The send must not wait for its receive, or two ranks that exchange with each other would wait for ever.
     request, call = _start_send(comm, "sendrecv", sendobj, dest, sendtag)
-    sending = GuardedRequest(request, call._replace(arguments=(), keywords=told), comm.guard)
-    received = _start_receive(comm, "sendrecv", source, recvtag, told).wait(status)
+    sending = GuardedRequest(request, call._replace(arguments=(), keywords=keywords), comm.guard)
+    received = _start_receive(comm, "sendrecv", source, recvtag, keywords).wait(status)
     sending.Wait()
     return received
 
 
-# Collectives
+# Collectives. Two waits each, sizes and then pickles; both are revocable, and both are one call in the log.
 
 
-def _wait(comm: Any, name: str, request: MPI.Request, root: int | None = None, buffers: Any = None) -> None:
-    """Wait for a collective.
-
-    mpi4py's requests of the calls that end in v do not hold their buffers. So these are handed over as `buffers`: if
-    the wait is called off, MPI goes on writing there.
-    """
-    comm.guard.wait(request, Call(comm, name, (buffers,), None if root is None else {"root": root}))
-
-
-def _join(parcels: Sequence[bytes]) -> tuple[bytes, Any]:
-    return b"".join(parcels), np.array([len(parcel) for parcel in parcels], dtype=np.int64)
+def _wait(
+    comm: CommBase, name: str, request: MPI.Request, root: int | None = None, buffers: object = None
+) -> None:
+    """Wait for a collective, and keep its `buffers` as long as MPI may use them."""
+    # If the wait is revoked, MPI goes on reading and writing there, and the request of an Iallgatherv does not hold its
+    # buffers (mpi4py 4.1.2; those of the other calls do). As arguments of the call they are kept with it.
+    comm.guard.wait(request, GuardedCall(comm, name, (buffers,), None if root is None else {"root": root}))
 
 
-def _split(parcels: bytearray, sizes: Any) -> list[Any]:
-    ends = list(accumulate(int(size) for size in sizes))
-    view = memoryview(parcels)
-    return [_loads(view[end - int(size) : end]) for end, size in zip(ends, sizes, strict=True)]
+def _join(objects: Sequence[object]) -> tuple[bytes, Sizes]:
+    """Pickle the objects one behind the other."""
+    pickles = [_dumps(obj) for obj in objects]
+    return b"".join(pickles), np.array([len(pickled) for pickled in pickles], dtype=np.int64)
 
 
-def _bytes(buffer: Any, sizes: Any) -> list[Any]:
-    """The buffer specification of pickles that lie behind one another."""
-    counts = [int(size) for size in sizes]
-    return [
-        buffer,
-        (counts, [end - count for end, count in zip(accumulate(counts), counts, strict=True)]),
-        MPI.BYTE,
-    ]
+def _split(pickles: bytearray, sizes: Sizes) -> list[Any]:
+    """Unpickle objects that lie one behind the other."""
+    ends = list(accumulate(sizes.tolist()))
+    view = memoryview(pickles)
+    return [_loads(view[end - size : end]) for end, size in zip(ends, sizes.tolist(), strict=True)]
 
 
-def barrier(comm: Any) -> None:
-    comm.note("barrier")
+def _vector(buffer: Buffer, sizes: Sizes) -> list[Any]:
+    """mpi4py's buffer specification of pickles that lie one behind the other."""
+    counts = sizes.tolist()
+    starts = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
+    return [buffer, (counts, starts), MPI.BYTE]
+
+
+def _checked(comm: CommBase, name: str, sendobj: Sequence[object] | None) -> list[object]:
+    objects = [] if sendobj is None else list(sendobj)
+    if len(objects) != comm.size:
+        raise ValueError(f"{name}: expecting {comm.size} items, got {len(objects)}")
+    return objects
+
+
+def barrier(comm: CommBase) -> None:
+    comm.log_call("barrier")
     _wait(comm, "barrier", comm.inner.Ibarrier())
 
 
-def bcast(comm: Any, obj: Any, root: int = 0) -> Any:
-    comm.note("bcast", root)
+def bcast(comm: CommBase, obj: Any, root: int = 0) -> Any:
+    comm.log_call("bcast", root)
     is_root = comm.rank == root
-    parcel: Any = _dumps(obj) if is_root else b""
-    size = np.array([len(parcel)], dtype=np.int64)
-    request = comm.inner.Ibcast(size, root)
-    _wait(comm, "bcast", request, root)
+    pickled: bytes | bytearray = _dumps(obj) if is_root else b""
+    size = np.array([len(pickled)], dtype=np.int64)
+    _wait(comm, "bcast", comm.inner.Ibcast(size, root), root)
     if not is_root:
-        parcel = bytearray(int(size[0]))
-    _wait(comm, "bcast", comm.inner.Ibcast([parcel, MPI.BYTE], root), root)
-    return obj if is_root else _loads(parcel)
+        pickled = bytearray(int(size[0]))
+    _wait(comm, "bcast", comm.inner.Ibcast([pickled, MPI.BYTE], root), root)
+    return obj if is_root else _loads(pickled)
 
 
-def gather(comm: Any, sendobj: Any, root: int = 0) -> list[Any] | None:
-    comm.note("gather", root)
+def gather(comm: CommBase, sendobj: object, root: int = 0) -> list[Any] | None:
+    comm.log_call("gather", root)
     return _gather(comm, "gather", sendobj, root)
 
 
-def _gather(comm: Any, name: str, sendobj: Any, root: int) -> list[Any] | None:
-    parcel = _dumps(sendobj)
-    size = np.array([len(parcel)], dtype=np.int64)
-    is_root = comm.rank == root
-    sizes = np.empty(comm.size, dtype=np.int64) if is_root else None
-    request = comm.inner.Igather(size, sizes, root)
-    _wait(comm, name, request, root)
+def _gather(comm: CommBase, name: str, sendobj: object, root: int) -> list[Any] | None:
+    pickled, size = _join([sendobj])
+    sizes = np.empty(comm.size, dtype=np.int64) if comm.rank == root else None
+    _wait(comm, name, comm.inner.Igather(size, sizes, root), root)
     if sizes is None:
-        _wait(comm, name, comm.inner.Igatherv([parcel, MPI.BYTE], None, root), root, parcel)
+        _wait(comm, name, comm.inner.Igatherv([pickled, MPI.BYTE], None, root), root, pickled)
         return None
-    parcels = bytearray(int(sizes.sum()))
-    request = comm.inner.Igatherv([parcel, MPI.BYTE], _bytes(parcels, sizes), root)
-    _wait(comm, name, request, root, (parcel, parcels))
-    return _split(parcels, sizes)
+    gathered = bytearray(int(sizes.sum()))
+    request = comm.inner.Igatherv([pickled, MPI.BYTE], _vector(gathered, sizes), root)
+    _wait(comm, name, request, root, (pickled, gathered))
+    return _split(gathered, sizes)
 
 
-def scatter(comm: Any, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
+def scatter(comm: CommBase, sendobj: Sequence[object] | None, root: int = 0) -> Any:
     is_root = comm.rank == root
-    parcels, sizes = (b"", None)
-    if is_root:
-        objects = [] if sendobj is None else list(sendobj)
-        if len(objects) != comm.size:
-            raise ValueError(f"scatter: expecting {comm.size} items, got {len(objects)}")
-        parcels, sizes = _join([_dumps(obj) for obj in objects])
-    comm.note("scatter", root)
+    # Checked before the call is logged and anything sent, as by mpi4py: the other ranks then wait, and are cancelled.
+    pickles, sizes = _join(_checked(comm, "scatter", sendobj)) if is_root else (b"", None)
+    comm.log_call("scatter", root)
     size = np.empty(1, dtype=np.int64)
-    request = comm.inner.Iscatter(sizes, size, root)
-    _wait(comm, "scatter", request, root)
-    mine = bytearray(int(size[0]))
-    sending = _bytes(parcels, sizes) if is_root else None
-    _wait(comm, "scatter", comm.inner.Iscatterv(sending, [mine, MPI.BYTE], root), root, (parcels, mine))
-    return _loads(mine)
+    _wait(comm, "scatter", comm.inner.Iscatter(sizes, size, root), root)
+    received = bytearray(int(size[0]))
+    sending = None if sizes is None else _vector(pickles, sizes)
+    request = comm.inner.Iscatterv(sending, [received, MPI.BYTE], root)
+    _wait(comm, "scatter", request, root, (pickles, received))
+    return _loads(received)
 
 
-def allgather(comm: Any, sendobj: Any) -> list[Any]:
-    comm.note("allgather")
+def allgather(comm: CommBase, sendobj: object) -> list[Any]:
+    comm.log_call("allgather")
     return _allgather(comm, "allgather", sendobj)
 
 
-def _allgather(comm: Any, name: str, sendobj: Any) -> list[Any]:
-    parcel = _dumps(sendobj)
+def _allgather(comm: CommBase, name: str, sendobj: object) -> list[Any]:
+    pickled, size = _join([sendobj])
     sizes = np.empty(comm.size, dtype=np.int64)
-    request = comm.inner.Iallgather(np.array([len(parcel)], dtype=np.int64), sizes)
-    _wait(comm, name, request)
-    parcels = bytearray(int(sizes.sum()))
-    request = comm.inner.Iallgatherv([parcel, MPI.BYTE], _bytes(parcels, sizes))
-    _wait(comm, name, request, None, (parcel, parcels))
-    return _split(parcels, sizes)
+    _wait(comm, name, comm.inner.Iallgather(size, sizes))
+    gathered = bytearray(int(sizes.sum()))
+    request = comm.inner.Iallgatherv([pickled, MPI.BYTE], _vector(gathered, sizes))
+    _wait(comm, name, request, None, (pickled, gathered))
+    return _split(gathered, sizes)
 
 
-def alltoall(comm: Any, sendobj: Sequence[Any]) -> list[Any]:
-    objects = list(sendobj)
-    if len(objects) != comm.size:
-        raise ValueError(f"alltoall: expecting {comm.size} items, got {len(objects)}")
-    comm.note("alltoall")
-    parcels, sizes = _join([_dumps(obj) for obj in objects])
-    coming = np.empty(comm.size, dtype=np.int64)
-    request = comm.inner.Ialltoall(sizes, coming)
-    _wait(comm, "alltoall", request)
-    received = bytearray(int(coming.sum()))
-    request = comm.inner.Ialltoallv(_bytes(parcels, sizes), _bytes(received, coming))
-    _wait(comm, "alltoall", request, None, (parcels, received))
-    return _split(received, coming)
+def alltoall(comm: CommBase, sendobj: Sequence[object]) -> list[Any]:
+    objects = _checked(comm, "alltoall", list(sendobj))
+    comm.log_call("alltoall")
+    pickles, sizes = _join(objects)
+    incoming = np.empty(comm.size, dtype=np.int64)
+    _wait(comm, "alltoall", comm.inner.Ialltoall(sizes, incoming))
+    received = bytearray(int(incoming.sum()))
+    request = comm.inner.Ialltoallv(_vector(pickles, sizes), _vector(received, incoming))
+    _wait(comm, "alltoall", request, None, (pickles, received))
+    return _split(received, incoming)
 
 
-def reduce(comm: Any, sendobj: Any, op: Any = ours.SUM, root: int = 0) -> Any:
-    comm.note("reduce", root, op)
+# Any callable may be the operation, and it need not be commutative: so it is applied in rank order. Sums of floating-point
+# numbers may differ in the last bits from mpi4py's, which reduces objects along a tree.
+
+
+def reduce(comm: CommBase, sendobj: object, op: Operation = ours.SUM, root: int = 0) -> Any:
+    comm.log_call("reduce", root, op)
     gathered = _gather(comm, "reduce", sendobj, root)
-    return None if gathered is None else fold(_constant(op), gathered)
+    return None if gathered is None else fold(native(op), gathered)
 
 
-def allreduce(comm: Any, sendobj: Any, op: Any = ours.SUM) -> Any:
-    comm.note("allreduce", None, op)
-    return fold(_constant(op), _allgather(comm, "allreduce", sendobj))
+def allreduce(comm: CommBase, sendobj: object, op: Operation = ours.SUM) -> Any:
+    comm.log_call("allreduce", None, op)
+    return fold(native(op), _allgather(comm, "allreduce", sendobj))
 
 
-def scan(comm: Any, sendobj: Any, op: Any = ours.SUM) -> Any:
-    comm.note("scan", None, op)
-    return fold(_constant(op), _allgather(comm, "scan", sendobj)[: comm.rank + 1])
+def scan(comm: CommBase, sendobj: object, op: Operation = ours.SUM) -> Any:
+    comm.log_call("scan", None, op)
+    return fold(native(op), _allgather(comm, "scan", sendobj)[: comm.rank + 1])
 
 
-def exscan(comm: Any, sendobj: Any, op: Any = ours.SUM) -> Any:
-    comm.note("exscan", None, op)
+def exscan(comm: CommBase, sendobj: object, op: Operation = ours.SUM) -> Any:
+    comm.log_call("exscan", None, op)
     earlier = _allgather(comm, "exscan", sendobj)[: comm.rank]
-    return fold(_constant(op), earlier) if earlier else None
+    return fold(native(op), earlier) if earlier else None
 
 
-OBJECT_FORMS: Final[dict[str, Callable[..., Any]]] = {
-    form.__name__: form
-    for form in (
-        send,
-        ssend,
-        isend,
-        issend,
-        recv,
-        irecv,
-        sendrecv,
-        barrier,
-        bcast,
-        gather,
-        scatter,
-        allgather,
-        alltoall,
-        reduce,
-        allreduce,
-        scan,
-        exscan,
-    )
+_MESSAGES = (recv, irecv, sendrecv)
+_COLLECTIVES = (barrier, bcast, gather, scatter, allgather, alltoall, reduce, allreduce, scan, exscan)
+
+OBJECT_CALLS: Final[Mapping[str, Callable[..., Any]]] = {
+    **{name: partial(_send, name) for name in ("send", "ssend")},
+    **{name: partial(_isend, name) for name in ("isend", "issend")},
+    **{call.__name__: call for call in (*_MESSAGES, *_COLLECTIVES)},
 }
+"""The calls by mpi4py's names; their first argument is the communicator."""

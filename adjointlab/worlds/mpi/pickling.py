@@ -1,79 +1,71 @@
-"""Values and exceptions on their way between processes, as pickles that are known to open."""
+"""Values and exceptions between processes, as pickles that are known to open.
+
+A pickle that does not open would leave the leader without a report, and a follower without the end of its run. So what
+cannot be pickled, or opened again, becomes an error that says so, with what there is in text.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pickle
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tblib import Traceback
 
-from adjointlab.worlds.call_sites import is_ours
-from adjointlab.worlds.watchdog import Overdue
-from adjointlab.worlds.world import Outcome, Raised, Returned
+from adjointlab.worlds.world import Outcome, Raised, Returned, message_of
 
-__all__ = ["open_exception", "open_outcome", "pack_exception", "pack_outcome", "raised"]
+__all__ = ["PackedException", "pack_outcome", "unpack_outcome"]
 
 
-def raised(exception: BaseException) -> Raised:
-    """The outcome of a rank whose body raised `exception`, with the traceback from the first frame of user code on."""
-    whole = start = exception.__traceback__
-    while start is not None and is_ours(start.tb_frame.f_code.co_filename):
-        start = start.tb_next
-    told = traceback.TracebackException(type(exception), exception, start or whole)
-    if isinstance(exception, Overdue):
-        # The innermost frame is that of the watchdog, which is not where the rank was.
-        while len(told.stack) > 1 and is_ours(told.stack[-1].filename):
-            told.stack.pop()
-    text = "".join(told.format())
-    return Raised(type(exception).__name__, _text(exception), text, exception)
+class PackedException(NamedTuple):
+    """An exception as data: its pickle (`None` if it has none), its text, and its traceback."""
+
+    pickled: bytes | None
+    text: str
+    frames: Mapping[str, Any] | None  # as tblib writes them
+
+    @classmethod
+    def of(cls, exception: BaseException) -> PackedException:
+        text = f"{type(exception).__name__}: {''.join(traceback.format_exception(exception))}"
+        frames = None if exception.__traceback__ is None else Traceback(exception.__traceback__).to_dict()
+        return cls(_pickle_exception(exception), text, frames)
+
+    def unpack(self) -> BaseException:
+        """Return the exception, or a RuntimeError with its text."""
+        exception = _unpickle_exception(self.pickled, self.text)
+        if self.frames is None:
+            return exception
+        return exception.with_traceback(Traceback.from_dict(self.frames).as_traceback())
 
 
 def pack_outcome(outcome: Outcome, rank: int) -> bytes:
-    """`outcome` as bytes; a value that cannot travel makes it a failure of the rank."""
+    """Return `outcome` as bytes; a value that cannot be pickled makes it a failure of the rank."""
     if isinstance(outcome, Raised):
-        parcel = None if outcome.exception is None else _pickle_exception(outcome.exception)
-        return pickle.dumps((replace(outcome, exception=None), parcel), pickle.HIGHEST_PROTOCOL)
+        # The exception apart: a pickle of both would lose the outcome with it.
+        pickled = None if outcome.exception is None else _pickle_exception(outcome.exception)
+        return pickle.dumps((replace(outcome, exception=None), pickled), pickle.HIGHEST_PROTOCOL)
     try:
         return pickle.dumps((outcome, None), pickle.HIGHEST_PROTOCOL)
     except Exception as problem:
-        kind = type(outcome.value).__name__ if isinstance(outcome, Returned) else type(outcome).__name__
-        return pack_outcome(_stuck(rank, f"returned a {kind} that cannot be pickled: {_text(problem)}"), rank)
+        kind = type(outcome.value if isinstance(outcome, Returned) else outcome).__name__
+        text = f"rank {rank} returned a {kind} that cannot be pickled: {message_of(problem)}"
+        return pack_outcome(Raised.of(TypeError(text)), rank)
 
 
-def open_outcome(parcel: bytes, rank: int) -> Outcome:
-    """The outcome that :func:`pack_outcome` packed on `rank`."""
+def unpack_outcome(pickled: bytes, rank: int) -> Outcome:
+    """Return the outcome that :func:`pack_outcome` packed on `rank`."""
+    outcome: Outcome
     try:
-        outcome, exception = pickle.loads(parcel)  # noqa: S301 - from our own processes
+        outcome, exception = pickle.loads(pickled)  # noqa: S301 - from our own processes
     except Exception as problem:
-        return _stuck(rank, f"returned a value that cannot be unpickled here: {_text(problem)}")
+        text = f"rank {rank} returned a value that cannot be unpickled here: {message_of(problem)}"
+        return Raised.of(TypeError(text))
     if isinstance(outcome, Raised) and exception is not None:
         return replace(outcome, exception=_unpickle_exception(exception, str(outcome)))
-    result: Outcome = outcome
-    return result
-
-
-def _stuck(rank: int, text: str) -> Raised:
-    message = f"rank {rank} {text}"
-    return Raised("TypeError", message, f"TypeError: {message}\n", TypeError(message))
-
-
-def pack_exception(exception: BaseException) -> tuple[bytes | None, str, dict[str, Any] | None]:
-    """An exception with its traceback, as data."""
-    text = "".join(traceback.format_exception(exception))
-    frames = None if exception.__traceback__ is None else Traceback(exception.__traceback__).to_dict()
-    return _pickle_exception(exception), f"{type(exception).__name__}: {text}", frames
-
-
-def open_exception(packed: tuple[bytes | None, str, dict[str, Any] | None]) -> BaseException:
-    """The exception that :func:`pack_exception` packed, or a RuntimeError that tells of it."""
-    parcel, text, frames = packed
-    exception = RuntimeError(text) if parcel is None else _unpickle_exception(parcel, text)
-    return (
-        exception if frames is None else exception.with_traceback(Traceback.from_dict(frames).as_traceback())
-    )
+    return outcome
 
 
 @dataclass(frozen=True)
@@ -81,61 +73,49 @@ class _Parts:
     """An exception that does not pickle by itself: where its class is found, and what it holds."""
 
     module: str
-    name: str
+    qualified_name: str
     arguments: tuple[Any, ...]
-    state: dict[str, Any]
+    state: Mapping[str, Any]
 
-    def find(self) -> Any:
+    @classmethod
+    def of(cls, exception: BaseException) -> _Parts:
+        kind = type(exception)
+        # The exceptions of pytest.skip and pytest.fail give "builtins" as their module. The module in which their code
+        # stands is where they are found.
+        module = getattr(kind.__init__, "__globals__", {}).get("__name__", kind.__module__)
+        return cls(module, kind.__qualname__, exception.args, exception.__dict__)
+
+    def assemble(self) -> BaseException:
         found: Any = importlib.import_module(self.module)
-        for name in self.name.split("."):
+        for name in self.qualified_name.split("."):
             found = getattr(found, name)
-        return found
-
-    def build(self) -> BaseException:
-        kind = self.find()
-        exception: BaseException = kind.__new__(kind, *self.arguments)
+        # Past the constructor, whose arguments are unknown.
+        exception: BaseException = found.__new__(found, *self.arguments)
         exception.__dict__.update(self.state)
         return exception
 
 
-def _unpickle_exception(parcel: bytes, text: str) -> BaseException:
-    try:
-        return _unpack(parcel)
-    except Exception:
-        return RuntimeError(text)
-
-
-def _unpack(parcel: bytes) -> BaseException:
-    found = pickle.loads(parcel)  # noqa: S301 - from our own processes
-    exception: BaseException = found.build() if isinstance(found, _Parts) else found
-    return exception
-
-
 def _pickle_exception(exception: BaseException) -> bytes | None:
-    for pack in (_whole, _parts):
+    """Return the first pickle that opens as an exception of the same class."""
+    for in_form in (lambda: exception, lambda: _Parts.of(exception)):
         try:
-            parcel = pickle.dumps(pack(exception), pickle.HIGHEST_PROTOCOL)
-            # Many exceptions pickle and do not unpickle: their arguments are not those of their constructor.
-            if type(_unpack(parcel)) is type(exception):
-                return parcel
-        except Exception:  # noqa: S112 - the next way, or none
+            pickled = pickle.dumps(in_form(), pickle.HIGHEST_PROTOCOL)
+            # Many exceptions pickle and do not unpickle: Exception.__reduce__ calls the class with `args`, which need
+            # not be what its constructor wants.
+            if type(_unpickle(pickled)) is type(exception):
+                return pickled
+        except Exception:  # noqa: S112 - the next form, or none
             continue
     return None
 
 
-def _whole(exception: BaseException) -> BaseException:
-    return exception
+def _unpickle(pickled: bytes) -> BaseException:
+    found: BaseException | _Parts = pickle.loads(pickled)  # noqa: S301 - from our own processes
+    return found.assemble() if isinstance(found, _Parts) else found
 
 
-def _parts(exception: BaseException) -> _Parts:
-    kind = type(exception)
-    # pytest's exceptions claim to be built in; where their code stands is where they are found.
-    module = getattr(kind.__init__, "__globals__", {}).get("__name__", kind.__module__)
-    return _Parts(module, kind.__qualname__, exception.args, exception.__dict__)
-
-
-def _text(exception: BaseException) -> str:
+def _unpickle_exception(pickled: bytes | None, text: str) -> BaseException:
     try:
-        return str(exception)
+        return RuntimeError(text) if pickled is None else _unpickle(pickled)
     except Exception:
-        return "(no message: its __str__ raised)"
+        return RuntimeError(text)

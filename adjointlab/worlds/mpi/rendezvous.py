@@ -1,149 +1,147 @@
-"""Meetings of all processes that do not hang when somebody stays away.
+"""An all-gather between all processes that does not hang when somebody stays away.
 
 The front ends run a good deal of code outside any world: they parse options, import files, run other people's tests.
-Before they do something together they meet here and compare what each is about to do.
+Any of that may fail, or take another turn, on one rank only. So before the ranks do something together they come here
+and compare what each is about to do.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from mpi4py import MPI
 
-from adjointlab.worlds.mpi.backoff import pause
-from adjointlab.worlds.mpi.keepalive import keep_alive
+from adjointlab.worlds.mpi.polling import ObjectChannel, poll_until
 
-__all__ = ["Apart", "Assembly"]
+__all__ = ["RanksDiverged", "Rendezvous"]
 
 _TAG: Final = 1
 _GRACE: Final = 2.0
-"""Seconds that latecomers get once it is known that the meeting has failed."""
+"""Seconds that latecomers get once the ranks are known to have diverged, so that the report can say where they are."""
 
 
-class _Word(NamedTuple):
-    """What one process tells another: where it is, and what it brings; `last` if it comes to no more meetings."""
+class _Arrival(NamedTuple):
+    """A rank is at `label` and brings `payload`; after a departure it comes to no other."""
 
     label: str
     payload: Any
-    last: bool
+    is_departure: bool
 
 
-class Apart(Exception):
-    """The processes did not come to the same meeting."""
+class RanksDiverged(Exception):
+    """The processes did not come to the same point of the program.
 
-    def __init__(self, labels: tuple[str | None, ...], left: dict[int, Any]) -> None:
-        self.labels = labels
-        """Where each rank is; `None` where that is unknown."""
-        self.left = left
-        """The farewells of the ranks that have gone, by rank."""
-        super().__init__(self.account())
+    Made from each rank's label (`None` where that is unknown). `departures` are the last payloads of the ranks that have
+    left for good, by rank.
+    """
 
-    def account(self) -> str:
-        """Who is where, one line for each place."""
-        places: dict[str | None, list[int]] = {}
-        for rank, label in enumerate(self.labels):
-            places.setdefault("has left" if rank in self.left else label, []).append(rank)
-        return "\n".join(
-            f"  rank {', '.join(map(str, ranks))}: {'not heard of' if label is None else label}"
-            for label, ranks in places.items()
-        )
+    def __init__(self, labels: tuple[str | None, ...], departures: dict[int, Any]) -> None:
+        self.departures = departures
+        ranks_at: dict[str, list[int]] = {}
+        for rank, label in enumerate(labels):
+            text = "has left" if rank in departures else "no message" if label is None else label
+            ranks_at.setdefault(text, []).append(rank)
+        lines = (f"  rank {', '.join(map(str, ranks))}: {text}" for text, ranks in ranks_at.items())
+        super().__init__("\n".join(lines))
 
 
-class Assembly:
+class Rendezvous:
     """All processes of an MPI communicator (default: ``COMM_WORLD``). Making one is collective.
 
-    `patience` is how many seconds a meeting waits for everybody.
+    `patience` is how many seconds the first rank waits for the last.
     """
 
     def __init__(self, comm: MPI.Intracomm | None = None, patience: float = 300.0) -> None:
-        self._comm = (MPI.COMM_WORLD if comm is None else comm).Dup()
-        self.rank: int = self._comm.rank
-        self.size: int = self._comm.size
+        self._channel = ObjectChannel(MPI.COMM_WORLD if comm is None else comm)
+        self.rank: int = self._channel.rank
+        self.size: int = self._channel.size
         self.patience = patience
-        self._heard: list[deque[_Word]] = [deque() for _ in range(self.size)]
-        self._sending: list[MPI.Request] = []
-        self.has_left = False
+        # A fast rank may be several points ahead of a slow one, so its arrivals queue up.
+        self._arrivals: list[deque[_Arrival]] = [deque() for _ in range(self.size)]
+        self._has_departed = False
 
-    def meet(self, label: str, payload: Any = None) -> list[Any]:
-        """Collective: everybody's payload, in rank order, if all have come to the meeting `label`.
+    def allgather(self, label: str, payload: Any = None) -> list[Any]:
+        """Return everybody's payload, in rank order, once all ranks are at `label`; collective.
 
-        Raises :class:`Apart` if some rank is at another meeting, has left, or does not come in time. There is no
-        telling then which words belong together: leave.
+        Raises :class:`RanksDiverged` if some rank is at another label, has left, or does not come in time. Nobody can
+        say then which arrivals belong together: depart.
         """
-        self._tell(_Word(label, payload, last=False))
-        self._await(
-            lambda: all(self._heard),
-            self.patience,
-            lambda: any(not self._is_at(label, w) for w in self._heard),
-        )
-        if not all(self._is_at(label, words) and words for words in self._heard):
-            raise Apart(tuple(words[0].label if words else None for words in self._heard), self.left())
-        return [words.popleft().payload for words in self._heard]
 
-    def left(self) -> dict[int, Any]:
-        """The farewells that have come in, by rank."""
-        self._listen()
-        return {rank: words[-1].payload for rank, words in enumerate(self._heard) if words and words[-1].last}
+        def diverged() -> bool:
+            return any(queue and not is_here(queue[0]) for queue in self._arrivals)
 
-    def leave(self, payload: Any) -> None:
-        """Say farewell to all, without waiting."""
-        if not self.has_left:
-            self.has_left = True
-            self._tell(_Word("", payload, last=True))
+        def is_here(arrival: _Arrival) -> bool:
+            return arrival.label == label and not arrival.is_departure
 
-    def part(self, payload: Any, patience: Callable[[], float]) -> list[Any]:
-        """Collective: everybody's farewell, in rank order; `None` for those who did not leave in time.
+        # Everybody tells everybody: no rank has to be there for the others to learn who is missing.
+        self._announce(_Arrival(label, payload, is_departure=False))
+        self._wait_for(lambda: all(self._arrivals), lambda: self.patience, diverged)
+        if diverged() or not all(self._arrivals):
+            labels = tuple(queue[0].label if queue else None for queue in self._arrivals)
+            raise RanksDiverged(labels, self.departures())
+        return [queue.popleft().payload for queue in self._arrivals]
 
-        `patience` may change its mind while the ranks wait.
+    def departures(self) -> dict[int, Any]:
+        """Return the last payloads of the ranks that have left so far, by rank."""
+        self._collect()
+        last = {rank: queue[-1] for rank, queue in enumerate(self._arrivals) if queue}
+        return {rank: arrival.payload for rank, arrival in last.items() if arrival.is_departure}
+
+    def depart(self, payload: Any) -> None:
+        """Tell all others that this rank leaves for good, without waiting; only the first time counts."""
+        if not self._has_departed:
+            self._has_departed = True
+            self._announce(_Arrival("", payload, is_departure=True))
+
+    def depart_together(self, payload: Any, patience: Callable[[], float]) -> list[Any]:
+        """Return everybody's last payload, in rank order, or `None` for a rank that did not leave in time; collective.
+
+        `patience` is asked again and again: what other ranks leave with may shorten the wait.
         """
-        self.leave(payload)
-        self._await(lambda: len(self.left()) == self.size and not self._sending, patience)
-        gone = self.left()
-        return [gone.get(rank) for rank in range(self.size)]
+        self.depart(payload)
+        # MPI_Finalize need not deliver what was sent and not yet received, so the rank stays until its own has gone out.
+        self._wait_for(lambda: len(self.departures()) == self.size and self._channel.all_sent(), patience)
+        departures = self.departures()
+        return [departures.get(rank) for rank in range(self.size)]
 
     def abort(self, code: int) -> None:
-        """End all processes at once: some do not answer, so that nobody could leave MPI in order."""
-        self._comm.Abort(code)
+        """End all processes at once: some do not answer, so nobody could leave MPI in order."""
+        self._channel.comm.Abort(code)
 
-    @staticmethod
-    def _is_at(label: str, words: deque[_Word]) -> bool:
-        return not words or (words[0].label == label and not words[0].last)
+    def _announce(self, arrival: _Arrival) -> None:
+        self._arrivals[self.rank].append(arrival)
+        self._channel.send_to_others(arrival, _TAG)
 
-    def _tell(self, word: _Word) -> None:
-        self._heard[self.rank].append(word)
-        for rank in range(self.size):
-            if rank != self.rank:
-                self._sending.append(self._comm.isend(word, rank, _TAG))
+    def _collect(self) -> None:
+        # From each rank apart: MPI keeps the order of messages of one sender only.
+        for rank, queue in enumerate(self._arrivals):
+            while rank != self.rank and (arrival := self._channel.poll(rank, _TAG)) is not None:
+                queue.append(arrival)
 
-    def _listen(self) -> None:
-        self._sending = [request for request in self._sending if not request.Test()]
-        for rank, words in enumerate(self._heard):
-            while rank != self.rank and (message := self._comm.improbe(rank, _TAG)) is not None:
-                words.append(message.recv())
-
-    def _await(
+    def _wait_for(
         self,
         ready: Callable[[], bool],
-        patience: float | Callable[[], float],
-        hopeless: Callable[[], bool] = lambda: False,
+        patience: Callable[[], float],
+        diverged: Callable[[], bool] = lambda: False,
     ) -> None:
-        started = monotonic()
-        lost_at: float | None = None
-        while True:
-            self._listen()
-            now = monotonic()
-            if ready() and (lost_at is not None or not self._sending):
-                return
-            if lost_at is None and hopeless():
-                lost_at = now
-            limit = patience() if callable(patience) else patience
-            if now - started > limit or (lost_at is not None and now - lost_at > _GRACE):
-                # What has not gone out by now may never do; its buffers stay.
-                for request in self._sending:
-                    keep_alive(request)
-                self._sending = []
-                return
-            pause(now - started)
+        """Wait until all are `ready` and this rank's messages have gone out; or until there is no point in waiting."""
+        waited, diverged_after, is_over = 0.0, float("inf"), False
+
+        def look(seconds: float) -> None:
+            nonlocal waited, diverged_after, is_over
+            waited = seconds
+            if diverged():
+                diverged_after = min(waited, diverged_after)
+            is_over = waited > patience() or waited - diverged_after > _GRACE
+
+        def done() -> bool:
+            self._collect()
+            # Once the ranks have diverged, those that wait at other points need not be receiving any more.
+            is_sent = self._channel.all_sent() or diverged_after <= waited
+            return is_over or (ready() and is_sent)
+
+        poll_until(done, look, polls=1)
+        if is_over:
+            self._channel.abandon_unsent()

@@ -1,196 +1,97 @@
-"""Requests whose completion can be called off.
+"""Requests whose completion can be revoked.
 
-A guarded request *is* an mpi4py request (the same handle), so it may stand wherever user code hands requests to
-mpi4py; :func:`interposed` sees to it that even ``mpi4py.MPI.Request.Waitall`` can be called off.
+A guarded request *is* an mpi4py request (the same handle), so it may stand wherever user code hands requests to mpi4py;
+and it is an :class:`adjointlab.MPI.Request`, so that the wait for several can be revoked too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from mpi4py import MPI
 
-from adjointlab.worlds.constants import source as source_as_ours
-from adjointlab.worlds.constants import tag as tag_as_ours
-from adjointlab.worlds.mpi.calls import Call, Place, caller
+from adjointlab import MPI as ours
+from adjointlab.typing import Status
+from adjointlab.worlds.call_sites import CallSite, call_site
+from adjointlab.worlds.constants import fill_status, mark_cancelled, source, tag
+from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.guard import Guard
 
-__all__ = ["GuardedRequest", "ObjectReceive", "RequestStatics", "fill", "interposed"]
+__all__ = ["GuardedRequest", "ObjectReceive", "ReceiveQueue", "fill"]
 
 
-def fill(status: Any, found: MPI.Status) -> None:
+def fill(status: Status | None, found: MPI.Status) -> None:
     """Copy what MPI found into the status that user code gave, if it gave one; ours or mpi4py's."""
-    if status is None or status is found:
-        return
-    if isinstance(status, MPI.Status):
-        status.Set_source(found.Get_source())
-        status.Set_tag(found.Get_tag())
-        status.Set_elements(MPI.BYTE, found.Get_count(MPI.BYTE))
-    else:
-        status.source = source_as_ours(found.Get_source())
-        status.tag = tag_as_ours(found.Get_tag())
-        status.nbytes = found.Get_count(MPI.BYTE)
-        status.cancelled = found.Is_cancelled()
+    if status is not None and status is not found:
+        fill_status(status, source(found.Get_source()), tag(found.Get_tag()), found.Get_count(MPI.BYTE))
+        if found.Is_cancelled():
+            mark_cancelled(status)
 
 
-class RequestStatics:
-    """mpi4py's operations on several requests, in terms of the requests' own."""
+class _OpenRequest(ours.Request):
+    """A request that user code has started; the guard knows it until user code has completed it."""
 
-    @staticmethod
-    def Waitall(requests: Sequence[Any], statuses: list[Any] | None = None) -> bool:
-        for index, request in enumerate(requests):
-            request.Wait(_status_for(statuses, index))
-        return True
-
-    @staticmethod
-    def Testall(requests: Sequence[Any], statuses: list[Any] | None = None) -> bool:
-        done = True
-        for index, request in enumerate(requests):
-            done = request.Test(_status_for(statuses, index)) and done
-        return done
-
-    @staticmethod
-    def Waitany(requests: Sequence[Any], status: Any = None) -> int:
-        return _first_of(requests, lambda request: request.Test(status))
-
-    @staticmethod
-    def Testany(requests: Sequence[Any], status: Any = None) -> tuple[int, bool]:
-        active = [index for index, request in enumerate(requests) if request]
-        for index in active:
-            if requests[index].Test(status):
-                return index, True
-        return MPI.UNDEFINED, not active
-
-    @staticmethod
-    def Waitsome(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[int] | None:
-        if not any(requests):
-            return None
-        first = RequestStatics.Waitany(requests, _status_for(statuses, 0))
-        later = RequestStatics.Testsome(requests, None if statuses is None else statuses[1:]) or []
-        return sorted([first, *later])
-
-    @staticmethod
-    def Testsome(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[int] | None:
-        active = [index for index, request in enumerate(requests) if request]
-        if not active:
-            return None
-        done: list[int] = []
-        for index in active:
-            if requests[index].Test(_status_for(statuses, len(done))):
-                done.append(index)
-        return done
-
-    @staticmethod
-    def waitall(requests: Sequence[Any], statuses: list[Any] | None = None) -> list[Any]:
-        return [request.wait(_status_for(statuses, index)) for index, request in enumerate(requests)]
-
-    @staticmethod
-    def testall(requests: Sequence[Any], statuses: list[Any] | None = None) -> tuple[bool, list[Any] | None]:
-        if not RequestStatics.Testall(requests):
-            return False, None
-        return True, RequestStatics.waitall(requests, statuses)
-
-    @staticmethod
-    def waitany(requests: Sequence[Any], status: Any = None) -> tuple[int, Any]:
-        index = RequestStatics.Waitany(requests, status)
-        return index, None if index == MPI.UNDEFINED else requests[index].wait()
-
-
-def _status_for(statuses: list[Any] | None, index: int) -> Any:
-    return None if statuses is None or index >= len(statuses) else statuses[index]
-
-
-def _first_of(requests: Sequence[Any], test: Callable[[Any], bool]) -> int:
-    active = [index for index, request in enumerate(requests) if request]
-    if not active:
-        return int(MPI.UNDEFINED)
-    # Each failing test looks after notices and patience, so this loop ends.
-    while True:
-        for index in active:
-            if test(requests[index]):
-                return index
-
-
-class RevocableRequest(MPI.Request):
-    """mpi4py's class, with the operations on several requests replaced by those above."""
-
-    Waitall = RequestStatics.Waitall  # type: ignore[assignment]
-    Testall = RequestStatics.Testall
-    Waitany = RequestStatics.Waitany
-    Testany = RequestStatics.Testany
-    Waitsome = RequestStatics.Waitsome
-    Testsome = RequestStatics.Testsome
-    waitall = RequestStatics.waitall
-    testall = RequestStatics.testall
-    waitany = RequestStatics.waitany
-
-
-@contextmanager
-def interposed() -> Iterator[None]:
-    """While user code runs, its ``MPI.Request.Waitall`` and kin are the revocable ones.
-
-    So the commonest wait of all can be called off too. (A class that was imported by itself, with ``from mpi4py.MPI
-    import Request``, keeps its own.)
-    """
-    names = vars(MPI)
-    before = names["Request"]
-    names["Request"] = RevocableRequest
-    try:
-        yield
-    finally:
-        names["Request"] = before
-
-
-class GuardedRequest(RevocableRequest):
-    """A request made on a guarded communicator."""
-
-    call: Call
+    call: GuardedCall
     guard: Guard
-    cancelled: bool
-    posted_at: Place
+    posted_at: CallSite
 
-    def __new__(cls, inner: MPI.Request, call: Call, guard: Guard) -> GuardedRequest:
+    def described(self) -> str:
+        """The call that started it, and where."""
+        return f"{self.call} at {self.posted_at}"
+
+    def is_complete(self) -> bool:
+        """Return True if user code has completed it, perhaps through mpi4py's own functions."""
+        return not bool(self)
+
+
+class GuardedRequest(_OpenRequest, MPI.Request):  # type: ignore[misc] # both have a Waitall of their own
+    """A request of MPI made on a guarded communicator."""
+
+    cancelled: bool
+
+    def __new__(cls, inner: MPI.Request, call: GuardedCall, guard: Guard) -> Self:
         self = super().__new__(cls, inner)
         self.call = call
         self.guard = guard
         self.cancelled = False
-        self.posted_at = caller()
-        guard.open[id(self)] = self
+        self.posted_at = call_site()
+        guard.open_requests[id(self)] = self
         return self
 
-    @property
-    def story(self) -> str:
-        """What was asked, and where."""
-        return f"{self.call} at {self.posted_at}"
-
-    def is_complete(self) -> bool:
-        """Whether user code has completed it (perhaps through mpi4py's own functions)."""
-        return not self
-
-    def Test(self, status: Any = None) -> bool:
-        """Whether it is complete; gives way to other processes if not."""
-        found = self._found(status)
+    def Test(self, status: Status | None = None) -> bool:
+        """Return True if it is complete; if not, yield to other processes."""
+        found = self._status_of_mpi(status)
         if not super().Test(found):
-            self.guard.polled(self.call)
+            self.guard.poll_failed(self.call)
             return False
         self._complete(status, found)
         return True
 
-    def Wait(self, status: Any = None) -> Literal[True]:
-        """Wait until it is complete, another rank fails, or patience is exhausted."""
+    def Get_status(self, status: Status | None = None) -> bool:
+        """Return True if a test would complete it; if not, yield to other processes."""
+        found = self._status_of_mpi(status)
+        if not super().Get_status(found):
+            self.guard.poll_failed(self.call)
+            return False
+        if found is not None:
+            fill(status, found)
+        return True
+
+    def Wait(self, status: Status | None = None) -> Literal[True]:
+        """Wait until it is complete, or the wait is revoked."""
         if self:
-            found = self._found(status)
+            found = self._status_of_mpi(status)
             test = super().Test
             for _ in self.guard.quick:
                 if test(found):
                     break
             else:
-                self.guard.until(lambda: test(found), self.call)
+                # Unlike Guard.wait, this does not keep the request when the wait is revoked: it is still an open
+                # request of the guard, which keeps those at the end of the run.
+                self.guard.wait_until(lambda: test(found), self.call)
             self._complete(status, found)
         else:
-            super().Wait(self._found(status))
+            super().Wait(self._status_of_mpi(status))
         return True
 
     def Cancel(self) -> None:
@@ -200,122 +101,146 @@ class GuardedRequest(RevocableRequest):
 
     def Free(self) -> None:
         """Let it complete unseen."""
-        self.guard.open.pop(id(self), None)
+        self.guard.open_requests.pop(id(self), None)
         super().Free()
 
-    def test(self, status: Any = None) -> tuple[bool, Any]:
+    def test(self, status: Status | None = None) -> tuple[bool, None]:
         return self.Test(status), None
 
-    def wait(self, status: Any = None) -> Any:
+    def wait(self, status: Status | None = None) -> None:
         self.Wait(status)
-        return None
 
-    def cancel(self) -> None:
-        self.Cancel()
+    cancel = Cancel
 
-    def _found(self, status: Any) -> MPI.Status | None:
+    def _status_of_mpi(self, status: Status | None) -> MPI.Status | None:
+        """Status to hand to MPI for user code's; a cancelled request needs one in any case."""
         if isinstance(status, MPI.Status):
             return status
         return None if status is None and not self.cancelled else MPI.Status()
 
-    def _complete(self, status: Any, found: MPI.Status | None) -> None:
-        self.guard.polls = 0
-        self.guard.open.pop(id(self), None)
+    def _complete(self, status: Status | None, found: MPI.Status | None) -> None:
+        self.guard.failed_polls = 0
+        self.guard.open_requests.pop(id(self), None)
         if found is not None:
+            # MPI may have matched it before the cancellation took effect: then it counts as any other message.
             if self.cancelled and found.Is_cancelled():
-                self.guard.forget(self.call)
+                self.guard.uncount(self.call)
             fill(status, found)
 
 
-class ObjectReceive:
-    """An object being received: the result of ``irecv``.
+class ReceiveQueue:
+    """The object receives of one communicator that have no message yet, in the order in which they were posted.
 
-    Its size is known only when it arrives, so it is matched by probing. Receives of one communicator are matched in
-    the order in which they were posted, wherever their sources and tags overlap.
+    The size of a pickle is known only when it arrives, so ``irecv`` posts nothing in MPI: its message is found by probing.
+    Then it is for this queue to match as MPI would: of two receives that could match the same message, the one that was
+    posted first gets it.
     """
 
-    def __init__(self, comm: Any, source: int, tag: int, call: Call) -> None:
-        self.comm = comm
+    def __init__(self, inner: MPI.Intracomm, guard: Guard) -> None:
+        self.inner = inner
+        self.guard = guard
+        self.waiting: list[ObjectReceive] = []
+
+    def match(self) -> None:
+        """Give each message that has arrived to the first receive that it matches."""
+        unmatched: list[ObjectReceive] = []
+        for receive in list(self.waiting):
+            # A message may have come in since an earlier receive was probed for. It is that one's, next time.
+            if any(receive.overlaps(earlier) for earlier in unmatched) or not self._probe(receive):
+                unmatched.append(receive)
+
+    def _probe(self, receive: ObjectReceive) -> bool:
+        # A matched probe takes the message out of the queue, so that no other probe finds it as well.
+        receive.message = self.inner.Improbe(receive.source, receive.tag, receive.envelope)
+        if receive.message is not None:
+            self.waiting.remove(receive)
+        return receive.message is not None
+
+
+class ObjectReceive(_OpenRequest):
+    """An object being received: the result of ``irecv``."""
+
+    def __init__(self, queue: ReceiveQueue, source: int, tag: int, call: GuardedCall) -> None:
+        self.queue = queue
         self.source = source
         self.tag = tag
         self.call = call
-        self.guard: Guard = comm.guard
+        self.guard = queue.guard
         self.message: MPI.Message | None = None
         self.envelope = MPI.Status()
         self.value: Any = None
-        self.done = False
-        self.posted_at = caller()
-        self.guard.open[id(self)] = self
-        comm.posted.append(self)
-
-    story = GuardedRequest.story
+        self.has_value = False
+        self.is_done = False  # user code has completed the request
+        self.posted_at = call_site()
+        self.guard.open_requests[id(self)] = self
+        queue.waiting.append(self)
 
     def __bool__(self) -> bool:
-        return not self.done
-
-    def is_complete(self) -> bool:
-        return self.done
+        return not self.is_done
 
     def overlaps(self, other: ObjectReceive) -> bool:
-        """Whether one message could match both."""
-        return _overlap(self.source, other.source, MPI.ANY_SOURCE) and _overlap(
-            self.tag, other.tag, MPI.ANY_TAG
+        """Return True if one message could match both."""
+        return all(
+            one == another or wildcard in (one, another)
+            for one, another, wildcard in (
+                (self.source, other.source, MPI.ANY_SOURCE),
+                (self.tag, other.tag, MPI.ANY_TAG),
+            )
         )
 
-    def Test(self, status: Any = None) -> bool:
-        if not self.done and not self._arrived():
-            self.guard.polled(self.call)
+    def Get_status(self, status: Status | None = None) -> bool:
+        """Return True if a test would complete it; if not, yield to other processes."""
+        if not self.is_done and not self._has_arrived():
+            self.guard.poll_failed(self.call)
             return False
-        self.guard.polls = 0
         fill(status, self.envelope)
         return True
 
-    def Wait(self, status: Any = None) -> Literal[True]:
-        if not self.done:
-            self.guard.until(self._arrived, self.call)
-        self.guard.polls = 0
+    def Test(self, status: Status | None = None) -> bool:
+        return self.Get_status(status) and self._complete()
+
+    def Wait(self, status: Status | None = None) -> Literal[True]:
+        if not self.is_done:
+            self.guard.wait_until(self._has_arrived, self.call)
         fill(status, self.envelope)
+        return self._complete()
+
+    def _complete(self) -> Literal[True]:
+        self.guard.failed_polls = 0
+        self.is_done = True
+        self.guard.open_requests.pop(id(self), None)
         return True
 
-    def test(self, status: Any = None) -> tuple[bool, Any]:
-        return (True, self._handed_over()) if self.Test(status) else (False, None)
+    def test(self, status: Status | None = None) -> tuple[bool, Any]:
+        return (True, self._take_value()) if self.Test(status) else (False, None)
 
-    def wait(self, status: Any = None) -> Any:
+    def wait(self, status: Status | None = None) -> Any:
         self.Wait(status)
-        return self._handed_over()
-
-    def _handed_over(self) -> Any:
-        """The object, once: a request that is complete has nothing to give."""
-        value, self.value = self.value, None
-        return value
+        return self._take_value()
 
     def Cancel(self) -> None:
         """Withdraw it, unless its message is here already."""
-        if not self.done and self.message is None:
-            self.comm.posted.remove(self)
-            self.guard.forget(self.call)
-            self.done = True
+        if not self.is_done and self.message is None:
+            self.queue.waiting.remove(self)
+            self.guard.uncount(self.call)
+            self.is_done = True
 
     cancel = Cancel
 
-    def _arrived(self) -> bool:
-        blocked: list[ObjectReceive] = []
-        for receive in list(self.comm.posted):
-            if any(receive.overlaps(earlier) for earlier in blocked) or not receive._match():
-                blocked.append(receive)
+    def _take_value(self) -> Any:
+        """Return the object, once: in mpi4py a second wait on a completed request returns None."""
+        value, self.value = self.value, None
+        return value
+
+    def _has_arrived(self) -> bool:
+        if self.has_value:
+            return True
+        self.queue.match()
         if self.message is None:
             return False
-        self.value = self.comm.unpack(self.message, self.envelope, self.call)
-        self.done = True
-        self.guard.open.pop(id(self), None)
+        if self.message != MPI.MESSAGE_NO_PROC:  # from PROC_NULL there comes nothing: None
+            pickled = bytearray(self.envelope.Get_count(MPI.BYTE))
+            self.guard.wait(self.message.Irecv([pickled, MPI.BYTE]), self.call)
+            self.value = MPI.pickle.loads(pickled)
+        self.has_value = True
         return True
-
-    def _match(self) -> bool:
-        self.message = self.comm.inner.Improbe(self.source, self.tag, self.envelope)
-        if self.message is not None:
-            self.comm.posted.remove(self)
-        return self.message is not None
-
-
-def _overlap(one: int, other: int, wildcard: int) -> bool:
-    return one == other or wildcard in (one, other)

@@ -1,8 +1,14 @@
 """The MPI world: real processes, and a communicator whose waits end.
 
-The leader (rank 0) commands, the others follow: each run goes out as data on the control communicator, every rank
-taking part runs the body on a guarded communicator of exactly the size asked for, and reports its outcome and its
-books. When the run was clean the communicator serves the next one; otherwise it is left, never freed, and counted.
+The leader (rank 0) commands, the others follow. A run has four steps, the same on every rank that takes part:
+
+1. The leader sends a command: the payload, and whether the *last* run was clean.
+2. Each rank frees or leaks the communicators of the last run, which it could not do before it knew that.
+3. It runs the body on a guarded communicator of exactly the ranks asked for.
+4. It reports its outcome and statistics. The leader compares the statistics and decides whether the run was clean.
+
+If so, its communicator serves the next run. If not, messages may still be on their way in it: it is left behind, never used
+or freed again, and counted, because MPI has a limited number.
 """
 
 from __future__ import annotations
@@ -11,26 +17,29 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
 from mpi4py import MPI
 
 from adjointlab.worlds.interrupts import Interrupts
 from adjointlab.worlds.mpi.agreement import Agreements
-from adjointlab.worlds.mpi.communicator import Family, GuardedComm
-from adjointlab.worlds.mpi.control_channel import COMMAND, CREATION, INTERRUPT, REPORT, STACKS, Control
+from adjointlab.worlds.mpi.call_log import RunStatistics
+from adjointlab.worlds.mpi.communicator import GuardedComm
+from adjointlab.worlds.mpi.communicator_base import CommunicatorRegistry
+from adjointlab.worlds.mpi.control_channel import COMMAND, CREATION, INTERRUPT, REPORT, ControlChannel
 from adjointlab.worlds.mpi.diagnosis import conclude
-from adjointlab.worlds.mpi.guard import Books, Cancelled, Guard
-from adjointlab.worlds.mpi.keepalive import keep_alive
-from adjointlab.worlds.mpi.pickling import open_exception, open_outcome, pack_exception, pack_outcome, raised
-from adjointlab.worlds.mpi.requests import interposed
+from adjointlab.worlds.mpi.guard import Guard
+from adjointlab.worlds.mpi.pickling import PackedException, pack_outcome, unpack_outcome
+from adjointlab.worlds.mpi.polling import keep_alive
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
+from adjointlab.worlds.requests import Interposition
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import EXIT_CODE, Overdue, RaisingWatchdog, Watchdog
 from adjointlab.worlds.world import (
     Blocked,
     Body,
+    Cancelled,
     Exhausted,
     Outcome,
     Raised,
@@ -45,37 +54,44 @@ __all__ = ["MPIWorld"]
 R = TypeVar("R")
 
 _LEADER: Final = 0
+
 _LEAST_PATIENCE: Final = 2.0
-_RESERVE: Final = 128  # communicators for finishing what was begun
-_SHOWING: Final = 1.0  # seconds that the ranks have to show their stacks
+_TIMES_SLOWEST: Final = 100
+"""Once a run has hung, patience is this many times the slowest good run."""
+
+_RESERVE: Final = 128
+"""So many communicators before the last one, the world calls itself exhausted: enough to finish what was begun."""
+
+_SECONDS_FOR_STACKS: Final = 1.0
+_SECONDS_FOR_ABORT: Final = 5.0
 
 
 class _Command(NamedTuple):
-    """Run this; `clean` is the verdict on the run before."""
+    """Take part in a run of `ranks` ranks."""
 
     run: int
     ranks: int
     seed: int
-    clean: bool
+    last_was_clean: bool
     patience: float
     payload: bytes  # empty for those who do not take part
 
 
 class _Done(NamedTuple):
-    """The leader has finished, with a result or an exception; `clean` is the verdict on the last run."""
+    """The leader has finished, with a result or an exception."""
 
-    clean: bool
+    last_was_clean: bool
     result: bytes
-    exception: Any
+    exception: PackedException | None
 
 
 class _Report(NamedTuple):
-    """What one rank tells the leader of run `run`."""
+    """Report of one rank on run `run`, for the leader."""
 
     run: int
     outcome: bytes
-    books: Books
-    spoilt: int
+    statistics: RunStatistics
+    leaked_communicators: int
 
 
 class MPIWorld:
@@ -84,9 +100,11 @@ class MPIWorld:
     `patience` is how many seconds a call may wait, with no rank failing meanwhile, before it counts as blocked. Once
     a run has hung, it is measured by the slowest good run so far: a hundred times that, and two seconds at least, so that
     a hang is shrunk in bearable time. In a `strict` world the ranks compare every blocking collective before it is
-    carried out: one that does not match is told at once, before the library can go wrong on it, and for more messages.
+    carried out: one that does not match is reported at once, before the library can go wrong on it, at the price of more
+    messages. `communicators` is how many MPI can have at a time; the default is what is known of the library.
     """
 
+    name = "mpi"
     can_schedule = False
     can_revoke = True
 
@@ -100,49 +118,39 @@ class MPIWorld:
         communicators: int | None = None,
     ) -> None:
         self.patience = patience
-        self._limit = _communicators() if communicators is None else communicators
         self.watchdog = watchdog or Watchdog()
-        self._control = Control(MPI.COMM_WORLD if comm is None else comm)
-        self._patience = patience  # as adapted
-        self._slowest = 0.0  # seconds of the slowest good run
+        self.leaked_communicators = 0  # by this process
+        self._most_leaked = 0  # by any process, on the leader
+        self._max_communicators = _max_communicators() if communicators is None else communicators
+        self._control = ControlChannel(MPI.COMM_WORLD if comm is None else comm)
+        self.ranks = self._control.size
+        self.is_leader = self._control.rank == _LEADER
         self._guard = Guard(self._control, patience, strict=strict)
         self._agreements = Agreements(self._control, self._guard)
-        self._family = Family(self._guard, self._agreements)
-        self._teams: dict[int, GuardedComm] = {}
+        self._registry = CommunicatorRegistry(self._guard, self._agreements)
+        self._communicators: dict[int, GuardedComm] = {}  # clean ones for runs, by number of ranks
         self._streams = GlobalStreams()
-        self._lead = 0  # how many there have been
-        self._run = 0
-        self._ranks_of_run = 0  # of the last run
-        self._clean = True  # the last run was
-        self._payload: Any = None  # of the last run, on the leader
-        self._leading = False
+        self._lead = 0  # number of the current call of lead
+        self._is_leading = False
+        self._run = 0  # number of the current run
+        self._ranks_of_last_run = 0  # 0 once its communicators are freed or leaked
+        self._last_was_clean = True
+        self._payload: object = None  # of the current run, on the leader
+        self._current_patience = patience  # adapted to hangs
+        self._slowest = 0.0  # seconds of the slowest good run
         self._interrupts = Interrupts()
         self._watchdog_thread = RaisingWatchdog(
-            self.watchdog, self._control.rank, self._guard.expire, self._end
+            self.watchdog, self._control.rank, self._guard.expire, self._end_job
         )
-        self.spoilt = 0  # communicators that this process has left for good
-        self._most_spoilt = 0  # by any process, on the leader
-
-    @property
-    def name(self) -> str:
-        return "mpi"
-
-    @property
-    def ranks(self) -> int:
-        return self._control.size
-
-    @property
-    def is_leader(self) -> bool:
-        return self._control.rank == _LEADER
 
     @property
     def is_exhausted(self) -> bool:
-        return self._most_spoilt > self._limit - _RESERVE
+        return self._most_leaked > self._max_communicators - _RESERVE
 
     def run(
         self,
         body: Body,
-        payload: Any = None,
+        payload: object = None,
         ranks: int | None = None,
         *,
         seed: int = 0,
@@ -154,34 +162,36 @@ class MPIWorld:
 
     def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
         """Collective: the leader executes ``conduct(run)``; every process returns, or raises, what it did."""
-        if self._leading:
+        if self._is_leading:
             raise RuntimeError(
                 "lead and run cannot be called from within a run or a conduct of the same world"
             )
-        self._leading = True
+        self._is_leading = True
         self._lead += 1
         try:
-            with Interrupts() as self._interrupts, self._watchdog_thread.on_duty():
+            with Interrupts() as self._interrupts, self._watchdog_thread.signal_handler():
                 return self._conduct(body, conduct) if self.is_leader else self._follow(body)
         finally:
-            self._leading = False
+            self._is_leading = False
 
-    def share(self, value: Sequence[Any] | Any) -> Any:
+    def share(self, value: R) -> R:
         """Collective: the leader's value, on every process."""
         return self.lead(lambda context, _: None, lambda run: value)
 
     def close(self) -> None:
         """Collective: free the communicators that are clean."""
-        for team in self._teams.values():
-            team.inner.Free()
-            team.retire("its world is closed")
-        self._teams.clear()
+        for comm in self._communicators.values():
+            comm.inner.Free()
+            comm.retire("its world is closed")
+        self._communicators.clear()
         self._control.close()
 
     # The leader
 
     def _conduct(self, body: Body, conduct: Callable[[Runner], R]) -> R:
-        def run(payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
+        # Ctrl-C is let through while user code runs, and held back while messages between the ranks are under way: then
+        # every rank sees the same sequence of commands to its end.
+        def run(payload: object, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
             self._interrupts.hold()
             try:
                 return self._command(body, payload, ranks, seed)
@@ -194,224 +204,252 @@ class MPIWorld:
                 result = conduct(run)
             finally:
                 self._interrupts.hold()
-            if self._was_interrupted():
+            if self._follower_was_interrupted():
                 raise KeyboardInterrupt
-            parcel = pickle.dumps(result, pickle.HIGHEST_PROTOCOL) if self.ranks > 1 else b""
-            done = _Done(self._clean, parcel, None)
+            # A result that cannot be pickled is an exception on every rank, so it is pickled before anybody is told.
+            pickled = pickle.dumps(result, pickle.HIGHEST_PROTOCOL) if self.ranks > 1 else b""
         except BaseException as exception:
             self._interrupts.hold()  # also where one has come just before
             self._interrupts.pending = False
-            self._tell_all(_Done(self._clean, b"", pack_exception(exception)))
-            self._settle(self._clean)
+            self._finish(_Done(self._last_was_clean, b"", PackedException.of(exception)))
             raise
-        self._tell_all(done)
-        self._settle(self._clean)
+        self._finish(_Done(self._last_was_clean, pickled, None))
         return result
 
-    def _command(self, body: Body, payload: Any, ranks: int, seed: int) -> Run:
+    def _finish(self, done: _Done) -> None:
+        self._control.send_to_others(done, COMMAND)
+        # The caller may leave MPI next, and a message that has not gone out then never does.
+        self._control.flush()
+        self._finish_last_run(done.last_was_clean)
+
+    def _command(self, body: Body, payload: object, ranks: int, seed: int) -> Run:
         if not 1 <= ranks <= self.ranks:
             raise ValueError(f"ranks is {ranks}; this world has processes for 1 to {self.ranks}")
-        if self._was_interrupted():
+        if self._follower_was_interrupted():
             raise KeyboardInterrupt
-        if self._most_spoilt > self._limit - _RESERVE // 4:
+        # Whoever heeds is_exhausted has ended by now; a quarter of the reserve is left for communicators of good runs.
+        if self._most_leaked > self._max_communicators - _RESERVE // 4:
             raise self._exhausted()
-        parcel = pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
+        # First of all what may raise: once a command is out, its reports have to come back.
+        pickled = pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
         self._payload = payload
-        run, clean = self._run + 1, self._clean
-        command = _Command(run, ranks, seed, clean, self._patience, parcel)
+        command = _Command(self._run + 1, ranks, seed, self._last_was_clean, self._current_patience, pickled)
         for rank in range(1, self.ranks):
-            self._control.send(command if rank < ranks else command._replace(payload=b""), rank, COMMAND)
-        self._settle(clean)
-        self._clean = False  # unless it ends well
+            sent = command if rank < ranks else command._replace(payload=b"")
+            self._control.send(sent, rank, COMMAND)
+        self._finish_last_run(command.last_was_clean)
+        self._last_was_clean = False  # unless it is known to be, at the end
         started = time.monotonic()
-        mine, books = self._take_part(command, body)
+        outcome, statistics = self._take_part(command, body)
         reports = [self._report_of(rank) for rank in range(1, ranks)]
-        self._most_spoilt = max(self._most_spoilt, self.spoilt, *(report.spoilt for report in reports))
-        outcomes = (mine, *(open_outcome(report.outcome, rank) for rank, report in enumerate(reports, 1)))
-        findings, self._clean = conclude(outcomes, (books, *(report.books for report in reports)))
-        if all(isinstance(outcome, Returned) for outcome in outcomes):
-            self._slowest = max(self._slowest, time.monotonic() - started)
-        elif any(isinstance(outcome, Blocked) or _is_overdue(outcome) for outcome in outcomes):
-            self._patience = min(self.patience, max(_LEAST_PATIENCE, 100 * self._slowest))
-        if any(isinstance(outcome, Raised) and outcome.kind == "KeyboardInterrupt" for outcome in outcomes):
+        leaked = (report.leaked_communicators for report in reports)
+        self._most_leaked = max(self._most_leaked, self.leaked_communicators, *leaked)
+        outcomes = (
+            outcome,
+            *(unpack_outcome(report.outcome, rank) for rank, report in enumerate(reports, 1)),
+        )
+        findings, self._last_was_clean = conclude(
+            outcomes, (statistics, *(report.statistics for report in reports))
+        )
+        self._adapt_patience(outcomes, time.monotonic() - started)
+        if _any_raised(outcomes, KeyboardInterrupt):
             raise KeyboardInterrupt
-        if any(isinstance(outcome, Raised) and outcome.kind == Exhausted.__name__ for outcome in outcomes):
+        if _any_raised(outcomes, Exhausted):
             raise self._exhausted()
         return Run(outcomes, findings)
 
+    def _adapt_patience(self, outcomes: tuple[Outcome, ...], seconds: float) -> None:
+        if all(isinstance(outcome, Returned) for outcome in outcomes):
+            self._slowest = max(self._slowest, seconds)
+        elif any(isinstance(outcome, Blocked) for outcome in outcomes) or _any_raised(outcomes, Overdue):
+            adapted = max(_LEAST_PATIENCE, _TIMES_SLOWEST * self._slowest)
+            self._current_patience = min(self.patience, adapted)
+
     def _exhausted(self) -> Exhausted:
         return Exhausted(
-            f"MPI has hardly a communicator left: {self._most_spoilt} were left behind in cases that failed. Start the "
+            f"MPI has hardly a communicator left: {self._most_leaked} were left behind in cases that failed. Start the "
             "job again, or let `adjointlab run` do so"
         )
 
     def _report_of(self, rank: int) -> _Report:
-        told = False
-        limit = self.watchdog.seconds(self._patience)
-        # Its own watchdog comes first, if it still can.
+        limit = self.watchdog.seconds(self._current_patience)
+        # The rank's own watchdog acts first, if it still can: it knows where the rank is.
         end = time.monotonic() + limit + 2 * self.watchdog.grace(limit) + _LEAST_PATIENCE
 
-        def meanwhile() -> None:
-            nonlocal told
-            self._agreements.honour()
-            self._show_stacks_if_asked()
+        # Ctrl-C has come to this process only, and the others may be waiting for each other: it cancels them.
+        look_around = self._idle(on_interrupt=self._guard.notify_failure)
+
+        def between(waited: float) -> None:
+            look_around(waited)
             if time.monotonic() > end:
-                self.watchdog.account(f"rank {rank}", limit, self._payload, threading.get_ident())
-                self._end()
-            if self._interrupts.pending and not told:
-                # The others may be waiting for each other: call them out.
-                self._guard.notify(blocked=False)
-                told = True
+                self.watchdog.report_overdue(f"rank {rank}", limit, self._payload, threading.get_ident())
+                self._end_job()
 
         while True:
-            report: _Report = self._control.receive(rank, REPORT, meanwhile)
+            report: _Report = self._control.receive(rank, REPORT, between)
+            # An earlier run's was on its way when a second Ctrl-C took the leader out of that run.
             if report.run == self._run:
                 return report
 
-    def _was_interrupted(self) -> bool:
-        """Whether a follower has had a Ctrl-C."""
-        interrupted = False
+    def _follower_was_interrupted(self) -> bool:
+        was_interrupted = False
         while (lead := self._control.poll(MPI.ANY_SOURCE, INTERRUPT)) is not None:
-            interrupted = interrupted or lead == self._lead
-        return interrupted
-
-    def _tell_all(self, message: Any) -> None:
-        for rank in range(1, self.ranks):
-            self._control.send(message, rank, COMMAND)
-        self._control.flush()
+            # One that was sent during an earlier lead came too late for that, which has ended on all ranks.
+            was_interrupted = was_interrupted or lead == self._lead
+        return was_interrupted
 
     # The followers
 
     def _follow(self, body: Body) -> Any:
-        told = False
-
-        def meanwhile() -> None:
-            nonlocal told
-            self._agreements.honour()
-            self._show_stacks_if_asked()
-            if self._interrupts.pending and not told:
-                self._control.send(self._lead, _LEADER, INTERRUPT)
-                told = True
-
+        # After a Ctrl-C this process must not leave alone: it asks the leader to end the lead of all.
+        between = self._idle(on_interrupt=lambda: self._control.send(self._lead, _LEADER, INTERRUPT))
         while True:
-            command = self._control.receive(_LEADER, COMMAND, meanwhile)
-            self._settle(command.clean)
+            command: _Command | _Done = self._control.receive(_LEADER, COMMAND, between)
+            self._finish_last_run(command.last_was_clean)
             if isinstance(command, _Done):
                 break
-            self._run, self._ranks_of_run = command.run, command.ranks
+            self._run, self._ranks_of_last_run = command.run, command.ranks
             if self._control.rank < command.ranks:
-                outcome, books = self._take_part(command, body)
-                report = _Report(command.run, pack_outcome(outcome, self._control.rank), books, self.spoilt)
+                outcome, statistics = self._take_part(command, body)
+                pickled = pack_outcome(outcome, self._control.rank)
+                report = _Report(command.run, pickled, statistics, self.leaked_communicators)
                 self._control.send(report, _LEADER, REPORT)
         if command.exception is not None:
             self._interrupts.pending = False
-            raise open_exception(command.exception)
+            raise command.exception.unpack()
         return pickle.loads(command.result)  # noqa: S301 - from our own leader
 
     # Every rank
 
-    def _take_part(self, command: _Command, body: Body) -> tuple[Outcome, Books]:
-        self._run, self._ranks_of_run = command.run, command.ranks
+    def _take_part(self, command: _Command, body: Body) -> tuple[Outcome, RunStatistics]:
+        self._run, self._ranks_of_last_run = command.run, command.ranks
         rank, guard, interrupts = self._control.rank, self._guard, self._interrupts
         limit = self.watchdog.seconds(command.patience)
-        # A wait ends before the watchdog takes it for something worse.
+        # A wait that is too long is revoked and named before the watchdog interrupts the rank.
         guard.patience = min(command.patience, limit / 2)
-        guard.begin(command.run, command.ranks)
-        guard.is_littered = self.spoilt > self._limit // 4
-        self._agreements.begin()
-        self._family.begin()
+        guard.start_run(command.run, command.ranks)
+        guard.has_leaked_many = self.leaked_communicators > self._max_communicators // 4
+        self._agreements.start_run()
+        self._registry.start_run()
         streams = RandomStreams(self._streams, command.seed, command.ranks)
         streams.enter(rank)
         outcome: Outcome
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
-            context = RankContext(rank, command.ranks, self._team(command.ranks))
-            with interposed():
+            context = RankContext(rank, command.ranks, self._communicator_of(command.ranks))
+            with Interposition():
                 try:
                     interrupts.allow()
-                    with self._watchdog_thread.over(payload, limit):
+                    with self._watchdog_thread.watch(payload, limit):
                         value = body(context, payload)
                 finally:
                     interrupts.hold()
             outcome = Returned(value)
         except Cancelled:
-            outcome = Returned(None)  # replaced by the guard's account
+            outcome = Returned(None)  # replaced below by what the guard cancelled the rank as
         except BaseException as exception:
             interrupts.hold()  # also where one has come just before
-            outcome = raised(exception)
+            outcome = Raised.of(exception)
+            guard.saw_mpi_error = _is_due_to_mpi(exception)
             if isinstance(exception, KeyboardInterrupt | Overdue):
-                # It may have come between the start of a request and its entry in the books.
-                guard.abandoned = True
+                # These come at any byte code: perhaps between the start of a request and its entry in the guard. Its
+                # buffers are alive in the frames of the traceback, so the exception is kept.
+                guard.has_abandoned = True
                 keep_alive(exception)
         streams.leave()
-        if guard.departure is not None:
-            outcome = guard.departure
+        if guard.cancelled_as is not None:
+            # Also where user code has caught Cancelled, and returned or raised something else.
+            outcome = guard.cancelled_as
         elif isinstance(outcome, Raised):
-            guard.notify(blocked=False)
-        return outcome, guard.end()
+            guard.notify_failure()
+        return outcome, guard.finish_run()
 
-    def _show_stacks_if_asked(self) -> None:
-        asker = self._control.poll(MPI.ANY_SOURCE, STACKS)
-        if asker is not None:
-            self.watchdog.show_stacks(f"rank {self._control.rank}, asked by rank {asker}:")
+    def _idle(self, on_interrupt: Callable[[], None]) -> Callable[[float], None]:
+        """Return what a wait outside user code does between polls: look after others, and react to Ctrl-C once."""
+        has_reacted = False
 
-    def _end(self) -> None:
-        """The end of the job, from any thread of any rank."""
-        self._control.ask_for_stacks()
-        time.sleep(_SHOWING)
-        # Should MPI not manage that, the launcher sees the process go.
-        last = threading.Timer(5.0, os._exit, (EXIT_CODE,))
-        last.daemon = True
-        last.start()
+        def between(waited: float) -> None:
+            nonlocal has_reacted
+            self._agreements.join_pending()
+            if (asker := self._control.poll_stacks_request()) is not None:
+                self.watchdog.show_stacks(f"rank {self._control.rank}, asked by rank {asker}:")
+            if self._interrupts.pending and not has_reacted:
+                has_reacted = True
+                on_interrupt()
+
+        return between
+
+    def _end_job(self) -> None:
+        """End the job, from any thread of any rank."""
+        self._control.request_stacks()
+        time.sleep(_SECONDS_FOR_STACKS)
+        # MPI_Abort may block where another thread sits in MPI. Then the launcher sees the process go.
+        last_resort = threading.Timer(_SECONDS_FOR_ABORT, os._exit, (EXIT_CODE,))
+        last_resort.daemon = True
+        last_resort.start()
         MPI.COMM_WORLD.Abort(EXIT_CODE)
 
-    def _team(self, ranks: int) -> GuardedComm:
-        """The communicator of the first `ranks` processes. All of them ask for it at once."""
-        team = self._teams.get(ranks)
-        if team is None:
-            everyone = self._control.comm.Get_group()
-            group = everyone.Incl(list(range(ranks)))
-            try:
-                inner = self._control.comm.Create_group(group, CREATION + ranks)
-            except MPI.Exception as problem:
-                raise Exhausted(str(problem)) from problem
-            finally:
-                group.Free()
-                everyone.Free()
-            team = self._teams[ranks] = GuardedComm(inner, tuple(range(ranks)), self._family)
-        else:
-            team.begin()
-        return team
+    def _communicator_of(self, ranks: int) -> GuardedComm:
+        """Return the communicator of the first `ranks` processes. All of them ask for it at the same time."""
+        comm = self._communicators.get(ranks)
+        if comm is not None:
+            comm.start_run()
+            return comm
+        everyone = self._control.comm.Get_group()
+        group = everyone.Incl(list(range(ranks)))
+        try:
+            # Of the group rather than by Split, so that the other processes need not take part.
+            inner = self._control.comm.Create_group(group, CREATION + ranks)
+        except MPI.Exception as problem:
+            raise Exhausted(str(problem)) from problem
+        finally:
+            group.Free()
+            everyone.Free()
+        comm = self._communicators[ranks] = GuardedComm(inner, tuple(range(ranks)), self._registry)
+        return comm
 
-    def _settle(self, clean: bool) -> None:
-        """All ranks of the last run have reported: free what it derived, or leave all it touched."""
-        ranks, self._ranks_of_run = self._ranks_of_run, 0
-        if not self._control.rank < ranks:
-            self.spoilt += 0 if clean or not ranks else 1
+    def _finish_last_run(self, was_clean: bool) -> None:
+        """Free the communicators made in the last run; if it was not clean, leave all behind that it has touched."""
+        # All ranks have reported: nobody is in a call on one of these.
+        ranks, self._ranks_of_last_run = self._ranks_of_last_run, 0
+        if self._control.rank >= ranks:
+            # This process is no member, but the run's communicator is counted on all ranks.
+            self.leaked_communicators += 0 if was_clean or not ranks else 1
             return
-        # In the order of their making, which is the same on all members, should freeing wait for them.
-        for comm in self._family.derived:
+        # In the order of their making, which is the same on all members: freeing may wait for them.
+        for comm in self._registry.derived:
             inner = comm.freed or comm.inner
             comm.retire("it was made in an earlier run; make communicators in each run")
-            if clean:
+            if was_clean:
                 inner.Free()
             else:
-                keep_alive(inner)
-                self.spoilt += 1
-        self._family.derived = []
-        if not clean:
-            team = self._teams.pop(ranks, None)
-            if team is not None:
-                keep_alive(team.inner)
-                team.retire("it was left behind in a run that failed")
-                self.spoilt += 1
+                self._leak(inner)
+        self._registry.derived = []
+        if not was_clean and (own := self._communicators.pop(ranks, None)) is not None:
+            self._leak(own.inner)
+            own.retire("it was left behind in a run that failed")
+
+    def _leak(self, inner: MPI.Intracomm) -> None:
+        # Not freed: freeing one with requests that never complete may wait for ever, and MPI could give its identifier,
+        # and with it a stray message, to a new one.
+        keep_alive(inner)
+        self.leaked_communicators += 1
 
 
-def _is_overdue(outcome: Outcome) -> bool:
-    return isinstance(outcome, Raised) and outcome.kind == Overdue.__name__
+def _any_raised(outcomes: tuple[Outcome, ...], kind: type[BaseException]) -> bool:
+    return any(isinstance(outcome, Raised) and outcome.is_a(kind) for outcome in outcomes)
 
 
-def _communicators() -> int:
-    """How many communicators the library can have at a time."""
-    # MPICH and what is made from it have 2,048 identifiers, some of them used by itself.
+def _is_due_to_mpi(exception: BaseException | None) -> bool:
+    """Return True if `exception`, or one that it was raised from, is an error of MPI."""
+    while exception is not None and not isinstance(exception, MPI.Exception):
+        exception = exception.__cause__ or exception.__context__
+    return exception is not None
+
+
+def _max_communicators() -> int:
+    """Number of communicators that the library can have at a time."""
+    # MPICH has 2,048 context identifiers for each process ("Too many communicators (0/2048 free on this process)"), and
+    # uses some itself: 5.0.2 makes 2,045 copies of COMM_WORLD. Running out may also hang (pmodels/mpich issue 1768).
+    # Open MPI has no such limit in practice.
     return 2000 if "MPICH" in MPI.Get_library_version().upper() else 30_000

@@ -1,91 +1,74 @@
-"""The communicator of the simulated world: mpi4py's names on one rank's view of a context."""
+"""Communicator of the simulated world: one rank's view of a shared communicator, under mpi4py's names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from adjointlab import MPI
+from adjointlab.typing import Buffer, Status
 from adjointlab.worlds import constants
 from adjointlab.worlds.buffers import elements
-from adjointlab.worlds.simulated.call_sites import Call, call_here
+from adjointlab.worlds.local_calls import ONLY_MPI, LocalCalls, missing
+from adjointlab.worlds.simulated.calls import SimulatedCall, call_here
 from adjointlab.worlds.simulated.collectives import BUFFER_COLLECTIVES
-from adjointlab.worlds.simulated.communicator_creation import COMMUNICATOR_MAKERS, GRID_MAKERS, duplicate
-from adjointlab.worlds.simulated.context import Context
-from adjointlab.worlds.simulated.groups import Grid, Group
-from adjointlab.worlds.simulated.matching import Message, Null, ProbeWait, Receive, Send
-from adjointlab.worlds.simulated.object_collectives import OBJECT_COLLECTIVES
-from adjointlab.worlds.simulated.payload import pack
+from adjointlab.worlds.simulated.communicator_creation import (
+    COMMUNICATOR_MAKERS,
+    GRID_MAKERS,
+    contribution_to,
+)
+from adjointlab.worlds.simulated.contribution import Contribution
+from adjointlab.worlds.simulated.groups import Grid, SimulatedGroup
+from adjointlab.worlds.simulated.matching import Message, Null, PendingProbe, Receive, Send
+from adjointlab.worlds.simulated.object_collectives import OBJECT_COLLECTIVES, pickled
 from adjointlab.worlds.simulated.requests import SimulatedRequest
-from adjointlab.worlds.simulated.scheduler import Cancelled, Pending, Task
+from adjointlab.worlds.simulated.scheduler import Pending, Task
+from adjointlab.worlds.simulated.shared_communicator import SharedCommunicator
 from adjointlab.worlds.simulated.simulation import Simulation
-from adjointlab.worlds.unsupported import ONLY_MPI, missing
-from adjointlab.worlds.world import Dead, Finding, Matched
+from adjointlab.worlds.world import Cancelled, Dead, Finding, Matched
 
 __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
 
 
-OBJECT: Any = object()
+_OBJECT: Final = object()
 """Stands for the buffer of a receive of an object."""
 
+_INTERNAL: Final = frozenset({"grid", "new_shared", "unfreed", "view"})
+"""Public methods and properties that MPI does not have."""
 
-_INTERNAL = frozenset({"grid", "new_context", "root", "unfreed", "view"})
 
+class Communicator(LocalCalls):
+    """One rank's view of a communicator. What is not documented here does what mpi4py's method of that name does."""
 
-class Communicator:
-    """One rank's view of a communicator."""
-
-    def __init__(self, run: Simulation, task: Task, context: Context, rank: int) -> None:
+    def __init__(self, run: Simulation, task: Task, shared: SharedCommunicator, rank: int) -> None:
         self._run = run
         self._scheduler = run.scheduler
         self._task = task
-        self._context = context
-        self._name = "" if context is run.everyone else context.name
+        self._shared = shared
+        self._name = "" if shared is run.everyone else shared.name
         self._freed = False
+        self._attributes = {}
         self.rank = rank
-        self.size = len(context.members)
+        self.size = len(shared.members)
 
-    # Who is here
+    # Ranks and groups
 
-    def Get_rank(self) -> int:
-        return self.rank
-
-    def Get_size(self) -> int:
-        return self.size
-
-    def Get_name(self) -> str:
-        return self._name
-
-    def Set_name(self, name: str) -> None:
-        self._name = name
-
-    name = property(Get_name, Set_name)
-
-    def Get_group(self) -> Group:
-        return Group(self._context.members, self._task.rank)
+    def Get_group(self) -> SimulatedGroup:
+        return SimulatedGroup(self._shared.members, self._task.rank)
 
     group = property(Get_group)
 
-    def Is_inter(self) -> bool:
-        return False
-
-    def Is_intra(self) -> bool:
-        return True
-
-    is_inter = property(Is_inter)
-    is_intra = property(Is_intra)
-
     def Free(self) -> None:
-        """Collective in MPI; here it only makes later use an error."""
+        """Make later use of this view an error. (MPI's is collective, and need not wait for other ranks.)"""
         self._begin()
-        if self._context is self._run.everyone:
+        if self._shared is self._run.everyone:
             raise RuntimeError("the run's own communicator belongs to the world and cannot be freed")
         self._freed = True
-        self._run.unfreed.get(self._task.rank, {}).pop(self._context, None)
+        self._run.unfreed.get(self._task.rank, {}).pop(self._shared, None)
 
-    def unfreed(self) -> list[Context]:
-        """What this rank has made in this run, from whichever communicator, and not freed."""
+    def unfreed(self) -> list[SharedCommunicator]:
+        """Communicators that this rank has made in this run, from whichever communicator, and not freed."""
         return list(self._run.unfreed.get(self._task.rank, ()))
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
@@ -93,7 +76,7 @@ class Communicator:
         call = self._call("Abort", ("errorcode", errorcode))
         self._scheduler.enter(self._task)
         rank = self._task.rank
-        # The kind is what the end of a job of MPI is told as.
+        # The same kind as the supervisor reports where a process of MPI ends its job in this way.
         text = f"rank {rank} called Abort({errorcode}) at {call.where}"
         self._run.findings.append(Finding(f"a rank called MPI_Abort({errorcode})", text))
         for task in self._scheduler.tasks:
@@ -103,50 +86,50 @@ class Communicator:
 
     # Messages of arrays
 
-    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
+    def Send(self, buf: Buffer, dest: int, tag: int = 0) -> None:
         self._complete(self._send("Send", buf, dest, tag))
 
-    def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
+    def Ssend(self, buf: Buffer, dest: int, tag: int = 0) -> None:
         self._complete(self._send("Ssend", buf, dest, tag, synchronous=True))
 
-    def Bsend(self, buf: Any, dest: int, tag: int = 0) -> None:
+    def Bsend(self, buf: Buffer, dest: int, tag: int = 0) -> None:
         self._complete(self._send("Bsend", buf, dest, tag, buffered=True))
 
-    def Isend(self, buf: Any, dest: int, tag: int = 0) -> SimulatedRequest:
+    def Isend(self, buf: Buffer, dest: int, tag: int = 0) -> SimulatedRequest:
         return self._request(self._send("Isend", buf, dest, tag, blocking=False))
 
-    def Issend(self, buf: Any, dest: int, tag: int = 0) -> SimulatedRequest:
+    def Issend(self, buf: Buffer, dest: int, tag: int = 0) -> SimulatedRequest:
         return self._request(self._send("Issend", buf, dest, tag, synchronous=True, blocking=False))
 
     def Recv(
-        self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
+        self, buf: Buffer, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Status | None = None
     ) -> None:
         self._complete(self._receive("Recv", buf, source, tag), status)
 
-    def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> SimulatedRequest:
+    def Irecv(self, buf: Buffer, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> SimulatedRequest:
         return self._request(self._receive("Irecv", buf, source, tag, blocking=False))
 
     def Sendrecv(
         self,
-        sendbuf: Any,
+        sendbuf: Buffer,
         dest: int,
         sendtag: int = 0,
-        recvbuf: Any = None,
+        recvbuf: Buffer = None,
         source: int = MPI.ANY_SOURCE,
         recvtag: int = MPI.ANY_TAG,
-        status: Any = None,
+        status: Status | None = None,
     ) -> None:
         receive = self._receive("Sendrecv", recvbuf, source, recvtag)
         self._complete(receive, status, self._send("Sendrecv", sendbuf, dest, sendtag))
 
     def Sendrecv_replace(
         self,
-        buf: Any,
+        buf: Buffer,
         dest: int,
         sendtag: int = 0,
         source: int = MPI.ANY_SOURCE,
         recvtag: int = MPI.ANY_TAG,
-        status: Any = None,
+        status: Status | None = None,
     ) -> None:
         content = elements(buf, writable=True)
         copied = [content.array.copy(), content.datatype]
@@ -156,65 +139,73 @@ class Communicator:
     # Messages of objects
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
-        self._complete(self._send("send", pack(obj), dest, tag, pickled=True))
+        self._complete(self._send("send", pickled(obj), dest, tag, pickled=True))
 
     def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
-        self._complete(self._send("ssend", pack(obj), dest, tag, pickled=True, synchronous=True))
+        self._complete(self._send("ssend", pickled(obj), dest, tag, pickled=True, synchronous=True))
 
     def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
-        self._complete(self._send("bsend", pack(obj), dest, tag, pickled=True, buffered=True))
+        self._complete(self._send("bsend", pickled(obj), dest, tag, pickled=True, buffered=True))
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> SimulatedRequest:
-        return self._request(self._send("isend", pack(obj), dest, tag, pickled=True, blocking=False))
+        return self._request(self._send("isend", pickled(obj), dest, tag, pickled=True, blocking=False))
 
     def issend(self, obj: Any, dest: int, tag: int = 0) -> SimulatedRequest:
         return self._request(
-            self._send("issend", pack(obj), dest, tag, pickled=True, synchronous=True, blocking=False)
+            self._send("issend", pickled(obj), dest, tag, pickled=True, synchronous=True, blocking=False)
         )
 
     def recv(
-        self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
+        self,
+        buf: Buffer = None,
+        source: int = MPI.ANY_SOURCE,
+        tag: int = MPI.ANY_TAG,
+        status: Status | None = None,
     ) -> Any:
-        return self._complete(self._receive("recv", OBJECT, source, tag), status)
+        return self._complete(self._receive("recv", _OBJECT, source, tag), status)
 
     def irecv(
-        self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG
+        self, buf: Buffer = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG
     ) -> SimulatedRequest:
-        return self._request(self._receive("irecv", OBJECT, source, tag, blocking=False))
+        return self._request(self._receive("irecv", _OBJECT, source, tag, blocking=False))
 
     def sendrecv(
         self,
         sendobj: Any,
         dest: int,
         sendtag: int = 0,
-        recvbuf: Any = None,
+        recvbuf: Buffer = None,
         source: int = MPI.ANY_SOURCE,
         recvtag: int = MPI.ANY_TAG,
-        status: Any = None,
+        status: Status | None = None,
     ) -> Any:
-        receive = self._receive("sendrecv", OBJECT, source, recvtag)
+        receive = self._receive("sendrecv", _OBJECT, source, recvtag)
         return self._complete(
-            receive, status, self._send("sendrecv", pack(sendobj), dest, sendtag, pickled=True)
+            receive, status, self._send("sendrecv", pickled(sendobj), dest, sendtag, pickled=True)
         )
 
-    # Looking before receiving
+    # Probes
 
-    def Probe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> bool:
+    def Probe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Status | None = None
+    ) -> bool:
         self._await_message("Probe", source, tag, status)
         return True
 
-    def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> bool:
+    def Iprobe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Status | None = None
+    ) -> bool:
         if constants.source(source) == MPI.PROC_NULL:
-            return self.Probe(source, tag, status)  # nothing is there at once
+            return self.Probe(source, tag, status)  # true at once, with the status of a message from nobody
         return self._look_for_message("Iprobe", source, tag, status) is not None
 
     def Mprobe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Status | None = None
     ) -> MatchedMessage:
         return self._match(self._await_message("Mprobe", source, tag, status))
 
     def Improbe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Status | None = None
     ) -> MatchedMessage | None:
         if constants.source(source) == MPI.PROC_NULL:
             return self.Mprobe(source, tag, status)
@@ -225,7 +216,7 @@ class Communicator:
 
     # New communicators; Split, Dup, Create and Create_cart are among the collectives
 
-    def Create_group(self, group: Group, tag: int = 0) -> Any:
+    def Create_group(self, group: SimulatedGroup, tag: int = 0) -> Any:
         """Collective over the members of `group` alone."""
         call = self._call("Create_group", ("group", list(group.members)), ("tag", tag))
         self._begin()
@@ -233,48 +224,41 @@ class Communicator:
             raise MPI.Exception(
                 f"Invalid group {group}: not all its members are in the communicator", MPI.ERR_GROUP
             )
-        entry = duplicate(self, group.members, kind="Create_group")
-        place = self._run.meeting_place(self._context, group.members, tag)
-        return self._complete(place.take_part(group.rank, self._task, call, entry))
+        contribution = contribution_to(self, group.members, kind="Create_group")
+        # The other ranks do not take part, so this must not count among the collectives of the whole communicator.
+        shared = self._run.group_creation(self._shared, group.members, tag)
+        return self._complete(shared.call_collective(group.rank, self._task, call, contribution))
 
-    def view(self, context: Context | None) -> Any:
-        """This rank's communicator on `context`, or `COMM_NULL` if it is not in it."""
-        if context is None or self._task.rank not in context.places:
+    def view(self, shared: SharedCommunicator | None) -> Communicator | MPI.NullCommunicator:
+        """This rank's communicator on `shared`, or `COMM_NULL` if it is no member."""
+        if shared is None or self._task.rank not in shared.ranks:
             return MPI.COMM_NULL
-        self._run.unfreed.setdefault(self._task.rank, {})[context] = None
-        kind = Communicator if context.grid is None else CartesianCommunicator
-        return kind(self._run, self._task, context, context.places[self._task.rank])
+        self._run.unfreed.setdefault(self._task.rank, {})[shared] = None
+        kind = Communicator if shared.grid is None else CartesianCommunicator
+        return kind(self._run, self._task, shared, shared.ranks[self._task.rank])
 
-    def new_context(self, members: Sequence[int], grid: Grid | None = None) -> Context:
-        """What `members`, ranks of the run, will share in a new communicator."""
-        context = self._run.new_context(tuple(members), grid)
-        context.made = call_here("made")
-        return context
+    def new_shared(self, members: Sequence[int], grid: Grid | None = None) -> SharedCommunicator:
+        """State for a new communicator of `members`, ranks of the run."""
+        shared = self._run.new_shared(tuple(members), grid)
+        shared.made = call_here("made")
+        return shared
 
     @property
     def grid(self) -> Grid | None:
-        """The Cartesian topology, if there is one."""
-        return self._context.grid
+        """Cartesian topology, if there is one."""
+        return self._shared.grid
 
     def Get_topology(self) -> int:
-        return MPI.UNDEFINED if self._context.grid is None else MPI.CART
+        return MPI.UNDEFINED if self._shared.grid is None else MPI.CART
 
-    # The machinery
-
-    def root(self, value: int) -> int:
-        """`value`, if it is a rank here."""
-        if not 0 <= value < self.size:
-            raise MPI.Exception(
-                f"Invalid root {value}: must be nonnegative and less than {self.size}", MPI.ERR_ROOT
-            )
-        return value
+    # Implementation
 
     def _begin(self) -> None:
         if self._freed:
             raise MPI.Exception("Invalid communicator: it has been freed", MPI.ERR_COMM)
         self._scheduler.enter(self._task)
 
-    def _call(self, name: str, *arguments: tuple[str, Any]) -> Call:
+    def _call(self, name: str, *arguments: tuple[str, Any]) -> SimulatedCall:
         return call_here(name, *arguments, *((("comm", self._name),) if self._name else ()))
 
     def _peer(self, value: int) -> int:
@@ -288,7 +272,7 @@ class Communicator:
     def _send(
         self,
         name: str,
-        buf: Any,
+        buf: Buffer,
         dest: int,
         tag: int,
         *,
@@ -309,22 +293,23 @@ class Communicator:
             raise MPI.Exception(f"Invalid tag {tag}: must be nonnegative", MPI.ERR_TAG)
         content = elements(buf, writable=False)
         message = Message(self._task, self.rank, tag, content, pickled, call)
-        send = Send(self._task, call, message, self._context.members[dest])
+        send = Send(self._task, call, message, self._shared.members[dest])
         if not blocking and not pickled:
             send.watch()
-        nondeterminism = self._run.nondeterminism
-        if synchronous or (not buffered and nondeterminism.taken()):
-            message.sent = send
-            late = blocking or nondeterminism.taken()
+        deviates = self._run.strategy.deviates
+        # `late`: the buffer is read only when user code may use it again, or when the message is received.
+        if synchronous or (not buffered and deviates()):
+            message.sent = send  # done when it is received
+            late = blocking or deviates()
         else:
             send.done = True
-            late = not blocking and nondeterminism.taken()
-        self._context.mailboxes[dest].put(message)
+            late = not blocking and deviates()
+        self._shared.mailboxes[dest].put(message)
         if not late:
             message.capture()
         return send
 
-    def _receive(self, name: str, buf: Any, source: int, tag: int, *, blocking: bool = True) -> Pending:
+    def _receive(self, name: str, buf: Buffer, source: int, tag: int, *, blocking: bool = True) -> Pending:
         """Start a receive."""
         source, tag = self._peer(source), constants.tag(tag)
         call = self._call(name, ("source", source), ("tag", tag))
@@ -333,27 +318,27 @@ class Communicator:
             return Null(self._task, call)
         if tag < 0 and tag != MPI.ANY_TAG:
             raise MPI.Exception(f"Invalid tag {tag}: must be nonnegative or ANY_TAG", MPI.ERR_TAG)
-        target = None if buf is OBJECT else elements(buf, writable=True)
-        receive = Receive(self._task, call, source, tag, self._context.members, target)
-        if not blocking and self._run.nondeterminism.taken():
+        target = None if buf is _OBJECT else elements(buf, writable=True)
+        receive = Receive(self._task, call, source, tag, self._shared.members, target)
+        if not blocking and self._run.strategy.deviates():
             receive.delay()
-        self._context.mailboxes[self.rank].post(receive)
+        self._shared.mailboxes[self.rank].post(receive)
         return receive
 
-    def _receive_matched(self, name: str, buf: Any, message: Message | None) -> Pending:
-        """Start the receive of a message that has been matched."""
+    def _receive_matched(self, name: str, buf: Buffer, message: Message | None) -> Pending:
+        """Start the receive of a message that a probe has matched."""
         source, tag = (MPI.PROC_NULL, MPI.ANY_TAG) if message is None else (message.source, message.tag)
         call = self._call(name, ("source", source), ("tag", tag))
         self._begin()
         if message is None:
             return Null(self._task, call)
-        target = None if buf is OBJECT else elements(buf, writable=True)
-        receive = Receive(self._task, call, source, tag, self._context.members, target)
-        self._context.mailboxes[self.rank].deliver(receive, message)
+        target = None if buf is _OBJECT else elements(buf, writable=True)
+        receive = Receive(self._task, call, source, tag, self._shared.members, target)
+        self._shared.mailboxes[self.rank].deliver(receive, message)
         return receive
 
-    def _complete(self, pending: Pending, status: Any = None, send: Pending | None = None) -> Any:
-        """Wait for `pending` (and for the `send` started with it); its result."""
+    def _complete(self, pending: Pending, status: Status | None = None, send: Pending | None = None) -> Any:
+        """Wait for `pending`, and for the `send` started with it; return its result."""
         if send is not None:
             self._scheduler.wait(self._task, (pending, send), pending.call)
             send.finish()
@@ -364,68 +349,69 @@ class Communicator:
     def _request(self, pending: Pending) -> SimulatedRequest:
         return SimulatedRequest(self._run, pending)
 
-    def _take_part(self, name: str, entry: Any, blocking: bool) -> Any:
+    def _call_collective(self, name: str, contribution: Contribution, blocking: bool) -> Any:
         """Call a collective: its result, or a request."""
-        root, op = entry.signature[:2]
-        named = (("root", root), ("op", op), ("group", entry.group))
-        arguments = [(key, value) for key, value in named if value is not None]
-        call = self._call(name, *arguments)
+        root, op = contribution.signature[:2]
+        named = (("root", root), ("op", op), ("group", contribution.group))
+        call = self._call(name, *[each for each in named if each[1] is not None])
         self._begin()
         if not blocking:
-            entry.kind = name  # does not meet its blocking form
-            entry.watch()
-            if self._run.nondeterminism.taken():
-                entry.delay()
+            contribution.kind = name  # does not match the blocking form (MPI 4.1, section 6.12)
+            contribution.watch()
+            if self._run.strategy.deviates():
+                contribution.delay()
             else:
-                entry.hold()
-        part = self._context.take_part(self.rank, self._task, call, entry, may_be_put_off=not blocking)
-        return self._complete(part) if blocking else self._request(part)
+                contribution.hold()
+        pending = self._shared.call_collective(
+            self.rank, self._task, call, contribution, may_be_postponed=not blocking
+        )
+        return self._complete(pending) if blocking else self._request(pending)
 
-    def _probe(self, name: str, source: int, tag: int) -> ProbeWait:
+    def _probe(self, name: str, source: int, tag: int) -> PendingProbe:
         source, tag = self._peer(source), constants.tag(tag)
         call = self._call(name, ("source", source), ("tag", tag))
         self._begin()
-        return ProbeWait(self._task, call, source, tag, self._context.members)
+        return PendingProbe(self._task, call, source, tag, self._shared.members)
 
-    def _await_message(self, name: str, source: int, tag: int, status: Any) -> Message | None:
+    def _await_message(self, name: str, source: int, tag: int, status: Status | None) -> Message | None:
         probe = self._probe(name, source, tag)
         if probe.source == MPI.PROC_NULL:
             constants.fill_status(status, MPI.PROC_NULL, MPI.ANY_TAG, 0)
             return None
-        mailbox = self._context.mailboxes[self.rank]
+        mailbox = self._shared.mailboxes[self.rank]
         if mailbox.find(probe) is None:
             mailbox.watch(probe)
             self._scheduler.wait(self._task, (probe,), probe.call)
-        return self._tell(probe, mailbox.find(probe), status)
+        return self._report(probe, mailbox.find(probe), status)
 
-    def _look_for_message(self, name: str, source: int, tag: int, status: Any) -> Message | None:
+    def _look_for_message(self, name: str, source: int, tag: int, status: Status | None) -> Message | None:
         probe = self._probe(name, source, tag)
-        message = self._context.mailboxes[self.rank].find(probe)
+        message = self._shared.mailboxes[self.rank].find(probe)
         if message is None:
             self._scheduler.polled(self._task, probe.call)
-        return self._tell(probe, message, status)
+        return self._report(probe, message, status)
 
-    def _tell(self, probe: ProbeWait, message: Message | None, status: Any) -> Message | None:
+    def _report(self, probe: PendingProbe, message: Message | None, status: Status | None) -> Message | None:
         if message is not None:
             if probe.source == MPI.ANY_SOURCE:
-                matched = f"hears rank {message.sender.rank}"
+                matched = f"receives from rank {message.sender.rank}"
                 self._scheduler.matched.append(Matched(self._task.rank, probe.call, matched))
             constants.fill_status(status, message.source, message.tag, message.nbytes)
         return message
 
     def _match(self, message: Message | None) -> MatchedMessage:
         if message is not None:
-            self._context.mailboxes[self.rank].arrived.remove(message)
+            self._shared.mailboxes[self.rank].arrived.remove(message)
         return MatchedMessage(self, message)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Communicator) and self._context is other._context and self.rank == other.rank
+        return isinstance(other, Communicator) and self._shared is other._shared and self.rank == other.rank
 
     __hash__ = None  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> NoReturn:
-        there = [each for each in dir(type(self)) if not each.startswith("_") and each not in _INTERNAL]
-        raise missing("simulated", name, there, "that of the MPI world" if name in ONLY_MPI else "")
+        methods = [each for each in dir(type(self)) if not each.startswith("_") and each not in _INTERNAL]
+        raise missing("simulated", name, methods, "that of the MPI world" if name in ONLY_MPI else "")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} rank {self.rank} of {self.size} {self._name}".rstrip() + ">"
@@ -436,7 +422,7 @@ class CartesianCommunicator(Communicator):
 
     @property
     def _grid(self) -> Grid:
-        grid = self._context.grid
+        grid = self._shared.grid
         assert grid is not None
         return grid
 
@@ -473,32 +459,32 @@ class CartesianCommunicator(Communicator):
 
 
 class MatchedMessage:
-    """A message that `Mprobe` has taken out of the queue, still to be received."""
+    """Message that `Mprobe` has matched, still to be received."""
 
     def __init__(self, comm: Communicator, message: Message | None) -> None:
         self._comm = comm
-        self._message = message  # None: from nobody
+        self._message = message  # None: from PROC_NULL
 
-    def Recv(self, buf: Any, status: Any = None) -> None:
+    def Recv(self, buf: Buffer, status: Status | None = None) -> None:
         self._comm._complete(self._receive("Recv", buf), status)
 
-    def Irecv(self, buf: Any) -> SimulatedRequest:
+    def Irecv(self, buf: Buffer) -> SimulatedRequest:
         return self._comm._request(self._receive("Irecv", buf))
 
-    def recv(self, status: Any = None) -> Any:
-        return self._comm._complete(self._receive("recv", OBJECT), status)
+    def recv(self, status: Status | None = None) -> Any:
+        return self._comm._complete(self._receive("recv", _OBJECT), status)
 
     def irecv(self) -> SimulatedRequest:
-        return self._comm._request(self._receive("irecv", OBJECT))
+        return self._comm._request(self._receive("irecv", _OBJECT))
 
-    def _receive(self, name: str, buf: Any) -> Pending:
+    def _receive(self, name: str, buf: Buffer) -> Pending:
         return self._comm._receive_matched(name, buf, self._message)
 
 
 def _collective(name: str, read: Callable[..., Any], *, blocking: bool) -> Callable[..., Any]:
     @wraps(read)
     def call(self: Communicator, *arguments: Any, **keywords: Any) -> Any:
-        return self._take_part(name, read(self, *arguments, **keywords), blocking)
+        return self._call_collective(name, read(self, *arguments, **keywords), blocking)
 
     call.__name__ = name
     call.__qualname__ = f"Communicator.{name}"

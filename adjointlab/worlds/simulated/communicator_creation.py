@@ -1,54 +1,66 @@
-"""The collectives that make communicators: the last to come makes what all will share."""
+"""Collectives that make communicators. The rank that arrives last makes the state that all members share, and each rank's
+result is its own view of that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING
 
 from adjointlab import MPI
 from adjointlab.worlds.constants import is_undefined
-from adjointlab.worlds.simulated.collectives import Disagreement
-from adjointlab.worlds.simulated.groups import Grid, Group
-from adjointlab.worlds.simulated.object_collectives import ObjectEntry
+from adjointlab.worlds.simulated.contribution import Disagreement
+from adjointlab.worlds.simulated.groups import Grid, SimulatedGroup
+from adjointlab.worlds.simulated.object_collectives import ObjectContribution
 
-__all__ = ["COMMUNICATOR_MAKERS", "GRID_MAKERS", "duplicate"]
+if TYPE_CHECKING:
+    from adjointlab.worlds.simulated.communicator import Communicator
 
-
-def duplicate(comm: Any, members: Sequence[int], grid: Grid | None = None, kind: str = "Dup") -> ObjectEntry:
-    """A new communicator of `members`, ranks of the run whom all that come know alike; the others get `COMM_NULL`."""
-
-    def compute(entries: Sequence[ObjectEntry]) -> None:
-        made = comm.new_context(members, grid)
-        for entry in entries:
-            entry.handed = made
-
-    entry = ObjectEntry(kind, compute, result=comm.view)
-    entry.signature = (None, None, None, (tuple(members), grid))
-    return entry
+__all__ = ["COMMUNICATOR_MAKERS", "GRID_MAKERS", "contribution_to"]
 
 
-def _by_color(comm: Any, kind: str, color: Any, key: int, grid: Grid | None = None) -> ObjectEntry:
-    def compute(entries: Sequence[ObjectEntry]) -> None:
+def contribution_to(
+    comm: Communicator, members: Sequence[int], grid: Grid | None = None, kind: str = "Dup"
+) -> ObjectContribution:
+    """Contribution to a communicator of `members`, ranks of the run, which all callers name alike.
+
+    Callers that are no members get `COMM_NULL`.
+    """
+
+    def compute(contributions: Sequence[ObjectContribution]) -> None:
+        made = comm.new_shared(members, grid)
+        for each in contributions:
+            each.given = made
+
+    return ObjectContribution(kind, compute, result=comm.view, shape=(tuple(members), grid))
+
+
+def _by_color(
+    comm: Communicator, kind: str, color: Hashable | None, key: int, grid: Grid | None = None
+) -> ObjectContribution:
+    """Contribution to one communicator for each color, in the order of (key, rank); none for the color None."""
+
+    def compute(contributions: Sequence[ObjectContribution]) -> None:
         members = comm.Get_group().members
-        colors: dict[Any, list[tuple[int, int]]] = {}
-        for rank, entry in enumerate(entries):
-            its_color, its_key = entry.parcel
+        ranks_of: dict[Hashable, list[tuple[int, int]]] = {}
+        for rank, each in enumerate(contributions):
+            its_color, its_key = each.payload
             if its_color is not None:
-                colors.setdefault(its_color, []).append((its_key, rank))
-        for each in colors.values():
-            ranks = [rank for _key, rank in sorted(each)]
-            made = comm.new_context([members[rank] for rank in ranks], grid)
+                ranks_of.setdefault(its_color, []).append((its_key, rank))
+        for keyed in ranks_of.values():
+            ranks = [rank for _key, rank in sorted(keyed)]
+            made = comm.new_shared([members[rank] for rank in ranks], grid)
             for rank in ranks:
-                entries[rank].handed = made
+                contributions[rank].given = made
 
-    return ObjectEntry(kind, compute, (color, key), result=comm.view)
-
-
-def Dup(comm: Any, info: Any = None) -> ObjectEntry:
-    return duplicate(comm, comm.Get_group().members, comm.grid)
+    return ObjectContribution(kind, compute, (color, key), result=comm.view)
 
 
-def Split(comm: Any, color: int = 0, key: int = 0) -> ObjectEntry:
+def Dup(comm: Communicator, info: object = None) -> ObjectContribution:
+    return contribution_to(comm, comm.Get_group().members, comm.grid)
+
+
+def Split(comm: Communicator, color: int = 0, key: int = 0) -> ObjectContribution:
     if is_undefined(color):
         return _by_color(comm, "Split", None, key)
     if color < 0:
@@ -56,37 +68,41 @@ def Split(comm: Any, color: int = 0, key: int = 0) -> ObjectEntry:
     return _by_color(comm, "Split", color, key)
 
 
-def Split_type(comm: Any, split_type: int, key: int = 0, info: Any = None) -> ObjectEntry:
-    """All simulated ranks are on one node."""
+def Split_type(comm: Communicator, split_type: int, key: int = 0, info: object = None) -> ObjectContribution:
+    """All simulated ranks share memory, so of any type there is one communicator."""
     return _by_color(comm, "Split_type", None if is_undefined(split_type) else 0, key)
 
 
-def Create(comm: Any, group: Group) -> ObjectEntry:
-    """Ranks may give groups of their own, as long as the members of each give the same."""
+def Create(comm: Communicator, group: SimulatedGroup) -> ObjectContribution:
+    """Ranks may give groups of their own, as long as the members of each give the same (MPI 4.1, section 7.4.2)."""
     if not comm.Get_group().includes(group):
         raise MPI.Exception(
             f"Invalid group {group}: not all its members are in the communicator", MPI.ERR_GROUP
         )
 
-    def compute(entries: Sequence[ObjectEntry]) -> None:
-        here = comm.Get_group().members
-        for rank, entry in enumerate(entries):
-            for member in entry.parcel:
-                if entries[peer := here.index(member)].parcel != entry.parcel:
-                    raise Disagreement(rank, peer, f"rank {member}, a member of the group, gives another one")
-        groups = dict.fromkeys(entry.parcel for entry in entries if entry.parcel)
-        made = {members: comm.new_context(members) for members in groups}
-        for entry in entries:
-            entry.handed = made.get(entry.parcel)
+    def compute(contributions: Sequence[ObjectContribution]) -> None:
+        rank_of = {member: rank for rank, member in enumerate(comm.Get_group().members)}
+        for rank, each in enumerate(contributions):
+            for member in each.payload:
+                if contributions[rank_of[member]].payload != each.payload:
+                    reason = f"rank {member}, a member of the group, gives another one"
+                    raise Disagreement(rank, rank_of[member], reason)
+        groups = dict.fromkeys(each.payload for each in contributions if each.payload)
+        made = {members: comm.new_shared(members) for members in groups}
+        for each in contributions:
+            each.given = made.get(each.payload)
 
-    entry = ObjectEntry("Create", compute, group.members, result=comm.view)
-    entry.group = list(group.members)
-    return entry
+    contribution = ObjectContribution("Create", compute, group.members, result=comm.view)
+    contribution.group = list(group.members)
+    return contribution
 
 
 def Create_cart(
-    comm: Any, dims: Sequence[int], periods: Sequence[bool] | bool | None = None, reorder: bool = False
-) -> ObjectEntry:
+    comm: Communicator,
+    dims: Sequence[int],
+    periods: Sequence[bool] | bool | None = None,
+    reorder: bool = False,
+) -> ObjectContribution:
     extents = tuple(int(extent) for extent in dims)
     if periods is None or isinstance(periods, bool):
         periods = [bool(periods)] * len(extents)
@@ -98,19 +114,20 @@ def Create_cart(
             f"Invalid argument: the communicator has {comm.size} ranks, and the grid {extents} {grid.size}",
             MPI.ERR_ARG,
         )
-    return duplicate(comm, comm.Get_group().members[: grid.size], grid, kind="Create_cart")
+    return contribution_to(comm, comm.Get_group().members[: grid.size], grid, kind="Create_cart")
 
 
-def Sub(comm: Any, remain_dims: Sequence[bool]) -> ObjectEntry:
-    """The grids of the remaining dimensions, one for each place in the others."""
+def Sub(comm: Communicator, remain_dims: Sequence[bool]) -> ObjectContribution:
+    """Grids of the remaining dimensions, one for each set of coordinates in the others."""
+    assert comm.grid is not None
     if len(remain_dims) != len(comm.grid.dims):
         raise ValueError(f"expecting {len(comm.grid.dims)} items, got {len(remain_dims)}")
-    here = comm.grid.coordinates(comm.rank)
-    color = tuple(at for at, remains in zip(here, remain_dims, strict=True) if not remains)
+    coordinates = comm.grid.coordinates(comm.rank)
+    color = tuple(at for at, remains in zip(coordinates, remain_dims, strict=True) if not remains)
     return _by_color(comm, "Sub", color, comm.rank, comm.grid.keep(remain_dims))
 
 
-COMMUNICATOR_MAKERS: dict[str, Callable[..., ObjectEntry]] = {
+COMMUNICATOR_MAKERS: dict[str, Callable[..., ObjectContribution]] = {
     each.__name__: each for each in (Dup, Split, Split_type, Create, Create_cart)
 }
-GRID_MAKERS: dict[str, Callable[..., ObjectEntry]] = {"Sub": Sub}
+GRID_MAKERS: dict[str, Callable[..., ObjectContribution]] = {"Sub": Sub}

@@ -1,13 +1,14 @@
-"""What it means that nothing moves any more: deadlock, livelock, or the failure of another rank."""
+"""Diagnosis of a simulated run that makes no progress: deadlock, livelock, or the failure of another rank."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from adjointlab.worlds.simulated.context import Participation
+from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
 from adjointlab.worlds.simulated.matching import Send
-from adjointlab.worlds.simulated.scheduler import Task
+from adjointlab.worlds.simulated.scheduler import StuckHandler, Task
+from adjointlab.worlds.simulated.shared_communicator import CollectiveCall
 from adjointlab.worlds.world import Blocked, Finding, Outcome, PeerFailed, Raised
 
 if TYPE_CHECKING:
@@ -16,35 +17,31 @@ if TYPE_CHECKING:
 __all__ = ["Diagnosis"]
 
 LIVELOCK = 0.5
-"""Seconds for which each rank must have asked in vain: a loop with an end of its own is seldom longer."""
+"""Seconds for which each rank must have polled in vain: a loop with an end of its own seldom lasts longer."""
 
 
-class Diagnosis:
-    """The judge of one run (see :class:`adjointlab.worlds.simulated.scheduler.Judge`)."""
+class Diagnosis(StuckHandler):
+    """Explains why ranks make no progress, and cancels them all."""
 
     def __init__(self, run: Simulation) -> None:
         self._run = run
 
-    def nobody_can_run(self, blocked: list[Task]) -> None:
-        """All ranks that are left wait for something that will not happen."""
-        if not self._called_out_for_a_failure(blocked):
-            crossed = self._crossed(blocked)
+    def on_deadlock(self, blocked: list[Task]) -> None:
+        if not self._cancelled_for_a_failure(blocked):
+            crossed = self._crossed_collectives(blocked)
             kind = "deadlock" if crossed is None else "mismatched collective"
             lines = [] if crossed is None else [crossed]
             self._run.findings.append(Finding(kind, "\n".join([*lines, *self._deadlock(blocked)])))
             self._cancel(blocked, Blocked)
 
-    def nobody_gets_on(self, stuck: list[Task], seconds: float) -> None:
-        """All ranks that are left ask again and again, or wait."""
-        if not self._called_out_for_a_failure(stuck):
-            if seconds < LIVELOCK:
-                return
-            lines = ["these ranks ask again and again, and nothing moves any more"]
-            lines += [self._sitting(task) for task in stuck]
-            self._run.findings.append(Finding("livelock", "\n".join(lines)))
+    def on_livelock(self, stuck: list[Task], seconds: float) -> None:
+        if not self._cancelled_for_a_failure(stuck) and seconds >= LIVELOCK:
+            text = "\n".join([POLLING, *map(self._line, stuck)])
+            self._run.findings.append(Finding("livelock", text))
             self._cancel(stuck, Blocked)
 
-    def _called_out_for_a_failure(self, stuck: list[Task]) -> bool:
+    def _cancelled_for_a_failure(self, stuck: list[Task]) -> bool:
+        """Cancel ranks that wait for others because some rank has failed: not their fault, and no finding."""
         failed = tuple(
             task.rank
             for task in self._run.scheduler.tasks
@@ -55,49 +52,46 @@ class Diagnosis:
         return bool(failed)
 
     def _cancel(self, tasks: list[Task], outcome: Callable[[str, str, tuple[int, ...]], Outcome]) -> None:
-        # All outcomes first: they speak of what the ranks wait for, which calling one out may change.
+        # All outcomes first: they say what the ranks wait for, which changes as soon as one of them is cancelled.
         outcomes = [outcome(str(task.call), _where(task), _waits_for(task)) for task in tasks]
         for task, its_outcome in zip(tasks, outcomes, strict=True):
             self._run.scheduler.cancel(task, its_outcome)
 
     def _deadlock(self, blocked: list[Task]) -> Iterator[str]:
-        yield f"{len(blocked)} of {len(self._run.scheduler.tasks)} ranks wait, and nobody can go on"
-        for task in blocked:
-            yield self._sitting(task)
-        cycle = _cycle({task.rank: _waits_for(task) for task in blocked})
-        if cycle:
-            yield "  cycle: " + " → ".join(f"rank {rank}" for rank in [*cycle, cycle[0]])
-        for context in self._run.contexts:
-            for member, mailbox in zip(context.members, context.mailboxes, strict=True):
-                for message in mailbox.arrived:
-                    yield f"  rank {member} has not received {message}"
+        yield heading(len(blocked), len(self._run.scheduler.tasks))
+        yield from map(self._line, blocked)
+        yield from cycle_line({task.rank: _waits_for(task) for task in blocked})
+        yield from (f"  rank {rank} has not received {message}" for rank, message in self._run.unreceived())
         if any(isinstance(pending, Send) for task in blocked for pending in task.waiting):
-            yield "  (a send may wait until it is received: MPI promises no buffering)"
+            yield UNBUFFERED_SENDS
 
-    def _crossed(self, blocked: list[Task]) -> str | None:
-        """Two ranks that call the collectives of two communicators in different orders, if that is what it is."""
-        parts = {
-            task.rank: part for task in blocked for part in task.waiting if isinstance(part, Participation)
+    def _crossed_collectives(self, blocked: list[Task]) -> str | None:
+        """Describe two ranks that call the collectives of two communicators in different orders, if there are two.
+
+        Each then waits for the other, in a collective that the other would call next.
+        """
+        calls: dict[int, CollectiveCall] = {
+            task.rank: pending
+            for task in blocked
+            for pending in task.waiting
+            if isinstance(pending, CollectiveCall)
         }
-        for rank, mine in parts.items():
-            for other in mine.waits_for():
-                yours = parts.get(other)
-                if yours is not None and rank in yours.waits_for():
+        for rank, call in calls.items():
+            for other in call.waits_for():
+                others_call = calls.get(other)
+                if others_call is not None and rank in others_call.waits_for():
                     return (
                         f"rank {rank} and rank {other} call collectives of two communicators in different orders\n"
-                        f"  rank {rank} is in one of {mine.place}\n  rank {other} is in one of {yours.place}"
+                        f"  rank {rank} is in one of {call.collective.shared}\n"
+                        f"  rank {other} is in one of {others_call.collective.shared}"
                     )
         return None
 
-    def _sitting(self, task: Task) -> str:
-        tasks = self._run.scheduler.tasks
-        waits_for = ", ".join(
-            f"rank {rank}" + ("" if tasks[rank].outcome is None else " (which has ended)")
-            for rank in _waits_for(task)
-        )
-        text = f"  rank {task.rank} in {task.call} at {_where(task)}"
-        if waits_for:
-            text += f", waits for {waits_for}"
+    def _line(self, task: Task) -> str:
+        """Describe where a rank is, and what it waits for."""
+        ended = [each.outcome is not None for each in self._run.scheduler.tasks]
+        text = f"  rank {task.rank} in {task.call} at {_where(task)}{waits_for_text(_waits_for(task), ended)}"
+        # A wait for requests does not say what they are: so the calls that made them, too.
         inner = {
             f"{pending.call} at {pending.call.where}"
             for pending in task.waiting
@@ -111,26 +105,6 @@ def _where(task: Task) -> str:
 
 
 def _waits_for(task: Task) -> tuple[int, ...]:
-    """The ranks that `task` waits for, each once."""
-    return tuple(
-        dict.fromkeys(rank for pending in task.waiting if not pending.done for rank in pending.waits_for())
-    )
-
-
-def _cycle(graph: dict[int, tuple[int, ...]]) -> list[int]:
-    """Ranks each of which waits for the next, and the last for the first; empty if there are none."""
-    finished: set[int] = set()
-    for start in graph:
-        path = [start]
-        branches = [iter(graph[start])]
-        while branches:
-            step = next(branches[-1], None)
-            if step is None:
-                finished.add(path.pop())
-                branches.pop()
-            elif step in path:
-                return path[path.index(step) :]
-            elif step in graph and step not in finished:
-                path.append(step)
-                branches.append(iter(graph[step]))
-    return []
+    """Ranks that `task` waits for, each once."""
+    ranks: Iterable[int] = (rank for each in task.waiting if not each.done for rank in each.waits_for())
+    return tuple(dict.fromkeys(ranks))

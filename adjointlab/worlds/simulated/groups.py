@@ -1,4 +1,4 @@
-"""Groups of ranks, and the Cartesian grids that communicators can carry."""
+"""Groups of ranks, and Cartesian grids of communicators."""
 
 from __future__ import annotations
 
@@ -9,61 +9,63 @@ from math import prod
 from typing import Any
 
 from adjointlab import MPI
-from adjointlab.core.shared import shared_property
+from adjointlab.core.partition import shared_property
 
-__all__ = ["Grid", "Group"]
+__all__ = ["Grid", "SimulatedGroup"]
 
 
-class Group:
-    """An ordered set of ranks of the run, seen from one of them; mpi4py's names."""
+class SimulatedGroup:
+    """Ordered set of ranks of the run, seen from one of them; mpi4py's names."""
 
-    def __init__(self, members: Iterable[int], here: int) -> None:
+    def __init__(self, members: Iterable[int], own: int) -> None:
         self.members = tuple(members)
-        self._here = here
+        self._own = own
 
     def Get_size(self) -> int:
         return len(self.members)
 
     def Get_rank(self) -> int:
-        return self._places.get(self._here, MPI.UNDEFINED)
+        return self._rank_of.get(self._own, MPI.UNDEFINED)
 
     size = property(Get_size)
     rank = property(Get_rank)
 
-    def Incl(self, ranks: Sequence[int]) -> Group:
-        return Group(self._members_at(ranks), self._here)
+    def Incl(self, ranks: Sequence[int]) -> SimulatedGroup:
+        return SimulatedGroup(self._members_at(ranks), self._own)
 
-    def Excl(self, ranks: Sequence[int]) -> Group:
+    def Excl(self, ranks: Sequence[int]) -> SimulatedGroup:
         out = set(self._members_at(ranks))
-        return Group([member for member in self.members if member not in out], self._here)
+        return SimulatedGroup([member for member in self.members if member not in out], self._own)
 
-    def Union(self, other: Group) -> Group:
-        return Group(dict.fromkeys(self.members + other.members), self._here)
+    def Union(self, other: SimulatedGroup) -> SimulatedGroup:
+        return SimulatedGroup(dict.fromkeys(self.members + other.members), self._own)
 
-    def Intersection(self, other: Group) -> Group:
-        return Group([member for member in self.members if member in other._places], self._here)
+    def Intersection(self, other: SimulatedGroup) -> SimulatedGroup:
+        return SimulatedGroup([member for member in self.members if member in other._rank_of], self._own)
 
     Intersect = Intersection
 
-    def Difference(self, other: Group) -> Group:
-        return Group([member for member in self.members if member not in other._places], self._here)
+    def Difference(self, other: SimulatedGroup) -> SimulatedGroup:
+        return SimulatedGroup([member for member in self.members if member not in other._rank_of], self._own)
 
-    def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
-        """For each of `ranks` of this group, its rank in `group` (default: in this one), or `UNDEFINED`."""
+    def Translate_ranks(
+        self, ranks: Sequence[int] | None = None, group: SimulatedGroup | None = None
+    ) -> list[int]:
+        """Rank in `group` (default: this one) of each of `ranks` of this group, or `UNDEFINED`."""
         listed = self.members if ranks is None else self._members_at(ranks)
-        places = self._places if group is None else group._places
-        return [places.get(member, MPI.UNDEFINED) for member in listed]
+        rank_of = self._rank_of if group is None else group._rank_of
+        return [rank_of.get(member, MPI.UNDEFINED) for member in listed]
 
     def Free(self) -> None:
         """Nothing to release."""
 
-    def includes(self, other: Group) -> bool:
-        """Whether all members of the other group are members of this one."""
-        return self._places.keys() >= set(other.members)
+    def includes(self, other: SimulatedGroup) -> bool:
+        """Return True if all members of the other group are members of this one."""
+        return self._rank_of.keys() >= set(other.members)
 
     @shared_property
-    def _places(self) -> dict[int, int]:
-        """The rank here of each member."""
+    def _rank_of(self) -> dict[int, int]:
+        """Rank in this group of each member."""
         return {member: rank for rank, member in enumerate(self.members)}
 
     def _members_at(self, ranks: Sequence[int]) -> list[int]:
@@ -73,7 +75,7 @@ class Group:
         return list(map(self.members.__getitem__, ranks))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Group) and self.members == other.members
+        return isinstance(other, SimulatedGroup) and self.members == other.members
 
     def __hash__(self) -> int:
         return hash(self.members)
@@ -84,54 +86,61 @@ class Group:
 
 @dataclass(frozen=True)
 class Grid:
-    """A Cartesian topology: ranks in row-major order."""
+    """Cartesian topology: ranks in row-major order, as MPI orders them::
+
+    dims (2, 3)      coordinates (0, 0) (0, 1) (0, 2)        ranks 0 1 2
+                                 (1, 0) (1, 1) (1, 2)              3 4 5
+    """
 
     dims: tuple[int, ...]
     periods: tuple[bool, ...]
 
     @property
     def size(self) -> int:
-        """How many ranks it has."""
+        """Number of ranks."""
         return prod(self.dims)
 
     def coordinates(self, rank: int) -> list[int]:
-        """Where `rank` stands."""
+        """Coordinates of `rank`."""
         if not 0 <= rank < self.size:
             raise MPI.Exception(f"Invalid rank {rank} in a grid of {self.size}", MPI.ERR_RANK)
         found = []
         for extent in reversed(self.dims):
-            rank, at = divmod(rank, extent)
-            found.append(at)
+            rank, coordinate = divmod(rank, extent)
+            found.append(coordinate)
         return found[::-1]
 
     def rank(self, coordinates: Sequence[int]) -> int:
-        """Who stands there, going round in periodic dimensions."""
+        """Rank at `coordinates`, which wrap around in periodic dimensions."""
         rank = 0
-        for dim, (at, extent, period) in enumerate(zip(coordinates, self.dims, self.periods, strict=True)):
-            if not period and not 0 <= at < extent:
+        for dim, (coordinate, extent, period) in enumerate(
+            zip(coordinates, self.dims, self.periods, strict=True)
+        ):
+            if not period and not 0 <= coordinate < extent:
                 raise MPI.Exception(
-                    f"coordinate {at} of dimension {dim} must be between 0 and {extent - 1}", MPI.ERR_ARG
+                    f"coordinate {coordinate} of dimension {dim} must be between 0 and {extent - 1}",
+                    MPI.ERR_ARG,
                 )
-            rank = rank * extent + at % extent
+            rank = rank * extent + coordinate % extent
         return rank
 
     def shift(self, rank: int, direction: int, displacement: int) -> tuple[int, int]:
-        """Whom `rank` receives from and sends to for a shift along `direction`; `PROC_NULL` beyond an edge."""
+        """Ranks that `rank` receives from and sends to in a shift along `direction`; `PROC_NULL` beyond an edge."""
         if not 0 <= direction < len(self.dims):
             raise MPI.Exception(
                 f"Invalid direction {direction} in a grid of {len(self.dims)} dimensions", MPI.ERR_ARG
             )
-        here = self.coordinates(rank)
+        own = self.coordinates(rank)
 
         def neighbour(step: int) -> int:
-            there = list(here)
-            there[direction] += step
-            if not self.periods[direction] and not 0 <= there[direction] < self.dims[direction]:
+            coordinates = list(own)
+            coordinates[direction] += step
+            if not self.periods[direction] and not 0 <= coordinates[direction] < self.dims[direction]:
                 return MPI.PROC_NULL
-            return self.rank(there)
+            return self.rank(coordinates)
 
         return neighbour(-displacement), neighbour(displacement)
 
     def keep(self, remain: Sequence[Any]) -> Grid:
-        """The grid of the dimensions that remain."""
+        """Grid of the dimensions that remain."""
         return Grid(tuple(compress(self.dims, remain)), tuple(compress(self.periods, remain)))

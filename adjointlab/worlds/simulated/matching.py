@@ -1,13 +1,20 @@
 """Messages from rank to rank: which receive gets which message, and when its data are read and written.
 
-Messages of one sender to one receiver on one communicator do not overtake each other (MPI 4.1, section 3.5). All else
-is free, and the run's strategy decides (:mod:`adjointlab.worlds.schedules`): whether a send waits for its receive, when
-its buffer is read, when the receive buffer is filled, which sender a wildcard receive hears first, and how late a
-message for it arrives. So a message may be overtaken by what another rank sends because of it.
+Messages of one sender to one receiver on one communicator do not overtake each other [MPI41, section 3.5]. All else is
+nondeterminism, which the run's strategy decides (:mod:`adjointlab.worlds.simulated.schedules.strategy`): whether a send
+waits for its receive, when its buffer is read, when the receive buffer is filled, which sender a wildcard receive matches,
+and how late a message for it arrives. So a message may be overtaken by what another rank sends because of it::
+
+    rank 0   Send(to 2) ----------------------------.        delayed: rank 2's wildcard receive is posted,
+             Send(to 1) ---.                        |        and yet does not match this message at once
+    rank 1              Recv, Send(to 2) ------.    |
+    rank 2   Recv(ANY_SOURCE)  <---------------'    |        matches the later message first
+             Recv(ANY_SOURCE)  <--------------------'
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,46 +22,55 @@ import numpy as np
 
 from adjointlab import MPI
 from adjointlab.worlds.buffers import Elements, Flat
-from adjointlab.worlds.simulated.call_sites import Call
-from adjointlab.worlds.simulated.payload import unpack
+from adjointlab.worlds.simulated.calls import SimulatedCall
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.world import Blocked, Finding, Matched
 
-__all__ = ["Mailbox", "Message", "Null", "ProbeWait", "Receive", "Send", "Wanted", "poison"]
+__all__ = [
+    "Mailbox",
+    "Message",
+    "MessageWait",
+    "Null",
+    "PendingProbe",
+    "Receive",
+    "Send",
+    "poison",
+    "unpickle",
+]
 
 
 class Message:
-    """A message on its way: its data, or the buffer that they are still to be read from."""
+    """A message that has been sent and not yet received."""
 
     __slots__ = ("_borrowed", "call", "data", "datatype", "pickled", "sender", "sent", "source", "tag")
 
     def __init__(
-        self, sender: Task, source: int, tag: int, content: Elements, pickled: bool, call: Call
+        self, sender: Task, source: int, tag: int, content: Elements, pickled: bool, call: SimulatedCall
     ) -> None:
         self.sender = sender
-        self.source = source  # rank in the communicator
+        self.source = source  # the sender's rank in the communicator
         self.tag = tag
         self.datatype = content.datatype
         self.pickled = pickled  # an object's pickle rather than a buffer
         self.call = call
-        self.sent: Send | None = None  # the send that waits for this message to be received
-        self.data = content.array  # what the buffer holds now, until captured
-        self._borrowed = True
+        self.sent: Send | None = None  # the send that is done only when this message has been received
+        self.data = content.array
+        self._borrowed = True  # `data` is the user's buffer, and not a copy of it
 
     @property
     def nbytes(self) -> int:
-        """The size of the message."""
+        """Size of the message."""
         return int(self.data.nbytes)
 
     def capture(self) -> None:
-        """Read the buffer now, because its owner is about to have it back."""
+        """Copy the data, because the sender is about to have its buffer back."""
         if self._borrowed:
             self._borrowed = False
             self.data = self.data.copy()
 
-    def delivered(self) -> None:
-        """The data have been read."""
+    def mark_delivered(self) -> None:
+        """The data have been copied into the receive buffer: `capture` has nothing left to save."""
         self._borrowed = False
 
     def __str__(self) -> str:
@@ -63,11 +79,11 @@ class Message:
 
 
 class Null(Pending):
-    """A message from or to nobody: done at once."""
+    """Send to or receive from `PROC_NULL`: done at once."""
 
     __slots__ = ()
 
-    def __init__(self, task: Task, call: Call) -> None:
+    def __init__(self, task: Task, call: SimulatedCall) -> None:
         super().__init__(task, call)
         self.done = True
 
@@ -81,15 +97,15 @@ class Send(Pending):
 
     __slots__ = ("_buffer", "_dest", "_message", "_sent")
 
-    def __init__(self, task: Task, call: Call, message: Message, dest: int) -> None:
+    def __init__(self, task: Task, call: SimulatedCall, message: Message, dest: int) -> None:
         super().__init__(task, call)
         self._message = message
-        self._dest = dest  # in the run
+        self._dest = dest  # rank in the run
         self._buffer: Flat | None = None
         self._sent = b""
 
     def watch(self) -> None:
-        """Its owner goes on while it is under way: note what the buffer holds."""
+        """Note what the buffer holds, because user code goes on before the send is complete."""
         self._buffer = self._message.data
         self._sent = self._buffer.tobytes()
 
@@ -101,16 +117,18 @@ class Send(Pending):
     def waits_for(self) -> tuple[int, ...]:
         return (self._dest,)
 
-    def finish(self) -> Any:
+    def finish(self) -> None:
         self._message.capture()
 
 
-class Wanted(Pending):
-    """What waits for a message of some source and tag."""
+class MessageWait(Pending):
+    """A wait for a message of some source and tag."""
 
     __slots__ = ("_members", "source", "tag")
 
-    def __init__(self, task: Task, call: Call, source: int, tag: int, members: tuple[int, ...]) -> None:
+    def __init__(
+        self, task: Task, call: SimulatedCall, source: int, tag: int, members: tuple[int, ...]
+    ) -> None:
         super().__init__(task, call)
         self.source = source
         self.tag = tag
@@ -122,18 +140,18 @@ class Wanted(Pending):
         return (self._members[self.source],)
 
     def accepts(self, message: Message) -> bool:
-        """Whether `message` is one of those."""
-        # What is cheap to compare comes first.
+        """Return True if `message` matches."""
+        # Rank first: a comparison with the constant, which knows mpi4py's too, is a call of Python.
         return self.source in (message.source, MPI.ANY_SOURCE) and self.tag in (message.tag, MPI.ANY_TAG)
 
 
-class ProbeWait(Wanted):
-    """A probe; done when such a message is there."""
+class PendingProbe(MessageWait):
+    """A probe; done when such a message has arrived."""
 
     __slots__ = ()
 
 
-class Receive(Wanted):
+class Receive(MessageWait):
     """A receive; done when it has its message."""
 
     __slots__ = ("_late", "_poisoned", "_saved", "_target", "message")
@@ -141,7 +159,7 @@ class Receive(Wanted):
     def __init__(
         self,
         task: Task,
-        call: Call,
+        call: SimulatedCall,
         source: int,
         tag: int,
         members: tuple[int, ...],
@@ -150,12 +168,12 @@ class Receive(Wanted):
         super().__init__(task, call, source, tag, members)
         self.message: Message | None = None
         self._target = target  # None for an object
-        self._late = False
-        self._saved: Flat | None = None  # what the buffer held, where it is filled late
-        self._poisoned = b""
+        self._late = False  # the buffer is filled by `finish`
+        self._saved: Flat | None = None  # what it held, where it is filled late
+        self._poisoned = b""  # what it holds until then
 
     def delay(self) -> None:
-        """Fill the buffer only when the owner completes the receive, and make it useless until then."""
+        """Fill the buffer only when user code completes the receive, and make it useless until then."""
         if self._target is not None:
             self._late = True
             self._saved = self._target.array.copy()
@@ -168,16 +186,16 @@ class Receive(Wanted):
         return "wrote into the receive buffer"
 
     def take(self, message: Message) -> str | None:
-        """`message` is for this receive; what is wrong with it, if anything."""
+        """Receive `message`; return what is wrong with it, or None."""
         self.message = message
         target = self._target
         if target is None:
             return None if message.pickled else "an array was sent, and an object is received"
         data = message.data
-        octets = MPI.BYTE in (message.datatype, target.datatype)
+        is_bytes = MPI.BYTE in (message.datatype, target.datatype)
         if message.pickled and target.array.dtype.itemsize > 1:
             return f"an object was sent, and {target.datatype.numpy} is received"
-        if not octets and data.size and target.array.size and data.dtype != target.array.dtype:
+        if not is_bytes and data.size and target.array.size and data.dtype != target.array.dtype:
             return f"{data.dtype} was sent, and {target.array.dtype} is received"
         if data.nbytes > target.array.nbytes:
             return f"{data.nbytes} bytes were sent, and the receive buffer holds {target.array.nbytes}"
@@ -186,11 +204,14 @@ class Receive(Wanted):
         return None
 
     def finish(self) -> Any:
-        self.restore()
-        if self.message is None:
+        # First as it was: a message may be shorter than the buffer, and the rest of it must not stay poisoned.
+        if self._saved is not None and self._target is not None:
+            self._target.array[:] = self._saved
+            self._saved = None
+        if self.message is None:  # cancelled
             return None
         if self._target is None:
-            return unpack(self.message.data)
+            return unpickle(self.message.data)
         if self._late:
             self._fill(self._target.array, self.message)
         return None
@@ -200,12 +221,6 @@ class Receive(Wanted):
         message = self.message
         return None if message is None else (message.source, message.tag, message.nbytes)
 
-    def restore(self) -> None:
-        """Undo :meth:`delay`."""
-        if self._saved is not None and self._target is not None:
-            self._target.array[:] = self._saved
-            self._saved = None
-
     @staticmethod
     def _fill(target: Flat, message: Message) -> None:
         data = message.data
@@ -213,69 +228,75 @@ class Receive(Wanted):
             target[: data.size] = data
         else:
             target.view(np.uint8)[: data.nbytes] = data.view(np.uint8)
-        message.delivered()
+        message.mark_delivered()
 
 
 class Mailbox:
-    """What has been sent to one rank of one communicator and what it has asked to receive."""
+    """Messages to one rank of one communicator that are not received yet, and its receives and probes that wait.
 
-    __slots__ = ("_delayed", "_findings", "_nondeterminism", "_probes", "_receives", "_scheduler", "arrived")
+    Unless messages are delayed, no message in `arrived` matches a receive in `_receives`: both :meth:`put` and
+    :meth:`post` look for a partner first.
+    """
 
-    def __init__(self, scheduler: Scheduler, nondeterminism: Strategy, findings: list[Finding]) -> None:
+    __slots__ = ("_delayed", "_findings", "_probes", "_receives", "_scheduler", "_strategy", "arrived")
+
+    def __init__(self, scheduler: Scheduler, strategy: Strategy, findings: list[Finding]) -> None:
         self._scheduler = scheduler
-        self._nondeterminism = nondeterminism
+        self._strategy = strategy
         self._findings = findings
         self.arrived: list[Message] = []  # in the order of sending
-        self._receives: list[Receive] = []  # in the order of posting
-        self._probes: list[ProbeWait] = []
-        self._delayed = False  # some of `arrived` are not there yet: receives and probes have not been asked
+        self._receives: list[Receive] = []  # in the order of posting, which is that of matching
+        self._probes: list[PendingProbe] = []
+        self._delayed = False  # some of `arrived` have not been matched with receives and probes yet
 
     def put(self, message: Message) -> None:
-        """A message is sent."""
+        """Send `message` to this rank."""
         self._scheduler.progress += 1
         if self._delayed:
+            # Behind the delayed ones, for some may be of the same sender.
             self.arrived.append(message)
-            if not self._nondeterminism.taken():
+            if not self._strategy.deviates():
                 self.deliver_delayed()
             return
         for index, receive in enumerate(self._receives):
             if receive.accepts(message):
-                if receive.source == MPI.ANY_SOURCE and self._nondeterminism.taken():
+                # A receive from one source gets this message however late it arrives; a wildcard may get another first.
+                if receive.source == MPI.ANY_SOURCE and self._strategy.deviates():
                     self._delay(message)
                     return
                 del self._receives[index]
                 self.deliver(receive, message)
                 return
         self.arrived.append(message)
-        self._show(message)
+        self._complete_probes(message)
 
     def _delay(self, message: Message) -> None:
-        """A wildcard receive may hear first what others send later. Once its owner asks, it is there."""
+        """Hold `message` back until its receiver asks, or no rank can run without it."""
         self.arrived.append(message)
         self._delayed = True
         self._scheduler.delayed.append(self.deliver_delayed)
 
     def deliver_delayed(self) -> None:
-        """Let all messages that were delayed arrive, in an order that keeps those of one sender in theirs."""
+        """Let all delayed messages arrive, in an order that keeps those of one sender in theirs."""
         if not self._delayed:
             return
         self._delayed = False
         for receive in list(self._receives):
-            message = self._chosen(receive)
+            message = self._matching(receive)
             if message is not None:
                 self._receives.remove(receive)
                 self.arrived.remove(message)
                 self.deliver(receive, message)
         for message in list(self.arrived):
-            self._show(message)
+            self._complete_probes(message)
 
-    def _show(self, message: Message) -> None:
+    def _complete_probes(self, message: Message) -> None:
         for probe in [probe for probe in self._probes if probe.accepts(message)]:
             self._probes.remove(probe)
             self._scheduler.complete(probe)
 
     def post(self, receive: Receive) -> None:
-        """A receive is posted."""
+        """Begin `receive`."""
         message = self.find(receive)
         if message is None:
             self._receives.append(receive)
@@ -285,37 +306,37 @@ class Mailbox:
             self.deliver(receive, message)
 
     def withdraw(self, receive: Receive) -> bool:
-        """Whether `receive` could still be cancelled."""
+        """Cancel `receive`; return False if it has its message, or is none of this mailbox."""
         self.deliver_delayed()
         if receive not in self._receives:
             return False
         self._receives.remove(receive)
         return True
 
-    def watch(self, probe: ProbeWait) -> None:
-        """`probe` waits for a message."""
+    def watch(self, probe: PendingProbe) -> None:
+        """Complete `probe` when a message arrives that it accepts."""
         self._probes.append(probe)
 
-    def find(self, wanted: Wanted) -> Message | None:
-        """A message that `wanted` may be given next."""
+    def find(self, wait: MessageWait) -> Message | None:
+        """Return a message that may match `wait` next."""
         self.deliver_delayed()
-        return self._chosen(wanted)
+        return self._matching(wait)
 
-    def _chosen(self, wanted: Wanted) -> Message | None:
-        if wanted.source == MPI.ANY_SOURCE and not self._nondeterminism.orderly:
-            candidates = list(self._first_of_each_source(wanted))
-            return self._nondeterminism.choose(candidates) if candidates else None
-        return next((message for message in self.arrived if wanted.accepts(message)), None)
+    def _matching(self, wait: MessageWait) -> Message | None:
+        if wait.source == MPI.ANY_SOURCE and not self._strategy.orderly:
+            candidates = list(self._first_of_each_source(wait))
+            return self._strategy.choose(candidates) if candidates else None
+        return next((message for message in self.arrived if wait.accepts(message)), None)
 
-    def _first_of_each_source(self, wanted: Wanted) -> Iterator[Message]:
-        seen = set()
+    def _first_of_each_source(self, wait: MessageWait) -> Iterator[Message]:
+        sources = set()
         for message in self.arrived:
-            if message.source not in seen and wanted.accepts(message):
-                seen.add(message.source)
+            if message.source not in sources and wait.accepts(message):
+                sources.add(message.source)
                 yield message
 
     def deliver(self, receive: Receive, message: Message) -> None:
-        """`receive` gets `message`."""
+        """Complete `receive` with `message`, and the send that waits for that; a mismatch cancels the receiver."""
         wrong = receive.take(message)
         if wrong is not None:
             self._findings.append(
@@ -331,16 +352,24 @@ class Mailbox:
             self._scheduler.complete(message.sent)
         if wrong is None:
             if receive.source == MPI.ANY_SOURCE:
-                matched = f"hears rank {message.sender.rank}"
+                matched = f"receives from rank {message.sender.rank}"
                 self._scheduler.matched.append(Matched(receive.task.rank, receive.call, matched))
             self._scheduler.complete(receive)
 
 
 def poison(array: Flat) -> None:
-    """Fill `array` with what no computation should use: NaN, or the largest pattern of bits but one."""
+    """Fill `array` with values that show if they are read: NaN, or for integers large ones with a conspicuous pattern.
+
+    (True and False have no such value, so booleans are negated.)
+    """
     if array.dtype.kind in "fc":
         array[...] = np.nan
     elif array.dtype.kind == "b":
         np.logical_not(array, out=array)
     else:
         array.view(np.uint8)[...] = 0x7F if array.dtype.kind == "i" else 0xFE
+
+
+def unpickle(payload: Any) -> Any:
+    """Object that was pickled by another rank, and so in this process."""
+    return pickle.loads(payload)  # noqa: S301

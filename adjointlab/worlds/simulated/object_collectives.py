@@ -1,170 +1,163 @@
-"""The collectives on objects: pickled on entry, unpickled by each rank that gets them.
-
-So objects are copied between ranks as between processes. What :meth:`Entry.finish` returns is the call's result.
-"""
+"""Collectives on objects: pickled on entry, unpickled by each rank that receives them, so copied as between processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 from adjointlab import MPI
+from adjointlab.typing import Communicator
 from adjointlab.worlds.constants import op as as_op
-from adjointlab.worlds.simulated.payload import pack, unpack
-from adjointlab.worlds.simulated.reductions import fold_objects
+from adjointlab.worlds.simulated.contribution import Contribution, Signature, valid_root
+from adjointlab.worlds.simulated.matching import unpickle
+from adjointlab.worlds.simulated.reductions import Operator, fold_objects
 
-__all__ = ["OBJECT_COLLECTIVES", "ObjectEntry"]
+__all__ = ["OBJECT_COLLECTIVES", "ObjectContribution", "pickled"]
 
 
-class ObjectEntry:
-    """What one rank brings to a collective of objects, and how it makes its result of what it is handed."""
+class ObjectContribution(Contribution):
+    """Pickled object of one rank, and how its result is made of what the computation gives it.
 
-    __slots__ = ("compute", "group", "handed", "kind", "parcel", "result", "root", "signature")
+    There are no buffers to watch: pickling has read the object when the call is made.
+    """
+
+    __slots__ = ("given", "payload", "result")
 
     def __init__(
         self,
         kind: str,
-        compute: Callable[[Sequence[ObjectEntry]], None],
-        parcel: Any = None,
+        compute: Callable[[Sequence[ObjectContribution]], None],
+        payload: Any = None,
         *,
         root: int | None = None,
-        op: Any = None,
-        result: Callable[[Any], Any] = unpack,
+        op: Operator | None = None,
+        result: Callable[[Any], Any] = unpickle,
+        shape: object = None,
     ) -> None:
-        self.kind = kind
-        self.compute = compute
-        self.parcel = parcel
-        self.root = 0 if root is None else root
+        super().__init__(kind, compute, Signature(root, None if op is None else _op_name(op), None, shape))
+        self.payload = payload
         self.result = result
-        self.handed: Any = None  # by the rank that arrives last
-        self.group: list[int] | None = None  # of the communicator to be made, where it is given
-        self.signature: tuple[Any, ...] = (root, None if op is None else _told(op), None, None)
-
-    def watch(self) -> None:
-        """Pickling has read the object."""
-
-    def misuse(self) -> str:
-        """There is no buffer to spoil."""
-        return ""
-
-    def hold(self) -> None:
-        """Pickling has read the object."""
-
-    def delay(self) -> None:
-        """There is no buffer to fill late."""
+        self.given: Any = None  # set by `compute`
 
     def finish(self) -> Any:
-        """The call's result."""
-        return self.result(self.handed)
+        return self.result(self.given)
 
 
-def _told(op: Any) -> str:
-    """The operation as far as ranks can be expected to agree on it: each has its own function."""
+Contributions: TypeAlias = Sequence[ObjectContribution]
+
+
+def pickled(value: object) -> bytes:
+    """`value` as it is sent."""
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _op_name(op: Operator) -> str:
+    """Name of the operation as far as ranks can agree on it: each has its own copy of a function of user code."""
     known = as_op(op)
     return known.value if isinstance(known, MPI.Op) else "an operation of user code"
 
 
-def _unpack_all(parcels: Sequence[bytes]) -> list[Any]:
-    return [unpack(parcel) for parcel in parcels]
+def _unpickle_all(payloads: Iterable[bytes]) -> list[Any]:
+    return [unpickle(payload) for payload in payloads]
 
 
-def _nothing(_handed: Any) -> None:
+def _no_result(_: object) -> None:
     return None
 
 
-def _fold(op: Any) -> Callable[[Sequence[bytes]], Any]:
-    op = as_op(op)
-    return lambda parcels: fold_objects(op, _unpack_all(parcels)) if parcels else None
+def _fold(op: Operator) -> Callable[[Sequence[bytes]], Any]:
+    known = as_op(op)
+    # Only rank 0 of an exclusive scan is given nothing to combine.
+    return lambda payloads: fold_objects(known, _unpickle_all(payloads)) if payloads else None
 
 
-def _to_all(entries: Sequence[ObjectEntry]) -> None:
-    for entry in entries:
-        entry.handed = entries[entry.root].parcel
+def _give_roots_to_all(contributions: Contributions) -> None:
+    for each in contributions:
+        each.given = contributions[each.root].payload
 
 
-def _all_to_all_ranks(entries: Sequence[ObjectEntry]) -> None:
-    parcels = [entry.parcel for entry in entries]
-    for entry in entries:
-        entry.handed = parcels
+def _give_all_to_all(contributions: Contributions) -> None:
+    payloads = [each.payload for each in contributions]
+    for each in contributions:
+        each.given = payloads
 
 
-def _earlier(last: int) -> Callable[[Sequence[ObjectEntry]], None]:
-    def compute(entries: Sequence[ObjectEntry]) -> None:
-        parcels = [entry.parcel for entry in entries]
-        for rank, entry in enumerate(entries):
-            entry.handed = parcels[: rank + last]
+def _give_first(extra: int) -> Callable[[Contributions], None]:
+    """Each rank is given the payloads of the ranks below it, and of so many more."""
+
+    def compute(contributions: Contributions) -> None:
+        payloads = [each.payload for each in contributions]
+        for rank, each in enumerate(contributions):
+            each.given = payloads[: rank + extra]
 
     return compute
 
 
-def _one_each(entries: Sequence[ObjectEntry]) -> None:
-    parcels = entries[entries[0].root].parcel
-    for entry, parcel in zip(entries, parcels, strict=True):
-        entry.handed = parcel
+def _give_one_each(contributions: Contributions) -> None:
+    payloads = contributions[contributions[0].root].payload
+    for each, payload in zip(contributions, payloads, strict=True):
+        each.given = payload
 
 
-def _transposed(entries: Sequence[ObjectEntry]) -> None:
-    for rank, entry in enumerate(entries):
-        entry.handed = [other.parcel[rank] for other in entries]
+def _transpose(contributions: Contributions) -> None:
+    for rank, each in enumerate(contributions):
+        each.given = [other.payload[rank] for other in contributions]
 
 
-def _pack_each(comm: Any, objects: Any) -> list[bytes]:
+def _pickle_each(comm: Communicator, objects: Iterable[Any]) -> list[bytes]:
     listed = list(objects)
     if len(listed) != comm.size:
         raise ValueError(f"expecting {comm.size} items, got {len(listed)}")
-    return [pack(each) for each in listed]
+    return [pickled(each) for each in listed]
 
 
-def barrier(comm: Any) -> ObjectEntry:
-    return ObjectEntry("Barrier", _nothing, result=_nothing)
+def barrier(comm: Communicator) -> ObjectContribution:
+    return ObjectContribution("Barrier", _no_result, result=_no_result)
 
 
-def bcast(comm: Any, obj: Any, root: int = 0) -> ObjectEntry:
-    root = comm.root(root)
+def bcast(comm: Communicator, obj: Any, root: int = 0) -> ObjectContribution:
+    payload = pickled(obj) if valid_root(comm, root) == comm.rank else None
     # mpi4py unpickles on the root too: what comes back is a copy there as well.
-    return ObjectEntry("bcast", _to_all, pack(obj) if root == comm.rank else None, root=root)
+    return ObjectContribution("bcast", _give_roots_to_all, payload, root=root)
 
 
-def gather(comm: Any, sendobj: Any, root: int = 0) -> ObjectEntry:
-    root = comm.root(root)
-    result: Callable[[Any], Any] = _unpack_all if root == comm.rank else _nothing
-    return ObjectEntry("gather", _all_to_all_ranks, pack(sendobj), root=root, result=result)
+def gather(comm: Communicator, sendobj: Any, root: int = 0) -> ObjectContribution:
+    result = _unpickle_all if valid_root(comm, root) == comm.rank else _no_result
+    return ObjectContribution("gather", _give_all_to_all, pickled(sendobj), root=root, result=result)
 
 
-def scatter(comm: Any, sendobj: Any, root: int = 0) -> ObjectEntry:
-    root = comm.root(root)
-    return ObjectEntry(
-        "scatter", _one_each, _pack_each(comm, sendobj) if root == comm.rank else None, root=root
-    )
+def scatter(comm: Communicator, sendobj: Any, root: int = 0) -> ObjectContribution:
+    payload = _pickle_each(comm, sendobj) if valid_root(comm, root) == comm.rank else None
+    return ObjectContribution("scatter", _give_one_each, payload, root=root)
 
 
-def allgather(comm: Any, sendobj: Any) -> ObjectEntry:
-    return ObjectEntry("allgather", _all_to_all_ranks, pack(sendobj), result=_unpack_all)
+def allgather(comm: Communicator, sendobj: Any) -> ObjectContribution:
+    return ObjectContribution("allgather", _give_all_to_all, pickled(sendobj), result=_unpickle_all)
 
 
-def alltoall(comm: Any, sendobj: Any) -> ObjectEntry:
-    return ObjectEntry("alltoall", _transposed, _pack_each(comm, sendobj), result=_unpack_all)
+def alltoall(comm: Communicator, sendobj: Any) -> ObjectContribution:
+    return ObjectContribution("alltoall", _transpose, _pickle_each(comm, sendobj), result=_unpickle_all)
 
 
-def reduce(comm: Any, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> ObjectEntry:
-    root = comm.root(root)
-    result: Callable[[Any], Any] = _fold(op) if root == comm.rank else _nothing
-    return ObjectEntry("reduce", _all_to_all_ranks, pack(sendobj), root=root, op=op, result=result)
+def reduce(comm: Communicator, sendobj: Any, op: Operator = MPI.SUM, root: int = 0) -> ObjectContribution:
+    result = _fold(op) if valid_root(comm, root) == comm.rank else _no_result
+    return ObjectContribution("reduce", _give_all_to_all, pickled(sendobj), root=root, op=op, result=result)
 
 
-def allreduce(comm: Any, sendobj: Any, op: Any = MPI.SUM) -> ObjectEntry:
-    return ObjectEntry("allreduce", _all_to_all_ranks, pack(sendobj), op=op, result=_fold(op))
+def allreduce(comm: Communicator, sendobj: Any, op: Operator = MPI.SUM) -> ObjectContribution:
+    return ObjectContribution("allreduce", _give_all_to_all, pickled(sendobj), op=op, result=_fold(op))
 
 
-def scan(comm: Any, sendobj: Any, op: Any = MPI.SUM) -> ObjectEntry:
-    return ObjectEntry("scan", _earlier(1), pack(sendobj), op=op, result=_fold(op))
+def scan(comm: Communicator, sendobj: Any, op: Operator = MPI.SUM) -> ObjectContribution:
+    return ObjectContribution("scan", _give_first(1), pickled(sendobj), op=op, result=_fold(op))
 
 
-def exscan(comm: Any, sendobj: Any, op: Any = MPI.SUM) -> ObjectEntry:
-    return ObjectEntry("exscan", _earlier(0), pack(sendobj), op=op, result=_fold(op))
+def exscan(comm: Communicator, sendobj: Any, op: Operator = MPI.SUM) -> ObjectContribution:
+    return ObjectContribution("exscan", _give_first(0), pickled(sendobj), op=op, result=_fold(op))
 
 
-OBJECT_COLLECTIVES: dict[str, Callable[..., ObjectEntry]] = {
+OBJECT_COLLECTIVES: dict[str, Callable[..., ObjectContribution]] = {
     each.__name__: each
     for each in (barrier, bcast, gather, scatter, allgather, alltoall, reduce, allreduce, scan, exscan)
 }

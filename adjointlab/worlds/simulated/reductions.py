@@ -1,22 +1,30 @@
-"""MPI's reduction operations on arrays and on objects, always in the order of ranks."""
+"""MPI's reduction operations on arrays and on objects, always in the order of ranks.
+
+An MPI library may combine in any order where the operation commutes, and results differ by rounding. Here they do not, so
+that runs repeat bit by bit.
+"""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from adjointlab import MPI
 from adjointlab.worlds.buffers import Elements, Flat
 
-__all__ = ["accumulate_into", "check", "fold", "fold_objects"]
+__all__ = ["Operator", "accumulate_into", "check", "fold", "fold_objects"]
+
+
+Operator: TypeAlias = "MPI.Op | Callable[[Any, Any], Any]"
+"""Reduction operation as user code gives it. mpi4py's, which can be called too, is translated on entry."""
 
 
 class Operation(NamedTuple):
-    """A reduction operation: on arrays, on objects, and the kinds of NumPy dtype that MPI defines it for."""
+    """Reduction operation: on arrays, on objects, and the kinds of NumPy dtype that MPI defines it for."""
 
     ufunc: np.ufunc
     function: Callable[[Any, Any], Any]
@@ -41,14 +49,16 @@ OPERATIONS = {
 }
 
 
-def check(op: Any, elements: Elements) -> MPI.Op:
-    """`op`, if MPI has it for these elements; `MPI.Exception` otherwise."""
+def check(op: Operator, elements: Elements) -> MPI.Op:
+    """Return `op` if MPI has it for these elements; raises `adjointlab.MPI.Exception` otherwise."""
     if not isinstance(op, MPI.Op):
         raise NotImplementedError(f"{op!r}: of buffers, only MPI's own operations are known here")
-    kinds = (
-        "u" if elements.datatype is MPI.BYTE and op in (MPI.BAND, MPI.BOR, MPI.BXOR) else OPERATIONS[op].kinds
-    )
-    if elements.array.dtype.kind not in kinds or (elements.datatype is MPI.BYTE and kinds != "u"):
+    if elements.datatype is MPI.BYTE:
+        # Bytes have bits but are no numbers (MPI 4.1, section 6.9.2), though NumPy's are.
+        is_defined = op in (MPI.BAND, MPI.BOR, MPI.BXOR)
+    else:
+        is_defined = elements.array.dtype.kind in OPERATIONS[op].kinds
+    if not is_defined:
         raise MPI.Exception(
             f"MPI_Op operation not defined for this datatype: {op.value} of {elements.datatype.name}",
             MPI.ERR_OP,
@@ -57,18 +67,19 @@ def check(op: Any, elements: Elements) -> MPI.Op:
 
 
 def accumulate_into(total: Flat, op: MPI.Op, more: Flat) -> None:
-    """``total ← total op more``, rounded to the dtype at every step as MPI does."""
+    """Compute ``total ← total op more``."""
+    # "unsafe", so that logical operations write their booleans as numbers of the array's own dtype.
     OPERATIONS[op].ufunc(total, more, out=total, casting="unsafe")
 
 
 def fold(op: MPI.Op, arrays: Sequence[Flat]) -> Flat:
-    """A new array: all `arrays`, combined from the first to the last."""
+    """Combine `arrays` from the first to the last, into a new array."""
     total = arrays[0].copy()
     for more in arrays[1:]:
         accumulate_into(total, op, more)
     return total
 
 
-def fold_objects(op: Any, objects: Iterable[Any]) -> Any:
-    """All `objects`, combined from the first to the last; `op` is MPI's or any function of two."""
+def fold_objects(op: Operator, objects: Iterable[Any]) -> Any:
+    """Combine `objects` from the first to the last."""
     return reduce(OPERATIONS[op].function if isinstance(op, MPI.Op) else op, objects)

@@ -1,9 +1,24 @@
-"""One scheduler: ranks take turns, and a rank runs until it blocks, polls or ends.
+"""Scheduler of the simulated world: ranks take turns, and a rank runs until it blocks, polls or ends.
 
-Exactly one rank runs at a time, so a run is determined by the body and the strategy that picks the next
-(:mod:`adjointlab.worlds.schedules`). When no rank can run, and no message is still on its way, none ever will: the
-scheduler asks its judge, and calls the ranks out of their waits. A rank that is called out leaves its call by
-:class:`Cancelled`.
+Each rank is a :class:`Task`, run on a thread of its own from the first call in which it waits. Exactly one thread runs at
+a time. That makes a run deterministic, given the strategy that picks the next rank; and it makes locks needless: whoever
+runs owns the scheduler, the mailboxes and all else that ranks share. A task switch goes like this::
+
+    thread of rank 0 (running)                  thread of rank 1 (blocked in its worker's lock)
+
+    wait(): nothing has arrived
+    pick rank 1, swap the random streams
+    release rank 1's lock         --------->    returns from acquire(), runs
+    acquire its own lock                        ...
+    (blocked)                     <---------    hands over in the same way
+
+Between its last two steps rank 0 runs beside rank 1, and so it touches nothing that is shared. Should rank 1 hand back
+before rank 0 has come to `acquire`, the lock is free by then and `acquire` returns at once: it is a semaphore, and no
+wake-up is lost.
+
+When no rank can run, and no message is still on its way, none ever will. Then a :class:`StuckHandler` finds out why, and
+cancels ranks: each leaves its call by :class:`~adjointlab.worlds.world.Cancelled`, so that ``finally`` blocks of user code
+run and the threads can be used again.
 """
 
 from __future__ import annotations
@@ -12,99 +27,84 @@ import _thread
 import ctypes
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
 
 from adjointlab.worlds.randomness import RandomStreams
-from adjointlab.worlds.simulated.call_sites import Call
+from adjointlab.worlds.simulated.calls import SimulatedCall
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.simulated.threads import Worker, WorkerPool
-from adjointlab.worlds.world import Dead, Matched, Outcome
+from adjointlab.worlds.world import Cancelled, Dead, Matched, Outcome
 
-__all__ = ["Cancelled", "Judge", "Pending", "Scheduler", "Task"]
+__all__ = ["Pending", "Scheduler", "StuckHandler", "Task"]
 
 FRUITLESS_POLLS = 1000
-"""So often must every rank that is not blocked have polled, with nothing moving anywhere, before it is a livelock."""
+"""Polls in vain after which all ranks are examined for a livelock: enough that honest polling loops have ended."""
 
 GRACE = 2.0
-"""Seconds that an interrupted rank has to leave; a thread that does not is left behind."""
-
-
-class Cancelled(BaseException):
-    """Raised inside a call to call a rank out of it. Not an `Exception`, so that user code does not take it for one."""
+"""Seconds that an interrupted rank has to leave; the thread of one that does not is left behind."""
 
 
 class Pending:
-    """Something that a rank can wait for."""
+    """An operation that a rank can wait for."""
 
     __slots__ = ("call", "done", "task", "watched")
 
-    def __init__(self, task: Task, call: Call) -> None:
+    def __init__(self, task: Task, call: SimulatedCall) -> None:
         self.task = task
         self.call = call
         self.done = False
-        self.watched = False
+        self.watched = False  # its task is blocked, and this is among what it waits for
 
     def waits_for(self) -> tuple[int, ...]:
-        """The ranks that could bring it about."""
+        """Ranks that could complete it."""
         return ()
 
     def finish(self) -> Any:
-        """It has happened, and its owner takes its buffers back; the result."""
+        """Give its buffers back to user code, once it is done; return its result."""
 
     def misuse(self) -> str:
-        """Asked before :meth:`finish`: what its owner has done to buffers that were not its own; empty if nothing."""
+        """Describe what user code has done to the buffers before :meth:`finish`; empty if nothing is wrong."""
         return ""
 
     @property
     def envelope(self) -> tuple[int, int, int] | None:
-        """Source, tag and bytes of the message received, if one was."""
+        """Source, tag and size in bytes of the message received, if one was."""
         return None
 
 
+@dataclass(slots=True, eq=False)
 class Task:
-    """What the scheduler knows of one rank."""
+    """State of one rank."""
 
-    __slots__ = (
-        "blocked",
-        "call",
-        "cancelled_as",
-        "fruitless",
-        "missing",
-        "outcome",
-        "rank",
-        "seen",
-        "since",
-        "waiting",
-        "worker",
+    rank: int
+    worker: Worker | None = None  # None before it starts
+    outcome: Outcome | None = None  # None before it ends
+    cancelled_as: Outcome | None = (
+        None  # set once it is cancelled: its outcome, whatever user code makes of `Cancelled`
     )
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.worker: Worker | None = None  # None before it starts
-        self.outcome: Outcome | None = None  # None before it ends
-        self.cancelled_as: Outcome | None = None  # the outcome of a rank that is being called out
-        self.blocked = False
-        self.missing = 0  # how many of `waiting` must still happen
-        self.waiting: Sequence[Pending] = ()
-        self.call: Call | None = None  # where it waits or polls
-        self.seen = -1  # the state of things at its last poll
-        self.fruitless = 0  # how often it has polled in this state of things
-        self.since = 0.0  # when it did so first
+    blocked: bool = False
+    waiting: Sequence[Pending] = ()  # what it is blocked in
+    missing: int = 0  # how many of `waiting` must still be done before it can run
+    call: SimulatedCall | None = None  # in which it waits or polls
+    polled_at: int = -1  # Scheduler.progress at its last poll
+    fruitless: int = 0  # polls in vain since then
+    polling_since: float = 0.0
 
 
-class Judge(Protocol):
-    """Who decides what it means that nothing moves any more."""
+class StuckHandler(Protocol):
+    """Decides what becomes of ranks that make no progress."""
 
-    def nobody_can_run(self, blocked: list[Task]) -> None:
-        """Dooms ranks."""
+    def on_deadlock(self, blocked: list[Task]) -> None:
+        """No rank can run: cancel some of `blocked`, the ranks that have not ended."""
 
-    def nobody_gets_on(self, stuck: list[Task], seconds: float) -> None:
-        """Dooms ranks, if that has lasted for long enough."""
+    def on_livelock(self, stuck: list[Task], seconds: float) -> None:
+        """All of `stuck` have polled in vain for `seconds`, or are blocked: cancel some of them, if that is long enough."""
 
 
 class Scheduler:
-    """Runs `rank_main` once for each rank; see the module."""
+    """Runs `rank_main` once for each rank, by turns that `strategy` decides."""
 
     def __init__(
         self,
@@ -112,46 +112,48 @@ class Scheduler:
         pool: WorkerPool,
         streams: RandomStreams,
         strategy: Strategy,
-        judge: Judge,
+        stuck_handler: StuckHandler,
         rank_main: Callable[[Task], Outcome],
     ) -> None:
         self.tasks = [Task(rank) for rank in range(size)]
         self.current = self.tasks[0]
         self.matched: list[Matched] = []
-        self._idle = (
-            -1
-        )  # the state of things in which all have polled in vain so often that turns do not matter
-        self.progress = 0  # counts everything that could help a waiting or polling rank
+        self.progress = 0  # counts every event that could help a blocked or polling rank
+        self.delayed: list[
+            Callable[[], None]
+        ] = []  # each delivers the messages that one mailbox has held back
+        self.while_waiting: Callable[[], None] = lambda: (
+            None
+        )  # called now and then, on the thread that waits for the run
+        self._ready: deque[Task] = deque(self.tasks)  # never holds a task twice, nor the running one
+        self._unfinished = size
+        # The value of `progress` at which all ranks that are not blocked were found polling in vain.
+        self._idle_at = -1
         self._pool = pool
         self._streams = streams
         self._strategy = strategy
-        self._orderly = strategy.orderly
-        self.delayed: list[Callable[[], None]] = []  # deliver what was held back
-        self._judge = judge
+        self._preemptive = not strategy.orderly
+        self._stuck_handler = stuck_handler
         self._rank_main = rank_main
-        self._ready: deque[Task] = deque(self.tasks)
-        self._unfinished = size
-        self._over = _thread.allocate_lock()
+        self._over = _thread.allocate_lock()  # held while the run lasts
         self._crash: BaseException | None = None
         self._interrupted = False
-        self.meanwhile: Callable[[], None] = lambda: (
-            None
-        )  # is called now and then on the thread that waits for all
 
-    # What the world calls
+    # Called by the world, on its own thread
 
     def run(self) -> tuple[Outcome, ...]:
-        """Run all ranks to their ends; their outcomes."""
+        """Run all ranks to their ends, and return their outcomes."""
         self._over.acquire()
         first = self._next()
         self.current = first
         try:
             self._streams.enter(first.rank)
             first.worker = self._pool.take(self._work)
-            self._resume(first)
-            # Ctrl-C just before a wait without end would go unnoticed until its end.
+            first.worker.lock.release()
+            # With a time-out, because Python runs signal handlers between byte codes of the main thread: a Ctrl-C that
+            # comes just before a wait without end would take effect only when the run is over, or never.
             while not self._over.acquire(timeout=0.5):
-                self.meanwhile()
+                self.while_waiting()
         except KeyboardInterrupt:
             self._interrupt()
             raise
@@ -161,14 +163,25 @@ class Scheduler:
             raise self._crash
         return tuple(task.outcome for task in self.tasks if task.outcome is not None)
 
-    # What the communicator calls, on the thread of the running rank
+    def raise_in_current(self, exception: type[BaseException]) -> None:
+        """Raise `exception` in the rank that runs now.
+
+        CPython has nothing else that interrupts another thread. It takes effect between two byte codes: a thread that is
+        in a call of C meets it only when it comes back.
+        """
+        worker = self.current.worker
+        if worker is not None and worker.thread.ident is not None:
+            raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+            raise_in(ctypes.c_ulong(worker.thread.ident), ctypes.py_object(exception))
+
+    # Called by communicators and requests, on the thread of the running rank
 
     def enter(self, task: Task) -> None:
-        """A call begins: see whether `task` may make it, and perhaps let others go first."""
+        """Begin a call of `task`: raises if it may make none, and lets other ranks run first if the strategy says so."""
         if self._interrupted:
-            self._call_all_out()
+            self._cancel_all()
         if task.cancelled_as is not None:
-            raise Cancelled
+            raise Cancelled  # once more, where user code has swallowed the first one
         if task is not self.current or task.outcome is not None:
             if task.outcome is not None:
                 raise RuntimeError("this communicator belongs to a run that is over")
@@ -176,11 +189,13 @@ class Scheduler:
                 f"rank {self.current.rank} uses the communicator of rank {task.rank}: the simulated ranks are threads "
                 "and share module-level state; keep the communicator in the operator"
             )
-        if not self._orderly and self._idle != self.progress and self._strategy.gives_way(task, self._ready):
-            self.yield_processor(task)
+        if self._preemptive and self._idle_at != self.progress and self._strategy.preempts(task, self._ready):
+            self._yield(task)
 
-    def wait(self, task: Task, pending: Sequence[Pending], call: Call, need: int | None = None) -> None:
-        """Block `task` until `need` (default: all) of `pending` have happened."""
+    def wait(
+        self, task: Task, pending: Sequence[Pending], call: SimulatedCall, need: int | None = None
+    ) -> None:
+        """Block `task` until `need` (default: all) of `pending` are done."""
         if task.cancelled_as is not None:
             raise Cancelled
         missing = [each for each in pending if not each.done]
@@ -196,52 +211,47 @@ class Scheduler:
         self._hand_over(task)
         task.waiting = ()
         if need is not None:
+            # Those that are not done yet must not count when the task is blocked in something else.
             for each in missing:
                 each.watched = False
         if task.cancelled_as is not None:
             raise Cancelled
 
     def complete(self, pending: Pending) -> None:
-        """`pending` has happened."""
+        """Mark `pending` as done; its task can run if that was all that it waited for."""
         pending.done = True
         self.progress += 1
         if pending.watched:
             pending.watched = False
             task = pending.task
             task.missing -= 1
+            # A cancelled task is not blocked any more, and already in `_ready`.
             if task.missing == 0 and task.blocked:
                 task.blocked = False
                 self._ready.append(task)
 
-    def polled(self, task: Task, call: Call) -> None:
-        """`task` asked in vain: let the others run."""
-        if task.seen != self.progress:
-            task.seen = self.progress
+    def polled(self, task: Task, call: SimulatedCall) -> None:
+        """Let other ranks run after `task` has asked for something, in `call`, that is not there.
+
+        A rank that polls is never blocked, so a livelock shows in its polls: they count as in vain as long as nothing
+        happens anywhere that could change the answer.
+        """
+        if task.polled_at != self.progress:
+            task.polled_at = self.progress
             task.fruitless = 0
-            task.since = perf_counter()
+            task.polling_since = perf_counter()
         task.fruitless += 1
         task.call = call
         self._strategy.polled(task)
         if self.delayed:
+            # It may be polling for just these messages: MPI promises that they arrive in the end.
             self.deliver_delayed()
         if task.fruitless % FRUITLESS_POLLS == 0:
-            moving = [each for each in self.tasks if each.outcome is None and not each.blocked]
-            if all(each.seen == self.progress and each.fruitless >= FRUITLESS_POLLS // 2 for each in moving):
-                self._idle = self.progress
-                # Each has had its share of the time only.
-                seconds = (perf_counter() - max(each.since for each in moving)) / len(moving)
-                self._judge.nobody_gets_on([each for each in self.tasks if each.outcome is None], seconds)
-        self.yield_processor(task)
-
-    def yield_processor(self, task: Task) -> None:
-        """Let others run first."""
-        self._ready.append(task)
-        self._hand_over(task)
-        if task.cancelled_as is not None:
-            raise Cancelled
+            self._check_for_livelock()
+        self._yield(task)
 
     def cancel(self, task: Task, outcome: Outcome) -> None:
-        """Call `task` out of the call that it is in or makes next; `outcome` will be its outcome."""
+        """Take `task` out of the call that it is in, or that it makes next; `outcome` will be its outcome."""
         if task.cancelled_as is None and task.outcome is None:
             task.cancelled_as = outcome
             if task.blocked:
@@ -249,28 +259,46 @@ class Scheduler:
                 self._ready.append(task)
 
     def deliver_delayed(self) -> None:
-        """Let all messages arrive."""
+        """Let all messages arrive that were held back."""
         delayed, self.delayed = self.delayed, []
         for deliver in delayed:
             deliver()
 
     # Taking turns
 
+    def _yield(self, task: Task) -> None:
+        self._ready.append(task)
+        self._hand_over(task)
+        if task.cancelled_as is not None:
+            raise Cancelled
+
+    def _check_for_livelock(self) -> None:
+        moving = [each for each in self.tasks if each.outcome is None and not each.blocked]
+        # Half as many polls as the rank that asks: a random schedule does not give all the same share of turns.
+        if all(each.polled_at == self.progress and each.fruitless >= FRUITLESS_POLLS // 2 for each in moving):
+            self._idle_at = self.progress
+            # Time is counted for each rank alone, since they take turns: a loop that ends by itself after some seconds
+            # takes that much of its own time.
+            seconds = (perf_counter() - max(each.polling_since for each in moving)) / len(moving)
+            self._stuck_handler.on_livelock([each for each in self.tasks if each.outcome is None], seconds)
+
     def _next(self) -> Task:
+        """Take the rank that runs next out of those that can."""
         ready = self._ready
         if self._interrupted:
-            self._call_all_out()
+            self._cancel_all()
         if not ready and self.delayed:
             self.deliver_delayed()
         if not ready:
-            self._judge.nobody_can_run([task for task in self.tasks if task.blocked])
-        if self._idle == self.progress:
-            return (
-                ready.popleft()
-            )  # no decision, so that the record of a schedule does not grow with the seconds
+            self._stuck_handler.on_deadlock([task for task in self.tasks if task.blocked])
+        if self._idle_at == self.progress:
+            # All poll in vain, so their order changes nothing. The strategy is not asked, because the record of its
+            # decisions would grow with the seconds until the livelock is certain, and differ from run to run.
+            return ready.popleft()
         return self._strategy.next(ready)
 
     def _hand_over(self, task: Task) -> None:
+        """Let the next rank run, and return when it is the turn of `task` again."""
         following = self._next()
         if following.worker is None:
             following = self._started(following)
@@ -278,14 +306,15 @@ class Scheduler:
             return
         self.current = following
         self._streams.swap(task.rank, following.rank)
-        worker = task.worker
-        assert worker is not None
-        self._resume(following)
-        worker.lock.acquire()
+        assert task.worker is not None
+        assert following.worker is not None
+        following.worker.lock.release()
+        # From here on the other thread runs, until someone releases this lock.
+        task.worker.lock.acquire()
 
     def _started(self, task: Task) -> Task:
-        """`task` on a thread; if there is none, the run is over, and one of those that are called out."""
-        without: list[Task] = []  # they will end on the threads of others
+        """Give `task` a thread and return it; if there is none to be had, cancel the run and return another task."""
+        without_thread: list[Task] = []
         while task.worker is None:
             try:
                 task.worker = self._pool.take(self._work)
@@ -293,17 +322,14 @@ class Scheduler:
                 self._crash = error
                 for each in self.tasks:
                     self.cancel(each, Dead(str(error)))
-                without.append(task)
+                without_thread.append(task)
                 task = self._next()
-        self._ready.extend(without)
+        # They end at once, being cancelled, on the threads of ranks that end before them (see _work).
+        self._ready.extend(without_thread)
         return task
 
-    def _resume(self, task: Task) -> None:
-        assert task.worker is not None
-        task.worker.lock.release()
-
     def _work(self, worker: Worker) -> None:
-        """Run the current rank on this thread, and then those that have not begun when their turns come."""
+        """Run the current rank on this thread; then those that have not started, when it is their turn."""
         try:
             task: Task | None = self.current
             while task is not None:
@@ -312,11 +338,13 @@ class Scheduler:
                 task.outcome = task.cancelled_as or outcome
                 task = self._finish(worker)
         except BaseException as crash:
-            # Ours, not the user's: the rank's rank_main catches everything. Nobody else would ever wake the caller.
+            # A fault of the lab, since `rank_main` catches all that user code raises. The thread in `run` must learn of
+            # it, or it would wait for ever.
             self._crash = crash
             self._over.release()
 
     def _finish(self, worker: Worker) -> Task | None:
+        """Hand over after the last step of a rank; return a rank for this thread to run, if the next has none."""
         self.progress += 1
         self._unfinished -= 1
         if self._unfinished == 0:
@@ -328,29 +356,21 @@ class Scheduler:
         self._streams.swap(None, following.rank)
         if following.worker is None:
             return following
+        # Before the release, after which this thread owns nothing any more. The next rank may start another one on this
+        # very worker at once: its lock is a semaphore, so the worker finds the job when it comes back to its loop.
         self._pool.give(worker)
         following.worker.lock.release()
         return None
 
-    def raise_in_current(self, exception: type[BaseException]) -> None:
-        """Raise `exception` in the rank that runs now, as soon as it executes Python again."""
-        worker = self.current.worker
-        if worker is not None:
-            raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-            raise_in(ctypes.c_ulong(worker.thread.ident or 0), ctypes.py_object(exception))
-
     def _interrupt(self) -> None:
-        """Have all ranks called out, the running one by an exception if it does not come by itself."""
-        # Only a flag: the running rank is between any two instructions of its own.
+        """Cancel all ranks after a Ctrl-C, which was raised in the thread that waits for them."""
+        # No more than a flag, which the running rank sees in its next call: the lists belong to its thread.
         self._interrupted = True
-        if self._over.acquire(timeout=GRACE / 10):
-            return
-        worker = self.current.worker
-        if worker is not None and worker.thread.ident is not None:
-            raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-            raise_in(ctypes.c_ulong(worker.thread.ident), ctypes.py_object(Cancelled))
-        self._over.acquire(timeout=GRACE)
+        if not self._over.acquire(timeout=GRACE / 10):
+            # It is in a long computation, or in a loop without calls.
+            self.raise_in_current(Cancelled)
+            self._over.acquire(timeout=GRACE)
 
-    def _call_all_out(self) -> None:
+    def _cancel_all(self) -> None:
         for task in self.tasks:
             self.cancel(task, Dead("interrupted"))

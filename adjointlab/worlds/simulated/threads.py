@@ -1,4 +1,4 @@
-"""Threads that ranks are run on, kept from run to run."""
+"""Threads that ranks run on, kept from run to run: starting one takes longer than many a run."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ __all__ = ["Worker", "WorkerPool"]
 
 
 class Worker:
-    """A thread that waits for its lock to be released, does its task, and waits again.
+    """A thread that waits for its lock to be released, does its job, and waits again.
 
-    The lock is a binary semaphore: whoever releases it lets this thread go on. A daemon, so that a rank that never
-    comes back cannot keep the interpreter from ending.
+    The lock serves as a binary semaphore: this thread alone acquires it, and others release it, as Python's locks allow.
 
-    Its stack has the system's usual size, because the libraries that a rank calls need theirs. That is address space;
-    a waiting rank takes some 30 KiB of memory.
+    A daemon, so that a rank that never comes back cannot keep the interpreter from ending. Its stack has the system's usual
+    size, because the libraries that a rank calls need theirs: that is address space, and a waiting rank takes some 30 KiB of
+    memory.
     """
 
-    __slots__ = ("lock", "task", "thread")
+    __slots__ = ("job", "lock", "thread")
 
     def __init__(self) -> None:
         self.lock = _thread.allocate_lock()
         self.lock.acquire()
-        self.task: Callable[[Worker], None] | None = None
+        self.job: Callable[[Worker], None] | None = None
         self.thread = threading.Thread(target=self._work, name="adjointlab rank", daemon=True)
         try:
             self.thread.start()
@@ -37,40 +37,37 @@ class Worker:
     def _work(self) -> None:
         while True:
             self.lock.acquire()
-            # What the task refers to must not live on in a sleeping thread.
-            task, self.task = self.task, None
-            if task is None:
+            job, self.job = self.job, None
+            if job is None:
                 return
-            task(self)
-            del task
+            job(self)
+            # A sleeping thread must not keep what its last job refers to alive: the run, and all arrays of user code.
+            del job
 
 
 class WorkerPool:
-    """The threads of one world that nobody uses now."""
+    """Threads of one world that no rank uses now."""
 
     def __init__(self) -> None:
         self._idle: list[Worker] = []
 
-    def take(self, task: Callable[[Worker], None]) -> Worker:
-        """A thread that will do `task` as soon as its lock is released.
+    def take(self, job: Callable[[Worker], None]) -> Worker:
+        """Return a thread that does `job` as soon as its lock is released.
 
-        Raises `RuntimeError` where the system allows this process no more of them.
+        Raises `RuntimeError` where the system allows this process no more threads.
         """
-        try:
-            worker = self._idle.pop()
-        except IndexError:
-            worker = Worker()
-        worker.task = task
+        worker = self._idle.pop() if self._idle else Worker()
+        worker.job = job
         return worker
 
     def give(self, worker: Worker) -> None:
-        """`worker` is about to have done its task."""
+        """Take `worker` back, which is about to have done its job."""
         self._idle.append(worker)
 
     def close(self) -> None:
         """End the idle threads."""
         while self._idle:
             worker = self._idle.pop()
-            worker.task = None
+            worker.job = None
             worker.lock.release()
             worker.thread.join()

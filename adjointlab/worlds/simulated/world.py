@@ -1,27 +1,26 @@
 """The simulated world: any number of ranks in one process, one at a time, without MPI.
 
-A run is determined by its body, payload, number of ranks, seed and schedule. Nothing is ever hung: a run in which no rank can
-go on is ended and says why. What threads share and processes do not, module-level state, is the limit of the
-simulation; a communicator that reaches another rank that way is refused.
+A run is determined by its body, payload, number of ranks, seed and schedule. No run hangs: one in which no rank can go on is
+ended and says why. The limit of the simulation is what threads share and processes do not, such as module-level state; a
+communicator that reaches another rank in that way is refused.
 """
 
 from __future__ import annotations
 
 import contextvars
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from adjointlab.worlds.randomness import GlobalStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.communicator import Communicator
-from adjointlab.worlds.simulated.scheduler import Cancelled, Task
+from adjointlab.worlds.simulated.scheduler import Task
 from adjointlab.worlds.simulated.simulation import Simulation
 from adjointlab.worlds.simulated.threads import WorkerPool
 from adjointlab.worlds.simulated.watchdog import SimulationWatchdog
 from adjointlab.worlds.watchdog import Watchdog
-from adjointlab.worlds.world import Body, Dead, Outcome, Raised, RankContext, Returned, Run, Runner
+from adjointlab.worlds.world import Body, Cancelled, Dead, Outcome, Raised, RankContext, Returned, Run, Runner
 
 __all__ = ["SimulatedWorld"]
 
@@ -54,24 +53,27 @@ class SimulatedWorld:
     ) -> Run:
         """Run ``body(context, payload)`` once on `ranks` ranks (default: all).
 
-        Seed 0 takes the ranks in turn and delivers at once; any other seed is another order, and takes other nondeterminism
-        that the standard leaves to an implementation. With a `schedule` the seed is only that of the ranks' random
-        streams, and the run keeps a record of its decisions.
+        Seed 0 runs the ranks in turn and delivers messages at once; any other seed is another order, and other choices where
+        the standard leaves one. With a `schedule` the seed is only that of the ranks' random streams, and the run keeps a
+        record of its decisions.
         """
         size = self.ranks if ranks is None else ranks
         if size < 1:
             raise ValueError(f"ranks must be at least 1, not {size}")
+        # Each rank sees the context variables of the caller (such as Hypothesis's settings) and keeps its changes to itself.
         caller = contextvars.copy_context()
 
         def rank_main(simulation: Simulation, task: Task) -> Outcome:
-            return caller.copy().run(_live, simulation, task, body, payload)
+            return caller.copy().run(_run_rank, simulation, task, body, payload)
 
         simulation = Simulation(size, seed, schedule, self._pool, self._streams, rank_main)
-        simulation.scheduler.meanwhile = SimulationWatchdog(self.watchdog, simulation.scheduler, payload).look
+        simulation.scheduler.while_waiting = SimulationWatchdog(
+            self.watchdog, simulation.scheduler, payload
+        ).look
         return simulation.run()
 
     def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
-        """``conduct(run)``: there is nobody else to lead."""
+        """Return ``conduct(run)``: there are no followers."""
 
         def run(payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
             return self.run(body, payload, ranks, seed=seed, schedule=schedule)
@@ -79,7 +81,7 @@ class SimulatedWorld:
         return conduct(run)
 
     def share(self, value: Any) -> Any:
-        """`value`: there is nobody else to share it with."""
+        """Return `value`: there is no other process."""
         return value
 
     def close(self) -> None:
@@ -87,13 +89,14 @@ class SimulatedWorld:
         self._pool.close()
 
 
-def _live(simulation: Simulation, task: Task, body: Body, payload: Any) -> Outcome:
-    """One rank's life."""
+def _run_rank(simulation: Simulation, task: Task, body: Body, payload: Any) -> Outcome:
+    """Run `body` as one rank, and return its outcome whatever it raises."""
     if (cancelled_as := task.cancelled_as) is not None:
-        return cancelled_as
+        return cancelled_as  # before it has started
     torch = sys.modules.get("torch")
     if hasattr(torch, "set_grad_enabled"):
-        torch.set_grad_enabled(True)  # type: ignore[union-attr] # thread-local, and the thread is not new
+        # torch keeps the mode by thread, and an earlier rank on this thread may have switched it off.
+        torch.set_grad_enabled(True)  # type: ignore[union-attr]
     comm = Communicator(simulation, task, simulation.everyone, task.rank)
     try:
         return Returned(body(RankContext(task.rank, comm.size, comm), payload))
@@ -101,10 +104,6 @@ def _live(simulation: Simulation, task: Task, body: Body, payload: Any) -> Outco
         return task.cancelled_as or Dead("called out")
     except BaseException as exception:
         if task.cancelled_as is not None:
+            # User code has turned `Cancelled` into an exception of its own, or its clean-up has failed.
             return task.cancelled_as
-        return Raised(
-            type(exception).__name__,
-            str(exception),
-            "".join(traceback.format_exception(exception)),
-            exception,
-        )
+        return Raised.of(exception)

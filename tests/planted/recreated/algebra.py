@@ -105,16 +105,19 @@ def looked_up(table: Any, asked: Sequence[int], **_: Any) -> Any:
 
 FAULTS = (
     recreated(
-        "B55", "imaginary part lost", al.subject(ImaginaryPartLost, reference=scaled)(on_grid), "adjoint"
+        "pytorch-158753",
+        "imaginary part lost",
+        al.subject(ImaginaryPartLost, reference=scaled)(on_grid),
+        "adjoint",
     ),
     recreated(
-        "B57",
+        "atlas-223",
         "adjoint's stages in forward order",
         al.subject(StagesInForwardOrder, reference=weighted)(on_ring),
         "adjoint",
     ),
     recreated(
-        "B59",
+        "openxla-42481",
         "sliced before the sum",
         al.subject(SlicedBeforeTheSum, reference=looked_up)(lookups),
         "adjoint",

@@ -203,32 +203,32 @@ def both(a: Any, b: Any, **_: Any) -> Any:
 
 FAULTS = (
     recreated(
-        "B41",
+        "diffusers-14265",
         "block of the first ring step in every step",
         al.subject(SavedBlockInEveryStep)(plain),
         "adjoint",
     ),
     recreated(
-        "B43",
+        "firedrake-4623",
         "adjoint sums on the first call alone",
         al.subject(SumsOnTheFirstCall, reference=scaled)(on_grid),
         "reentrancy",
     ),
     recreated(
-        "B47",
+        "horovod-3505",
         "buffer cleared by subtraction",
         al.subject(ClearsBySubtraction, reference=scaled)(on_grid),
         "reentrancy",
     ),
     recreated(
-        "B49",
+        "distdl-182",
         "one stateful layer in two roles",
         al.subject(RemembersTheFirstShape, reference=both)(pairs),
         "adjoint",
     ),
-    recreated("B51", "communicators made in own order", al.subject(GroupsInOwnOrder)(plain), "adjoint"),
+    recreated("distdl-87", "communicators made in own order", al.subject(GroupsInOwnOrder)(plain), "adjoint"),
     recreated(
-        "B53",
+        "apex-19",
         "sums in the order of a dictionary",
         al.subject(OrderOfADictionary, reference=both)(plain),
         "sequential",

@@ -244,33 +244,40 @@ class SendsRawStorage(Ring):
 
 FAULTS = (
     recreated(
-        "B29",
+        "distdl-208",
         "padding forgotten on one rank",
         al.subject(OneRankForgetsPadding, reference=stencilled)(even_rows),
         "adjoint",
     ),
-    recreated("B31", "interior taken as x[n:-0]", al.subject(SliceToMinusZero)(trims), "adjoint"),
     recreated(
-        "B33",
+        "devito-2ebdecb04", "interior taken as x[n:-0]", al.subject(SliceToMinusZero)(trims), "adjoint"
+    ),
+    recreated(
+        "torch-harmonics-74",
         "mean over the local longitudes",
         al.subject(MeanOfLocalLongitudes, reference=polar_mean)(poles),
         "adjoint",
     ),
     recreated(
-        "B35",
+        "megatron-5338",
         "sum of a contiguous copy discarded",
         al.subject(SumOfACopyDiscarded, reference=scaled)(on_grid),
         "adjoint",
     ),
     recreated(
-        "B37",
+        "deepspeed-5808",
         "rank axis merged without moving it",
         al.subject(RanksMergedInPlace, reference=same)(attention),
         "sequential",
     ),
-    recreated("B39", "raw storage sent", al.subject(SendsRawStorage, reference=weighted)(on_ring), "adjoint"),
     recreated(
-        "B45",
+        "pytorch-158903",
+        "raw storage sent",
+        al.subject(SendsRawStorage, reference=weighted)(on_ring),
+        "adjoint",
+    ),
+    recreated(
+        "dihydrogen-3aab1ea",
         "halos at the border keep old values",
         al.subject(BordersKeepTheirValues, reference=stencilled)(even_rows),
         "adjoint",

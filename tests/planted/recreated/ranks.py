@@ -213,26 +213,38 @@ class EmptyRankStaysAway(SharedFactor):
 
 FAULTS = (
     recreated(
-        "B15",
+        "apex-89ae9e54",
         "third step of a butterfly exchanges with rank ^ 3",
         al.subject(ThirdStepIsThree, reference=unchanged)(plain),
         "sequential",
     ),
     recreated(
-        "B17",
+        "distdl-73",
         "missing grid coordinates taken as 1",
         al.subject(MissingCoordinateIsOne, reference=unchanged)(onto_grids),
         "sequential",
     ),
     recreated(
-        "B19",
+        "horovod-2204",
         "offset of a shard is the size of the one before",
         al.subject(OffsetIsThePreviousSize, reference=unchanged)(with_cuts),
         "adjoint",
     ),
-    recreated("B21", "own shape taken for every rank's", al.subject(OwnShapeForAll)(with_cuts), "declared"),
-    recreated("B23", "inactive ranks skip the set-up", al.subject(InactiveSkipsSetUp)(to_some), "adjoint"),
-    recreated("B25", "a rank without data skips a sum", al.subject(EmptyRankStaysAway)(with_cuts), "adjoint"),
+    recreated(
+        "physicsnemo-1535",
+        "own shape taken for every rank's",
+        al.subject(OwnShapeForAll)(with_cuts),
+        "declared",
+    ),
+    recreated(
+        "distdl-119", "inactive ranks skip the set-up", al.subject(InactiveSkipsSetUp)(to_some), "adjoint"
+    ),
+    recreated(
+        "lbann-58a53dc0",
+        "a rank without data skips a sum",
+        al.subject(EmptyRankStaysAway)(with_cuts),
+        "adjoint",
+    ),
 )
 
 RIGHT = (

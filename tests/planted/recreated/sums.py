@@ -194,40 +194,49 @@ class ScaleSkippedOnOneRank(SumAlong):
 
 FAULTS = (
     recreated(
-        "B01", "adjoint of an all-gather is a slice", al.subject(GatherAdjointIsASlice)(with_cuts), "adjoint"
+        "lightly-1528",
+        "adjoint of an all-gather is a slice",
+        al.subject(GatherAdjointIsASlice)(with_cuts),
+        "adjoint",
     ),
     recreated(
-        "B03",
+        "megatron-5fffdfc73",
         "input gradient not summed where the weight is frozen",
         al.subject(FrozenWeightForgetsTheSum, reference=product)(columns),
         "adjoint",
     ),
     recreated(
-        "B05",
+        "torchtitan-1878",
         "partial gradient taken for a replicated one",
         al.subject(PartialCalledReplicated, reference=product)(columns),
         "adjoint",
     ),
     recreated(
-        "B07",
+        "deepspeed-5555",
         "gradients averaged over the sequence dimension too",
         al.subject(MeanOverTheSequenceToo, reference=averaged)(meshes),
         "sequential",
     ),
     recreated(
-        "B09", "gradients summed twice", al.subject(SummedTwice, reference=scaled)(on_grid), "sequential"
+        "nnabla-1120",
+        "gradients summed twice",
+        al.subject(SummedTwice, reference=scaled)(on_grid),
+        "sequential",
     ),
     recreated(
-        "B11", "bias added on every rank", al.subject(BiasOnEveryRank, reference=affine)(rows), "sequential"
+        "paddle-35186",
+        "bias added on every rank",
+        al.subject(BiasOnEveryRank, reference=affine)(rows),
+        "sequential",
     ),
     recreated(
-        "B13",
+        "xla-9670",
         "scale skipped on one rank",
         al.subject(ScaleSkippedOnOneRank, reference=scaled)(on_grid),
         "sequential",
     ),
     recreated(
-        "B61",
+        "jax-0e68e5f40",
         "adjoint sums by the local type of the primal",
         al.subject(SumsByThePrimalsType, reference=product)(columns),
         "adjoint",

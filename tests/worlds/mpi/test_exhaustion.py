@@ -36,7 +36,7 @@ def fail(context, what):
     context.comm.Barrier()
 
 
-def test_it_is_told_in_time_and_on_all_ranks(world):
+def test_exhaustion_is_reported_in_time_and_on_all_ranks(world):
     said = []
 
     def conduct(run):

@@ -90,15 +90,15 @@ def launch(tmp_path, *arguments):
 
 
 @pytest.mark.parametrize(
-    ("happenings", "code", "close"),
+    ("bodies", "code", "close"),
     [
         ("failure,failure,failure", 0, "close"),
         ("deadlock,deadlock,deadlock", 0, "leave"),
         ("large message,small message,failure,deadlock", 7, "leave"),
     ],
 )
-def test_the_exit_code_is_the_programs_own(tmp_path, happenings, code, close):
-    ended = launch(tmp_path, happenings, str(code), close)
+def test_the_exit_code_is_the_programs_own(tmp_path, bodies, code, close):
+    ended = launch(tmp_path, bodies, str(code), close)
 
     assert ended.returncode == code, ended.stderr
 
@@ -111,7 +111,7 @@ def test_an_interrupt_of_one_rank_ends_the_job(tmp_path):
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.1, 0.5, 1.0])
-def test_ctrl_c_at_any_moment_ends_all_ranks_and_tells_what_is_known(tmp_path, moment):
+def test_ctrl_c_at_any_moment_ends_all_ranks_and_prints_the_verdicts_so_far(tmp_path, moment):
     """Cases are short, so that it comes now in one, now between two checks."""
     command = ["-m", "adjointlab", "check", "--cases", "1", "--json", "verdicts.json"]
     job = subprocess.Popen(
@@ -123,7 +123,7 @@ def test_ctrl_c_at_any_moment_ends_all_ranks_and_tells_what_is_known(tmp_path, m
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        # A shell may have told its children to ignore the signal.
+        # A shell may have made its children ignore the signal.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:

@@ -54,7 +54,7 @@ def exchange(context, _):
     return received[0], total[0], comm.Split(rank % 2).allgather(rank), comm.Iprobe()
 
 
-def is_well(world):
+def next_run_is_good(world):
     size = world.ranks
     run = world.run(exchange)
     return run.completed and run.values == tuple(
@@ -148,7 +148,7 @@ def test_a_failure_calls_the_others_out_of_every_wait(world, name):
     assert (run.outcomes[0].call, run.outcomes[0].peers) == (call, (1,))
     assert run.outcomes[0].where.startswith(__file__)
     assert not run.findings
-    assert is_well(world)
+    assert next_run_is_good(world)
 
 
 def cyclic_receive(context, _):
@@ -161,19 +161,19 @@ def test_failures_and_deadlocks_in_a_row_each_leave_one_communicator_behind(impa
             raise ValueError
         context.comm.Barrier()
 
-    assert is_well(impatient)
+    assert next_run_is_good(impatient)
     for body in (fail, fail, fail, cyclic_receive, cyclic_receive, cyclic_receive):
-        spoilt = impatient.spoilt
+        leaked = impatient.leaked_communicators
         assert not impatient.run(body).completed
-        assert is_well(impatient)
-        assert impatient.spoilt == spoilt + 1
+        assert next_run_is_good(impatient)
+        assert impatient.leaked_communicators == leaked + 1
     for _ in range(3):
         assert not impatient.run(fail).completed
         assert not impatient.run(cyclic_receive).completed
-    assert is_well(impatient)
+    assert next_run_is_good(impatient)
 
 
-def test_a_circle_of_receives_is_a_deadlock_told_by_every_rank(impatient):
+def test_a_cycle_of_receives_is_a_deadlock_that_every_rank_reports(impatient):
     run = impatient.run(cyclic_receive)
 
     for rank, outcome in enumerate(run.outcomes):
@@ -187,7 +187,7 @@ def test_a_circle_of_receives_is_a_deadlock_told_by_every_rank(impatient):
         assert f"rank {rank} in Recv(source={peer}, tag=ANY_TAG) at {__file__}:" in text
         assert f"waits for rank {peer}" in text
     assert "cycle: rank 0 → rank 1 → rank 2" in text
-    assert is_well(impatient)
+    assert next_run_is_good(impatient)
 
 
 def test_waiting_for_a_rank_that_has_returned_is_a_deadlock(impatient):
@@ -200,7 +200,7 @@ def test_waiting_for_a_rank_that_has_returned_is_a_deadlock(impatient):
     assert run.outcomes[0] == Blocked("recv(source=2, tag=4)", run.outcomes[0].where, (2,))
     assert all(isinstance(outcome, Returned) for outcome in run.outcomes[1:])
     assert [finding.kind for finding in run.findings] == ["deadlock"]
-    assert is_well(impatient)
+    assert next_run_is_good(impatient)
 
 
 def test_a_rank_that_is_busy_for_long_is_no_deadlock(impatient):
@@ -215,7 +215,7 @@ def test_a_rank_that_is_busy_for_long_is_no_deadlock(impatient):
 
     assert [finding.kind for finding in run.findings] == ["blocked"]
     assert "rank 1 was still at work" in run.findings[0].text
-    assert is_well(impatient)
+    assert next_run_is_good(impatient)
 
 
 def test_patience_is_not_spent_where_every_rank_returns(world):
@@ -241,7 +241,7 @@ def test_ranks_that_only_poll_are_a_livelock(impatient):
     assert [finding.kind for finding in run.findings] == ["livelock"]
 
 
-def test_a_wait_that_is_swallowed_is_still_told(world):
+def test_a_cancellation_that_user_code_catches_is_still_reported(world):
     def body(context, _):
         if context.rank == 1:
             raise ValueError
@@ -254,20 +254,20 @@ def test_a_wait_that_is_swallowed_is_still_told(world):
 
     assert [type(outcome) for outcome in run.outcomes[:3]] == [PeerFailed, Raised, PeerFailed]
     assert run.outcomes[0].call == "Barrier()"
-    assert is_well(world)
+    assert next_run_is_good(world)
 
 
-def test_an_error_that_all_ranks_raise_before_any_message_spoils_nothing(world):
+def test_an_error_that_all_ranks_raise_before_any_message_leaks_no_communicator(world):
     def body(context, _):
         raise ValueError("a bad argument")
 
-    assert is_well(world)
-    spoilt = world.spoilt
+    assert next_run_is_good(world)
+    leaked = world.leaked_communicators
     run = world.run(body)
 
     assert {str(outcome) for outcome in run.outcomes} == {"raised ValueError: a bad argument"}
-    assert is_well(world)
-    assert world.spoilt == spoilt
+    assert next_run_is_good(world)
+    assert world.leaked_communicators == leaked
 
 
 def leave_message(comm):
@@ -311,7 +311,7 @@ def different_collectives(comm):
 
 
 @pytest.mark.parametrize(
-    ("body", "kind", "telling"),
+    ("body", "kind", "expected_text"),
     [
         (leave_message, "message left over", "rank 1 was sent 1 and received 0 (sent by rank 0)"),
         (leave_message_on_derived, "message left over", "was sent 1 and received 0"),
@@ -331,19 +331,19 @@ def different_collectives(comm):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_a_run_leaves_behind_is_found_and_does_not_reach_the_next_run(world, body, kind, telling):
+def test_what_a_run_leaves_behind_is_found_and_does_not_reach_the_next_run(world, body, kind, expected_text):
     run = world.run(lambda context, _: body(context.comm))
 
     assert all(isinstance(outcome, Returned) for outcome in run.outcomes)
     assert not run.completed
     assert run.findings[0].kind == kind
-    assert telling in run.findings[0].text
+    assert expected_text in run.findings[0].text
     if " at " in run.findings[0].text:
         assert __file__ in run.findings[0].text
-    assert is_well(world)
+    assert next_run_is_good(world)
 
 
-def test_a_deadlock_between_different_collectives_is_told_as_the_mismatch_that_it_is(impatient):
+def test_a_deadlock_between_different_collectives_is_reported_as_a_mismatch(impatient):
     def body(context, _):
         comm = context.comm
         comm.Allreduce(np.ones(1), np.empty(1)) if context.rank == 0 else comm.bcast(None, root=0)
@@ -353,7 +353,7 @@ def test_a_deadlock_between_different_collectives_is_told_as_the_mismatch_that_i
     assert [finding.kind for finding in run.findings] == ["mismatched collective"]
     assert f"rank 0 calls Allreduce(SUM, 1 of float64) at {__file__}:" in run.findings[0].text
     assert f"rank 1 calls bcast(root=0) at {__file__}:" in run.findings[0].text
-    assert is_well(impatient)
+    assert next_run_is_good(impatient)
 
 
 def test_different_ways_to_make_a_communicator_are_told_apart_at_once(world):
@@ -366,7 +366,7 @@ def test_different_ways_to_make_a_communicator_are_told_apart_at_once(world):
     assert [finding.kind for finding in run.findings] == ["mismatched collective"]
     assert f"rank 0 calls Dup() at {__file__}:" in run.findings[0].text
     assert f"rank 1 calls Split() at {__file__}:" in run.findings[0].text
-    assert is_well(world)
+    assert next_run_is_good(world)
 
 
 def test_a_truncated_message_raises_on_its_receiver(world):
@@ -380,7 +380,7 @@ def test_a_truncated_message_raises_on_its_receiver(world):
 
     assert isinstance(run.outcomes[1], Raised)
     assert "trunc" in run.outcomes[1].message.lower()
-    assert is_well(world)
+    assert next_run_is_good(world)
 
 
 def test_a_failure_at_any_moment_leaves_nobody_behind_in_the_making_of_a_communicator(world):
@@ -405,7 +405,31 @@ def test_a_failure_at_any_moment_leaves_nobody_behind_in_the_making_of_a_communi
 
     if world.ranks == 3:
         assert world.lead(body, conduct)
-        assert is_well(world)
+        assert next_run_is_good(world)
+
+
+def test_a_mismatch_that_appears_when_a_rank_has_been_cancelled_disturbs_no_later_run(world):
+    """Rank 1 waits for its next command when the token arrives with which its creation turns out not to match."""
+
+    def body(context, _):
+        comm = context.comm
+        if context.rank >= 2:
+            time.sleep(0.1)
+            raise ValueError
+        pair = comm.Create_group(comm.Get_group().Incl([0, 1]))
+        if context.rank == 1:
+            pair.Dup()
+        time.sleep(0.2)
+        try:
+            pair.Split(0)
+        finally:
+            time.sleep(0.1)
+
+    run = world.run(body)
+
+    assert isinstance(run.outcomes[1], PeerFailed)
+    assert isinstance(run.outcomes[2], Raised)
+    assert next_run_is_good(world)
 
 
 def test_communicators_made_in_good_runs_are_given_back(world):
@@ -416,10 +440,10 @@ def test_communicators_made_in_good_runs_are_given_back(world):
         # MPICH has 2,048 in all.
         return all(run(None, 2).completed for _ in range(1100))
 
-    spoilt = world.spoilt
+    leaked = world.leaked_communicators
 
     assert world.lead(body, conduct)
-    assert world.spoilt == spoilt
+    assert world.leaked_communicators == leaked
 
 
 def test_a_communicator_cannot_be_used_in_a_later_run(world):
@@ -440,4 +464,4 @@ def test_ranks_that_all_raise_after_a_collective_are_all_seen_to_raise(world):
 
     for _ in range(30):
         assert all(isinstance(outcome, Raised) for outcome in world.run(body).outcomes)
-    assert is_well(world)
+    assert next_run_is_good(world)

@@ -1,4 +1,4 @@
-"""Collectives that do not match are told with both calls and their lines, whether or not MPI minds.
+"""Collectives that do not match are reported with both calls and their lines, even where MPI accepts them.
 
 ``mpiexec -n 3 python -m pytest tests/worlds/mpi/test_mismatches.py``
 """
@@ -58,11 +58,11 @@ MISMATCHES = {
 
 
 @pytest.mark.parametrize("why", MISMATCHES)
-def test_both_calls_and_their_lines_are_told(world, why):
+def test_a_mismatch_is_reported_with_both_calls_and_their_lines(world, why):
     first, second = MISMATCHES[why]
     run = world.run(lambda context, _: (first if context.rank == 0 else second)(context.comm))
 
-    # Whether the library lets it pass, raises an error or waits: it is told as what it is.
+    # Whether the library lets it pass, raises an error or waits: the report says what it is.
     mismatches = [finding for finding in run.findings if finding.kind == "mismatched collective"]
     assert len(mismatches) == 1, run
     text = mismatches[0].text
@@ -100,7 +100,7 @@ def test_collectives_that_match_are_let_pass(world):
     assert world.run(body).completed
 
 
-def test_the_communicators_of_crossed_collectives_are_told(world):
+def test_crossed_collectives_are_reported_with_their_communicators(world):
     def body(context, _):
         one, other = context.comm, context.comm.Dup()
         third = context.comm.Dup()
@@ -108,13 +108,13 @@ def test_the_communicators_of_crossed_collectives_are_told(world):
             comm.Barrier()
 
     run = world.run(body)
-    told = "\n".join(finding.text for finding in run.findings)
+    reported = "\n".join(finding.text for finding in run.findings)
     everyone = " ".join(map(str, range(world.ranks)))
-    assert re.search(r"rank 0 in Barrier\(\) at", told), told
-    assert re.search(rf"rank 1 in Barrier\(comm=ranks {everyone} #2\) at", told), told
+    assert re.search(r"rank 0 in Barrier\(\) at", reported), reported
+    assert re.search(rf"rank 1 in Barrier\(comm=ranks {everyone} #2\) at", reported), reported
 
 
-def test_a_group_given_by_some_members_only_is_told_with_both_groups(world):
+def test_groups_that_differ_are_reported_both(world):
     def body(context, _):
         comm = context.comm
         comm.Create(comm.group.Incl([0, 1] if context.rank == 0 else [1]))

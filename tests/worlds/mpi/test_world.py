@@ -78,7 +78,7 @@ def test_what_the_leader_raises_every_process_raises_with_its_traceback(world):
     assert "conduct" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
 
 
-def test_an_exception_that_cannot_travel_is_told_of(world):
+def test_an_exception_that_cannot_be_pickled_is_raised_as_text(world):
     class Local(Exception):
         pass
 
@@ -99,7 +99,7 @@ def test_a_skip_on_the_leader_is_a_skip_everywhere(world):
         world.lead(lambda context, _: None, conduct)
 
 
-def test_a_payload_that_cannot_travel_leaves_the_world_in_order(world):
+def test_a_payload_that_cannot_be_pickled_leaves_the_world_in_order(world):
     def conduct(run):
         with pytest.raises((TypeError, AttributeError), match="pickle"):
             run(lambda: None, world.ranks)
@@ -110,7 +110,7 @@ def test_a_payload_that_cannot_travel_leaves_the_world_in_order(world):
     assert world.lead(lambda context, _: None, conduct)
 
 
-def test_a_value_that_cannot_travel_is_an_outcome_of_its_rank(world):
+def test_a_value_that_cannot_be_pickled_is_an_outcome_of_its_rank(world):
     def body(context, _):
         return (lambda: 0) if context.rank == 1 else 0
 
@@ -231,11 +231,11 @@ def test_waiting_followers_leave_the_processor_alone(world):
 
 
 def test_a_communicator_serves_all_good_runs(world):
-    spoilt = world.spoilt
+    leaked = world.leaked_communicators
     communicators = {
-        id(world.run(lambda context, _: None)) and id(world._teams[world.ranks]) for _ in range(5)
+        id(world.run(lambda context, _: None)) and id(world._communicators[world.ranks]) for _ in range(5)
     }
 
     assert len(communicators) == 1
-    assert world.spoilt == spoilt
+    assert world.leaked_communicators == leaked
     assert isinstance(world.run(lambda context, _: sys.platform).outcomes[0], Returned)

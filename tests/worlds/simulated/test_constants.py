@@ -67,8 +67,8 @@ def test_a_communicator_takes_mpi4pys_constants():
 
 def test_requests_of_any_kind_complete_by_our_waitall():
     class Duck:
-        def Wait(self, status=None):
-            return True
+        def wait(self, status=None):
+            return None
 
     def body(context, _):
         comm = context.comm
@@ -88,6 +88,9 @@ RECEIVING = {
     "waitall": lambda request: theirs.Request.waitall(request),
     "testall": lambda request: again(lambda: theirs.Request.testall(request)[0]),
     "waitany": lambda request: theirs.Request.waitany(request)[0] == 0,
+    "testany": lambda request: again(lambda: theirs.Request.testany(request)[1]),
+    "waitsome": lambda request: theirs.Request.waitsome(request) == ([0], [None]),
+    "testsome": lambda request: again(lambda: theirs.Request.testsome(request)[0]),
 }
 
 
@@ -132,12 +135,19 @@ def test_mpi4pys_own_requests_go_through_untouched_and_its_class_is_put_back():
     assert theirs.Request is before
 
 
-def test_a_function_of_mpi4py_that_simulated_ranks_do_not_know_says_what_to_use():
+@pytest.mark.parametrize("seed", range(3))
+def test_a_test_of_several_completes_none_of_them_while_one_is_missing(seed):
     def body(context, _):
-        comm = context.comm
-        requests = [comm.isend(1, 1 - comm.rank), comm.irecv(source=1 - comm.rank)]
-        with pytest.raises(NotImplementedError, match=r"use adjointlab\.MPI\.Request"):
-            theirs.Request.testsome(requests)
-        return MPI.Request.waitall(requests)
+        comm, received, statuses = context.comm, np.zeros(2), [MPI.Status(), MPI.Status()]
+        requests = [comm.Irecv(received[:1], 1 - comm.rank, 1), comm.Irecv(received[1:], 1 - comm.rank, 2)]
+        comm.Send(np.full(1, 3.0), 1 - comm.rank, 1)
+        for _ in range(5):
+            assert not MPI.Request.Testall(requests, statuses)
+        assert again(requests[0].Get_status)
+        assert all(requests)
+        comm.Barrier()
+        comm.Send(np.full(1, 4.0), 1 - comm.rank, 2)
+        again(lambda: MPI.Request.Testall(requests, statuses))
+        return [*received, *(status.Get_tag() for status in statuses)]
 
-    assert WORLD.run(body, ranks=2).values == ([None, 1], [None, 1])
+    assert WORLD.run(body, ranks=2, seed=seed).values == ([3.0, 4.0, 1, 2], [3.0, 4.0, 1, 2])

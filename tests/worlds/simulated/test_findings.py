@@ -1,4 +1,4 @@
-"""Each way in which a run goes wrong is found, and told with rank, call and line."""
+"""Each way in which a run goes wrong is found, and reported with rank, call and line."""
 
 import re
 import sys
@@ -199,7 +199,7 @@ MISMATCHES = {
     "they call different collectives": (lambda c: c.Barrier(), lambda c: c.Bcast(np.ones(1))),
     "1, they call different collectives": (
         lambda c: c.Barrier(),
-        lambda c: c.Ibarrier().Wait(),  # MPI 4.1, section 6.12
+        lambda c: c.Ibarrier().Wait(),  # [MPI41, section 6.12]
     ),
     "the root is 0 on one and 1 on the other": (
         lambda c: c.Bcast(np.ones(1), root=0),
@@ -242,7 +242,7 @@ MISMATCHES = {
 
 @pytest.mark.parametrize("why", MISMATCHES)
 @pytest.mark.parametrize("seed", range(2))
-def test_collectives_that_do_not_match_are_told_with_both_calls(why, seed):
+def test_collectives_that_do_not_match_are_reported_with_both_calls(why, seed):
     first, second = MISMATCHES[why]
     result = run(lambda comm: (first if comm.rank == 0 else second)(comm), seed=seed)
     text = only("mismatched collective", result)
@@ -316,7 +316,7 @@ def test_bystanders_of_a_mismatch_are_called_out_as_peers():
         (np.ones(3), np.ones(3, "f"), "float64 was sent, and float32 is received"),
     ],
 )
-def test_a_message_that_does_not_fit_is_told_with_both_calls(sent, buffer, why, receive_first, seed):
+def test_a_message_that_does_not_fit_is_reported_with_both_calls(sent, buffer, why, receive_first, seed):
     def body(comm):
         if comm.rank == 0:
             if receive_first:
@@ -419,7 +419,7 @@ def test_a_communicator_used_after_its_run_is_refused():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_abort_ends_the_run_of_all_ranks_and_is_told_as_the_end_of_a_job_is(seed):
+def test_abort_ends_the_run_of_all_ranks_and_is_reported_as_the_end_of_a_job_is(seed):
     lines = {}
 
     def body(comm):
@@ -439,18 +439,18 @@ def test_abort_ends_the_run_of_all_ranks_and_is_told_as_the_end_of_a_job_is(seed
     assert str(result.outcomes[0]) == "dead: ended with the job"
 
 
-def test_a_method_that_is_not_there_is_told_with_those_that_are_and_who_has_it():
+def test_a_method_that_is_not_there_is_reported_with_those_that_are_and_who_has_it():
     def body(comm):
-        told = []
+        messages = []
         for name in ("Alltoallw", "Nonsense"):
             with pytest.raises(AttributeError) as caught:
                 getattr(comm, name)
-            told.append(str(caught.value))
-        return told
+            messages.append(str(caught.value))
+        return messages
 
     ((other, nobody),) = run(body, 1).values
     assert "has no 'Alltoallw', but that of the MPI world has. It has Abort, Allgather, " in other
     assert "has no 'Nonsense'. It has Abort, " in nobody
     names = nobody.partition("It has ")[2].split(", ")
     assert len(set(names)) == len(names)
-    assert not {"new_context", "view", "root", "unfreed"} & set(names)
+    assert not {"new_shared", "view", "root", "unfreed"} & set(names)

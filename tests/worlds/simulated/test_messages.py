@@ -53,7 +53,7 @@ def test_messages_of_one_sender_do_not_overtake_each_other(seed):
     assert values(body, seed=seed)[0] == [[0, 1, 2, 3, 4]] * 3
 
 
-def test_a_wildcard_receive_hears_the_senders_in_different_orders_for_different_seeds():
+def test_a_wildcard_receive_matches_the_senders_in_different_orders_for_different_seeds():
     def body(comm):
         if comm.rank:
             comm.send(comm.rank, 0)

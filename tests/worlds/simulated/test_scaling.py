@@ -73,7 +73,7 @@ def halos_in_a_torus(comm: Any) -> LinearOperator:
 
 
 def instructions(work: Callable[[], object]) -> int:
-    """How many of Python's instructions `work` takes in this thread; how long time says is another matter."""
+    """Number of byte codes that `work` executes in this thread, which unlike its time does not depend on the machine."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:

@@ -13,17 +13,18 @@ import pytest
 
 import adjointlab as al
 from adjointlab import MPI
+from adjointlab import session as front
 from adjointlab.checks.verdict import Status
-from adjointlab.engine import session as front
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.store.reproducer import read
+from adjointlab.worlds.decisions import decode
 from adjointlab.worlds.schedule import Schedule, schedules_from
 from adjointlab.worlds.simulated.schedules.pct import PriorityWalk
-from adjointlab.worlds.simulated.schedules.record import DecisionRecorder, decoded
+from adjointlab.worlds.simulated.schedules.record import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.replay import Replay
-from adjointlab.worlds.simulated.schedules.round_robin import RoundRobin
+from adjointlab.worlds.simulated.schedules.strategies import RoundRobin
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests import running
 
@@ -36,7 +37,7 @@ def run(body, ranks=3, schedule=None, seed=0):
 
 
 def everything(comm):
-    """Choices of every kind, and a log of what came of them; rank 0 hears from the others as it comes."""
+    """Decisions of every kind, and a log of their results; rank 0 receives from the others in any order."""
     log = []
     if comm.rank == 0:
         requests = [comm.irecv(source=MPI.ANY_SOURCE, tag=1) for _ in range(comm.size - 1)]
@@ -70,7 +71,7 @@ def test_several_schedules_follow_from_a_seed_and_the_first_is_what_the_seed_alo
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (dict(strategy="fair"), "'fair' is not one of round-robin, random, pct"),
         (dict(strategy="pct"), "depth: at least 1 for pct"),
@@ -78,8 +79,8 @@ def test_several_schedules_follow_from_a_seed_and_the_first_is_what_the_seed_alo
         (dict(strategy="random", decisions="no record"), "decisions: 'no record' is no record of a schedule"),
     ],
 )
-def test_what_is_no_schedule_is_refused_with_what_is_legal(given, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_is_no_schedule_is_refused_with_what_is_legal(given, message):
+    with pytest.raises(ValueError, match=message):
         Schedule(**given)
 
 
@@ -150,7 +151,7 @@ def test_a_record_of_other_code_is_left_where_it_does_not_fit_and_the_run_ends()
 
 def test_every_decision_is_written_down_and_read_back():
     @dataclass
-    class Turn:
+    class ReadyRank:
         rank: int
 
     class Fixed(RoundRobin):
@@ -159,29 +160,29 @@ def test_every_decision_is_written_down_and_read_back():
         def next(self, ready):
             return ready.pop()
 
-        def taken(self):
+        def deviates(self):
             return True
 
         def choose(self, options):
             return options[-1]
 
     recorder = DecisionRecorder(Fixed())
-    turns = [Turn(0), Turn(1000)]
+    turns = [ReadyRank(0), ReadyRank(1000)]
     recorder.next(deque(turns))
     recorder.next(deque(turns[:1]))  # no choice, so no decision
-    recorder.gives_way(turns[0], deque())
-    recorder.taken()
+    recorder.preempts(turns[0], deque())
+    recorder.deviates()
     recorder.choose(list(range(300)))
-    assert decoded(recorder.decisions) == [(0, 1000), (1, 0), (2, 1), (3, 299)]
+    assert decode(recorder.decisions) == [(0, 1000), (1, 0), (2, 1), (3, 299)]
 
     replay = Replay(recorder.decisions, RoundRobin())
     assert replay.next(deque(turns)) is turns[1]
     assert replay.next(deque(turns[:1])) is turns[0]
-    assert replay.gives_way(turns[0], deque()) is False
-    assert replay.taken() is True
+    assert replay.preempts(turns[0], deque()) is False
+    assert replay.deviates() is True
     assert replay.choose(list(range(300))) == 299
     assert replay.left_at is None
-    assert replay.taken() is False  # as round-robin decides
+    assert replay.deviates() is False  # as round-robin decides
     assert replay.left_at == 4
 
 
@@ -240,7 +241,7 @@ def test_deadlock_and_livelock_are_found_under_every_strategy(schedule):
 
 def test_bounded_depth_reaches_what_a_random_walk_hardly_does():
     def share(schedules):
-        """How often rank 1 makes all of its hundred calls before the others have made one."""
+        """Count the runs in which rank 1 makes all of its hundred calls before the others have made one."""
         hits = 0
         for schedule in schedules:
             ended = []
@@ -260,17 +261,17 @@ def test_bounded_depth_reaches_what_a_random_walk_hardly_does():
 
 def test_priorities_change_at_no_more_than_the_points_that_the_depth_allows():
     @dataclass(frozen=True)
-    class Turn:
+    class ReadyRank:
         rank: int
 
-    turns = [Turn(rank) for rank in range(3)]
+    turns = [ReadyRank(rank) for rank in range(3)]
     for seed in range(20):
         for depth in (1, 2, 4):
             walk = PriorityWalk(seed, depth)
             leaders = []
             for _ in range(5000):
                 first = walk.next(deque(turns))
-                walk.gives_way(first, deque(turns))
+                walk.preempts(first, deque(turns))
                 leaders.append(first.rank)
             changes = sum(one != other for one, other in pairwise(leaders))
             assert changes <= depth - 1
@@ -497,10 +498,10 @@ def test_a_result_that_depends_on_the_schedule_is_a_failure_of_its_own_kind(chec
     assert (report.verdict.kind, report.verdict.status) == (DEPENDS, Status.INCOHERENT)
     assert report.case.ranks == 3
     one, other = report.case.schedules
-    told = dict(report.verdict.lines)
-    assert told[f"under {one}"] != told[f"under {other}"]
-    assert "rank 0 in recv(source=ANY_SOURCE, tag=3) at " in told["because"]
-    assert " hears rank " in told["because"]
+    lines_by_name = dict(report.verdict.lines)
+    assert lines_by_name[f"under {one}"] != lines_by_name[f"under {other}"]
+    assert "rank 0 in recv(source=ANY_SOURCE, tag=3) at " in lines_by_name["because"]
+    assert " receives from rank " in lines_by_name["because"]
 
 
 def test_the_two_schedules_stand_in_the_reproducer_which_replays_them(tmp_path):
@@ -508,10 +509,10 @@ def test_the_two_schedules_stand_in_the_reproducer_which_replays_them(tmp_path):
     entry = front.run_check(WORLD, found, "matrix", Budget(40, seed=2, schedules=6), tmp_path)
     stored = read(entry.written.json)
     assert stored.kind == DEPENDS
-    assert stored.case == entry.report.case
+    assert stored.case == entry.result.case
     assert len(stored.case.schedules) == 2
     again = front.replay(WORLD, found.subject, stored.case)
-    assert again.verdict.lines == entry.report.verdict.lines
+    assert again.verdict.lines == entry.result.verdict.lines
     mended = found_as(al.subject(Identity, name="WeighsByArrival")(lines))
     assert front.replay(WORLD, mended.subject, stored.case).status is Status.COHERENT
 
@@ -526,7 +527,7 @@ def test_a_reproducer_with_a_bad_schedule_is_refused(tmp_path):
         read(entry.written.json)
 
 
-def test_a_hang_under_some_schedules_only_is_found_and_told_with_one_that_hangs():
+def test_a_hang_under_some_schedules_only_is_found_and_reported_with_one_that_hangs():
     report = report_of(HangsByArrival)
     assert report.verdict.kind == "deadlock"
     assert report.case.ranks == 3
@@ -590,7 +591,7 @@ def test_pytest_takes_schedules(tmp_path):
 
 
 def test_schedules_must_be_some():
-    with pytest.raises(ValueError, match="schedules: at least 1, not 0"):
+    with pytest.raises(ValueError, match="schedules: 0 is not a whole number of at least 1"):
         Budget(schedules=0)
 
 
@@ -603,13 +604,13 @@ def test_schedules_are_data():
 
 
 @pytest.mark.parametrize("check", ["reentrancy", "linearity", "adjoint"])
-def test_a_communicator_for_each_call_that_is_never_freed_is_told_with_its_line(check):
+def test_a_communicator_for_each_call_that_is_never_freed_is_reported_with_its_line(check):
     report = report_of(DupsInEachCall, check, schedules=1, cases=3)
     assert report.verdict.kind == "communicator left open"
     assert report.status is Status.UNJUDGED
-    told = dict(report.verdict.lines)["forward"]
+    line = dict(report.verdict.lines)["forward"]
     place = f"{__file__}:{DupsInEachCall.forward.__code__.co_firstlineno + 1}"
-    assert told == f"each call leaves one more behind: the communicator of ranks 0, made at {place}"
+    assert line == f"each call leaves one more behind: the communicator of ranks 0, made at {place}"
 
 
 @pytest.mark.parametrize("operator", [DupsAndFrees, DupsOnce])

@@ -1,90 +1,59 @@
-"""The record of a run's decisions, as compact text."""
+"""Recording of the decisions that a strategy takes in one run, so that :mod:`.replay` can repeat them."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import zlib
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Final, TypeVar
 
-from adjointlab.worlds.simulated.schedules.strategy import Ready, Strategy, Turn
+from adjointlab.worlds.decisions import DecisionKind, append, encode
+from adjointlab.worlds.simulated.schedules.strategy import Ready, ReadyRank, Strategy
 
-__all__ = ["CHOICE", "LIBERTY", "NEXT", "WAY", "DecisionRecorder", "decoded"]
+__all__ = ["DecisionRecorder"]
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Turn)
+R = TypeVar("R", bound=ReadyRank)
 
-NEXT, WAY, LIBERTY, CHOICE = range(4)
-"""The kinds of decision: the rank that runs next, whether one gives way, whether a liberty is taken, which option."""
-
-_LONGEST = 2**24
-"""Bytes of decisions that a text may unfold to."""
+# Looked up once: these two are recorded with every call that a rank makes.
+_PREEMPTION: Final = int(DecisionKind.PREEMPTION)
+_DEVIATION: Final = int(DecisionKind.DEVIATION)
 
 
 class DecisionRecorder(Strategy):
-    """Decides as `inner` does, and writes it down: four times the decision plus its kind, in groups of seven bits."""
+    """Decides as `inner` does, and keeps a record of its decisions."""
 
     def __init__(self, inner: Strategy) -> None:
         self.orderly = inner.orderly
         self._inner = inner
-        self._bytes = bytearray()
+        self._numbers = bytearray()
 
     def next(self, ready: Ready[R]) -> R:
         if len(ready) == 1:
-            return self._inner.next(ready)
+            return self._inner.next(ready)  # no decision, and none that a replay asks for
         chosen = self._inner.next(ready)
-        self._note(NEXT, chosen.rank)
+        append(self._numbers, DecisionKind.NEXT, chosen.rank)
         return chosen
 
-    def gives_way(self, current: R, ready: Ready[R]) -> bool:
-        gives_way = self._inner.gives_way(current, ready)
-        self._bytes.append(4 * gives_way + WAY)
-        return gives_way
+    def preempts(self, current: R, ready: Ready[R]) -> bool:
+        preempts = self._inner.preempts(current, ready)
+        self._numbers.append(4 * preempts + _PREEMPTION)
+        return preempts
 
-    def polled(self, current: Turn) -> None:
+    def polled(self, current: ReadyRank) -> None:
         self._inner.polled(current)
 
-    def taken(self) -> bool:
-        taken = self._inner.taken()
-        self._bytes.append(4 * taken + LIBERTY)
+    def deviates(self) -> bool:
+        taken = self._inner.deviates()
+        self._numbers.append(4 * taken + _DEVIATION)
         return taken
 
     def choose(self, options: Sequence[T]) -> T:
         chosen = self._inner.choose(options)
-        self._note(CHOICE, next(index for index, option in enumerate(options) if option is chosen))
+        # By identity: options such as messages may compare equal.
+        index = next(index for index, option in enumerate(options) if option is chosen)
+        append(self._numbers, DecisionKind.CHOICE, index)
         return chosen
 
     @property
     def decisions(self) -> str:
-        """What has been decided so far; what :func:`decoded` reads."""
-        return base64.b85encode(zlib.compress(bytes(self._bytes), 9)).decode()
-
-    def _note(self, kind: int, decision: int) -> None:
-        number = 4 * decision + kind
-        while number >= 128:
-            self._bytes.append(128 + number % 128)
-            number //= 128
-        self._bytes.append(number)
-
-
-def decoded(decisions: str) -> list[tuple[int, int]]:
-    """Kinds and decisions. Raises `ValueError` for what no :class:`DecisionRecorder` has written."""
-    try:
-        unfolding = zlib.decompressobj()
-        data = unfolding.decompress(base64.b85decode(decisions), _LONGEST)
-    except (zlib.error, binascii.Error, ValueError) as error:
-        raise ValueError(f"decisions: {decisions[:20]!r} is no record of a schedule: {error}") from None
-    if not unfolding.eof or (data and data[-1] >= 128):
-        raise ValueError(f"decisions: {decisions[:20]!r}... is cut off, or longer than {_LONGEST} bytes")
-    return [(number % 4, number // 4) for number in _numbers(data)]
-
-
-def _numbers(data: bytes) -> Iterator[int]:
-    number = shift = 0
-    for byte in data:
-        number += (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            yield number
-            number = shift = 0
+        """Text of the decisions so far, see :mod:`adjointlab.worlds.decisions`."""
+        return encode(bytes(self._numbers))

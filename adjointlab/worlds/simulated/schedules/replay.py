@@ -1,17 +1,17 @@
-"""The decisions of an earlier run, one by one."""
+"""Replay of the decisions of an earlier run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TypeVar
 
-from adjointlab.worlds.simulated.schedules.record import CHOICE, LIBERTY, NEXT, WAY, decoded
-from adjointlab.worlds.simulated.schedules.strategy import Ready, Strategy, Turn
+from adjointlab.worlds.decisions import DecisionKind, decode
+from adjointlab.worlds.simulated.schedules.strategy import Ready, ReadyRank, Strategy
 
 __all__ = ["Replay"]
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Turn)
+R = TypeVar("R", bound=ReadyRank)
 
 
 class Replay(Strategy):
@@ -23,15 +23,15 @@ class Replay(Strategy):
     orderly = False
 
     def __init__(self, decisions: str, otherwise: Strategy) -> None:
-        self._recorded = decoded(decisions)
+        self._recorded = decode(decisions)
         self._otherwise = otherwise
-        self._place = 0
-        self.left_at: int | None = None  # the number of decisions followed, once the run has left the record
+        self._position = 0
+        self.left_at: int | None = None  # how many decisions were followed, once the run has left the record
 
     def next(self, ready: Ready[R]) -> R:
         if len(ready) == 1:
             return ready.popleft()
-        rank = self._decision(NEXT)
+        rank = self._decision(DecisionKind.NEXT)
         for turn in ready if rank is not None else ():
             if turn.rank == rank:
                 ready.remove(turn)
@@ -39,33 +39,33 @@ class Replay(Strategy):
         self._leave()
         return self._otherwise.next(ready)
 
-    def gives_way(self, current: R, ready: Ready[R]) -> bool:
-        decision = self._decision(WAY)
-        return self._otherwise.gives_way(current, ready) if decision is None else bool(decision)
+    def preempts(self, current: R, ready: Ready[R]) -> bool:
+        decision = self._decision(DecisionKind.PREEMPTION)
+        return self._otherwise.preempts(current, ready) if decision is None else bool(decision)
 
-    def polled(self, current: Turn) -> None:
+    def polled(self, current: ReadyRank) -> None:
         self._otherwise.polled(current)
 
-    def taken(self) -> bool:
-        decision = self._decision(LIBERTY)
-        return self._otherwise.taken() if decision is None else bool(decision)
+    def deviates(self) -> bool:
+        decision = self._decision(DecisionKind.DEVIATION)
+        return self._otherwise.deviates() if decision is None else bool(decision)
 
     def choose(self, options: Sequence[T]) -> T:
-        decision = self._decision(CHOICE)
+        decision = self._decision(DecisionKind.CHOICE)
         if decision is not None and decision < len(options):
             return options[decision]
         self._leave()
         return self._otherwise.choose(options)
 
     def _decision(self, kind: int) -> int | None:
-        if self.left_at is None and self._place < len(self._recorded):
-            its_kind, decision = self._recorded[self._place]
+        if self.left_at is None and self._position < len(self._recorded):
+            its_kind, decision = self._recorded[self._position]
             if its_kind == kind:
-                self._place += 1
+                self._position += 1
                 return decision
         self._leave()
         return None
 
     def _leave(self) -> None:
         if self.left_at is None:
-            self.left_at = self._place
+            self.left_at = self._position

@@ -1,26 +1,80 @@
-"""From a schedule to the strategy that carries it out."""
+"""Strategy for a schedule; and the two simplest of them, ranks in turn and random ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from random import Random
+from typing import TypeVar
+
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.schedules.pct import PriorityWalk
-from adjointlab.worlds.simulated.schedules.random_walk import RandomWalk
 from adjointlab.worlds.simulated.schedules.replay import Replay
-from adjointlab.worlds.simulated.schedules.round_robin import RoundRobin
-from adjointlab.worlds.simulated.schedules.strategy import Strategy
+from adjointlab.worlds.simulated.schedules.strategy import Ready, ReadyRank, Strategy
 
-__all__ = ["strategy_for"]
+__all__ = ["RandomWalk", "RoundRobin", "strategy_for"]
+
+T = TypeVar("T")
+R = TypeVar("R", bound=ReadyRank)
+
+_PREEMPTION_CHANCE = 0.25
 
 
 def strategy_for(schedule: Schedule) -> Strategy:
-    """What decides in a run under `schedule`, for one run. Raises `ValueError` for decisions that are no record."""
-    strategy = _by_seed(schedule)
+    """Return a strategy for one run under `schedule`; raises `ValueError` if its decisions are no record."""
+    strategy: Strategy = RoundRobin()
+    if schedule.strategy == "pct":
+        strategy = PriorityWalk(schedule.seed, schedule.depth)
+    elif schedule.strategy == "random":
+        strategy = RandomWalk(schedule.seed)
     return Replay(schedule.decisions, strategy) if schedule.decisions else strategy
 
 
-def _by_seed(schedule: Schedule) -> Strategy:
-    if schedule.strategy == "pct":
-        return PriorityWalk(schedule.seed, schedule.depth)
-    if schedule.strategy == "random":
-        return RandomWalk(schedule.seed)
-    return RoundRobin()
+class RoundRobin(Strategy):
+    """Runs the rank that has been ready for longest, and never deviates: as most MPI libraries do most of the time."""
+
+    orderly = True
+
+    def next(self, ready: Ready[R]) -> R:
+        return ready.popleft()
+
+    def preempts(self, current: R, ready: Ready[R]) -> bool:
+        return False
+
+    def polled(self, current: ReadyRank) -> None:
+        """Nothing: its turn comes after the others'."""
+
+    def deviates(self) -> bool:
+        return False
+
+    def choose(self, options: Sequence[T]) -> T:
+        return options[0]
+
+
+class RandomWalk(Strategy):
+    """Draws every decision from one stream.
+
+    How often a run deviates is drawn once for each run, because some faults need many deviations and some need few.
+    """
+
+    orderly = False
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self._chance = self._random.choice((0.25, 0.5, 1.0))
+
+    def next(self, ready: Ready[R]) -> R:
+        index = int(self._random.random() * len(ready))  # faster than randrange
+        ready[index], ready[-1] = ready[-1], ready[index]  # cheaper than removing from the middle
+        return ready.pop()
+
+    def preempts(self, current: R, ready: Ready[R]) -> bool:
+        return self._random.random() < _PREEMPTION_CHANCE
+
+    def polled(self, current: ReadyRank) -> None:
+        """Nothing: it may be drawn again at once, as any other."""
+
+    def deviates(self) -> bool:
+        return self._random.random() < self._chance
+
+    def choose(self, options: Sequence[T]) -> T:
+        return self._random.choice(options)

@@ -1,7 +1,9 @@
-"""What a scheduling strategy decides: who runs next, and which of the standard's nondeterminism a run takes.
+"""Questions that a scheduling strategy decides: which rank runs next, and how a run uses the freedom that MPI leaves.
 
-The nondeterminism: whether a send waits for its receive, when its buffer is read, when a receive buffer is filled, when what
-has happened shows, and which sender a wildcard receive hears first.
+The standard leaves open whether a send waits for its receive, when its buffer is read, when a receive buffer is filled, when
+a test finds that a request is complete, how late a message arrives, and which sender a wildcard receive matches. Most MPI
+libraries do most of this in the same way most of the time, so code that relies on it fails elsewhere, or rarely. A strategy
+deviates from that usual way on purpose.
 """
 
 from __future__ import annotations
@@ -10,19 +12,19 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-__all__ = ["Ready", "Strategy", "Turn"]
+__all__ = ["Ready", "ReadyRank", "Strategy"]
 
 T = TypeVar("T")
 
 
-class Turn(Protocol):
+class ReadyRank(Protocol):
     """A rank that can run."""
 
     @property
     def rank(self) -> int: ...
 
 
-R = TypeVar("R", bound=Turn)
+R = TypeVar("R", bound=ReadyRank)
 
 Ready = deque[R]
 """The ranks that can run, in the order in which they became able to."""
@@ -32,19 +34,19 @@ class Strategy(Protocol):
     """Decides all that is free in one run."""
 
     orderly: bool
-    """Whether ranks are taken in turn and no liberty ever is: then nothing but :meth:`next` need be asked."""
+    """True if ranks run in turn and nothing ever deviates: then nothing but :meth:`next` need be asked, which saves time."""
 
     def next(self, ready: Ready[R]) -> R:
-        """Who runs next; removed from `ready`, which is not empty."""
+        """Remove from `ready`, which is not empty, the rank that runs next, and return it."""
 
-    def gives_way(self, current: R, ready: Ready[R]) -> bool:
-        """Whether `current`, about to make a call, lets others run first."""
+    def preempts(self, current: R, ready: Ready[R]) -> bool:
+        """Return True to let others run before `current` makes the call that it is about to make."""
 
     def polled(self, current: R) -> None:
-        """`current` has asked in vain, and the others come first."""
+        """Take note that `current` has polled in vain, so that the others come first."""
 
-    def taken(self) -> bool:
-        """Whether to take the liberty that offers itself."""
+    def deviates(self) -> bool:
+        """Return True to deviate, here and now, from prompt and orderly delivery."""
 
     def choose(self, options: Sequence[T]) -> T:
-        """One of `options`, all of which are legal and of which there is one at least."""
+        """Return one of `options`, which are not empty and all legal. The first is the usual one."""

@@ -1,0 +1,341 @@
+"""The context of a check on one rank: the operator under test, the values that its case draws, and the exactness of both.
+
+Integers that no operation rounds make a test exact: a right adjoint gives *equal* numbers, so not even the loss of one
+ghost cell hides in a tolerance. An element type with p bits of precision holds all integers up to 2**p. If no intermediate of
+the operator, in either direction, is larger than `gain` times the largest input, then inputs from {-K, ..., K} with
+
+    K = floor((2**p - 1) / gain)
+
+are never rounded, and the order in which a reduction adds them does not matter. The gain counts in units of the last bit of
+the coefficients: for an operator with halves, x/2 is a multiple of 1/2, so that one bit is spent on the fraction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
+
+import numpy as np
+
+from adjointlab.checks.compare import EXACT, Local, Tolerance
+from adjointlab.checks.placement import ORDERS, Placed, place
+from adjointlab.checks.verdict import Inapplicable
+from adjointlab.core import arrays
+from adjointlab.core.layer import Layer
+from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forward
+from adjointlab.core.program import Program
+from adjointlab.core.space import Space
+from adjointlab.core.values import Draw, local_values
+from adjointlab.typing import Array, Communicator, NumpyArray
+
+__all__ = ["CheckContext", "Gain", "GainSource", "InputSetting", "Side"]
+
+T = TypeVar("T")
+
+Side: TypeAlias = Literal["primal", "dual"]
+"""Inputs of forward, or of adjoint: the two never share values."""
+
+PROBED_DIMENSION = 64
+"""Dimension of the largest operator whose gain is read off a basis probe where it is not declared."""
+
+_LARGEST_INTEGER = 2**20
+"""Bound of the integers that are compared one by one: two elements agree by accident with probability 1e-6 at most."""
+
+
+@dataclass(frozen=True)
+class InputSetting:
+    """Recipe for the inputs of a case: key of the values, array library, memory order of either side."""
+
+    seed: int = 0
+    library: str = "numpy"
+    primal_order: str = "row-major"
+    dual_order: str = "row-major"
+
+    def __post_init__(self) -> None:
+        if self.library not in arrays.LIBRARIES:
+            raise ValueError(f"library: {self.library!r} is not one of {', '.join(arrays.LIBRARIES)}")
+        for side in ("primal", "dual"):
+            if self.order(side) not in ORDERS:
+                raise ValueError(f"order: {self.order(side)!r} is not one of {', '.join(ORDERS)}")
+
+    def order(self, side: Side) -> str:
+        """Memory order of the inputs of one side."""
+        return self.primal_order if side == "primal" else self.dual_order
+
+
+class GainSource(Enum):
+    """Source from which the gain of an operator is known."""
+
+    DECLARED = "declared"  # by the operator
+    PROGRAM = "program"  # computed from its specification
+    PROBE = "probe"  # from its matrix, which does not show intermediates
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Bounds on the arithmetic of an operator, in both directions.
+
+    `value` is the largest absolute row sum of any intermediate, in units of the coefficients' last bit; 0 where it is
+    unknown, which leaves the floating form of a test alone. `fan_in` bounds the number of terms added up for an output, and
+    `row_sum` is the largest absolute row sum in units of one.
+    """
+
+    value: int
+    fan_in: int
+    row_sum: float
+    source: GainSource
+
+    @property
+    def is_exact(self) -> bool:
+        """True if integers below 2**p / value are certain to be exact.
+
+        A probe is no certainty: an intermediate may be larger than any entry of the matrix, as in (x + c) - c.
+        """
+        return self.source in (GainSource.DECLARED, GainSource.PROGRAM)
+
+
+class _computed_once(Generic[T]):
+    """Property that is computed on first access and kept in the instance.
+
+    `functools.cached_property` holds one lock for all instances while it computes, up to Python 3.11
+    [cpython-87634]. What is computed here communicates, and simulated ranks are threads: the second rank would wait
+    for the lock, and the first, inside the lock, for a message of the second.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self.compute, self.name = compute, compute.__name__
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> _computed_once[T]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+
+    def __get__(self, instance: object | None, owner: type) -> _computed_once[T] | T:
+        if instance is None:
+            return self
+        # An entry of the instance's dictionary has precedence over a descriptor without __set__, so this runs once.
+        value = vars(instance)[self.name] = self.compute(instance)
+        return value
+
+
+class CheckContext:
+    """One rank's operator, with the values that its case draws for it.
+
+    `make` makes an instance of the operator; `reference` is the sequential twin, from global tensors to global tensors.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], LinearOperator | Layer],
+        setting: InputSetting,
+        comm: Communicator,
+        reference: Callable[..., Any] | None = None,
+    ) -> None:
+        self._make = make
+        self.setting = setting
+        self.reference = reference
+        self.comm = comm
+        self.rank = comm.Get_rank()
+        self.leaks: dict[str, str] = {}  # by direction: a communicator that calls make and do not free
+        self._has_leaked: list[tuple[LinearOperator, str]] = []  # calls after which one more was left
+        # Communicators of a world list those that were made from them and are still open; mpi4py's do not.
+        self._unfreed: Callable[[], Sequence[object]] | None = getattr(comm, "unfreed", None)
+
+    @_computed_once
+    def instance(self) -> LinearOperator | Layer:
+        """The instance under test, made on first access. Collective where making it is."""
+        return self._make()
+
+    @property
+    def operator(self) -> LinearOperator:
+        """The instance under test, which is a linear operator."""
+        instance = self.instance
+        assert not isinstance(instance, Layer)
+        return instance
+
+    @property
+    def layer(self) -> Layer:
+        """The instance under test, which is a layer."""
+        instance = self.instance
+        assert isinstance(instance, Layer)
+        return instance
+
+    def fresh(self) -> LinearOperator:
+        """Make another instance of the same case. Collective where making one is."""
+        operator = self._make()
+        assert not isinstance(operator, Layer)
+        return operator
+
+    @property
+    def domain(self) -> Space:
+        return self.instance.domain
+
+    @property
+    def codomain(self) -> Space:
+        return self.instance.codomain
+
+    @_computed_once
+    def library(self) -> str:
+        """Array library of the inputs: the setting's, or torch where that lacks an element type (bfloat16 in NumPy)."""
+        tensors = (*self.domain.tensors, *self.codomain.tensors)
+        wanted = self.setting.library
+        return wanted if all(arrays.supports(wanted, tensor.dtype) for tensor in tensors) else "torch"
+
+    def primal(self, number: int, bound: int) -> tuple[Array, ...]:
+        """This rank's part of the random element `number` of the domain."""
+        return tuple(placed.view for placed in self.placed(self.domain, "primal", number, bound))
+
+    def dual(self, number: int, bound: int) -> tuple[Array, ...]:
+        """This rank's part of the random element `number` of the codomain's dual."""
+        return tuple(placed.view for placed in self.placed(self.codomain.dual, "dual", number, bound))
+
+    def placed(
+        self, space: Space, side: Side, number: int, bound: int, exponent: int = 0, order: str | None = None
+    ) -> tuple[Placed, ...]:
+        """This rank's part of a random element of `space`, each tensor with the buffer that it lies in.
+
+        Values are integers up to `bound`, or fill the significand where that is 0, times ``2**exponent``
+        (:class:`adjointlab.core.values.Draw`). Every rank draws its own part without communication. Where several ranks hold
+        the same element of a varying or partial tensor, each draws another value: with equal copies, an adjoint of a broadcast
+        that returns P times one cotangent, and not the sum of all P, would pass.
+        """
+        draw = Draw(self.setting.seed, number, side, bound, exponent)
+        return tuple(
+            place(
+                local_values(space, position, self.rank, draw),
+                tensor.dtype,
+                self.library,
+                order or self.setting.order(side),
+            )
+            for position, tensor in enumerate(space.tensors)
+        )
+
+    def forward(self, x: Sequence[Array], operator: LinearOperator | None = None) -> tuple[Array, ...]:
+        """F x, of the codomain's shapes and element types; of another instance if `operator` is given."""
+        operator = operator or self.operator
+        return self._leaks_noted("forward", operator, lambda: apply_forward(operator, x))
+
+    def adjoint(self, y: Sequence[Array], operator: LinearOperator | None = None) -> tuple[Array, ...]:
+        """F* y, of the shapes and element types of the domain's dual."""
+        operator = operator or self.operator
+        return self._leaks_noted("adjoint", operator, lambda: apply_adjoint(operator, y))
+
+    def _leaks_noted(
+        self, direction: str, operator: LinearOperator, call: Callable[[], tuple[Array, ...]]
+    ) -> tuple[Array, ...]:
+        """Return the result of `call`, noting a communicator that it makes and does not free."""
+        if self._unfreed is None:
+            return call()
+        before = self._unfreed()
+        result = call()
+        after = self._unfreed()
+        if len(after) > len(before):
+            # A first call may keep a communicator for all later ones; only one left by *each* call is a leak. MPI
+            # libraries have some thousand communicators at most.
+            if any(known is operator and which == direction for known, which in self._has_leaked):
+                leaked = next(each for each in after if each not in before)
+                self.leaks.setdefault(direction, f"each call leaves one more behind: {leaked}")
+            self._has_leaked.append((operator, direction))
+        return result
+
+    def numpy(self, local: Sequence[Array]) -> Local:
+        """Copy local tensors to NumPy arrays, for the judge."""
+        return tuple(np.array(arrays.to_numpy(array)) for array in local)
+
+    @_computed_once
+    def programs(self) -> tuple[Program, Program] | None:
+        """Programs of forward and adjoint that specify the operator, if it has a specification."""
+        given = self.operator.specification()
+        return given if isinstance(given, tuple) or given is None else (given, given.adjoint())
+
+    @_computed_once
+    def gain(self) -> Gain:
+        """Gain of the operator: declared, else read off its program, else off its matrix where that is small.
+
+        Collective where it is read off the matrix.
+        """
+        operator = self.operator
+        dimension = max(self.domain.dimension, self.codomain.dual.dimension)
+        if operator.gain is not None:
+            return Gain(
+                operator.gain, operator.fan_in or dimension, float(operator.gain), GainSource.DECLARED
+            )
+        specification = operator.specification()
+        if specification is not None:
+            programs = specification if isinstance(specification, tuple) else (specification,)
+            value = max(program.gain() for program in programs)
+            return Gain(value, operator.fan_in or value, float(value), GainSource.PROGRAM)
+        if dimension > PROBED_DIMENSION:
+            return Gain(0, operator.fan_in or dimension, 0.0, GainSource.UNKNOWN)
+        return _probed(operator.matrix(self.library), operator.fan_in)
+
+    @_computed_once
+    def precision(self) -> int:
+        """p: integers up to 2**p are exact in every tensor of both spaces."""
+        tensors = (*self.domain.tensors, *self.codomain.tensors)
+        return min(tensor.element.precision for tensor in tensors)
+
+    def integer_bound(self, headroom: int = 1) -> int:
+        """K, the largest integers to draw so that no intermediate rounds; 0 if even 1 might be rounded.
+
+        `headroom` is the factor by which a check's own arithmetic may enlarge them.
+        """
+        # An unknown gain is taken for a moderate one: such results are compared within `tolerance` anyway.
+        gain = self.gain.value or 2**8
+        return int(min((2**self.precision - 1) // (gain * headroom), 2**53))
+
+    def integers(self, headroom: int = 1) -> int:
+        """Bound of the integers for a check that compares values one by one.
+
+        Raises :class:`Inapplicable` if the element type has no integers that are exact in this case.
+        """
+        bound = min(self.integer_bound(headroom), _LARGEST_INTEGER)
+        if bound < 1 and not self.gain.is_exact:
+            # Coefficients such as 1/3 leave no exact integer, and `tolerance` allows for their rounding.
+            bound = 2 ** (self.precision // 2) // headroom
+        if bound < 1:
+            raise Inapplicable(
+                f"no integer is exact under a gain of {self.gain.value} with {self.precision} bits"
+            )
+        return bound
+
+    @_computed_once
+    def tolerance(self) -> Tolerance:
+        """Largest difference between two computations of one value on :meth:`integers`.
+
+        Zero where integers are exact. Else each of the `fan_in` terms of an output may be rounded once, and the sum with it,
+        relative to the largest output there can be: with u = 2**-p the unit roundoff, two sums of n terms differ by
+        2 (n + a few) u times that, doubled for complex products.
+        """
+        if self.gain.is_exact:
+            return EXACT
+        return Tolerance(
+            (self.gain.fan_in + 4) * 2.0 ** (2 - self.precision), self.gain.row_sum * self.integers()
+        )
+
+
+def _probed(matrix: NumpyArray, fan_in: int | None) -> Gain:
+    """Gain of an operator with this matrix and no larger intermediates."""
+    if not matrix.size or not np.all(np.isfinite(matrix)):
+        # Any bound serves: what is not finite is reported by each check before it compares anything.
+        return Gain(1, fan_in or 1, 1.0, GainSource.PROBE)
+    # |re| + |im| bounds what either component of a complex product adds up.
+    magnitudes = np.abs(matrix.real) + np.abs(matrix.imag)
+    # Rows bound forward, columns adjoint.
+    row_sum = float(max(magnitudes.sum(axis=0).max(), magnitudes.sum(axis=1).max(), 1.0))
+    components = np.concatenate([matrix.real.ravel(), matrix.imag.ravel()])
+    last_bit = min(_last_bit(value) for value in components.tolist())
+    value = int(min(np.ceil(row_sum) / last_bit, 2.0**64))
+    terms = int(max((magnitudes != 0).sum(axis=0).max(), (magnitudes != 0).sum(axis=1).max()))
+    # Intermediates that the matrix does not show may add up two terms more.
+    return Gain(value, fan_in or terms + 2, row_sum, GainSource.PROBE)
+
+
+def _last_bit(value: float) -> float:
+    """Weight of the lowest bit of `value`, at most 1."""
+    return 1.0 / value.as_integer_ratio()[1]

@@ -1,0 +1,244 @@
+"""The two modules that are compared, a layer and its sequential twin, and the drawn tensors as each of them takes them.
+
+Every rank runs the layer on its local tensors; rank 0 runs the twin on the whole tensors, of which the local ones are windows:
+
+    tensor             0   1   2   3   4   5       values follow from the seed and the global index, so that
+    rank 0, window   [ 0   1   2   3 )             the ranks and the twin have the same tensor without
+    rank 1, window                   [ 4   5 )     a message
+
+The twin's results are cut into the windows of the ranks and compared there. So nobody gathers anything, and the layer's call
+log shows the layer's messages alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from adjointlab.checks.compare import Local
+from adjointlab.checks.context import CheckContext
+from adjointlab.checks.verdict import Inapplicable
+from adjointlab.core import arrays
+from adjointlab.core.layer import Layer, undeclared
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import NotInSpace
+from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.core.values import Draw, local_values
+from adjointlab.typing import NumpyArray
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "LARGEST",
+    "LocalModule",
+    "ModuleUnderTest",
+    "SequentialTwin",
+    "as_tuple",
+    "held",
+    "pass_keys",
+    "values",
+    "whole_array",
+]
+
+LARGEST = 4
+"""Bound of the drawn integers: sums of some thousand products of three of them are exact in single precision."""
+
+
+def pass_keys(context: CheckContext, number: int) -> dict[str, Draw]:
+    """Keys of the values of pass `number`."""
+    seed = context.setting.seed
+    return {
+        "inputs": Draw(seed, 3 * number, "primal", LARGEST),
+        "parameters": Draw(seed, 3 * number + 1, "primal", LARGEST),
+        "cotangents": Draw(seed, 3 * number + 2, "dual", LARGEST),
+        "accumulated": Draw(seed, 3 * number, "dual", LARGEST),
+    }
+
+
+class ModuleUnderTest(ABC):
+    """A torch module, and the part that it takes of each drawn tensor."""
+
+    def __init__(self, layer: Layer, module: torch.nn.Module) -> None:
+        self.layer, self.module = layer, module
+
+    @abstractmethod
+    def tensors(self, space: Space, key: Draw) -> list[torch.Tensor]:
+        """Drawn tensors of a space."""
+
+    @abstractmethod
+    def check_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Raise :class:`NotInSpace` or `ValueError` for outputs that the codomain does not hold."""
+
+    def inputs(self, key: Draw) -> list[torch.Tensor]:
+        """Legal inputs, made of drawn ones by the subject."""
+        return list(self.layer.prepare(*self.tensors(self.layer.domain, key)))
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Declared parameters, in the order of their space."""
+        return [self.module.get_parameter(tensor.name) for tensor in self.layer.parameters.tensors]
+
+    def buffers(self) -> list[torch.Tensor]:
+        """Declared buffers, in the order of their space."""
+        return [self.module.get_buffer(tensor.name) for tensor in self.layer.buffers.tensors]
+
+    def fill_parameters(self, key: Draw) -> None:
+        """Overwrite the parameters with drawn values."""
+        import torch
+
+        with torch.no_grad():
+            drawn = self.tensors(self.layer.parameters, key)
+            for parameter, given in zip(self.parameters(), drawn, strict=True):
+                # A tensor of zero volume may have another shape than the drawn one.
+                if given.numel():
+                    parameter.copy_(given)
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Apply the module; one that may write into its inputs gets copies."""
+        outputs = as_tuple(self.module(*self.given(inputs)))
+        self.check_outputs(outputs)
+        return outputs
+
+    def given(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Tensors that the module is called with for these inputs."""
+        return tuple(x.clone() for x in inputs) if self.layer.overwrites_inputs else tuple(inputs)
+
+
+class LocalModule(ModuleUnderTest):
+    """The layer, as this rank has it. Raises :class:`NotInSpace` for a parameter of another shape than declared."""
+
+    def __init__(self, context: CheckContext) -> None:
+        layer = context.layer
+        super().__init__(layer, layer.module)
+        self.rank = context.rank
+        for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
+            self._check_shape(f"the parameter {tensor.name} has", tensor, tuple(parameter.shape))
+
+    def tensors(self, space: Space, key: Draw) -> list[torch.Tensor]:
+        return [
+            _as_torch(local_values(space, position, self.rank, key), tensor.dtype)
+            for position, tensor in enumerate(space.tensors)
+        ]
+
+    def check_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
+        declared = self.layer.codomain.tensors
+        if len(outputs) != len(declared):
+            raise NotInSpace(
+                f"the layer returned {len(outputs)} tensors, but the codomain has {len(declared)}"
+            )
+        for tensor, output in zip(declared, outputs, strict=True):
+            self._check_shape("the layer returned", tensor, tuple(output.shape))
+
+    def _check_shape(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+        partition, wanted = tensor.layout.partition, tensor.layout.local_shape(self.rank)
+        if not partition.is_active(self.rank):
+            if 0 not in shape:
+                raise NotInSpace(
+                    f"{what} shape {shape} on rank {self.rank}, which is inactive in {partition} and holds a "
+                    "zero-volume tensor"
+                )
+        elif shape != wanted:
+            raise NotInSpace(
+                f"{what} shape {shape} on rank {self.rank}, but the layout {tensor.layout} gives it {wanted}"
+            )
+
+
+class SequentialTwin(ModuleUnderTest):
+    """The sequential module, new. Raises `ValueError` for one whose parameters or buffers are not the layer's."""
+
+    def __init__(self, context: CheckContext) -> None:
+        layer = context.layer
+        assert context.reference is not None
+        super().__init__(layer, context.reference())
+        if faults := undeclared(self.module, layer.parameters, layer.buffers):
+            raise ValueError(f"the sequential twin and the layer are not called alike: the twin {faults[0]}")
+        for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
+            if (shape := tuple(parameter.shape)) != tensor.layout.shape:
+                raise ValueError(
+                    f"the sequential twin's parameter {tensor.name} has shape {shape}, but the layer's is laid out as "
+                    f"{tensor.layout.shape}"
+                )
+
+    def tensors(self, space: Space, key: Draw) -> list[torch.Tensor]:
+        return [
+            _as_torch(whole_array(space, position, key), tensor.dtype)
+            for position, tensor in enumerate(space.tensors)
+        ]
+
+    def check_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
+        shapes = [tuple(output.shape) for output in outputs]
+        wanted = [tensor.layout.shape for tensor in self.layer.codomain.tensors]
+        if shapes != wanted:
+            raise ValueError(f"the sequential twin returned shapes {shapes}, but the codomain has {wanted}")
+
+
+def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
+    """Return what a module returned, one tensor or several, as a tuple."""
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+def values(tensors: Sequence[torch.Tensor]) -> Local:
+    """Copy what tensors hold now to NumPy."""
+    return tuple(np.array(arrays.to_numpy(tensor.detach())) for tensor in tensors)
+
+
+def whole_array(space: Space, position: int, key: Draw) -> NumpyArray:
+    """Return a drawn tensor of `space` as a whole; summands are added.
+
+    Raises :class:`Inapplicable` if ranks hold different values of one element, so that there is no whole tensor.
+    """
+    tensor = space.tensors[position]
+    layout = tensor.layout
+    first_values = local_values(space, position, layout.partition.ranks[0], key)
+    whole = np.zeros(layout.shape, dtype=first_values.dtype)
+    if any(
+        copied and side > 1 and entry is LocalType.VARYING
+        for copied, side, entry in zip(layout.copied, layout.partition.shape, tensor.types, strict=True)
+    ):
+        raise Inapplicable(f"the copies in {tensor} have values of their own; there is no sequential input")
+    for rank, first in tensor.groups.items():
+        if rank == first:
+            inside, part = _overlap(layout, rank)
+            whole[part] += local_values(space, position, rank, key)[inside]
+    return whole
+
+
+def held(tensor: Tensor, whole: NumpyArray, rank: int) -> NumpyArray:
+    """Return what `rank` should hold of a whole tensor: its window, zero beyond the tensor.
+
+    Of a partial tensor, whose summands are compared after summation, the first rank holds all and the others zero.
+    """
+    layout = tensor.layout
+    local = np.zeros(layout.local_shape(rank), dtype=whole.dtype)
+    if rank in tensor.summands and tensor.summands[rank] == rank:
+        if whole.shape != layout.shape:
+            raise ValueError(f"the reference returned shape {whole.shape}, but the codomain is {layout}")
+        inside, part = _overlap(layout, rank)
+        local[inside] = whole[part]
+    return local
+
+
+def _overlap(layout: Layout, rank: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Part of a rank's window that lies in the tensor, as an index of the local and of the global tensor.
+
+    window      [start          stop)        e.g. padding on the left: start < 0
+    tensor           [0              side)
+    overlap          [low       high)        empty, with low = high, if the window lies outside
+    """
+    window = layout.window(rank)
+    assert window is not None
+    overlap = []
+    for (start, stop), side in zip(window, layout.shape, strict=True):
+        low = min(max(start, 0), side)
+        overlap.append((low, max(low, min(stop, side))))
+    inside = tuple(
+        slice(low - start, high - start) for (low, high), (start, _) in zip(overlap, window, strict=True)
+    )
+    return inside, tuple(slice(low, high) for low, high in overlap)
+
+
+def _as_torch(array: NumpyArray, dtype: str) -> torch.Tensor:
+    return cast("torch.Tensor", arrays.from_numpy(array, dtype, "torch"))

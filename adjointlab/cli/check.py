@@ -1,0 +1,174 @@
+"""``adjointlab check``: draw cases for every check of the subjects, judge them, and store what fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from adjointlab import options
+from adjointlab.cli.output import STDOUT, Output, describe_ranks, write_json
+from adjointlab.cli.parameters import (
+    Cases,
+    Folder,
+    Quiet,
+    Ranks,
+    Schedules,
+    Seed,
+    Strict,
+    Subjects,
+    Watchdog,
+    Xfails,
+)
+from adjointlab.cli.progress import ProgressLine, progress_line
+from adjointlab.cli.startup import UsageError, opened_world
+from adjointlab.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from adjointlab.engine.discovery import Found
+    from adjointlab.engine.search import Budget
+    from adjointlab.session import CheckResult
+    from adjointlab.store.known_failures import KnownFailures
+    from adjointlab.worlds.world import World
+
+__all__ = ["check"]
+
+
+def check(
+    subjects: Subjects = None,
+    cases: Cases = options.CASES.default,
+    seed: Seed = None,
+    ranks: Ranks = None,
+    schedules: Schedules = options.SCHEDULES.default,
+    checks: Annotated[
+        list[str] | None, typer.Option("--check", metavar="NAME", help="Only this check. May be repeated.")
+    ] = None,
+    strict: Strict = False,
+    watchdog: Watchdog = None,
+    xfails: Xfails = None,
+    folder: Folder = options.FOLDER.default,
+    json_to: Annotated[
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Write the verdicts as JSON; - is standard output."),
+    ] = None,
+    quiet: Quiet = False,
+) -> int:
+    """Check subjects: draw cases, judge them, shrink what fails."""
+    from adjointlab.engine.search import Budget
+    from adjointlab.report.summary import outcome
+    from adjointlab.worlds.world import Exhausted
+
+    if json_to not in (None, STDOUT) and not Path(json_to).resolve().parent.is_dir():
+        raise UsageError(f"--json: the folder of {json_to} does not exist")
+
+    def prepare() -> tuple[list[tuple[Found, str]], KnownFailures | None]:
+        from adjointlab.store.known_failures import read
+
+        return _selected(subjects or [], checks), None if xfails is None else read(xfails)
+
+    with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (plan, known)):
+        run = _CheckRun(world, plan, known, Output(to_stderr=json_to == STDOUT), json_to)
+        stopped, reason = ExitCode.COHERENT, ""
+        try:
+            with progress_line(is_shown=world.is_leader and not quiet) as line:
+                run.run_all(Budget(cases, ranks, seed, schedules=schedules), folder, line)
+        except Exhausted as problem:
+            stopped, reason = ExitCode.RESTART, str(problem)
+        except KeyboardInterrupt:
+            stopped = ExitCode.INTERRUPTED
+        code = stopped or outcome(run.results)
+        run.print_results(quiet)
+        if run.results or not stopped:
+            run.save(code, complete=not stopped)
+        if stopped:
+            run.out.line(f"{len(run.results)} of {len(plan)} are done. {reason}".rstrip())
+        if stopped is ExitCode.INTERRUPTED:
+            # An exception rather than a code, so that the world is not closed: its ranks need not be in step.
+            raise KeyboardInterrupt
+        return code
+
+
+@dataclass
+class _CheckRun:
+    """The checks that a command runs one after the other, with their results."""
+
+    world: World
+    plan: list[tuple[Found, str]]  # a subject and the name of a check
+    known: KnownFailures | None
+    out: Output
+    json_to: str | None
+    results: list[CheckResult] = field(default_factory=list)
+    printed: int = 0  # results whose failures have been printed
+
+    def run_all(self, budget: Budget, folder: Path, line: ProgressLine) -> None:
+        """Run every check of the plan."""
+        from adjointlab.session import run_check
+        from adjointlab.store.job_log import supervised
+
+        for number, (found, name) in enumerate(self.plan):
+            tick = line.track(f"[{number + 1}/{len(self.plan)}] {found.subject.name} {name}", budget.cases)
+            result = run_check(self.world, found, name, budget, folder, tick)
+            if self.known and (listed := self.known.of_check(found.subject.name, name)):
+                result = replace(result, known=str(listed))
+            self.results.append(result)
+            # Printed and saved at once, because the next case may end the process. A supervised job is started again
+            # then and knows its earlier results, so it prints each of them once, at its end.
+            if supervised() is None and len(self.results) < len(self.plan):
+                with line.paused():
+                    self.print_failures()
+                if self.json_to != STDOUT:
+                    self.save(ExitCode.UNJUDGED, complete=False)
+
+    def print_failures(self) -> None:
+        """Print the failures that have not been printed."""
+        from adjointlab.report.failure_text import failure_text
+
+        for text in filter(None, map(failure_text, self.results[self.printed :])):
+            self.out.line(f"{text}\n")
+        self.printed = len(self.results)
+
+    def print_results(self, quiet: bool) -> None:
+        """Print the remaining failures; unless `quiet`, also the table and what it does not cover."""
+        from adjointlab.report.summary import blind_spots, summary, verdict_table
+
+        if not self.world.is_leader:
+            return
+        self.print_failures()
+        if quiet:
+            return
+        self.out.table(verdict_table(self.results))
+        self.out.line()
+        if note := blind_spots(self.results):
+            self.out.line(f"{note}\n")
+        planned = {(found.subject.name, name) for found, name in self.plan}
+        for known in self.known.unused(planned) if self.known else ():
+            self.out.line(f"{known.position}: lists a failure of something that was not checked")
+        self.out.line(f"{summary(self.results)}, {describe_ranks(self.world)}")
+
+    def save(self, code: int, *, complete: bool) -> None:
+        """Write the results as JSON, if that was asked for; on the leader."""
+        from adjointlab.report.json_report import as_data
+
+        if self.json_to is not None and self.world.is_leader:
+            world = self.world
+            write_json(self.json_to, as_data(self.results, world.name, world.ranks, code, complete=complete))
+
+
+def _selected(references: list[str], only: list[str] | None) -> list[tuple[Found, str]]:
+    """Pair the subjects with their checks, or with those named in `only`."""
+    from adjointlab.engine.discovery import find
+    from adjointlab.engine.run_case import check_named, checks_of
+
+    found = find(references)
+    for name in only or ():
+        check_named(name)
+    plan = [
+        (entry, name) for entry in found for name in checks_of(entry.subject) if only is None or name in only
+    ]
+    if not plan:
+        raise UsageError(
+            f"--check: none of the subjects has the check {', '.join(only or ())}; see adjointlab list"
+        )
+    return plan

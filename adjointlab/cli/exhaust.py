@@ -1,0 +1,88 @@
+"""``adjointlab exhaust``: every case within a bound, proved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from adjointlab.cli.output import Output
+from adjointlab.cli.parameters import Folder, Quiet, Subjects
+from adjointlab.cli.progress import progress_line
+from adjointlab.cli.startup import UsageError, or_usage_error
+from adjointlab.options import FOLDER
+from adjointlab.worlds.launch import is_launched
+
+if TYPE_CHECKING:
+    from adjointlab.engine.discovery import Found
+    from adjointlab.session import CheckResult
+
+__all__ = ["exhaust"]
+
+
+def exhaust(
+    subjects: Subjects = None,
+    bounds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bound",
+            metavar="NAME=N",
+            help="Change a bound, such as ranks=3 or side=2. May be repeated. The table shows those that there are.",
+        ),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
+    folder: Folder = FOLDER.default,
+    quiet: Quiet = False,
+) -> int:
+    """Prove every small case: all cases within a bound instead of drawn ones, each by its whole matrices."""
+    from adjointlab.engine import exhaust as proof
+    from adjointlab.report.failure_text import failure_text
+    from adjointlab.report.summary import exit_code, proof_summary, proof_table
+    from adjointlab.session import kept
+
+    if is_launched():
+        raise UsageError("exhaust uses simulated ranks in processes of its own; run it without mpiexec")
+    plan = or_usage_error(lambda: _bounded(subjects or [], bounds or []))
+    out = Output()
+    results: list[CheckResult] = []
+    try:
+        with progress_line(is_shown=not quiet, time_left=True) as line:
+            for number, (entry, bound) in enumerate(plan):
+                tick = line.track(f"[{number + 1}/{len(plan)}] {entry.subject.name}")
+                result = proof.exhaust(entry.subject, entry.reference, bound, jobs, tick)
+                results.append(kept(entry, result, folder))
+    finally:
+        # Also after Ctrl-C or an error: proofs take minutes, and those that are complete are worth having.
+        if not quiet:
+            out.table(proof_table(results, [bound for _, bound in plan[: len(results)]]))
+            out.line()
+        for text in filter(None, map(failure_text, results)):
+            out.line(f"{text}\n")
+        if not quiet:
+            out.line(proof_summary(results))
+        if len(results) < len(plan):
+            out.line(f"{len(results)} of {len(plan)} subjects are done.")
+    return exit_code(entry.status for entry in results)
+
+
+def _bounded(references: list[str], bounds: list[str]) -> list[tuple[Found, dict[str, int]]]:
+    """Pair every subject with its bound. Raises :class:`UsageError` for a bound that no subject has."""
+    from adjointlab.engine.discovery import find
+    from adjointlab.engine.exhaust import bound_of
+
+    found = find(references)
+    if not references:
+        found = [entry for entry in found if entry.subject.every is not None]
+    given = dict(map(_parse_bound, bounds))
+    plan = [(entry, dict(bound_of(entry.subject, given))) for entry in found]
+    if unknown := [name for name in given if all(name not in bound for _, bound in plan)]:
+        legal = sorted({name for _, bound in plan for name in bound})
+        raise UsageError(f"--bound: {unknown[0]} is not one of {', '.join(legal)}")
+    return plan
+
+
+def _parse_bound(text: str) -> tuple[str, int]:
+    name, equals, number = text.partition("=")
+    if not equals or not number.strip().isdecimal():
+        raise UsageError(f"--bound: {text!r} is not NAME=N, such as ranks=3")
+    return name.strip(), int(number)

@@ -1,0 +1,27 @@
+"""``adjointlab list``: the subjects that there are."""
+
+from __future__ import annotations
+
+from adjointlab.cli.output import Output
+from adjointlab.cli.parameters import Subjects
+from adjointlab.cli.startup import or_usage_error
+from adjointlab.exit_codes import ExitCode
+
+__all__ = ["list_subjects"]
+
+
+def list_subjects(subjects: Subjects = None) -> int:
+    """List subjects, their checks, and where they are declared."""
+    from rich.table import Table
+
+    from adjointlab.engine.discovery import find
+    from adjointlab.engine.run_case import checks_of
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("Subject", no_wrap=True)
+    table.add_column("Reference", no_wrap=True)
+    table.add_column("Checks")
+    for found in or_usage_error(lambda: find(subjects or [])):
+        table.add_row(found.subject.name, found.reference, ", ".join(checks_of(found.subject)))
+    Output().table(table)
+    return ExitCode.COHERENT

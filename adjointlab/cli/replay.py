@@ -1,0 +1,87 @@
+"""``adjointlab replay``: a stored failure, run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from adjointlab.cli.output import Output, describe_ranks
+from adjointlab.cli.parameters import Ranks, Strict, Watchdog
+from adjointlab.cli.startup import UsageError, opened_world
+
+if TYPE_CHECKING:
+    from adjointlab.engine.discovery import Found
+    from adjointlab.store.reproducer import Reproducer
+
+__all__ = ["replay"]
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A reproducer that a failure has left.")],
+    subject: Annotated[
+        str | None, typer.Option(help="Where its subject is, if it is not installed; as for check.")
+    ] = None,
+    ranks: Ranks = None,
+    strict: Strict = False,
+    watchdog: Watchdog = None,
+) -> int:
+    """Run a stored failure again: exit code 1 (or 3 for a crash or hang) while it fails, 0 once it passes."""
+    from adjointlab import session
+    from adjointlab.checks.verdict import Status
+    from adjointlab.report.failure_text import failure_text
+    from adjointlab.report.summary import exit_code
+    from adjointlab.store.reproducer import Written, read
+
+    def prepare() -> tuple[Reproducer, Found]:
+        stored = read(file)
+        if ranks is not None and ranks < stored.case.ranks:
+            raise UsageError(f"{file}: the case needs {stored.case.ranks} ranks; --ranks {ranks} are too few")
+        return stored, _subject_of(stored, subject, file)
+
+    out = Output()
+    with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (stored, found)):
+        needed = stored.case.ranks
+        if needed > world.ranks:
+            raise UsageError(
+                f"{file}: the case needs {needed} ranks; run mpiexec -n {needed} adjointlab replay, or without mpiexec "
+                f"--ranks {needed}"
+            )
+        result = session.replay(world, found.subject, stored.case)
+        if result.status is Status.COHERENT:
+            out.line(
+                f"{result.subject}: {result.check} is coherent on this case now, {describe_ranks(world)}"
+            )
+            out.line(f"  was   {stored.headline}")
+        else:
+            written = Written(file, file.with_suffix(".py"))
+            out.line(failure_text(session.CheckResult(found, result, written, replayed=file)))
+            if result.verdict.kind != stored.kind:
+                out.line(f"  was another failure when it was stored: {stored.headline}")
+        return exit_code([result.status])
+
+
+def _subject_of(stored: Reproducer, reference: str | None, file: Path) -> Found:
+    """Find the subject of a reproducer among the installed ones, or where `reference` says.
+
+    A reproducer names its subject and that subject's source file. The names serve to choose among subjects that the
+    user has installed or named; nothing is imported because the file says so, since a file may come from anybody.
+    """
+    from adjointlab.engine.discovery import find, installed
+
+    candidates = installed() if reference is None else find([reference])
+    named = [entry for entry in candidates if entry.subject.name == stored.subject]
+    named = [entry for entry in named if entry.subject.location == stored.location] or named
+    if len(named) == 1:
+        return named[0]
+    where = f"--subject {reference}" if reference else "what is installed"
+    if named:
+        problem = f"{where} has several of that name: {', '.join(entry.reference for entry in named)}"
+    else:
+        present = ", ".join(dict.fromkeys(entry.subject.name for entry in candidates))
+        problem = f"{where} has no such subject" + (f", but {present}" if present else "")
+    raise UsageError(
+        f"{file} is about {stored.subject}, declared in {stored.location}; {problem}; "
+        "name it with --subject package.module:name or --subject path/to/file.py:name"
+    )

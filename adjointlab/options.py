@@ -1,0 +1,114 @@
+"""The settings that both front ends offer, each declared once: its name, default, range and help.
+
+The command line makes its options from these declarations (:mod:`adjointlab.cli.parameters`), the pytest plugin its
+``--adjointlab-NAME`` and ``adjointlab_NAME`` (:mod:`adjointlab.pytest.profile`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+__all__ = [
+    "CASES",
+    "FOLDER",
+    "RANKS",
+    "SCHEDULES",
+    "SEED",
+    "SHRINKING",
+    "STRICT",
+    "WATCHDOG",
+    "XFAILS",
+    "Option",
+]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Option(Generic[T]):
+    """A setting. Texts are read by `convert`; numbers are at least `least`; `default_text` explains the default."""
+
+    name: str
+    default: T
+    convert: Callable[[str], T]
+    help: str
+    default_text: str = ""
+    least: float | None = None
+    choices: tuple[str, ...] = ()
+    metavar: str | None = None
+
+    @property
+    def full_help(self) -> str:
+        """The help with the default at its end."""
+        return f"{self.help} Default: {self.default_text or self.default}."
+
+    def parse(self, text: str) -> T:
+        """Convert what a user wrote. Raises `ValueError`, with what would be legal."""
+        try:
+            value = self.convert(text)
+        except (ValueError, KeyError):
+            raise self._error(text) from None
+        self.check(value)
+        return value
+
+    def check(self, value: T) -> None:
+        """Raise `ValueError` for a number that is below the least, infinite or none."""
+        if isinstance(value, int | float) and self.least is not None and not self.least <= value < math.inf:
+            raise self._error(value)
+
+    def _error(self, value: object) -> ValueError:
+        number = f"a {'whole ' if self.convert is int else ''}number of at least {self.least or 0:g}"
+        legal = f"one of {', '.join(self.choices)}" if self.choices else number
+        return ValueError(f"{self.name}: {value!r} is not {legal}")
+
+
+CASES: Final = Option(
+    "cases", 100, int, "Cases to draw for each check.", "100 (pytest under CI: 50)", least=1
+)
+SEED: Final = Option[int | None](
+    "seed", None, int, "Seed of the draws.", "a fresh one, which is printed", least=0
+)
+RANKS: Final = Option(
+    "ranks", 8, int, "Largest number of ranks of a case.", "8, or those of mpiexec", least=1
+)
+SCHEDULES: Final = Option(
+    "schedules", 1, int, "Legal interleavings to run each case under, with simulated ranks.", least=1
+)
+SHRINKING: Final = Option(
+    "shrinking", 60.0, float, "Seconds to spend on making a failing case smaller.", "60", least=0
+)
+WATCHDOG: Final = Option[float | None](
+    "watchdog",
+    None,
+    float,
+    "Seconds after which a case that has not ended is ended.",
+    "30; less once one has hung",
+    least=0.1,
+)
+STRICT: Final = Option(
+    "strict",
+    False,
+    {"yes": True, "no": False}.__getitem__,
+    "Under MPI, compare every blocking collective of all ranks before it is carried out.",
+    "no",
+    choices=("yes", "no"),
+)
+XFAILS: Final = Option[Path | None](
+    "xfails",
+    None,
+    Path,
+    "A file of known failures, a line each: SUBJECT CHECK  # why (with pytest also a test's node id). A listed "
+    "failure is expected; one that passes fails the run.",
+    "none",
+    metavar="FILE",
+)
+FOLDER: Final = Option(
+    "folder",
+    Path(".adjointlab"),
+    Path,
+    "Folder in which failures are stored, and from which pytest replays them first.",
+)

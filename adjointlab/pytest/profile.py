@@ -1,0 +1,116 @@
+"""The plugin's options, on the command line or in the configuration file, and the profile that they make."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import zlib
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pytest
+
+from adjointlab.options import CASES, FOLDER, RANKS, SCHEDULES, SEED, STRICT, WATCHDOG, XFAILS, Option
+from adjointlab.worlds.launch import is_launched
+
+__all__ = ["PATIENCE", "Profile", "WorldKind", "add_options", "read_profile"]
+
+T = TypeVar("T")
+
+
+class WorldKind(StrEnum):
+    """The kind of world that coherence tests run in."""
+
+    AUTO = "auto"
+    SIMULATED = "simulated"
+    MPI = "mpi"
+
+
+WORLD: Final = Option(
+    "world",
+    WorldKind.AUTO,
+    WorldKind,
+    "Where coherence tests run: simulated, mpi, or auto, which is mpi under mpiexec and simulated elsewhere.",
+    choices=tuple(WorldKind),
+)
+PATIENCE: Final = Option(
+    "patience",
+    300.0,
+    float,
+    "Under mpiexec, seconds that ranks wait for one another between tests.",
+    "300",
+    least=0,
+)
+_OPTIONS: Final = (CASES, SEED, SCHEDULES, RANKS, WORLD, FOLDER, STRICT, WATCHDOG, XFAILS, PATIENCE)
+_CASES_UNDER_CI: Final = 50
+"""Fewer than elsewhere, but fresh ones in each run, of which there are many."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The options of a session, read and checked."""
+
+    cases: int
+    seed: int
+    ranks: int
+    schedules: int
+    world: WorldKind
+    folder: Path
+    strict: bool
+    watchdog: float | None
+    xfails: Path | None
+
+    def seed_of(self, subject: str, check: str) -> int:
+        """Derive the seed of one coherence test: tests draw independently, and one number repeats the session."""
+        return zlib.crc32(f"{self.seed}:{subject}:{check}".encode())
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add ``--adjointlab-NAME`` to the command line and ``adjointlab_NAME`` to the configuration file."""
+    group = parser.getgroup("adjointlab", "distributed adjoints")
+    for option in _OPTIONS:
+        shape: dict[str, Any] = {"metavar": option.metavar or option.name.upper()}
+        if option.choices:
+            shape = {"choices": option.choices}
+        # No default here: what the command line leaves out comes from the configuration file.
+        group.addoption(f"--adjointlab-{option.name}", default=None, help=option.full_help, **shape)
+        parser.addini(f"adjointlab_{option.name}", option.full_help, default="")
+
+
+def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
+    """Read the options. `session_seed` is that of a supervised session, the same each time its job is started.
+
+    Raises `pytest.UsageError` for a value that is not legal.
+    """
+
+    def value(option: Option[T], default: T | None = None) -> T:
+        text = config.getoption(f"adjointlab_{option.name}") or config.getini(f"adjointlab_{option.name}")
+        if not text:
+            return option.default if default is None else default
+        try:
+            return option.parse(text)
+        except ValueError as problem:
+            raise pytest.UsageError(f"--adjointlab-{problem}") from None
+
+    world = value(WORLD)
+    if world is WorldKind.MPI and not is_launched():
+        raise pytest.UsageError(
+            "--adjointlab-world=mpi: start the tests with mpiexec, as in mpiexec -n 4 pytest"
+        )
+    if (seed := value(SEED)) is None:
+        # A worker of pytest-xdist is given its controller's seed, see `pytest_configure_node`.
+        seed = getattr(config, "workerinput", {}).get("adjointlab_seed", session_seed)
+    xfails = value(XFAILS)
+    return Profile(
+        cases=value(CASES, _CASES_UNDER_CI if os.environ.get("CI") else None),
+        seed=secrets.randbits(32) if seed is None else seed,
+        ranks=value(RANKS),
+        schedules=value(SCHEDULES),
+        world=world,
+        folder=config.rootpath / value(FOLDER),
+        strict=value(STRICT),
+        watchdog=value(WATCHDOG),
+        xfails=None if xfails is None else config.rootpath / xfails,
+    )

@@ -1,0 +1,169 @@
+"""The text of a failure."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from adjointlab.checks.context import InputSetting
+from adjointlab.checks.verdict import Status
+from adjointlab.core.layout import Layout
+from adjointlab.core.space import Space
+from adjointlab.engine.case import Case
+from adjointlab.engine.search import SearchResult
+from adjointlab.session import CheckResult
+from adjointlab.store.reproducer import WorldName
+
+__all__ = ["count", "failure_text", "replay_command"]
+
+_PACKAGE = Path(__file__).parents[1]
+_OWN_FRAMES = re.compile(
+    '  File "('
+    + "|".join(
+        re.escape(str(_PACKAGE / part))
+        for part in ("checks", "engine", "worlds", "session.py", Path("core", "operator.py"))
+    )
+    # ... and Hypothesis, which stands between the lab and a strategy.
+    + '|[^"]*[/\\\\]site-packages[/\\\\]hypothesis[/\\\\])'
+)
+
+
+def failure_text(check_result: CheckResult) -> str:
+    """The text of a failure: empty for a coherent result, one line for a known failure or an unexpected pass."""
+    result = check_result.result
+    name = f"{result.subject} {result.check}"
+    if check_result.unexpectedly_passes:
+        return f"{name}: is coherent, although it is listed as a known failure; remove the line: {check_result.known}"
+    if result.status is Status.COHERENT:
+        return ""
+    if check_result.is_expected:
+        return f"{name}: fails as expected, {result.verdict.headline}; {check_result.known}"
+    lines = [*_case_lines(result), *_verdict_lines(result), *_replay_lines(check_result)]
+    # The partition's line stands apart: it is so long that what is aligned with it would stand too far in.
+    width = max((len(label) for label, _ in lines if label != "partition"), default=0)
+    margin = "\n" + " " * (width + 4)
+    return "\n".join(
+        [
+            f"{result.subject}: {result.verdict.headline}{_history(check_result)}",
+            *(
+                f"  partition {text}"
+                if label == "partition"
+                else f"  {label:<{width}}  {text.replace(chr(10), margin)}"
+                for label, text in lines
+            ),
+        ]
+    )
+
+
+def replay_command(check_result: CheckResult) -> str:
+    """The command that runs a stored failure again; it names a subject that is not installed."""
+    assert check_result.written is not None
+    result = check_result.result
+    words = ["adjointlab", "replay", str(_relative(check_result.written.json))]
+    if not check_result.found.is_installed:
+        words += ["--subject", check_result.found.reference]
+    if result.world == WorldName.MPI and result.case is not None:
+        words = ["mpiexec", "-n", str(result.case.ranks), *words]
+    return shlex.join(words)
+
+
+def count(number: int, noun: str) -> str:
+    """Return e.g. "1 rank" or "2 ranks"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _history(check_result: CheckResult) -> str:
+    result = check_result.result
+    if result.case is None:
+        return ""
+    ranks = count(result.case.ranks, "rank")
+    if check_result.replayed is not None:
+        return f"        (replayed on {ranks})"
+    shrunk = f"shrunk to {ranks}" if result.drawn_ranks > result.case.ranks else f"on {ranks}"
+    return f"        (found after {count(result.tried, 'case')}, {shrunk})"
+
+
+def _case_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
+    """The failing case: its spaces, or its parameters where no rank came to declare spaces."""
+    if result.case is None:
+        return
+    if result.spaces is None:
+        yield from _parameters(result.case)
+    else:
+        domain, codomain = result.spaces.domain, result.spaces.codomain
+        if domain == codomain and len(domain.tensors) == 1:
+            yield "partition", _tensors(domain)[0].removeprefix("partition ")
+        else:
+            for label, space in (("domain", domain), ("codomain", codomain)):
+                for tensor in _tensors(space):
+                    yield label, tensor
+    if memory := _memory(result.case.setting):
+        yield "memory", memory
+    if result.case.schedules:
+        yield "schedule", "; ".join(map(str, result.case.schedules))
+
+
+def _parameters(case: Case) -> Iterator[tuple[str, str]]:
+    yield "ranks", str(case.ranks)
+    for name, value in case.parameters.items():
+        partition = value.partition if isinstance(value, Layout) else None
+        yield name, f"{value}" + (f" over partition {partition}" if partition is not None else "")
+
+
+def _tensors(space: Space) -> list[str]:
+    texts = []
+    for tensor in space.tensors:
+        layout = tensor.layout
+        kind = str(tensor).removeprefix(str(layout)).strip()
+        name = f"{tensor.name}: " if len(space.tensors) > 1 else ""
+        texts.append(f"{name}partition {layout.partition}   layout {layout}   {kind}")
+    return texts
+
+
+def _memory(setting: InputSetting) -> str:
+    """The array library and memory orders of the inputs, where they are not the usual ones."""
+    usual = InputSetting(setting.seed)
+    notes = [] if setting.library == usual.library else [setting.library]
+    if setting.primal_order != usual.primal_order:
+        notes.append(f"x {setting.primal_order}")
+    if setting.dual_order != usual.dual_order:
+        notes.append(f"y {setting.dual_order}")
+    return ", ".join(notes)
+
+
+def _verdict_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
+    folder = f"{Path.cwd()}{os.sep}"
+    for label, text in result.verdict.lines:
+        if label == "traceback":
+            yield label, _without_own_frames(text)
+        else:
+            # Paths are relative to this folder, as an editor opens them from here.
+            yield label, text.replace(folder, "")
+
+
+def _replay_lines(check_result: CheckResult) -> Iterator[tuple[str, str]]:
+    written, spaces = check_result.written, check_result.result.spaces
+    if written is not None:
+        yield "replay", replay_command(check_result)
+        # The script of a layer without spaces has nothing to run.
+        if spaces is not None or not check_result.found.subject.is_layer:
+            needs = "needs only the operator and mpi4py" if spaces is not None else "needs adjointlab too"
+            yield "script", f"{_relative(written.script)}         ({needs})"
+    elif check_result.unwritten:
+        yield "replay", f"could not be stored: {check_result.unwritten}"
+
+
+def _without_own_frames(text: str) -> str:
+    """A traceback without the frames of the lab and of Hypothesis."""
+    frames = re.split(r'(?m)^(?=  File ")', text)
+    kept = [frame for frame in frames if not _OWN_FRAMES.match(frame)]
+    # The text of the exception is part of the last frame. Where that is the lab's own, nothing is left out.
+    return "".join(kept) if frames[-1] in kept else text
+
+
+def _relative(path: Path) -> Path:
+    absolute, folder = path.resolve(), Path.cwd().resolve()
+    return absolute.relative_to(folder) if absolute.is_relative_to(folder) else path

@@ -1,0 +1,65 @@
+"""The results as JSON (``adjointlab check --json``). The object has these keys, always all of them:
+
+- ``schema``: 1; ``world``: "simulated" or "mpi"; ``ranks``: the size of the world;
+- ``complete``: false after Ctrl-C and while the run goes on, for the file is written anew after every verdict;
+  ``exit_code``: that of the run (:class:`~adjointlab.exit_codes.ExitCode`), 3 while it goes on;
+- ``reports``: a list, one entry for each subject and check, with
+
+  - ``subject``, ``reference`` (which names it on a command line), ``installed``, ``check``;
+  - ``verdict``: "coherent", "incoherent" or "could not be judged"; ``headline``, ``kind``;
+    ``lines``: a list of [label, text];
+  - ``figures``: an object of numbers and strings, e.g. "miss probability";
+  - ``known``: why it is listed as a known failure (``--xfails``), and where, or null;
+  - ``cases`` tried, the ``seed`` of the draws, ``seconds``;
+  - ``case``: the smallest failing case, as in a reproducer, or null;
+  - ``reproducer``, ``script``: paths, or null; ``replay``: the command, or null.
+
+Numbers that JSON does not have are strings ("nan", "inf").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adjointlab.report.failure_text import replay_command
+from adjointlab.session import CheckResult
+from adjointlab.store.json_lines import json_figures
+
+__all__ = ["as_data"]
+
+
+def as_data(
+    results: Sequence[CheckResult], world: str, ranks: int, code: int, *, complete: bool
+) -> dict[str, object]:
+    """The object that the module describes."""
+    return {
+        "schema": 1,
+        "world": world,
+        "ranks": ranks,
+        "complete": complete,
+        "exit_code": int(code),
+        "reports": [_entry(entry) for entry in results],
+    }
+
+
+def _entry(check_result: CheckResult) -> dict[str, object]:
+    result, written = check_result.result, check_result.written
+    return {
+        "subject": result.subject,
+        "reference": check_result.found.reference,
+        "installed": check_result.found.is_installed,
+        "check": result.check,
+        "verdict": result.status.value,
+        "headline": result.verdict.headline,
+        "kind": result.verdict.kind,
+        "lines": [list(line) for line in result.verdict.lines],
+        "figures": json_figures(result.figures or result.verdict.figures),
+        "cases": result.tried,
+        "seed": result.seed,
+        "seconds": round(result.seconds, 3),
+        "known": check_result.known or None,
+        "case": None if result.case is None else result.case.data(),
+        "reproducer": None if written is None else str(written.json),
+        "script": None if written is None else str(written.script),
+        "replay": None if written is None else replay_command(check_result),
+    }

@@ -1,0 +1,158 @@
+"""The exit code of a run, its tables, and its last lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from adjointlab.checks.verdict import Status
+from adjointlab.engine.search import SearchResult
+from adjointlab.exit_codes import ExitCode
+from adjointlab.report.failure_text import count
+from adjointlab.session import CheckResult
+
+__all__ = ["blind_spots", "exit_code", "outcome", "proof_summary", "proof_table", "summary", "verdict_table"]
+
+_COLOURS = {Status.COHERENT: "green", Status.INCOHERENT: "bold red", Status.UNJUDGED: "bold yellow"}
+
+
+def exit_code(statuses: Iterable[Status]) -> ExitCode:
+    """The exit code of the worst status: a wrong result is worse than one that could not be judged."""
+    seen = set(statuses)
+    if Status.INCOHERENT in seen:
+        return ExitCode.INCOHERENT
+    return ExitCode.UNJUDGED if Status.UNJUDGED in seen else ExitCode.COHERENT
+
+
+def outcome(results: Iterable[CheckResult]) -> ExitCode:
+    """The exit code of results: known failures do not count; an unexpected pass does, as a failure of the list."""
+    results = list(results)
+    if any(entry.unexpectedly_passes for entry in results):
+        return ExitCode.INCOHERENT
+    return exit_code(entry.status for entry in results if not entry.is_expected)
+
+
+def verdict_table(results: Sequence[CheckResult]) -> Table:
+    """Subject by check: the verdict, the cases that it rests on, and how far it reaches."""
+    table = _table("Subject", "Check", "Verdict", ">Cases", ">Seed", "Reach")
+    table.columns[-1].no_wrap = False
+    previous = ""
+    for entry in results:
+        result = entry.result
+        table.add_row(
+            "" if result.subject == previous else escape(result.subject),
+            result.check,
+            _verdict(entry),
+            str(result.tried),
+            str(result.seed),
+            escape(_reach(result)),
+        )
+        previous = result.subject
+    return table
+
+
+def proof_table(results: Sequence[CheckResult], bounds: Sequence[Mapping[str, int]]) -> Table:
+    """Subject by bound: the result of an exhaustive run."""
+    table = _table("Subject", "Bound", "Verdict", ">Cases", ">Matrix entries", ">Seconds")
+    table.columns[1].no_wrap = False
+    for entry, bound in zip(results, bounds, strict=True):
+        result = entry.result
+        status = "proved" if result.status is Status.COHERENT else result.status.value
+        table.add_row(
+            escape(result.subject),
+            ", ".join(f"{name} {value}" for name, value in bound.items()),
+            f"[{_COLOURS[result.status]}]{status}[/]",
+            f"{result.tried:,}",
+            f"{result.figures.get('entries', 0):,}",
+            f"{result.seconds:.1f}",
+        )
+    return table
+
+
+def summary(results: Sequence[CheckResult]) -> str:
+    """One line: the number of verdicts of each kind, and of cases."""
+    counts = [
+        (status.value, sum(entry.status is status and not entry.known for entry in results))
+        for status in Status
+    ]
+    counts.append(("failed as expected", sum(entry.is_expected for entry in results)))
+    counts.append(("passed unexpectedly", sum(entry.unexpectedly_passes for entry in results)))
+    verdicts = ", ".join(f"{number} {name}" for name, number in counts if number)
+    cases = sum(entry.result.tried for entry in results)
+    seconds = sum(entry.result.seconds for entry in results)
+    return f"{verdicts or 'nothing checked'}: {cases} cases in {seconds:.1f} s"
+
+
+def proof_summary(results: Sequence[CheckResult]) -> str:
+    """The extent of what is proved, and the assumptions of the proof."""
+    proved = [entry.result for entry in results if entry.status is Status.COHERENT]
+    cases = sum(result.tried for result in proved)
+    seconds = sum(entry.result.seconds for entry in results)
+    failed = len(results) - len(proved)
+    return (
+        f"{cases:,} cases of {count(len(proved), 'subject')} proved in {seconds:.1f} s: forward has the matrix of the "
+        "specification (where there is one), adjoint its transpose, given linearity, which was sampled in every case"
+        + (f"; {count(failed, 'subject')} failed" if failed else "")
+    )
+
+
+def blind_spots(results: Sequence[CheckResult]) -> str:
+    """A line for the subjects of which no check can see a fault that forward and adjoint share; empty if there are none."""
+    subjects = {entry.found.subject.name: entry.found.subject for entry in results}
+    blind = [name for name, one in subjects.items() if not one.has_specification and one.reference is None]
+    if not blind:
+        return ""
+    return (
+        f"{', '.join(blind)}: no reference and no specification, so a fault that forward and adjoint share stays "
+        "unseen; give @subject(reference=...)"
+    )
+
+
+def _table(*headings: str) -> Table:
+    """An empty table; the columns whose heading begins with > are aligned to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(
+            heading.removeprefix(">"), justify="right" if heading.startswith(">") else "left", no_wrap=True
+        )
+    return table
+
+
+def _verdict(entry: CheckResult) -> str:
+    if entry.is_expected:
+        return "[dim]expected failure[/]"
+    if entry.unexpectedly_passes:
+        return "[bold red]unexpected pass[/]"
+    return f"[{_COLOURS[entry.status]}]{entry.status.value}[/]"
+
+
+def _reach(result: SearchResult) -> str:
+    """The bounds on what a coherent verdict may have missed; the headline of any other."""
+    if result.status is not Status.COHERENT:
+        return result.verdict.headline
+    figures = result.figures
+    notes = []
+    if isinstance(miss := figures.get("miss probability"), float):
+        exact = f"exact: misses a wrong case with probability below {_rounded_up(miss)}"
+        if result.exact < result.tried:
+            exact = f"{result.exact} of {result.tried} cases {exact}; floating form alone in the rest"
+        notes.append(exact)
+    elif result.check == "adjoint":
+        notes.append("floating form only")
+    if isinstance(error := figures.get("floating error (eq. 26)"), float):
+        notes.append(f"floating error {error:.1g}")
+    if proved := figures.get("proved"):
+        notes.append(
+            "entries: " + ("all or a sample" if proved == "various" else str(proved).removesuffix(" entries"))
+        )
+    return "; ".join(notes)
+
+
+def _rounded_up(probability: float) -> str:
+    """The next power of ten; a bound must not be rounded down."""
+    if probability <= 0:
+        return "1e-300"
+    return f"1e{math.ceil(math.log10(probability) + 1e-9)}"

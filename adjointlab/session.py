@@ -1,0 +1,300 @@
+"""One check of one subject from beginning to end, as the front ends run it: draw or replay, judge, store."""
+
+from __future__ import annotations
+
+import secrets
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.engine.case import Case
+from adjointlab.engine.case_runner import (
+    CaseRunner,
+    KnownRuns,
+    RecordCase,
+    Stage,
+    nothing_known,
+    run_case,
+    with_follow_up,
+)
+from adjointlab.engine.discovery import Found
+from adjointlab.engine.run_case import NO_RETURN, body, check_named
+from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.exit_codes import ExitCode
+from adjointlab.store.job_log import Done, supervised, work_of
+from adjointlab.store.reproducer import WorldName, Written, stored, write, write_case
+from adjointlab.store.running_case import NAME, EndedBy, Progress, Running, read_file, recording, write_end
+from adjointlab.worlds.watchdog import OverdueReport
+from adjointlab.worlds.world import Exhausted, Runner, World
+
+__all__ = ["CheckResult", "kept", "replay", "replay_corpus", "run_check"]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of one check of one subject, and where its failure is stored."""
+
+    found: Found
+    result: SearchResult
+    written: Written | None = None
+    unwritten: str = ""  # why a failure could not be stored
+    replayed: Path | None = None  # the stored case, where no fresh ones were drawn
+    known: str = ""  # where a list says that this fails, and why
+
+    @property
+    def status(self) -> Status:
+        return self.result.status
+
+    @property
+    def is_expected(self) -> bool:
+        """Return True if it fails as a list of known failures says."""
+        return bool(self.known) and self.status is not Status.COHERENT
+
+    @property
+    def unexpectedly_passes(self) -> bool:
+        """Return True if it is coherent although a list of known failures has it."""
+        return bool(self.known) and self.status is Status.COHERENT
+
+
+def run_check(
+    world: World,
+    found: Found,
+    check: str,
+    budget: Budget,
+    folder: Path,
+    tick: Callable[[int], None] = lambda tried: None,
+) -> CheckResult:
+    """Collective: search for a failure, and store it in `folder` if there is one. The same on every rank.
+
+    A supervised job that is started again learns from its log what ended those before it.
+
+    Raises :class:`SubjectError` for a subject that is incomplete, and
+    :class:`~adjointlab.worlds.world.Exhausted` where the job has to be started again.
+    """
+    job_log, work = supervised(), work_of(found.subject.location, check)
+    seed = budget.seed
+    if seed is None:
+        seed = world.share(secrets.randbits(32) if job_log is None else job_log.seed_of(work))
+    budget = replace(budget, seed=seed)
+    if job_log is not None:
+        # The leader alone reads: it writes this file, so what other ranks see of it may be older.
+        done: Done | None = world.share(job_log.outcome(work) if world.is_leader else None)
+        if done is not None:
+            return CheckResult(found, done.result, done.written, done.unwritten)
+        if (death := job_log.death_without_case(work)) is not None:
+            verdict = death.verdict()
+            return CheckResult(
+                found, SearchResult(found.subject.name, check, world.name, verdict, 0, seed, 0.0)
+            )
+        budget = replace(budget, shrinking=job_log.shrinking(work))
+    try:
+        with _at_work(world, found, check, seed, folder) as (record, known):
+            result = investigate(world, found.subject, check, budget, tick, record, known)
+    except (SubjectError, Exhausted):
+        raise
+    except Exception as error:
+        # On all ranks alike: `lead` raises the leader's exception everywhere.
+        result = _failed_search(world, found.subject, check, seed, error)
+    written, unwritten = _store(world, result, found, folder)
+    if job_log is not None and world.is_leader:
+        job_log.finish(Done(work, result, written, unwritten))
+    return CheckResult(found, result, written, unwritten)
+
+
+def replay(world: World, subject: Subject, case: Case) -> SearchResult:
+    """Collective: run one case again and judge it."""
+
+    def conduct(run: Runner) -> SearchResult:
+        return _replayed(world, run, subject, case)
+
+    with check_named(case.check).surroundings():
+        return world.lead(body(subject), conduct)
+
+
+def replay_corpus(world: World, found: Found, check: str, folder: Path) -> CheckResult | None:
+    """Collective: replay the cases that `folder` holds of the subject and check; the first that still fails.
+
+    Cases on more ranks than the world has are passed over, and those that were stored under this very supervision: they are
+    still being shrunk.
+    """
+    job_log = supervised()
+    if job_log is not None and job_log.death_without_case(work_of(found.subject.location, check)) is not None:
+        return None
+
+    def conduct(run: Runner) -> tuple[Path, SearchResult] | None:
+        for path, case in stored(folder, found.subject, check):
+            if case.ranks > world.ranks or (job_log is not None and job_log.is_newer(path)):
+                continue
+            result = _replayed(world, CaseRunner(run, record, known), found.subject, case)
+            if result.status is not Status.COHERENT:
+                return path, result
+        return None
+
+    with _at_work(world, found, check, 0, folder) as (record, known), check_named(check).surroundings():
+        failing = world.lead(body(found.subject), conduct)
+    if failing is None:
+        return None
+    path, result = failing
+    return CheckResult(found, result, Written(path, path.with_suffix(".py")), replayed=path)
+
+
+def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
+    """The result of a run on this process alone, its failure stored in `folder`."""
+    written, problem = None, ""
+    if result.case is not None:
+        try:
+            written = write(result, found.subject, folder)
+        except Exception as error:  # the verdict stands without its file
+            problem = f"{type(error).__name__}: {error}"
+    return CheckResult(found, result, written, problem)
+
+
+def _store(world: World, result: SearchResult, found: Found, folder: Path) -> tuple[Written | None, str]:
+    # Shared, so that the ranks do not differ in whether there is a file.
+    entry = kept(found, result, folder) if world.is_leader else None
+    shared: tuple[Written | None, str] = world.share(entry and (entry.written, entry.unwritten))
+    return shared
+
+
+def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> SearchResult:
+    judgement = run_case(run, case)
+    if judgement is None:
+        verdict, spaces = Verdict(Status.COHERENT, "the check has nothing to say about this case"), None
+    else:
+        verdict, spaces = with_follow_up(run, case, judgement.verdict), judgement.spaces
+    return SearchResult(
+        subject.name,
+        case.check,
+        world.name,
+        verdict,
+        1,
+        case.setting.seed,
+        0.0,
+        case,
+        spaces,
+        case.ranks,
+        verdict.figures,
+    )
+
+
+def _failed_search(world: World, subject: Subject, check: str, seed: int, error: Exception) -> SearchResult:
+    kind = type(error).__name__
+    text = "".join(traceback.format_exception(error)).rstrip()
+    verdict = Verdict(
+        Status.UNJUDGED, f"drawing its cases raised {kind}: {error}", f"raised {kind}", (("traceback", text),)
+    )
+    return SearchResult(subject.name, check, world.name, verdict, 0, seed, 0.0)
+
+
+# The record of what is running
+
+
+@contextmanager
+def _at_work(
+    world: World, found: Found, check: str, seed: int, folder: Path
+) -> Iterator[tuple[RecordCase | None, KnownRuns]]:
+    """While a subject is at work: on the leader, what records each case; and the cases that must not be run again."""
+    job_log = supervised()
+    progress = Progress(
+        found.reference, found.subject.location, check, WorldName(world.name), world.ranks, seed
+    )
+    try:
+        if world.share(world.is_exhausted):
+            raise Exhausted(
+                "too many communicators were left behind in cases that failed: start the job again"
+            )
+        with _recorded(world, found, progress, folder) as record_and_known:
+            yield record_and_known
+    except Exhausted:
+        # On all ranks alike. This is for the next job or its supervisor; the record of the running case is removed by now.
+        if world.is_leader:
+            record_folder = folder if job_log is None else job_log.folder
+            write_end(record_folder / NAME, Running.of(progress, None, ended=EndedBy.EXHAUSTION))
+        raise
+
+
+@contextmanager
+def _recorded(
+    world: World, found: Found, progress: Progress, folder: Path
+) -> Iterator[tuple[RecordCase | None, KnownRuns]]:
+    job_log = supervised()
+    if job_log is None:
+        with recording(folder, progress, is_leader=world.is_leader) as file:
+            path = folder / NAME if file is None else file.path
+            with _overdue_reported(world, found, progress, folder, path):
+                if file is not None and file.previous is not None:
+                    _keep_previous(file.previous, folder, world)
+                yield None if file is None else file.record, nothing_known
+        return
+    work = work_of(progress.location, progress.check)
+    with (
+        job_log.at(work, folder, is_leader=world.is_leader),
+        recording(job_log.folder, progress, is_leader=world.is_leader) as file,
+        # The supervisor has the case shrunk first, and then puts it where it belongs.
+        _overdue_reported(world, found, progress, job_log.folder / "late", job_log.folder / NAME),
+    ):
+        yield None if file is None else file.record, job_log.deadly_cases(work)
+
+
+def _keep_previous(previous: Running, folder: Path, world: World) -> None:
+    """Store the case at which an earlier job died, before its record is written over."""
+    if previous.case is None or previous.ended is not EndedBy.NOTHING:
+        return
+    headline = "the job ended while this case ran"
+    verdict = Verdict(Status.UNJUDGED, headline, headline)
+    try:
+        path = write_case(previous.case, previous.location, previous.world, verdict, folder)
+    except (OSError, TypeError):
+        return
+    world.watchdog.say(
+        f"adjointlab: an earlier job ended while it ran a case of {previous.case.subject}: {path}\n"
+    )
+
+
+@contextmanager
+def _overdue_reported(
+    world: World, found: Found, progress: Progress, folder: Path, record: Path
+) -> Iterator[None]:
+    """Tell the watchdog what to do before it ends the job."""
+    world.watchdog.overdue_report = _overdue_report(found, progress, folder, record)
+    try:
+        yield
+    finally:
+        world.watchdog.overdue_report = None
+
+
+def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path) -> OverdueReport:
+    """Store the case in `folder`, and put into the `record` of the running case why the job ends.
+
+    Every rank can do so, since the leader may be the one that hangs; a rank other than the leader keeps no record itself.
+    """
+
+    def store(payload: object, late: str, stack: str) -> str:
+        if not isinstance(payload, Case):
+            return ""
+        verdict = Verdict(Status.UNJUDGED, late, NO_RETURN, (("because", late), ("stack", stack)))
+        before = read_file(record)
+        done, stage = (0, Stage.DRAWING) if before is None else (before.done, before.stage)
+        result = SearchResult(
+            found.subject.name,
+            payload.check,
+            progress.world,
+            verdict,
+            done,
+            progress.seed,
+            0.0,
+            payload,
+            drawn_ranks=payload.ranks,
+        )
+        path = str(write(result, found.subject, folder).json)
+        write_end(record, Running.of(progress, payload, done, stage, EndedBy.WATCHDOG, NO_RETURN, path))
+        return (
+            f"adjointlab: {found.subject.name} could not be judged: {late}\n"
+            f"  stored   {path}\n  the job ends here, with exit code {ExitCode.UNJUDGED}"
+        )
+
+    return store

@@ -1,0 +1,86 @@
+"""The files ``rank-R.*`` that the ranks of a supervised job write, and that its supervisor reads.
+
+- ``pid``: the process of the rank (:class:`RankProcess`); by its wrapper, ``rank.py``
+- ``hooked``: empty, written once the exit hooks are installed (:mod:`adjointlab.supervisor.exit_hooks`)
+- ``finished``: empty, written when the interpreter ends in order; only a hooked rank leaves it
+- ``stacks``: stacks of the rank's threads, upon a fatal signal or when the supervisor asks for them
+- ``exit``: a call of ``os._exit``, with its stack
+- ``ended``: how the rank's process ended (:class:`RankEnd`); by its wrapper
+- ``tests``: events of its pytest session (:mod:`adjointlab.supervisor.pytest_results`); the only one kept over restarts
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+__all__ = ["RankEnd", "RankFiles", "RankProcess"]
+
+T = TypeVar("T")
+
+
+class RankProcess(msgspec.Struct, frozen=True):
+    """The process of a rank. Process numbers of another host mean nothing here."""
+
+    pid: int
+    host: str
+
+
+class RankEnd(msgspec.Struct, frozen=True):
+    """End of the process of a rank.
+
+    `status` is its exit code, or minus the number of the signal that killed it; `regular` says that its interpreter
+    ended in order; `at` is the time, in seconds since the epoch.
+    """
+
+    status: int
+    regular: bool
+    at: float
+
+
+@dataclass(frozen=True)
+class RankFiles:
+    """The files of one rank."""
+
+    folder: Path
+    rank: int
+
+    def path(self, suffix: str) -> Path:
+        """The file with that suffix."""
+        return self.folder / f"rank-{self.rank}.{suffix}"
+
+    @property
+    def is_hooked(self) -> bool:
+        """True once the rank's exit hooks are installed."""
+        return self.path("hooked").exists()
+
+    @property
+    def process(self) -> RankProcess | None:
+        """The rank's process, once it has started."""
+        return self._decoded("pid", RankProcess)
+
+    @property
+    def end(self) -> RankEnd | None:
+        """The end of the rank, once it has ended."""
+        return self._decoded("ended", RankEnd)
+
+    @property
+    def has_died(self) -> bool:
+        """True if the rank ended out of order."""
+        return (end := self.end) is not None and not end.regular
+
+    def text(self, suffix: str) -> str:
+        """The content of a text file; empty where there is none."""
+        try:
+            return self.path(suffix).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    def _decoded(self, suffix: str, kind: type[T]) -> T | None:
+        try:
+            return msgspec.json.decode(self.path(suffix).read_bytes(), type=kind)
+        except (OSError, msgspec.DecodeError):
+            return None

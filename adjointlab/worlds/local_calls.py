@@ -1,0 +1,92 @@
+"""Calls on a communicator that need no other rank, under mpi4py's names; and the error for calls that it does not have."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any, Final, SupportsIndex
+
+from adjointlab import MPI
+
+__all__ = ["ONLY_MPI", "ONLY_SIMULATED", "LocalCalls", "missing"]
+
+# Listed here, because neither world may import the other, and the simulated one must work without MPI.
+ONLY_SIMULATED: Final = frozenset({"Bsend", "Improbe", "Mprobe", "Split_type", "bsend", "improbe", "mprobe"})
+ONLY_MPI: Final = frozenset({"Alltoallw", "Clone", "Disconnect", "Ialltoallw"})
+
+_LARGEST_TAG: Final = 2**31 - 1
+
+
+class LocalCalls:
+    """Base of the worlds' communicators: keeps name and attributes with the Python object, for the run that it belongs to.
+
+    A duplicate begins without attributes.
+    """
+
+    rank: int
+    size: int
+    _name: str  # what reports call it; empty for the run's own communicator, which need not be named
+    _attributes: dict[int | MPI.Keyval, Any]
+
+    def Get_rank(self) -> int:
+        return self.rank
+
+    def Get_size(self) -> int:
+        return self.size
+
+    def Get_name(self) -> str:
+        return self._name
+
+    def Set_name(self, name: str) -> None:
+        self._name = name
+
+    name = property(Get_name, Set_name)
+
+    def Is_inter(self) -> bool:
+        return False
+
+    def Is_intra(self) -> bool:
+        return True
+
+    is_inter = property(Is_inter)
+    is_intra = property(Is_intra)
+
+    def Get_attr(self, keyval: SupportsIndex) -> Any:
+        """Return the value that :meth:`Set_attr` attached for `keyval`; None if there is none."""
+        key = _hashable(keyval)
+        return self._attributes[key] if key in self._attributes else self._predefined(key)
+
+    def Set_attr(self, keyval: SupportsIndex, attrval: Any) -> None:
+        """Attach `attrval` for `keyval`, of :func:`adjointlab.MPI.Create_keyval` or mpi4py's ``Comm.Create_keyval``."""
+        self._attributes[_hashable(keyval)] = attrval
+
+    def Delete_attr(self, keyval: SupportsIndex) -> None:
+        """Remove what is attached for `keyval`; `adjointlab.MPI.Exception` if nothing is."""
+        if self._attributes.pop(_hashable(keyval), _NOTHING) is _NOTHING:
+            raise MPI.Exception(f"the communicator has no attribute for {keyval!r}", MPI.ERR_OTHER)
+
+    def _predefined(self, key: int | MPI.Keyval) -> Any:
+        """Value of an attribute that MPI itself attaches, as far as programs ask for them."""
+        mpi: Any = sys.modules.get("mpi4py.MPI")
+        return _LARGEST_TAG if mpi is not None and key == mpi.TAG_UB else None
+
+
+_NOTHING: Final = object()
+
+
+def _hashable(keyval: SupportsIndex) -> int | MPI.Keyval:
+    return keyval if isinstance(keyval, MPI.Keyval) else keyval.__index__()
+
+
+def missing(kind: str, name: str, methods: Iterable[str], elsewhere: str = "") -> AttributeError:
+    """Error for a `kind` of communicator that has `methods` and no `name`, which the one `elsewhere` may have."""
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if elsewhere:
+        known = f", but {elsewhere} has"
+    elif mpi is not None and hasattr(mpi.Cartcomm, name):
+        known = ", though MPI has: a call that the lab does not know could block for ever"
+    else:
+        known = ""
+    return AttributeError(
+        f"the {kind} communicator has no {name!r}{known}. It has {', '.join(sorted(methods))}"
+    )

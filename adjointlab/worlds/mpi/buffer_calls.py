@@ -1,0 +1,263 @@
+"""mpi4py's upper-case calls: buffers, over the revocable waits of the guarded communicator.
+
+A blocking call is the non-blocking one and a revocable wait. Each function here builds one method of one communicator, so
+that what does not change from call to call is looked up once. The fast way out of a call is a few tests of its request.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from mpi4py import MPI
+
+from adjointlab import MPI as ours
+from adjointlab.typing import Buffer, Status
+from adjointlab.worlds.buffers import elements
+from adjointlab.worlds.constants import to_mpi4py
+from adjointlab.worlds.mpi.call_log import SignatureReader
+from adjointlab.worlds.mpi.calls import GuardedCall
+from adjointlab.worlds.mpi.communicator_base import CommBase
+from adjointlab.worlds.mpi.requests import GuardedRequest
+
+__all__ = ["BUFFER_CALLS", "native", "peer_of"]
+
+# fmt: off
+_COLLECTIVES: Final = (
+    "Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv",
+    "Alltoallw", "Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan",
+)
+# fmt: on
+_OPERATIONS: Final = {op: to_mpi4py(op) for op in ours.Op}
+
+
+def native(value: Any) -> Any:
+    """`value` as mpi4py knows it: constants of ours translated, also inside buffer specifications."""
+    # By the exact type, the commonest first: every argument of every call comes by here.
+    kind = type(value)
+    if kind is int:
+        # Constants of ours are below, and no MPI library has integers that small.
+        return value if value > -9000 else to_mpi4py(value)
+    if kind is ours.Constant:
+        return to_mpi4py(value)
+    if kind is ours.Op:
+        return _OPERATIONS[value]
+    if kind is ours.Buffer or kind is ours.Datatype:
+        return to_mpi4py(value)
+    if kind is list or kind is tuple:
+        return kind(map(native, value))
+    return value
+
+
+def peer_of(rank: int) -> int | None:
+    """The one rank that a call waits for; None for ``ANY_SOURCE`` and ``PROC_NULL``."""
+    return rank if rank >= 0 else None
+
+
+def _collective(comm: CommBase, name: str) -> Callable[..., None]:
+    start = _starter(comm, "I" + name.lower())
+    start_plain = getattr(comm.inner, "I" + name.lower())
+    guard, quick = comm.guard, comm.guard.quick
+    signature = SignatureReader(name, comm.size)
+    arrays, index = signature.arrays, signature.counted_array
+    root, op = signature.default_root, signature.default_op
+    ndarray, getframe = np.ndarray, sys._getframe
+
+    # Only blocking collectives are compared beforehand: to wait in a non-blocking one could make a right program hang.
+    def call_strictly(*arguments: Buffer, **keywords: object) -> None:
+        frame = getframe(1)
+        entry = signature(arguments, keywords, frame.f_code, frame.f_lasti)
+        comm.log.append(entry)
+        call = GuardedCall(comm, name, arguments, keywords)
+        comm.compare(entry, call)
+        guard.wait(start(arguments, keywords), call)
+
+    def call(*arguments: Buffer, **keywords: object) -> None:
+        frame = getframe(1)
+        # Nearly all calls have arrays and nothing else: then there is nothing to translate, and microseconds count. Of
+        # two buffers, ~index is the other one; of one, the same.
+        if (
+            len(arguments) == arrays
+            and not keywords
+            and type(counted := arguments[index]) is ndarray
+            and type(arguments[~index]) is ndarray
+        ):
+            request = start_plain(*arguments)
+            comm.log.append((name, root, op, counted.dtype, counted.size, frame.f_code, frame.f_lasti))
+        else:
+            request = start(arguments, keywords)
+            comm.log.append(signature(arguments, keywords, frame.f_code, frame.f_lasti))
+        guard.failed_polls = 0
+        test = request.Test
+        for _ in quick:
+            if test():
+                return
+        guard.wait(request, GuardedCall(comm, name, arguments, keywords))
+
+    return call_strictly if guard.strict else call
+
+
+def _started_collective(comm: CommBase, name: str) -> Callable[..., GuardedRequest]:
+    start, signature = _starter(comm, name), SignatureReader(name, comm.size)
+
+    def call(*arguments: Buffer, **keywords: object) -> GuardedRequest:
+        request = start(arguments, keywords)
+        frame = sys._getframe(1)
+        comm.log.append(signature(arguments, keywords, frame.f_code, frame.f_lasti))
+        return GuardedRequest(request, GuardedCall(comm, name, arguments, keywords), comm.guard)
+
+    return call
+
+
+def _starter(comm: CommBase, name: str) -> Callable[[Sequence[Buffer], Mapping[str, object]], MPI.Request]:
+    """MPI's non-blocking call `name`, with its arguments translated."""
+    start = getattr(comm.inner, name)
+
+    def started(arguments: Sequence[Buffer], keywords: Mapping[str, object]) -> MPI.Request:
+        translated = {key: native(value) for key, value in keywords.items()}
+        request: MPI.Request = start(*map(native, arguments), **translated)
+        return request
+
+    return started
+
+
+def _send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], None]:
+    start = getattr(comm.inner, {"Send": "Isend", "Ssend": "Issend"}[name])
+    guard, quick = comm.guard, comm.guard.quick
+
+    def call(buf: Buffer, dest: int, tag: int = 0) -> None:
+        dest = native(dest)
+        request = start(native(buf), dest, tag)
+        comm.count(dest, is_send=True)
+        guard.failed_polls = 0
+        test = request.Test
+        for _ in quick:
+            if test():
+                return
+        guard.wait(request, GuardedCall(comm, name, (buf, dest, tag), peer=peer_of(dest)))
+
+    return call
+
+
+def _started_send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], GuardedRequest]:
+    start = getattr(comm.inner, name)
+
+    def call(buf: Buffer, dest: int, tag: int = 0) -> GuardedRequest:
+        dest = native(dest)
+        request = start(native(buf), dest, tag)
+        comm.count(dest, is_send=True)
+        return GuardedRequest(
+            request, GuardedCall(comm, name, (buf, dest, tag), peer=peer_of(dest)), comm.guard
+        )
+
+    return call
+
+
+def _receive(comm: CommBase, name: str) -> Callable[..., None]:
+    start = comm.inner.Irecv
+    guard, quick = comm.guard, comm.guard.quick
+
+    def call(
+        buf: Buffer, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG, status: Status | None = None
+    ) -> None:
+        source, tag = native(source), native(tag)
+        request = start(native(buf), source, tag)
+        comm.count(source, is_send=False)
+        guard.failed_polls = 0
+        if status is None:
+            test = request.Test
+            for _ in quick:
+                if test():
+                    return
+        pending = GuardedCall(comm, name, (buf, source, tag), peer=peer_of(source))
+        comm.wait_for_all((request, pending, status))
+
+    return call
+
+
+def _started_receive(comm: CommBase, name: str) -> Callable[..., GuardedRequest]:
+    start = comm.inner.Irecv
+
+    def call(buf: Buffer, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG) -> GuardedRequest:
+        source, tag = native(source), native(tag)
+        request = start(native(buf), source, tag)
+        comm.count(source, is_send=False)
+        pending = GuardedCall(comm, name, (buf, source, tag), peer=peer_of(source))
+        return GuardedRequest(request, pending, comm.guard)
+
+    return call
+
+
+def _sendrecv(comm: CommBase, name: str) -> Callable[..., None]:
+    start_receive, start_send = comm.inner.Irecv, comm.inner.Isend
+    guard, quick = comm.guard, comm.guard.quick
+
+    def call(
+        sendbuf: Buffer,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Buffer = None,
+        source: int = ours.ANY_SOURCE,
+        recvtag: int = ours.ANY_TAG,
+        status: Status | None = None,
+    ) -> None:
+        dest, source, recvtag = native(dest), native(source), native(recvtag)
+        arguments = (sendbuf, dest, sendtag, recvbuf, source, recvtag)
+        # The receive first, so that a message that is here already goes into the buffer at once.
+        receiving = start_receive(native(recvbuf), source, recvtag)
+        comm.count(source, is_send=False)
+        try:
+            sending = start_send(native(sendbuf), dest, sendtag)
+        except BaseException:
+            # The receive stays posted, so it must be known as an open request.
+            GuardedRequest(receiving, GuardedCall(comm, name, arguments, peer=peer_of(source)), guard)
+            raise
+        comm.count(dest, is_send=True)
+        guard.failed_polls = 0
+        if status is None:
+            test = receiving.Test
+            for _ in quick:
+                if test():
+                    if sending.Test():
+                        return
+                    break
+        comm.wait_for_all(
+            (receiving, GuardedCall(comm, name, arguments, peer=peer_of(source)), status),
+            (sending, GuardedCall(comm, name, arguments, peer=peer_of(dest)), None),
+        )
+
+    return call
+
+
+def _sendrecv_replace(comm: CommBase, name: str) -> Callable[..., None]:
+    exchange = _sendrecv(comm, name)
+
+    def call(
+        buf: Buffer,
+        dest: int,
+        sendtag: int = 0,
+        source: int = ours.ANY_SOURCE,
+        recvtag: int = ours.ANY_TAG,
+        status: Status | None = None,
+    ) -> None:
+        # Not MPI_Isendrecv_replace: MPICH 5.0.2 leaves its status unfilled (source, tag and count are arbitrary).
+        array, datatype = elements(buf, writable=True)
+        kind = to_mpi4py(datatype)
+        exchange([array.copy(), kind], dest, sendtag, [array, kind], source, recvtag, status)
+
+    return call
+
+
+BUFFER_CALLS: Final[Mapping[str, Callable[[CommBase, str], Callable[..., object]]]] = {
+    **dict.fromkeys(_COLLECTIVES, _collective),
+    **dict.fromkeys(("I" + name.lower() for name in _COLLECTIVES), _started_collective),
+    **dict.fromkeys(("Send", "Ssend"), _send),
+    **dict.fromkeys(("Isend", "Issend"), _started_send),
+    "Recv": _receive,
+    "Irecv": _started_receive,
+    "Sendrecv": _sendrecv,
+    "Sendrecv_replace": _sendrecv_replace,
+}
+"""Builders of the methods, which take a communicator and the method's name."""

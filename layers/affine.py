@@ -1,0 +1,84 @@
+"""The composition that convolution and affine layer share [Hewett21, figures 4 and 5].
+
+P has a dimension for output features (fo), along which x is copied, and one for input features (fi), along which ŷ is
+summed. x lies where the index along fo is 0, y where that along fi is 0:
+
+                  fi = 0      fi = 1
+               +-----------+-----------+
+        fo = 0 | x_0  y_0  | x_1       |      x_0 is copied down the first column, x_1 down the second;
+               +-----------+-----------+
+        fo = 1 |      y_1  |           |      y_0 is the sum over the first row, y_1 that over the second.
+               +-----------+-----------+
+
+The bias lies on the workers of y, so that the sum holds it once; a bias on every worker of a row would count once for
+each of them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from adjointlab.core.layout import Layout
+from adjointlab.core.space import Space
+from adjointlab.layers.differentiable import carried
+from adjointlab.layers.distributed import TorchLayer, dtype_name
+from adjointlab.primitives.broadcast import Broadcast
+from adjointlab.primitives.halo_exchange import HaloExchange
+from adjointlab.primitives.sum_reduce import SumReduce
+
+__all__ = ["AffineModule"]
+
+
+class AffineModule(TorchLayer):
+    """A layer that is affine in its input, its weight and its bias; :meth:`summand` is the function on each worker."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    exchange: HaloExchange | None = None
+
+    def compose(
+        self,
+        module: nn.Module,
+        x: Layout,
+        y: Layout,
+        weight: Layout,
+        bias: Layout,
+        *,
+        window: Layout | None = None,
+    ) -> None:
+        """Make the operators, and take the parameters of `module`.
+
+        `x` and `y` lie on faces of the partition, `weight` and `bias` where each part of them stands once: the
+        broadcasts carry it to all who use it, and their adjoints sum its gradients. With a `window`, which each
+        worker's part of x becomes in an exchange, that is what is broadcast.
+        """
+        dtype = dtype_name(self.dtype)
+        windows = x if window is None else window
+        summands = Layout(y.shape, self.partition, y.windows, y.axes)
+        self.local_output_shape = summands.local_shape(self.rank)
+        self.spread_x = Broadcast(self.comm, windows, self.partition, dtype=dtype, preserve_batch=False)
+        self.spread_weight = Broadcast(self.comm, weight, self.partition, dtype=dtype, preserve_batch=False)
+        self.sum_y = SumReduce(self.comm, summands, y.partition, dtype=dtype, preserve_batch=False)
+        self.spread_bias: Broadcast | None = None
+        layouts = {"weight": weight}
+        if module.bias is not None:
+            layouts["bias"] = bias
+            self.spread_bias = Broadcast(self.comm, bias, y.partition, dtype=dtype, preserve_batch=False)
+        self.domain, self.codomain = Space(x, dtype=dtype), Space(y, dtype=dtype, name="y")
+        self.own(module, layouts)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from that of x. Under autocast the local products alone are of the lower precision."""
+        (x,) = self.check_inputs(x)
+        if self.exchange is not None:
+            x = carried(self.exchange, x)
+        x = carried(self.spread_x, x)
+        weight = carried(self.spread_weight, self.weight)
+        bias = None if self.spread_bias is None or self.bias is None else carried(self.spread_bias, self.bias)
+        # Under autocast a summand comes in the lower precision; messages, and their sums, stay in the layer's own.
+        return carried(self.sum_y, self.summand(x, weight, bias).to(x.dtype))
+
+    def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """This worker's summand of y. A bias without elements is one that another worker of the same sum adds."""
+        raise NotImplementedError

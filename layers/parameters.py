@@ -1,0 +1,167 @@
+"""Parameters and buffers that lie on some workers, and their way from and to a sequential module."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, Self
+
+import torch
+from torch import nn
+
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.layers.torch_modules import dtype_name, uninitialised_copy
+from adjointlab.primitives.repartition import Repartition
+from adjointlab.typing import Communicator
+
+__all__ = ["DistributedParameters", "local_window"]
+
+
+class DistributedParameters(nn.Module):
+    """A module whose parameters and buffers lie on some ranks of `comm`, cut or not, and have zero volume elsewhere.
+
+    `parameter_space` and `buffer_space` say where. Names, and all ranks' values together, are those of the sequential
+    `module` that it is made from; the mode is that of `module` too.
+    """
+
+    def __init__(self, comm: Communicator, module: nn.Module | None = None) -> None:
+        super().__init__()
+        self.comm = comm
+        self.rank = comm.Get_rank()
+        self.parameter_space, self.buffer_space = Space(), Space()
+        self._template: tuple[nn.Module, ...] = ()
+        if module is not None:
+            # In a tuple: torch would register a module as a submodule, whose parameters were listed as the layer's.
+            # On the device "meta", which has shapes but no memory: no rank keeps whole parameters.
+            self._template = (uninitialised_copy(module, "meta"),)
+            self.train(module.training)
+
+    def sequential(self) -> nn.Module:
+        """A new sequential module with the arguments of the layer's; it draws its parameters from torch's generator."""
+        if not self._template:
+            raise NotImplementedError(f"{type(self).__name__} is not made from a sequential module")
+        module = uninitialised_copy(self._template[0], "cpu")
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
+        return module
+
+    def own(self, whole: nn.Module, layouts: Mapping[str, Layout]) -> None:
+        """Take this rank's windows of the parameters and buffers of `whole` as those of the layer.
+
+        Raises `ValueError` for a parameter or buffer that has no entry in `layouts`.
+        """
+        named = [*whole.named_parameters(), *whole.named_buffers()]
+        if unknown := [name for name, _ in named if name not in layouts]:
+            raise ValueError(
+                f"module: {type(whole).__name__} has {', '.join(unknown)}, unlike torch's own class"
+            )
+        parameters, buffers = [], []
+        for name, value in named:
+            layout, is_parameter = layouts[name], isinstance(value, nn.Parameter)
+            window = local_window(value.detach(), layout, self.rank)
+            # A parameter has no copies. Copies of a buffer are one value, which every worker updates alike: were
+            # they declared varying, the lab would compare their sum with the sequential module's one.
+            types = [LocalType.INVARIANT if copied else LocalType.VARYING for copied in layout.copied]
+            tensor = Tensor(layout, dtype_name(value.dtype), () if is_parameter else tuple(types), name=name)
+            if is_parameter:
+                parameters.append(tensor)
+                self.register_parameter(name, nn.Parameter(window, value.requires_grad))
+            else:
+                buffers.append(tensor)
+                self.register_buffer(name, window)
+        # What torch's module could have and has not (bias=False) is an attribute all the same, and None.
+        for name, _ in (item for item in whole._parameters.items() if item[1] is None):
+            self.register_parameter(name, None)
+        for name, _ in (item for item in whole._buffers.items() if item[1] is None):
+            self.register_buffer(name, None)
+        self.parameter_space, self.buffer_space = Space(*parameters), Space(*buffers)
+
+    def load_sequential(self, module: nn.Module) -> None:
+        """Take the values of a sequential module, which every rank has, what requires a gradient, and the mode; nothing is sent.
+
+        Raises `ValueError` for parameters of other names or shapes.
+        """
+        self.load_sequential_state_dict(module.state_dict())
+        for name, parameter in module.named_parameters():
+            self.get_parameter(name).requires_grad_(parameter.requires_grad)
+        self.train(module.training)
+
+    def load_sequential_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take the values of a sequential module's state_dict, which every rank has; nothing is sent."""
+        shapes = {tensor.name: tensor.layout.shape for tensor in self._tensors()}
+        given = {name: tuple(value.shape) for name, value in state.items()}
+        if given != shapes:
+            raise ValueError(f"state: has {given}, but the layer needs {shapes}")
+        with torch.no_grad():
+            for tensor in self._tensors():
+                window = local_window(state[tensor.name], tensor.layout, self.rank)
+                self._local(tensor.name).copy_(window)
+
+    def to_sequential(self) -> nn.Module:
+        """Collective: the sequential module with the layer's parameters and buffers gathered, on every rank."""
+        state = self.sequential_state_dict()
+        # The module's own initial values are of no interest, nor should they move the generator on.
+        with torch.random.fork_rng(devices=[]):
+            module = self.sequential()
+        module.load_state_dict(state)
+        for tensor in self.parameter_space.tensors:
+            module.get_parameter(tensor.name).requires_grad_(self.get_parameter(tensor.name).requires_grad)
+        return module.train(self.training)
+
+    def sequential_state_dict(self) -> dict[str, torch.Tensor]:
+        """Collective: the state_dict of the sequential module, on every rank."""
+        state = {}
+        for tensor in self._tensors():
+            everyone = Partition((self.comm.Get_size(),))
+            everywhere = Layout(tensor.layout.shape, everyone, axes=(None,) * tensor.layout.order)
+            # Copies are equal: as replicated ones any of them will do, where varying ones would be summed.
+            types = tuple("replicated" if copied else "varying" for copied in tensor.layout.copied)
+            gather = Repartition(self.comm, tensor.layout, everywhere, dtype=tensor.dtype, types=types)
+            state[tensor.name] = gather.forward(self._local(tensor.name).detach())
+        return state
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A layer with parameters, buffers and hooks of its own; communicator, spaces and operators are shared."""
+        twin = self.__new__(type(self))
+        memo[id(self)] = twin
+        # The state of a module is in the attributes that torch's constructor sets, and these differ between versions
+        # of torch. What a layer adds to them is fixed when it is made; a communicator could not be copied anyway.
+        copied = vars(nn.Module()).keys()
+        for name, value in vars(self).items():
+            twin.__dict__[name] = copy.deepcopy(value, memo) if name in copied else value
+        return twin
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__}: a distributed layer cannot be pickled, as its communicator cannot; save each rank's "
+            "state_dict(), or sequential_state_dict()"
+        )
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        """Convert the tensors as all of torch's conversions do, or raise `ValueError` for another element type.
+
+        Every rank has every parameter, if only of zero volume, so all refuse what one refuses.
+        """
+        for tensor in (*self._parameters.values(), *self._buffers.values()):
+            if tensor is not None and fn(tensor.new_empty(0)).dtype != tensor.dtype:
+                raise ValueError(
+                    f"{type(self).__name__}: its operators are made for {dtype_name(tensor.dtype)}; make the layer with dtype=... "
+                    "instead of converting it"
+                )
+        return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return (*self.parameter_space.tensors, *self.buffer_space.tensors)
+
+    def _local(self, name: str) -> torch.Tensor:
+        return self.get_parameter(name) if name in self._parameters else self.get_buffer(name)
+
+
+def local_window(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor:
+    """A copy of the part of a whole tensor that `rank` holds; of zero volume on a rank that holds nothing."""
+    window = layout.window(rank)
+    if window is None:
+        return whole.new_empty(layout.local_shape(rank))
+    return whole[tuple(slice(start, stop) for start, stop in window)].clone()

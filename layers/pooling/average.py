@@ -1,0 +1,100 @@
+"""Distributed average pooling: a sum over each window, in which the exchange leaves zeros beyond the tensor, and a quotient.
+
+The divisor is the number of elements that the *global* position of the window says.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from adjointlab.layers.differentiable import carried, of_nothing
+from adjointlab.layers.pooling.windows import Pooling
+from adjointlab.layers.torch_modules import TorchClasses
+
+__all__ = ["AveragePooling", "AvgPool1d", "AvgPool2d", "AvgPool3d"]
+
+
+class AveragePooling(Pooling):
+    """`torch.nn.AvgPool1d`, `2d` or `3d` over `partition`; see :class:`Pooling`.
+
+    The divisor of an output follows from where its window lies in the global tensor: the volume of the window clipped
+    to the padded input, or without `count_include_pad` to the input, or else `divisor_override`.
+    """
+
+    torch_classes: ClassVar[TorchClasses] = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+    holds_padding = True
+    count: torch.Tensor
+
+    def lay_out(self, module: Any) -> None:
+        super().lay_out(module)
+        self.count_include_pad: bool = module.count_include_pad
+        divisor: int | None = getattr(module, "divisor_override", None)  # which AvgPool1d has not
+        sides = self.input_shape[-self.dims :]
+        counts = [self._counts(dim, sides[dim]) for dim in range(self.dims)]
+        if divisor is not None:
+            counts = [[1] * len(along) for along in counts]
+            counts[0] = [divisor] * len(counts[0])
+        element = self.dtype
+        count = torch.ones((), dtype=element)
+        for along, (first, last) in zip(counts, self.outputs, strict=True):
+            count = count[..., None] * torch.tensor(along[first:last], dtype=element)
+        self.register_buffer("count", count, persistent=False)
+        if any(abs(number).bit_count() != 1 for along in counts for number in along):
+            # A quotient is rounded, and a gradient is the sum of as many as there are windows over an element, in
+            # another order than torch's. The quotients are not larger than the lab's integers, up to 4, and may cancel.
+            seen = math.prod(-(-k // s) for k, s in zip(self.kernel_size, self.stride, strict=True))
+            self.rounding, self.reach = 8 * seen * torch.finfo(element).eps, 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from that of x."""
+        (x,) = self.check_inputs(x)
+        x = carried(self.exchange, x)
+        if self._has_outputs(x):
+            y = self._sums(x, self.kernel_size, self.stride)
+        else:
+            ones = (1,) * self.dims
+            y = of_nothing(self.local_output_shape, lambda zero: self._sums(zero, ones, ones), x)
+        return y / self.count
+
+    def _sums(self, x: torch.Tensor, kernel: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+        """The sum of the elements in each window: torch's average with the divisor 1."""
+        if self.dims == 3:
+            return functional.avg_pool3d(x, kernel, stride, divisor_override=1)
+        if self.dims == 2:
+            return functional.avg_pool2d(x, kernel, stride, divisor_override=1)
+        # In one dimension torch takes no divisor.
+        plane = x.unsqueeze(-2)
+        return functional.avg_pool2d(plane, (1, *kernel), (1, *stride), divisor_override=1).squeeze(-2)
+
+    def _counts(self, dim: int, side: int) -> list[int]:
+        """The number of elements that each output of a spatial dimension of length `side` counts."""
+        kernel, stride, padding = self.kernel_size[dim], self.stride[dim], self.padding[dim]
+        counts = []
+        for output in range(self.codomain.tensors[0].layout.shape[dim - self.dims]):
+            start = output * stride - padding
+            stop = min(start + kernel, side + padding)
+            counts.append(stop - start if self.count_include_pad else min(stop, side) - max(start, 0))
+        return counts
+
+
+class AvgPool1d(AveragePooling):
+    """`torch.nn.AvgPool1d` over P_b x P_c x P_0; see :class:`AveragePooling`. It has no `divisor_override`."""
+
+    torch_classes = (nn.AvgPool1d,)
+
+
+class AvgPool2d(AveragePooling):
+    """`torch.nn.AvgPool2d` over P_b x P_c x P_1 x P_0; see :class:`AveragePooling`."""
+
+    torch_classes = (nn.AvgPool2d,)
+
+
+class AvgPool3d(AveragePooling):
+    """`torch.nn.AvgPool3d` over P_b x P_c x P_2 x P_1 x P_0; see :class:`AveragePooling`."""
+
+    torch_classes = (nn.AvgPool3d,)

@@ -1,0 +1,96 @@
+"""Distributed max pooling: elements of a window beyond the tensor must not enter a maximum, and so are taken for -∞."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from adjointlab.core.space import Space, Tensor
+from adjointlab.layers.differentiable import carried, of_nothing
+from adjointlab.layers.pooling.windows import Pooling
+from adjointlab.layers.torch_modules import TorchClasses
+
+__all__ = ["MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxPooling"]
+
+
+class MaxPooling(Pooling):
+    """`torch.nn.MaxPool1d`, `2d` or `3d` over `partition`; see :class:`Pooling`.
+
+    With `return_indices` the result is (y, indices), indices being those in the global input, as torch gives them.
+    Of equal elements the first counts, and NaN is larger than everything, as in torch.
+    """
+
+    torch_classes: ClassVar[TorchClasses] = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+    holds_padding = False
+
+    def lay_out(self, module: Any) -> None:
+        super().lay_out(module)
+        self.return_indices: bool = module.return_indices
+        if self.return_indices:
+            (y,) = self.codomain.tensors
+            self.codomain = Space(y, Tensor(y.layout, "int64", name="indices"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """The local tensor of y, from that of x; with `return_indices` (y, indices)."""
+        (x,) = self.check_inputs(x)
+        x = carried(self.exchange, x)
+        pool: Callable[..., Any] = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[
+            self.dims - 1
+        ]
+        if not self._has_outputs(x):
+            y = of_nothing(self.local_output_shape, lambda zero: pool(zero, 1), x)
+            indices = y.new_zeros(self.local_output_shape, dtype=torch.int64)
+            return (y, indices) if self.return_indices else y
+        # On the left the padding is torch's own, which is never chosen: of a window that holds nothing but -∞, the first
+        # element of the tensor is. On the right there is as much of it, and -∞ for the rest, which never comes first.
+        # A dilated window can miss a tensor that is smaller than its gaps; torch (2.13) then chooses an element beyond
+        # the padded tensor, and its backward pass writes there. With -∞ for all the padding on the right it is in bounds.
+        left = tuple(before for before, _ in self.outside)
+        right = [
+            after if dilation > 1 else max(0, after - before)
+            for (before, after), dilation in zip(self.outside, self.dilation, strict=True)
+        ]
+        if any(right):
+            x = functional.pad(x, [side for after in reversed(right) for side in (0, after)], value=-math.inf)
+        if not self.return_indices:
+            return self._without_excess(pool(x, self.kernel_size, self.stride, left, self.dilation))
+        y, indices = pool(x, self.kernel_size, self.stride, left, self.dilation, return_indices=True)
+        return self._without_excess(y), self._globally(self._without_excess(indices), x.shape[-self.dims :])
+
+    def _without_excess(self, y: torch.Tensor) -> torch.Tensor:
+        """Drop the windows that torch's padding on the right lets in."""
+        for dim, side in enumerate(self.local_output_shape[-self.dims :], start=-self.dims):
+            y = y.narrow(dim, 0, side)
+        return y
+
+    def _globally(self, indices: torch.Tensor, sides: Sequence[int]) -> torch.Tensor:
+        """Row-major positions in the global tensor, from those in a local one of the given sides."""
+        result = torch.zeros_like(indices)
+        whole = self.domain.tensors[0].layout.shape[-self.dims :]
+        for dim, (start, _) in enumerate(self.window):
+            local = indices // math.prod(sides[dim + 1 :]) % sides[dim]
+            result += (local + start) * math.prod(whole[dim + 1 :])
+        return result
+
+
+class MaxPool1d(MaxPooling):
+    """`torch.nn.MaxPool1d` over P_b x P_c x P_0; see :class:`MaxPooling`."""
+
+    torch_classes = (nn.MaxPool1d,)
+
+
+class MaxPool2d(MaxPooling):
+    """`torch.nn.MaxPool2d` over P_b x P_c x P_1 x P_0; see :class:`MaxPooling`."""
+
+    torch_classes = (nn.MaxPool2d,)
+
+
+class MaxPool3d(MaxPooling):
+    """`torch.nn.MaxPool3d` over P_b x P_c x P_2 x P_1 x P_0; see :class:`MaxPooling`."""
+
+    torch_classes = (nn.MaxPool3d,)

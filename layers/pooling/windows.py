@@ -1,0 +1,109 @@
+"""Distributed pooling [Hewett21, figure 3 and appendix B]: y = POOL(x) over a partition P = P_b x P_c x P_spatial.
+
+    forward    x ← H x                          halo exchange over P_spatial
+               y = POOL(x)                       on each worker
+    adjoint    δx = [δPOOL]*(δy)
+               δx ← H* δx
+
+The output is balanced, and the halos follow: where the stride is above the kernel size, or the output's cut lies elsewhere
+than the input's, some halos are negative and the input is trimmed. With kernel and stride 2, ten elements over three workers
+([Hewett21, appendix B]; | bulk, [ ] window):
+
+        0  1  2  3 | 4  5  6 | 7  8  9
+        [---------]                           outputs 0 and 1: no halo
+                    [----------]              outputs 2 and 3: halo (0, 1), element 7 from the right
+                                [---]         output 4: halo (-1, 0), without element 7
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from adjointlab.core.layout import Layout, Window
+from adjointlab.core.space import Space
+from adjointlab.layers.distributed import TorchLayer, dtype_name
+from adjointlab.layers.torch_modules import each, result_of, spatial_dims
+from adjointlab.primitives.halo_exchange import HaloExchange
+from adjointlab.primitives.halo_geometry import HaloGeometry
+
+__all__ = ["Pooling"]
+
+
+class Pooling(TorchLayer):
+    """The geometry of the windows and their exchange, which max and average pooling share.
+
+    Input (n, channels, *sides), or (channels, *sides), and output lie over `partition`, whose order is that of the
+    input; the input is balanced, and so is the output. A worker without outputs returns a tensor of zero volume.
+
+    Raises `ValueError`, in torch's words, for what torch refuses, and for a partition of another order.
+    """
+
+    holds_padding: ClassVar[bool]
+    """True where the exchange fills the part of a window beyond the tensor with zeros, False where it leaves that part out."""
+
+    def lay_out(self, module: Any) -> None:
+        partition, shape = self.partition, self.input_shape
+        dims = self.dims = spatial_dims(module)
+        # Torch takes one leading dimension for channels and two for batch and channels, and refuses others.
+        is_legal, channels_on = len(shape) - dims in (1, 2), shape[-dims - 1 :]
+        probe = torch.empty(0, *channels_on) if is_legal else torch.empty(()).expand(shape)
+        lengths = result_of(module, probe).shape[-dims:]
+        self.check_order(shape)
+        self.kernel_size = each("kernel_size", module.kernel_size, dims)
+        is_empty = isinstance(module.stride, Sequence) and not module.stride  # which torch takes for none
+        self.stride = self.kernel_size if is_empty else each("stride", module.stride, dims)
+        self.padding = each("padding", module.padding, dims)
+        self.dilation = each("dilation", getattr(module, "dilation", 1), dims)
+        name = dtype_name(self.dtype)
+        x = Layout(shape, partition)
+        # The length by which the last window leads out of the tensor, which with ceil_mode may be beyond the padding.
+        sizes = zip(self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
+        reach = [
+            max(0, (length - 1) * stride - padding + dilation * (kernel - 1) + 1 - side)
+            for (kernel, stride, padding, dilation), length, side in zip(
+                sizes, lengths, shape[-dims:], strict=True
+            )
+        ]
+        lead = len(shape) - dims
+        geometry = HaloGeometry.from_kernel(
+            x,
+            (*(1,) * lead, *self.kernel_size),
+            stride=(*(1,) * lead, *self.stride),
+            dilation=(*(1,) * lead, *self.dilation),
+            padding=((0, 0),) * lead + tuple(zip(self.padding, reach, strict=True)),
+            output_cuts=(*(x.ends(dim) for dim in range(lead)), *(None,) * dims),
+        )
+        assert geometry.output is not None
+        y = geometry.output
+        assert y.shape[-dims:] == lengths
+        window = geometry.window if self.holds_padding else _within_the_tensor(geometry)
+        self.exchange = HaloExchange(self.comm, x, window, dtype=name)
+        self.local_output_shape = y.local_shape(self.rank)
+        self.window: tuple[Window, ...] = ()
+        """In the spatial dimensions, the elements of the tensor that this worker pools."""
+        self.outside = ((0, 0),) * dims
+        """The lengths by which its windows lead out of the tensor, left and right."""
+        self.outputs: tuple[Window, ...] = ((0, 0),) * dims
+        if partition.is_active(self.rank):
+            index = partition.index(self.rank)
+            spatial = [(dim, index[dim]) for dim in range(lead, len(shape))]
+            self.window = tuple(window.windows[dim][worker] for dim, worker in spatial)
+            self.outside = tuple(geometry.padding(dim, worker) for dim, worker in spatial)
+            self.outputs = tuple(y.windows[dim][worker] for dim, worker in spatial)
+        self.domain, self.codomain = Space(x, dtype=name), Space(y, dtype=name, name="y")
+
+    def _has_outputs(self, x: torch.Tensor) -> bool:
+        return 0 not in (*self.local_output_shape, x.numel())
+
+
+def _within_the_tensor(geometry: HaloGeometry) -> Layout:
+    """The windows of a geometry, clipped to the tensor."""
+    bulk = geometry.bulk
+    windows = [
+        [geometry.filled(dim, worker) for worker in range(len(each_bulk))]
+        for dim, each_bulk in enumerate(geometry.window.windows)
+    ]
+    return Layout(bulk.shape, bulk.partition, windows, bulk.axes)

@@ -1,0 +1,73 @@
+"""Cases of batch normalisation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+from torch import nn
+
+from adjointlab.core import strategies
+from adjointlab.core.partition import Partition
+from adjointlab.engine.subject import subject
+from adjointlab.layers.batch_norm import BatchNormalisation
+from adjointlab.layers.subjects.common import Arguments, dtypes
+from adjointlab.typing import Communicator
+
+__all__ = ["batch_norms"]
+
+
+def _batch_norm(
+    comm: Communicator, *, partition: Partition, input_shape: tuple[int, ...], dtype: str, **arguments: Any
+) -> BatchNormalisation:
+    module = _sequential_batch_norm(input_shape=input_shape, dtype=dtype, **arguments)
+    return BatchNormalisation(comm, partition, input_shape, module, dtype=getattr(torch, dtype))
+
+
+def _sequential_batch_norm(
+    *,
+    input_shape: tuple[int, ...],
+    dtype: str,
+    bias: bool,
+    partition: Partition | None = None,
+    **arguments: Any,
+) -> nn.Module:
+    torch_classes = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    without = {} if bias else {"bias": False}  # an argument that older versions of torch have not
+    module = torch_classes[len(input_shape) - 2](**arguments, **without, dtype=getattr(torch, dtype))
+    if arguments["track_running_stats"]:  # statistics that differ from the initial ones, and between channels
+        channel = torch.arange(arguments["num_features"])
+        module.get_buffer("running_mean").copy_(channel / 4 - 1)
+        module.get_buffer("running_var").copy_(channel + 0.5)
+        module.get_buffer("num_batches_tracked").fill_(3)
+    return module
+
+
+@subject(
+    layer=_batch_norm, sequential=_sequential_batch_norm, twice_differentiable=True, name="BatchNormalisation"
+)
+def batch_norms(draw: DrawFn, ranks: int) -> Arguments:
+    """Inputs of order two to five, cut in any dimension; training and evaluation; batches of one, or of none."""
+    order = draw(st.integers(2, 5))
+    training, tracked = draw(st.booleans()), draw(st.booleans())
+    channels = draw(st.integers(1, 4))
+    batch = draw(st.integers(0, 6 if order == 2 else 3))
+    sides = [draw(st.integers(1, 6 if order == 3 else 3)) for _ in range(order - 2)]
+    if (training or not tracked) and batch * math.prod(sides) == 1:
+        batch = 2  # of one value per channel there are no statistics
+    affine = draw(st.booleans())
+    return {
+        "partition": draw(strategies.partitions(ranks, order, whole=False)),
+        "input_shape": (batch, channels, *sides),
+        "num_features": channels,
+        "eps": draw(st.sampled_from((1e-5, 0.25))),
+        "momentum": draw(st.sampled_from((0.1, None, 0.5, 0.0, 1.0))),
+        "affine": affine,
+        "track_running_stats": tracked,
+        "bias": draw(st.integers(0, 3)) > 0,
+        "dtype": draw(dtypes),
+        "training": training,
+    }

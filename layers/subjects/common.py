@@ -1,0 +1,52 @@
+"""Parts that the subjects of several layers share: layers and sequential twins from drawn arguments, and element types."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+from torch import nn
+
+from adjointlab.core import strategies
+from adjointlab.core.partition import Partition
+from adjointlab.layers.distributed import DistributedModule
+from adjointlab.typing import Communicator
+
+__all__ = ["Arguments", "cuts_over", "dtypes", "layer_of", "twin_of"]
+
+Arguments: TypeAlias = dict[str, Any]
+"""A case: the arguments by name, with element types as strings, as a file has them."""
+
+dtypes: SearchStrategy[str] = st.sampled_from(("float64", "float32"))
+
+
+def layer_of(*classes: Callable[..., DistributedModule]) -> Callable[..., DistributedModule]:
+    """A function that makes a layer from a case; of several classes, that for its number `dims` of dimensions."""
+
+    def make(comm: Communicator, *, dtype: str, dims: int = 1, **arguments: Any) -> DistributedModule:
+        return classes[dims - 1](comm, dtype=getattr(torch, dtype), **arguments)
+
+    return make
+
+
+def twin_of(*classes: type[nn.Module]) -> Callable[..., nn.Module]:
+    """A function that makes the sequential twin from those arguments of a case that torch's class has."""
+
+    def make(*, dtype: str, dims: int = 1, **arguments: Any) -> nn.Module:
+        torch_class = classes[dims - 1]
+        known = inspect.signature(torch_class).parameters
+        given = {**arguments, "dtype": getattr(torch, dtype)}
+        return torch_class(**{name: value for name, value in given.items() if name in known})
+
+    return make
+
+
+def cuts_over(draw: DrawFn, shape: tuple[int, ...], partition: Partition) -> tuple[tuple[int, ...], ...]:
+    """Boundaries of each dimension of a tensor, which lies along that of the partition: uneven ones, and empty parts."""
+    return tuple(
+        draw(strategies.cuts(side, parts)) for side, parts in zip(shape, partition.shape, strict=True)
+    )

@@ -1,0 +1,79 @@
+"""Cases of the convolutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+from torch import nn
+
+from adjointlab.core import strategies
+from adjointlab.engine.subject import subject
+from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d, Padded
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of
+
+__all__ = ["convolutions"]
+
+
+def _sequential_convolution(
+    *, dims: int, dtype: str, partition: Any, input_shape: Any, padding: Any, **arguments: Any
+) -> nn.Module:
+    torch_class = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
+    even = isinstance(padding, str) or all(left == right for left, right in padding)
+    own = padding if isinstance(padding, str) else tuple(left for left, _ in padding)
+    convolution = torch_class(padding=own if even else 0, dtype=getattr(torch, dtype), **arguments)
+    return convolution if even else Padded(convolution, padding, arguments["padding_mode"])
+
+
+@subject(
+    layer=layer_of(Conv1d, Conv2d, Conv3d),
+    sequential=_sequential_convolution,
+    twice_differentiable=True,
+    name="Convolution",
+)
+def convolutions(draw: DrawFn, ranks: int) -> Arguments:
+    """One to three dimensions; batch, channels and features cut; kernels with all that torch lets them have."""
+    dims = draw(st.integers(1, 3))
+    kernel = tuple(draw(st.integers(1, 3)) for _ in range(dims))
+    dilation = tuple(draw(st.integers(1, 2)) for _ in range(dims))
+    stride = tuple(draw(st.integers(1, 3)) for _ in range(dims))
+    mode = draw(st.sampled_from(("zeros", "zeros", "circular")))
+    reach = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+    padding: Any = tuple((draw(st.integers(0, r)), draw(st.integers(0, r))) for r in reach)
+    if draw(st.booleans()):
+        padding = "same" if stride == (1,) * dims and draw(st.booleans()) else "valid"
+    pads = (
+        [(0, 0)] * dims
+        if padding == "valid"
+        else [(r // 2, r - r // 2) for r in reach]
+        if padding == "same"
+        else padding
+    )
+    sides = []
+    for r, (left, right) in zip(reach, pads, strict=True):
+        least = max(r + 1 - left - right, 1, *((left, right) if mode == "circular" else ()))
+        sides.append(draw(st.integers(least, least + (8 if dims == 1 else 3))))
+    groups = draw(st.integers(1, 3))
+    channels = [groups * draw(st.integers(1, 3 if groups == 1 else 2)) for _ in range(2)]
+    batch, bias, dtype = draw(st.integers(0, 3)), draw(st.booleans()), draw(dtypes)
+    # Last, as the number of draws depends on the number of ranks: so cases shrink to fewer.
+    partition = draw(strategies.partitions(ranks, dims + 3, whole=False))
+    if 1 not in partition.shape[1:3]:
+        groups = 1
+    return {
+        "dims": dims,
+        "partition": partition,
+        "input_shape": (batch, channels[0], *sides),
+        "in_channels": channels[0],
+        "out_channels": channels[1],
+        "kernel_size": kernel,
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+        "bias": bias,
+        "padding_mode": mode,
+        "dtype": dtype,
+    }

@@ -1,0 +1,95 @@
+"""Torch's own modules as the source of arguments, defaults, errors and shapes of the distributed layers."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from operator import index
+from typing import SupportsIndex, TypeAlias
+
+import torch
+from torch import nn
+
+__all__ = ["Sides", "TorchClasses", "dtype_name", "each", "result_of", "spatial_dims", "uninitialised_copy"]
+
+Sides: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+"""An integer of any library, or a sequence of one, or of one for each spatial dimension."""
+
+TorchClasses: TypeAlias = tuple[type[nn.Module], ...]
+
+_COUNTS = {1: "one int", 2: "two ints", 3: "three ints"}
+_BY_SPATIAL_DIMS = (
+    (nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d),
+    (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d),
+    (nn.Conv3d, nn.MaxPool3d, nn.AvgPool3d),
+)
+
+
+def spatial_dims(module: nn.Module | type[nn.Module]) -> int:
+    """The number of spatial dimensions of a convolution or pool of torch's, or of its class."""
+    kind = module if isinstance(module, type) else type(module)
+    return next(dims for dims, classes in enumerate(_BY_SPATIAL_DIMS, 1) if issubclass(kind, classes))
+
+
+def each(name: str, value: Sides, dims: int) -> tuple[int, ...]:
+    """The sizes in each of `dims` dimensions, from one for all or one for each.
+
+    Raises `ValueError`, with torch's words, for anything else.
+    """
+    try:
+        given = _integers(value)
+    except TypeError:
+        given = ()
+    if len(given) not in (1, dims):
+        raise ValueError(f"{name} must either be a single int, or a tuple of {_COUNTS[dims]}, not {value!r}")
+    return given * dims if len(given) == 1 else given
+
+
+def result_of(module: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
+    """The (first) result of `module` for inputs that cost nothing: without samples, or without memory.
+
+    Torch checks arguments and shapes in a call, and first of all: so an empty batch is enough to learn the shape of
+    the result, and whether there is one. Raises `ValueError`, in torch's words, for what torch refuses.
+    """
+    # A hint about speed, which torch gives once in a process, is for those who call the module themselves.
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            # `forward`, as the module's hooks are not meant for this call.
+            result: torch.Tensor | tuple[torch.Tensor, ...] = module.forward(*inputs)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise ValueError(str(error)) from None
+    return result[0] if isinstance(result, tuple) else result
+
+
+def uninitialised_copy(module: nn.Module, device: str) -> nn.Module:
+    """A copy of `module`, without its hooks, whose parameters and buffers are new tensors on `device`, of arbitrary values.
+
+    The tensors go into the memo of the deep copy, so that none of the module's is ever copied, and a tensor that the
+    module has under two names stays one tensor.
+    """
+    memo: dict[int, object] = {
+        id(tensor): torch.empty_like(tensor, device=device) for tensor in module.buffers()
+    }
+    # Hooks are the caller's, and may belong to objects that cannot be copied. Torch (2.13) keeps them in dictionaries.
+    attributes = [item for part in module.modules() for item in vars(part).items()]
+    memo |= {
+        id(hooks): type(hooks)() for name, hooks in attributes if "_hooks" in name and isinstance(hooks, dict)
+    }
+    for tensor in module.parameters():
+        empty = torch.empty_like(tensor, device=device, requires_grad=False)
+        memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad)
+    return copy.deepcopy(module, memo)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The lab's name for an element type of torch."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _integers(value: Sides) -> tuple[int, ...]:
+    try:
+        return (index(value),)  # type: ignore[arg-type]
+    except TypeError:
+        return tuple(map(index, value))  # type: ignore[arg-type]

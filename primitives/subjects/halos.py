@@ -1,0 +1,226 @@
+"""Cases of HaloExchange and HaloExchangeInPlace: bulks and the windows that workers need around or apart from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise, product
+from math import prod
+from typing import Any, TypeAlias
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from adjointlab.checks.verdict import Inapplicable
+from adjointlab.core import strategies
+from adjointlab.core.layout import Layout, Window
+from adjointlab.core.partition import Partition
+from adjointlab.engine.subject import subject
+from adjointlab.primitives.halo_exchange import HaloExchange
+from adjointlab.primitives.halo_exchange_in_place import HaloExchangeInPlace
+from adjointlab.primitives.halo_geometry import HaloGeometry
+from adjointlab.primitives.subjects import building_blocks as blocks
+from adjointlab.primitives.subjects.building_blocks import DTYPES, LIBRARIES, Parameters, SizedCase
+
+__all__ = ["halo_exchanges", "halo_exchanges_in_place"]
+
+_DimensionCase: TypeAlias = tuple[int, tuple[int, ...], tuple[Window, ...]]
+"""One tensor dimension: its length, the boundaries of its cut, and the window of each worker along it."""
+
+
+def _every_halo_exchange(
+    *,
+    ranks: int = 4,
+    side: int = 6,
+    kernel: int = 3,
+    stride: int = 3,
+    dilation: int = 2,
+    free: int = 3,
+    side2: int = 3,
+    kernel2: int = 2,
+    stride2: int = 2,
+    side3: int = 2,
+    kernel3: int = 2,
+    ring2: int = 2,
+) -> Iterator[SizedCase]:
+    """Exchanges of tensors of order 1, 2 and 3; the bounds of orders 2 and 3 end in that number.
+
+    Order 1: every window of tensors with sides up to `free`, periodic and not; then the windows that every kernel needs,
+    for every cut and all padding. Orders 2 and 3: the windows of kernels with a size, stride and padding for each
+    dimension, undilated, on every grid. Order 2 also: halos of width 0 and 1 of tensors with sides up to `ring2` that are
+    periodic in one or both dimensions. Kernels that need the same windows make one case.
+    """
+    listed = set()
+    for workers, case in _every_window_of_order_1(min(ranks, 3), free):
+        listed.add((case["layout"], case["windows"]))
+        yield workers, case
+    for workers in range(1, ranks + 1):
+        for dimension_case in _kernel_cases(workers, side, kernel, stride, dilation, least=0):
+            case = _exchange((workers,), [dimension_case])
+            if (case["layout"], case["windows"]) not in listed:
+                yield workers, case
+    for order, longest, widest, steps in ((2, side2, kernel2, stride2), (3, side3, kernel3, 1)):
+        for grid in blocks.grids_of_order(ranks, order):
+            along = [_kernel_cases(workers, longest, widest, steps, 1, least=1) for workers in grid]
+            for dimension_cases in product(*along):
+                yield prod(grid), _exchange(grid, dimension_cases)
+    for grid in blocks.grids_of_order(ranks, 2):
+        for dimension_cases in product(*(_periodic_cases(workers, ring2) for workers in grid)):
+            for periodic in ((0,), (1,), (0, 1)):
+                yield prod(grid), _exchange(grid, dimension_cases, periodic)
+
+
+def _unchanged(x: Any, *, periodic: Sequence[int], **_: Any) -> Any:
+    """Return the global tensor: the sequential twin of an exchange, whose windows hold zeros beyond the tensor."""
+    if periodic:
+        raise Inapplicable("windows around a periodic dimension are no windows of one tensor")
+    return x
+
+
+@subject(HaloExchange, arrays=LIBRARIES, reference=_unchanged, every=_every_halo_exchange)
+def halo_exchanges(draw: DrawFn, ranks: int) -> Parameters:
+    """Windows that a kernel needs, and any others, around any cut."""
+    return _halos(draw, ranks)
+
+
+# Padded tensors are domain and codomain, so the matrices are larger and the default bound is lower.
+@subject(HaloExchangeInPlace, arrays=LIBRARIES, every=partial(_every_halo_exchange, ranks=3))
+def halo_exchanges_in_place(draw: DrawFn, ranks: int) -> Parameters:
+    """The cases of :func:`halo_exchanges`; each worker's tensor is padded to hold its bulk too."""
+    return _halos(draw, ranks)
+
+
+def _exchange(
+    grid: Sequence[int], along: Iterable[_DimensionCase], periodic: tuple[int, ...] = ()
+) -> Parameters:
+    """Arguments of an exchange whose tensor dimension d is ``along[d]``, cut along dimension d of the grid."""
+    partition = Partition(grid)
+    shape, ends, held = zip(*along, strict=True)
+    return {
+        "layout": Layout.cut(shape, partition, ends),
+        "windows": Layout(shape, partition, held),
+        "periodic": periodic,
+    }
+
+
+def _kernel_cases(
+    workers: int, side: int, kernel: int, stride: int, dilation: int, *, least: int
+) -> list[_DimensionCase]:
+    """Every cut of lengths `least` to `side` with the windows that some kernel needs of it; each once."""
+    line = Partition((workers,))
+    found: dict[_DimensionCase, None] = {}
+    for length in range(least, side + 1):
+        for ends in blocks.cuts(length, workers):
+            layout = Layout.cut((length,), line, [ends])
+            for size, step, spread in product(
+                range(1, kernel + 1), range(1, stride + 1), range(1, dilation + 1)
+            ):
+                reach = spread * (size - 1)
+                for left, right in product(range(reach + 1), repeat=2):
+                    if length + left + right > reach:
+                        geometry = HaloGeometry.from_kernel(
+                            layout, size, stride=step, dilation=spread, padding=((left, right),)
+                        )
+                        found[length, ends, geometry.window.windows[0]] = None
+    return list(found)
+
+
+def _periodic_cases(workers: int, side: int) -> list[_DimensionCase]:
+    """Every cut of lengths 1 to `side` with halos of width 0 or 1 on either side, the same for all workers."""
+    return [
+        (length, ends, tuple((start - left, stop + right) for start, stop in pairwise(ends)))
+        for length in range(1, side + 1)
+        for ends in blocks.cuts(length, workers)
+        for left, right in product((0, 1), repeat=2)
+    ]
+
+
+def _every_window_of_order_1(ranks: int, side: int) -> Iterator[SizedCase]:
+    """Tensors of order 1 with every choice of windows up to two elements beyond the tensor.
+
+    On three workers there are so many that tensors have at most two elements and windows reach one element beyond.
+    """
+    for workers in range(1, ranks + 1):
+        longest, beyond = (side, 2) if workers < 3 else (min(side, 2), 1)
+        for length in range(longest + 1):
+            for ends in blocks.cuts(length, workers):
+                layout = Layout.cut((length,), Partition((workers,)), [ends])
+                for held in product(blocks.windows(length, beyond), repeat=workers):
+                    wanted = Layout((length,), layout.partition, [held])
+                    for periodic in ((), (0,)) if length else ((),):
+                        yield workers, {"layout": layout, "windows": wanted, "periodic": periodic}
+
+
+def _halos(draw: DrawFn, ranks: int) -> Parameters:
+    """Draw the arguments that both forms of the exchange share."""
+    bulk = draw(_bulks(ranks))
+    from_kernel = 0 not in bulk.shape and draw(st.booleans())
+    is_periodic = st.booleans() if draw(st.integers(0, 2)) else st.just(False)
+    return {
+        "layout": bulk,
+        "windows": draw(_kernel_windows(bulk) if from_kernel else _free_windows(bulk)),
+        "periodic": tuple(dim for dim, side in enumerate(bulk.shape) if side and draw(is_periodic)),
+        "dtype": draw(DTYPES),
+    }
+
+
+@st.composite
+def _bulks(draw: DrawFn, ranks: int) -> Layout:
+    """Cuts of tensors of order 1 to 5 along the dimensions of any grid, in any order, or along none."""
+    grid_order = draw(st.sampled_from((1, 2, 2, 3)))  # corners need two dimensions
+    partition = draw(
+        strategies.partitions(ranks, grid_order, whole=draw(st.sampled_from((True, True, False))))
+    )
+    axes: list[int | None] = list(range(partition.order))
+    if draw(st.booleans()):
+        order = draw(st.integers(1, 5))
+        spare = max(0, order - partition.order) + draw(st.integers(0, 1))
+        axes = draw(st.permutations([*axes, *[None] * spare]))[:order]
+    order = len(axes)
+    sides = st.lists(st.integers(1, 3), min_size=order, max_size=order)
+    shape = tuple(draw(sides if order > 3 else strategies.shapes(order)))
+    bulks: list[list[Window]] = []
+    for side, axis in zip(shape, axes, strict=True):
+        parts = 1 if axis is None else partition.shape[axis]
+        bulks.append([*pairwise(draw(strategies.cuts(side, parts)))])
+        if parts > 1 and draw(st.integers(0, 3)) == 3:
+            bulks[-1] = draw(st.permutations(bulks[-1]))
+    return Layout(shape, partition, bulks, axes)
+
+
+@st.composite
+def _kernel_windows(draw: DrawFn, bulk: Layout) -> Layout:
+    """The windows that a kernel needs, for any cut of its output."""
+    kernels, strides, dilations, paddings, output_cuts = [], [], [], [], []
+    for side, owned in zip(bulk.shape, bulk.windows, strict=True):
+        kernel, dilation, stride = draw(st.integers(1, 4)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
+        most = dilation * (kernel - 1)
+        padding = (draw(st.integers(0, most)), draw(st.integers(0, most)))
+        length = (side + sum(padding) - most - 1) // stride + 1
+        if length < 1:  # the tensor is smaller than the kernel
+            kernel, padding, length = 1, (0, 0), (side - 1) // stride + 1
+        kernels.append(kernel)
+        strides.append(stride)
+        dilations.append(dilation)
+        paddings.append(padding)
+        output_cuts.append(draw(strategies.cuts(length, len(owned))))
+    return HaloGeometry.from_kernel(
+        bulk, kernels, stride=strides, dilation=dilations, padding=paddings, output_cuts=output_cuts
+    ).window
+
+
+@st.composite
+def _free_windows(draw: DrawFn, bulk: Layout) -> Layout:
+    """Windows of any width anywhere: around the bulk or apart from it, empty, trimmed, and beyond the tensor."""
+    reach = 3 if bulk.order < 3 else 1
+    widths = st.integers(-reach, reach)
+    drawn: list[list[Window]] = []
+    for side, owned in zip(bulk.shape, bulk.windows, strict=True):
+        drawn.append([])
+        for start, stop in owned:
+            if draw(st.integers(0, 3)) == 3:
+                start, stop = draw(st.integers(-reach, side)), draw(st.integers(0, side + reach))
+            else:
+                start, stop = start - draw(widths), stop + draw(widths)
+            drawn[-1].append((start, max(start, stop)))
+    return Layout(bulk.shape, bulk.partition, drawn, bulk.axes)

@@ -1,0 +1,121 @@
+"""Checks are found where they are defined, and the lab's exceptions are recognised by their type."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import adjointlab as al
+import adjointlab.checks
+from adjointlab.checks import registry
+from adjointlab.checks.check import Check
+from adjointlab.checks.verdict import Status
+from adjointlab.engine.case import Case
+from adjointlab.engine.run_case import body, judge
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.worlds.simulated.world import SimulatedWorld
+from tests.samples import RingShift, equal_blocks
+
+A_CHECK = """
+from adjointlab.checks.check import Check
+from adjointlab.checks.verdict import coherent
+
+class AnotherCheck(Check):
+    name = "another"
+    order = 15
+
+    def observe(self, context):
+        return None
+
+    def judge(self, spaces, observations):
+        return coherent()
+
+ANOTHER = AnotherCheck()
+"""
+
+
+def test_a_check_in_a_file_of_its_own_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "another.py").write_text(A_CHECK)
+    monkeypatch.setattr(adjointlab.checks, "__path__", [*adjointlab.checks.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "adjointlab.checks.another", raising=False)
+
+    found = registry._discovered()
+    monkeypatch.delitem(sys.modules, "adjointlab.checks.another")
+
+    assert list(found)[:3] == ["adjoint", "another", "matrix"]
+    assert set(found) == {"another", *registry.CHECKS}
+
+
+def test_two_checks_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "another.py").write_text(A_CHECK.replace('"another"', '"adjoint"'))
+    monkeypatch.setattr(adjointlab.checks, "__path__", [*adjointlab.checks.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "adjointlab.checks.another", raising=False)
+
+    with pytest.raises(TypeError, match="two checks are called 'adjoint'"):
+        registry._discovered()
+    monkeypatch.delitem(sys.modules, "adjointlab.checks.another")
+
+
+def test_no_class_of_checks_is_left_without_an_instance() -> None:
+    def concrete(kind: type[Check[Any]]) -> set[type[Check[Any]]]:
+        below = {each for sub in kind.__subclasses__() for each in concrete(sub)}
+        return below if inspect.isabstract(kind) else {kind, *below}
+
+    defined = {kind for kind in concrete(Check) if kind.__module__ != "adjointlab.checks.another"}
+    assert {type(check) for check in registry.CHECKS.values()} == defined
+
+
+def test_users_are_told_the_checks_that_they_may_ask_for() -> None:
+    with pytest.raises(ValueError, match=r"'adjont' is not one of adjoint, matrix, .*, double_backward$"):
+        registry.check_named("adjont")
+
+
+def test_follow_ups_and_the_proof_belong_to_no_subject() -> None:
+    on_request = {check.name for check in registry.CHECKS.values() if check.order is None}
+    assert on_request == {"gradcheck", "proof", "witness"}
+
+
+@pytest.mark.parametrize("name", [*registry.checks_of(al.subject(RingShift)(equal_blocks)), "proof"])
+def test_observations_are_judged_alike_after_pickling(name: str) -> None:
+    case = Case("RingShift", name, 2, {"layout": al.Layout((4,), al.Partition((2,)))})
+    with registry.check_named(name).surroundings():
+        run = SimulatedWorld(2).run(body(al.subject(RingShift)(equal_blocks)), case, 2)
+    # Each rank's on its own, as between processes: what the ranks share, such as one NaN, is not shared then.
+    pickled = replace(run, outcomes=tuple(pickle.loads(pickle.dumps(outcome)) for outcome in run.outcomes))  # noqa: S301
+
+    assert judge(case, pickled).is_coherent
+
+
+class Inapplicable(Exception):
+    """A user's own exception, which is called as the lab's is."""
+
+
+class NotInSpace(Inapplicable):
+    pass
+
+
+class Overdue(Inapplicable):
+    pass
+
+
+class SubjectError(Inapplicable):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Inapplicable, NotInSpace, Overdue, SubjectError])
+def test_a_users_exception_of_the_same_name_is_the_users(kind: type[Exception]) -> None:
+    class Raises(RingShift):
+        def forward(self, x: Any) -> Any:
+            raise kind("not today")
+
+    report = investigate(SimulatedWorld(2), al.subject(Raises)(equal_blocks), "adjoint", Budget(5, seed=1))
+
+    assert report.verdict.status is Status.UNJUDGED
+    assert report.verdict.kind == f"raised {kind.__name__}"
+    assert report.case is not None

@@ -1,0 +1,57 @@
+"""The settings that the front ends share: what they accept, and that both offer them alike."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adjointlab import options
+from adjointlab.cli.check import check
+from adjointlab.engine.search import Budget
+from adjointlab.options import Option
+
+CHECKS = {"cases": options.CASES, "schedules": options.SCHEDULES, "folder": options.FOLDER}
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "legal"),
+    [
+        (options.CASES, "0", "a whole number of at least 1"),
+        (options.CASES, "2.5", "a whole number of at least 1"),
+        (options.SEED, "-1", "a whole number of at least 0"),
+        (options.WATCHDOG, "nan", "a number of at least 0.1"),
+        (options.WATCHDOG, "inf", "a number of at least 0.1"),
+        (options.STRICT, "maybe", "one of yes, no"),
+    ],
+)
+def test_what_is_not_legal_is_refused_with_what_is(option: Option[Any], text: str, legal: str) -> None:
+    with pytest.raises(ValueError, match=f"{option.name}: .* is not {legal}"):
+        option.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "value"),
+    [
+        (options.CASES, "7", 7),
+        (options.STRICT, "yes", True),
+        (options.STRICT, "no", False),
+        (options.WATCHDOG, "0.5", 0.5),
+        (options.XFAILS, "known.txt", Path("known.txt")),
+    ],
+)
+def test_a_legal_text_is_converted(option: Option[Any], text: str, value: object) -> None:
+    assert option.parse(text) == value
+
+
+def test_the_command_line_and_the_budget_have_the_declared_defaults() -> None:
+    parameters = inspect.signature(check).parameters
+    assert {name: parameters[name].default for name in CHECKS} == {
+        name: option.default for name, option in CHECKS.items()
+    }
+    budget = Budget()
+    assert (budget.cases, budget.schedules) == (options.CASES.default, options.SCHEDULES.default)
+    with pytest.raises(ValueError, match="ranks: 0 is not a whole number of at least 1"):
+        Budget(ranks=0)

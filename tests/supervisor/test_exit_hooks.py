@@ -1,0 +1,38 @@
+"""The files that the exit hooks of a process leave."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from adjointlab.supervisor.exit_hooks import install_exit_hooks
+
+install_exit_hooks(Path('.'))
+"""
+
+
+def test_an_orderly_end_a_call_of_exit_and_a_crash_are_told_apart(tmp_path: Path) -> None:
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, "ADJOINTLAB_SUPERVISED": str(tmp_path)}
+    for name in ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"):
+        environment.pop(name, None)
+
+    def run(rest: str) -> None:
+        for path in tmp_path.glob("rank-*"):
+            path.unlink()
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM + rest], cwd=tmp_path, env=environment, check=False, timeout=60
+        )
+
+    run("sys.exit(3)")
+    assert (tmp_path / "rank-0.finished").exists()
+    run("if os.fork() == 0:\n    os._exit(0)\nos.wait()\nos._exit(0)")
+    assert not (tmp_path / "rank-0.finished").exists()
+    assert (tmp_path / "rank-0.exit").read_text().startswith("os._exit(0)\n")
+    run("import ctypes; ctypes.string_at(0)")
+    assert "Segmentation fault" in (tmp_path / "rank-0.stacks").read_text()

@@ -1,0 +1,107 @@
+"""Completion of requests."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.worlds.mpi_programs.registry import constant_name, neighbours, program, ramp, status_values
+
+
+def pending(comm, mpi, many=3):
+    """Receives from the left, and what is sent to the right; everything is under way on return."""
+    left, right = neighbours(comm)
+    received = np.zeros((many, 1))
+    receives = [comm.Irecv(received[place], left, place) for place in range(many)]
+    sends = [comm.Isend(ramp(comm, 1) + place, right, place) for place in range(many)]
+    return received, receives, sends
+
+
+@program
+def waitall_with_statuses(comm, mpi):
+    received, receives, sends = pending(comm, mpi)
+    statuses = [mpi.Status() for _ in receives]
+    mpi.Request.Waitall(receives, statuses)
+    mpi.Request.Waitall(sends)
+    return received, [status_values(mpi, status) for status in statuses], [bool(each) for each in receives]
+
+
+@program
+def waiting_for_nothing(comm, mpi):
+    _received, receives, sends = pending(comm, mpi)
+    mpi.Request.Waitall([*receives, *sends])
+    status = mpi.Status()
+    return (
+        mpi.Request.Waitall(receives),
+        mpi.Request.Testall(receives),
+        constant_name(mpi, mpi.Request.Waitany(receives)),
+        mpi.Request.Waitsome(receives),
+        mpi.Request.Testsome(receives),
+        [constant_name(mpi, part) for part in mpi.Request.Testany(receives)],
+        receives[0].Wait(),
+        receives[0].Test(status),
+        status_values(mpi, status),
+    )
+
+
+@program
+def waitany_until_none_is_left(comm, mpi):
+    received, receives, sends = pending(comm, mpi)
+    indices, seen = [], []
+    for _ in receives:
+        status = mpi.Status()
+        indices.append(mpi.Request.Waitany(receives, status))
+        seen.append(status_values(mpi, status))
+    mpi.Request.Waitall(sends)
+    matched = all(seen[place][1] == index for place, index in enumerate(indices))
+    return sorted(indices), received, matched, constant_name(mpi, mpi.Request.Waitany(receives))
+
+
+@program
+def waitsome_until_none_is_left(comm, mpi):
+    received, receives, sends = pending(comm, mpi)
+    indices = []
+    while (some := mpi.Request.Waitsome(receives)) is not None:
+        assert some
+        indices += some
+    mpi.Request.Waitall(sends)
+    return sorted(indices), received
+
+
+@program
+def testing_until_complete(comm, mpi):
+    received, receives, sends = pending(comm, mpi, many=4)
+    while not receives[0].Test():
+        pass
+    while not mpi.Request.Testall(receives[1:2]):
+        pass
+    rest, indices = receives[2:], []
+    while len(indices) < 1:
+        index, flag = mpi.Request.Testany(rest)
+        if flag:
+            indices.append(index)
+    while len(indices) < 2:
+        indices += mpi.Request.Testsome(rest)
+    mpi.Request.Waitall(sends)
+    return received, sorted(indices)
+
+
+@program
+def a_cancelled_receive(comm, mpi):
+    buffer, status = ramp(comm, 2), mpi.Status()
+    request = comm.Irecv(buffer, mpi.ANY_SOURCE, 99)
+    request.Cancel()
+    request.Wait(status)
+    return buffer, status.Is_cancelled()
+
+
+@program
+def a_status_before_completion(comm, mpi):
+    left, right = neighbours(comm)
+    received, status = np.zeros(2), mpi.Status()
+    request = comm.Irecv(received, left, 3)
+    comm.Send(ramp(comm, 2), right, 3)
+    while not request.Get_status(status):
+        pass
+    active = bool(request)
+    request.Wait()
+    return active, bool(request), received, status_values(mpi, status)

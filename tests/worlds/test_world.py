@@ -1,0 +1,56 @@
+"""Outcomes of ranks: an exception is recognised by its type, whichever thread or process it was raised in."""
+
+from __future__ import annotations
+
+import pickle
+
+from adjointlab.checks.verdict import Inapplicable
+from adjointlab.engine.case import Case
+from adjointlab.engine.run_case import is_inapplicable, judge
+from adjointlab.engine.subject import SubjectError
+from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.watchdog import Overdue
+from adjointlab.worlds.world import Raised
+
+
+def test_an_exception_of_the_lab_is_recognised_and_so_is_what_is_derived_from_it():
+    class Incomplete(SubjectError):
+        pass
+
+    outcome = Raised.of(Incomplete("no adjoint"))
+    assert outcome.kind == "Incomplete"
+    assert outcome.is_a(SubjectError)
+    assert outcome.is_a(TypeError)
+    assert not outcome.is_a(Inapplicable)
+
+
+def test_it_is_recognised_in_another_process():
+    sent = pickle.dumps(Raised.of(Overdue("late")))
+    assert pickle.loads(sent).is_a(Overdue)  # noqa: S301 - our own
+
+
+def test_a_class_of_user_code_is_not_the_labs_of_the_same_name():
+    class Inapplicable(Exception):
+        pass
+
+    Inapplicable.__module__ = "adjointlab.checks.verdict"  # not even where it says so
+
+    def body(context, _):
+        raise Inapplicable("mine")
+
+    result = SimulatedWorld(2).run(body)
+    assert [outcome.kind for outcome in result.outcomes] == ["Inapplicable", "Inapplicable"]
+    assert not is_inapplicable(result)
+    assert judge(Case("RingShift", "adjoint", 2), result).kind == "raised Inapplicable"
+
+
+def test_an_exception_whose_message_cannot_be_formed_is_an_outcome_all_the_same():
+    class Mute(Exception):
+        def __str__(self):
+            raise ValueError("no words")
+
+    def body(context, _):
+        raise Mute
+
+    result = SimulatedWorld(2).run(body)
+    assert "__str__ raised" in result.outcomes[0].message
