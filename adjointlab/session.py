@@ -29,9 +29,12 @@ from adjointlab.store.job_log import Done, supervised, work_of
 from adjointlab.store.reproducer import WorldName, Written, stored, write, write_case
 from adjointlab.store.running_case import NAME, EndedBy, Progress, Running, read_file, recording, write_end
 from adjointlab.worlds.watchdog import OverdueReport
-from adjointlab.worlds.world import Exhausted, Runner, World
+from adjointlab.worlds.world import Exhausted, Runner, World, message_of
 
 __all__ = ["CheckResult", "kept", "replay", "replay_corpus", "run_check"]
+
+
+_NOTHING_TO_SAY = "the check has nothing to say about this case"
 
 
 @dataclass(frozen=True)
@@ -94,9 +97,9 @@ def run_check(
     try:
         with _at_work(world, found, check, seed, folder) as (record, known):
             result = investigate(world, found.subject, check, budget, tick, record, known)
-    except (SubjectError, Exhausted):
+    except (SubjectError, Exhausted, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # SystemExit and pytest's `skip` among them: the next check has its turn
         # On all ranks alike: `lead` raises the leader's exception everywhere.
         result = _failed_search(world, found.subject, check, seed, error)
     written, unwritten = _store(world, result, found, folder)
@@ -130,7 +133,7 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Check
             if case.ranks > world.ranks or (job_log is not None and job_log.is_newer(path)):
                 continue
             result = _replayed(world, CaseRunner(run, record, known), found.subject, case)
-            if result.status is not Status.COHERENT:
+            if result.status is not Status.COHERENT and result.verdict.kind != _NOTHING_TO_SAY:
                 return path, result
         return None
 
@@ -163,7 +166,7 @@ def _store(world: World, result: SearchResult, found: Found, folder: Path) -> tu
 def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> SearchResult:
     judgement = run_case(run, case)
     if judgement is None:
-        verdict, spaces = Verdict(Status.COHERENT, "the check has nothing to say about this case"), None
+        verdict, spaces = Verdict(Status.UNJUDGED, _NOTHING_TO_SAY, _NOTHING_TO_SAY), None
     else:
         verdict, spaces = with_follow_up(run, case, judgement.verdict), judgement.spaces
     return SearchResult(
@@ -181,11 +184,16 @@ def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> Search
     )
 
 
-def _failed_search(world: World, subject: Subject, check: str, seed: int, error: Exception) -> SearchResult:
+def _failed_search(
+    world: World, subject: Subject, check: str, seed: int, error: BaseException
+) -> SearchResult:
     kind = type(error).__name__
     text = "".join(traceback.format_exception(error)).rstrip()
     verdict = Verdict(
-        Status.UNJUDGED, f"drawing its cases raised {kind}: {error}", f"raised {kind}", (("traceback", text),)
+        Status.UNJUDGED,
+        f"drawing its cases raised {kind}: {message_of(error)}",
+        f"raised {kind}",
+        (("traceback", text),),
     )
     return SearchResult(subject.name, check, world.name, verdict, 0, seed, 0.0)
 

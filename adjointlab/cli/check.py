@@ -25,6 +25,7 @@ from adjointlab.cli.parameters import (
 from adjointlab.cli.progress import ProgressLine, progress_line
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.exit_guard import earn
 
 if TYPE_CHECKING:
     from adjointlab.engine.discovery import Found
@@ -104,6 +105,7 @@ class _CheckRun:
 
     def run_all(self, budget: Budget, folder: Path, line: ProgressLine) -> None:
         """Run every check of the plan."""
+        from adjointlab.report.summary import outcome
         from adjointlab.session import run_check
         from adjointlab.store.job_log import supervised
 
@@ -113,6 +115,8 @@ class _CheckRun:
             if self.known and (listed := self.known.of_check(found.subject.name, name)):
                 result = replace(result, known=str(listed))
             self.results.append(result)
+            # The process may end in the next case, with what is known by then; 0 is earned at the end alone.
+            earn(outcome(self.results) or ExitCode.UNJUDGED)
             # Printed and saved at once, because the next case may end the process. A supervised job is started again
             # then and knows its earlier results, so it prints each of them once, at its end.
             if supervised() is None and len(self.results) < len(self.plan):
@@ -145,7 +149,7 @@ class _CheckRun:
         planned = {(found.subject.name, name) for found, name in self.plan}
         for known in self.known.unused(planned) if self.known else ():
             self.out.line(f"{known.position}: lists a failure of something that was not checked")
-        self.out.line(f"{summary(self.results)}, {describe_ranks(self.world)}")
+        self.out.line(f"{summary(self.results, len(self.plan))}, {describe_ranks(self.world)}")
 
     def save(self, code: int, *, complete: bool) -> None:
         """Write the results as JSON, if that was asked for; on the leader."""
@@ -153,7 +157,10 @@ class _CheckRun:
 
         if self.json_to is not None and self.world.is_leader:
             world = self.world
-            write_json(self.json_to, as_data(self.results, world.name, world.ranks, code, complete=complete))
+            write_json(
+                self.json_to,
+                as_data(self.results, world.name, world.ranks, code, len(self.plan), complete=complete),
+            )
 
 
 def _selected(references: list[str], only: list[str] | None) -> list[tuple[Found, str]]:

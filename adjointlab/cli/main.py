@@ -24,6 +24,7 @@ from adjointlab.cli.replay import replay
 from adjointlab.cli.run import run
 from adjointlab.cli.startup import UsageError, abort_all_ranks, collective_interrupts
 from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.exit_guard import earn, install_exit_guard
 from adjointlab.worlds.launch import is_launched
 
 __all__ = ["app", "main"]
@@ -47,6 +48,7 @@ app.command()(replay)
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit; the console script."""
+    install_exit_guard()
     if "ADJOINTLAB_SUPERVISED" in os.environ:
         from adjointlab.store.job_log import supervised
         from adjointlab.supervisor.exit_hooks import install_exit_hooks
@@ -60,6 +62,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             return code
 
     code = _exit_code(command)
+    earn(code)
     sys.stdout.flush()
     sys.exit(code)
 
@@ -75,7 +78,7 @@ def _exit_code(command: Callable[[], int | None]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         errors.line("interrupted")
         return ExitCode.INTERRUPTED
-    except Exception as error:
+    except BaseException as error:  # such as SystemExit, which user code may raise anywhere
         if (text := _usage_error(error)) is not None:
             errors.line(f"adjointlab: {text}")
             return ExitCode.USAGE
@@ -86,7 +89,7 @@ def _exit_code(command: Callable[[], int | None]) -> int:
         return ExitCode.UNJUDGED
 
 
-def _usage_error(error: Exception) -> str | None:
+def _usage_error(error: BaseException) -> str | None:
     """Return the message of an error that the user can mend; `None` for any other."""
     if isinstance(error, UsageError):
         return str(error)

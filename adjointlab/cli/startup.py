@@ -52,11 +52,12 @@ def opened_world(
 def or_usage_error(prepare: Callable[[], T]) -> T:
     """Return what `prepare` returns, with the errors that the user can mend as :class:`UsageError`."""
     from adjointlab.engine.subject import SubjectError
+    from adjointlab.worlds.world import message_of
 
     try:
         return prepare()
     except (ValueError, SubjectError) as error:  # BadReproducer, BadList and NotFound are ValueErrors
-        raise UsageError(str(error)) from error
+        raise UsageError(message_of(error)) from error
 
 
 def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int) -> T:

@@ -9,7 +9,8 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.subject import Subject
+from adjointlab.worlds.world import message_of
 
 __all__ = ["GROUP", "Found", "NotFound", "find", "find_subject", "found_as", "installed"]
 
@@ -70,13 +72,9 @@ def installed() -> list[Found]:
     """The subjects that installed packages declare by entry points. Raises :class:`NotFound` for a broken one."""
     found = []
     for entry in sorted(_entries(), key=lambda entry: (entry.value, entry.name)):
-        try:
+        owner = entry.dist.name if entry.dist is not None else "?"
+        with _importing(f"the entry point {entry.name} = {entry.value} of {owner} cannot be loaded"):
             target = entry.load()
-        except Exception as error:
-            owner = entry.dist.name if entry.dist is not None else "?"
-            raise NotFound(
-                f"the entry point {entry.name} = {entry.value} of {owner} cannot be loaded: {_brief(error)}"
-            ) from error
         if isinstance(target, Subject):
             found.append(Found(target, entry.value, True))
         elif isinstance(target, ModuleType):
@@ -184,14 +182,13 @@ def _load_module(name: str, reference: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
         raise NotFound(f"{reference} is not the name of a subject; {_FORMS}")
     _make_importable(Path.cwd())
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise NotFound(f"there is no module or installed subject {name}; {_FORMS}") from None
-        raise NotFound(f"{name} cannot be imported: {_brief(error)}") from error
-    except Exception as error:
-        raise NotFound(f"{name} cannot be imported: {_brief(error)}") from error
+    with _importing(f"{name} cannot be imported"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+                raise NotFound(f"there is no module or installed subject {name}; {_FORMS}") from None
+            raise
 
 
 def _load_file(path: Path, reference: str) -> ModuleType:
@@ -209,7 +206,7 @@ def _load_file(path: Path, reference: str) -> ModuleType:
         # Another module has this name. The new one must be the same on all ranks, so it does not come from hash(), which
         # Python salts in each process.
         name = f"_adjointlab_file_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
-    try:
+    with _importing(f"{path} cannot be imported"):
         if "." in name:
             # Part of a package, whose other parts it may import.
             module = importlib.import_module(name)
@@ -226,9 +223,18 @@ def _load_file(path: Path, reference: str) -> ModuleType:
         except BaseException:
             del sys.modules[name]
             raise
-    except Exception as error:
-        raise NotFound(f"{path} cannot be imported: {_brief(error)}") from error
     return module
+
+
+@contextmanager
+def _importing(problem: str) -> Iterator[None]:
+    """Turn whatever user code raises when it is imported into :class:`NotFound`, also ``SystemExit`` and pytest's ``skip``."""
+    try:
+        yield
+    except (NotFound, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise NotFound(f"{problem}: {_brief(error)}") from error
 
 
 def _is_from(module: ModuleType, file: Path) -> bool:
@@ -243,7 +249,7 @@ def _make_importable(folder: Path) -> None:
 
 
 def _brief(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {message_of(error)}"
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
     ]

@@ -28,7 +28,7 @@ from adjointlab.engine.run_case import body
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Runner
+from adjointlab.worlds.world import Runner, message_of
 
 __all__ = ["Bound", "bound_of", "every_case", "exhaust"]
 
@@ -71,8 +71,11 @@ def bound_of(subject: Subject, given: Mapping[str, int] | None = None) -> Bound:
         first = next(every_case(subject, bound), None)
     except SubjectError:
         raise
-    except Exception as error:
-        raise SubjectError(f"{subject.name}: every= fails, {type(error).__name__}: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        text = f"{type(error).__name__}: {message_of(error)}"
+        raise SubjectError(f"{subject.name}: every= fails, {text}") from error
     if first is None:
         limits = ", ".join(f"{name} {value}" for name, value in bound.items())
         raise SubjectError(f"{subject.name}: there is no case within the bound {limits}; give a larger one")
@@ -119,7 +122,9 @@ def exhaust(
     started = time.monotonic()
     try:
         total = sum(1 for _ in every_case(subject, bound))
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         shares, total = [_Share(0, 0, error=traceback.format_exc().rstrip())], 0
     else:
         count = max(1, min(jobs or _cores(), total))
@@ -173,7 +178,7 @@ class _Process:
             pipe.send(self.share())
         except KeyboardInterrupt:
             pass  # the process that started this one has it too
-        except Exception:
+        except BaseException:
             pipe.send(_Share(0, 0, error=traceback.format_exc().rstrip()))
 
     def share(self) -> _Share:

@@ -38,7 +38,7 @@ from adjointlab.engine.run_case import body, check_named
 from adjointlab.engine.simulate_first import HangSimulator, is_hang
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.world import Run, Runner, World
+from adjointlab.worlds.world import Run, Runner, World, message_of
 
 __all__ = ["Budget", "SearchResult", "investigate"]
 
@@ -376,7 +376,7 @@ class Search:
 
 
 def _unjudged(headline: str, error: Exception) -> Verdict:
-    text = str(error).strip().splitlines()
+    text = message_of(error).strip().splitlines()
     return Verdict(
         Status.UNJUDGED, headline, headline, (("because", text[0] if text else type(error).__name__),)
     )

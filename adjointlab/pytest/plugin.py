@@ -14,6 +14,7 @@ import pytest
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.pytest.profile import PATIENCE, Profile, WorldKind, add_options, read_profile
+from adjointlab.worlds.exit_guard import earn, install_exit_guard
 from adjointlab.worlds.launch import is_launched, launched_rank
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ __all__ = ["adjointlab_world"]
 _session_key: pytest.StashKey[CollectiveSession] = pytest.StashKey()
 _profile_key: pytest.StashKey[Profile] = pytest.StashKey()
 _stderr_key: pytest.StashKey[int] = pytest.StashKey()
+_ended: set[str] = set()
+"""The tests that have been run to their ends, by node."""
 
 
 class _XdistNode(Protocol):
@@ -141,6 +144,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xfail(reason=str(known), strict=True))
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note which tests have come to an end."""
+    if report.when == "teardown":
+        _ended.add(report.nodeid)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Let no session end with 0 that left out coherence tests, as ``pytest.exit(returncode=0)`` in a fixture makes it."""
+    option = session.config.option
+    if exitstatus == 0 and session.items and not (option.collectonly or option.setuponly or option.setupplan):
+        from adjointlab.pytest.coherence_tests import coherence_of
+
+        missing = [
+            item for item in session.items if coherence_of(item) is not None and item.nodeid not in _ended
+        ]
+        if missing and not _is_distributed(session.config):
+            session.exitstatus = ExitCode.UNJUDGED
+    earn(session.exitstatus)
+
+
 @pytest.fixture(scope="session")
 def adjointlab_world(pytestconfig: pytest.Config) -> Iterator[World]:
     """The world that coherence tests run in. Under mpiexec the first use is collective."""
@@ -165,6 +189,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         session.align_before(request.node)
     world: World = request.getfixturevalue("adjointlab_world")
     profile = request.config.stash[_profile_key]
+    install_exit_guard(request.config.stash[_stderr_key])
 
     def run_test(subject: Subject, check: str) -> None:
         from adjointlab.engine.discovery import found_as

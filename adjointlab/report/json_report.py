@@ -3,6 +3,7 @@
 - ``schema``: 1; ``world``: "simulated" or "mpi"; ``ranks``: the size of the world;
 - ``complete``: false after Ctrl-C and while the run goes on, for the file is written anew after every verdict;
   ``exit_code``: that of the run (:class:`~adjointlab.exit_codes.ExitCode`), 3 while it goes on;
+  ``asked``: the number of checks of subjects that were asked for, of which each that has ended has an entry in
 - ``reports``: a list, one entry for each subject and check, with
 
   - ``subject``, ``reference`` (which names it on a command line), ``installed``, ``check``;
@@ -29,7 +30,7 @@ __all__ = ["as_data"]
 
 
 def as_data(
-    results: Sequence[CheckResult], world: str, ranks: int, code: int, *, complete: bool
+    results: Sequence[CheckResult], world: str, ranks: int, code: int, asked: int, *, complete: bool
 ) -> dict[str, object]:
     """The object that the module describes."""
     return {
@@ -38,6 +39,7 @@ def as_data(
         "ranks": ranks,
         "complete": complete,
         "exit_code": int(code),
+        "asked": asked,
         "reports": [_entry(entry) for entry in results],
     }
 

@@ -72,8 +72,9 @@ def proof_table(results: Sequence[CheckResult], bounds: Sequence[Mapping[str, in
     return table
 
 
-def summary(results: Sequence[CheckResult]) -> str:
-    """One line: the number of verdicts of each kind, and of cases."""
+def summary(results: Sequence[CheckResult], asked: int) -> str:
+    """One line: how many of the checks `asked` for have a verdict, the number of each kind, and of cases judged."""
+    judged = sum(entry.status is not Status.UNJUDGED for entry in results)
     counts = [
         (status.value, sum(entry.status is status and not entry.known for entry in results))
         for status in Status
@@ -83,7 +84,7 @@ def summary(results: Sequence[CheckResult]) -> str:
     verdicts = ", ".join(f"{number} {name}" for name, number in counts if number)
     cases = sum(entry.result.tried for entry in results)
     seconds = sum(entry.result.seconds for entry in results)
-    return f"{verdicts or 'nothing checked'}: {cases} cases in {seconds:.1f} s"
+    return f"{judged} of {count(asked, 'check')} judged, {verdicts or 'nothing checked'}: {cases} cases in {seconds:.1f} s"
 
 
 def proof_summary(results: Sequence[CheckResult]) -> str:

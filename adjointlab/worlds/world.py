@@ -115,8 +115,10 @@ def message_of(exception: BaseException) -> str:
     """``str(exception)``, also where user code's ``__str__`` raises."""
     try:
         return str(exception)
-    except Exception:
-        return "(no message: its __str__ raised)"
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # whatever user code raises, and Python's own TypeError for what is no string
+        return "(no message: its __str__ failed)"
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,15 @@ A new front end is added to `FRONT_ENDS`, and must pass them all.
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from adjointlab.exit_codes import ExitCode
-from tests.running import needs_mpi, run
+from tests.running import LAUNCHER, run
 
 HERE = Path(__file__).parent
 
@@ -34,15 +37,75 @@ EXPECTED = {
 }
 """By file: the exit code that it has earned, and words that the output must hold."""
 
+NOT_YET = ("raw_world_communicator", "only_one_rank")
+"""Files that still get a 0; each comes off this list with the change that ends it."""
+
+SEVERAL = ("exit_in_a_strategy", "prints_that_all_is_well")
+
 
 def test_every_file_of_the_corpus_is_listed() -> None:
     files = {path.stem for path in HERE.glob("*.py")} - {"common", "test_unearned_greens", "__init__"}
     assert files == set(EXPECTED)
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_check_does_not_end_with_an_exit_code_that_is_not_earned(name: str, tmp_path: Path) -> None:
+Front = Callable[[str, Path], subprocess.CompletedProcess[str]]
+
+
+def _check(name: str, folder: Path, ranks: int = 0) -> subprocess.CompletedProcess[str]:
+    file = HERE / f"{name}.py"
+    return run("adjointlab", "check", file, "--cases", "10", "--seed", "1", ranks=ranks, cwd=folder)
+
+
+def _pytest(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    subject = f"from tests.unearned_greens.{name} import subject\n"
+    tests = (
+        "from adjointlab.pytest.coherence_tests import coherence_tests\nTestAll = coherence_tests(subject)\n"
+    )
+    (folder / "test_it.py").write_text(subject + tests)
+    return run("pytest", "-q", "--adjointlab-cases=10", "--adjointlab-seed=1", cwd=folder)
+
+
+FRONT_ENDS: dict[str, Front] = {
+    "check": _check,
+    "check under mpiexec": partial(_check, ranks=2),
+    "pytest": _pytest,
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(name in NOT_YET, reason="not closed yet", strict=True))
+        for name in EXPECTED
+    ],
+)
+@pytest.mark.parametrize("front", FRONT_ENDS)
+def test_no_front_end_ends_with_an_exit_code_that_is_not_earned(
+    front: str, name: str, tmp_path: Path
+) -> None:
+    if "mpiexec" in front and LAUNCHER is None:
+        pytest.skip("needs mpiexec: install the extra `mpi`")
     code, words = EXPECTED[name]
-    result = run("adjointlab", "check", HERE / f"{name}.py", "--cases", "10", "--seed", "1", cwd=tmp_path)
+    result = FRONT_ENDS[front](name, tmp_path)
     said = result.stdout + result.stderr
-    assert (result.returncode, words in said) == (code, True), said
+    if front == "pytest":
+        # It has exit codes of its own, of which 0 alone says that all is well.
+        assert result.returncode != 0, said
+    else:
+        assert (result.returncode, words in said) == (code, True), said
+
+
+def test_a_session_of_pytest_that_a_fixture_ends_with_0_does_not_end_with_0(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\n\n@pytest.fixture(autouse=True)\ndef leave():\n    pytest.exit('enough', returncode=0)\n"
+    )
+    result = _pytest("prints_that_all_is_well", tmp_path)
+    assert result.returncode == ExitCode.UNJUDGED, result.stdout + result.stderr
+
+
+def test_the_summary_says_how_many_checks_were_asked_for_and_how_many_judged(tmp_path: Path) -> None:
+    result = run(
+        "adjointlab", "check", *(HERE / f"{name}.py" for name in SEVERAL), "--cases", "5", cwd=tmp_path
+    )
+    assert "6 of 12 checks judged" in result.stdout, result.stdout + result.stderr
+    assert "6 incoherent" not in result.stdout  # the other subject has its turn all the same
