@@ -17,7 +17,7 @@ from torch import nn
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
-from adjointlab.layers.differentiable import connected
+from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.distributed import DistributedModule, dtype_name
 from adjointlab.typing import Communicator
 
@@ -34,7 +34,7 @@ class Pointwise(DistributedModule):
     """`function`, a module or a function of one tensor, over a tensor that lies in `layout`.
 
     For example ``Pointwise(comm, convolution.codomain.tensors[0].layout, torch.nn.ReLU())``. A worker without elements
-    returns a tensor of zero volume, and does not call the function.
+    returns a tensor of zero volume, and calls the function of a single zero, for the graph that the others have.
 
     When the layer is made, the function is applied to eight elements, one at a time and all together (a module in
     evaluation mode), to see that it is elementwise. So dropout is legal, but every worker draws for itself, and not
@@ -93,9 +93,12 @@ class Pointwise(DistributedModule):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)
+        if torch.is_grad_enabled() and not x.requires_grad:
+            # A checkpoint runs the check of inputs again, on all ranks if each has this layer in its graph.
+            x = connected(x, x.new_zeros(0).requires_grad_())
         if x.numel() == 0:
             # Functions need not take tensors without elements (a maximum does not).
-            return connected(x.to(self.value_dtype), x)
+            return of_nothing(x.shape, self.function, x).to(self.value_dtype)
         return self.function(x)
 
 

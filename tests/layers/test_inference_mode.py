@@ -33,7 +33,9 @@ def image(sides: tuple[int, int]) -> Partition:
 
 LAYERS: dict[str, tuple[Callable[[Any], Any], Callable[[], nn.Module], tuple[int, ...]]] = {
     "convolution over a square": (
-        lambda comm: Conv2d(comm, Partition((1, 1, 1, 2, 2)), (1, 2, 6, 6), nn.Conv2d(2, 2, 3, padding=1, dtype=DOUBLE)),
+        lambda comm: Conv2d(
+            comm, Partition((1, 1, 1, 2, 2)), (1, 2, 6, 6), nn.Conv2d(2, 2, 3, padding=1, dtype=DOUBLE)
+        ),
         lambda: nn.Conv2d(2, 2, 3, padding=1, dtype=DOUBLE),
         (1, 2, 6, 6),
     ),
