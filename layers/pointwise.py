@@ -74,7 +74,7 @@ class Pointwise(DistributedModule):
                 )
         dtype = dtype or torch.get_default_dtype()
         self.function = function
-        self.value_dtype = _value_dtype(function, dtype)
+        self.value_dtype, self.in_place = _value_dtype(function, dtype)
         # The same elements in arrays of other lengths: a vector instruction may round a function's value in another way.
         self.rounding = 4 * torch.finfo(dtype).eps if rounding is None else rounding
         # A small value may be the difference of larger ones: of the argument, in the lab an integer up to 4.
@@ -101,6 +101,18 @@ class Pointwise(DistributedModule):
             return of_nothing(x.shape, self.function, x).to(self.value_dtype)
         return self.function(x)
 
+    def _check_inputs(self, x: tuple[torch.Tensor, ...]) -> None:
+        super()._check_inputs(x)
+        if self.in_place and torch.is_grad_enabled() and x[0].numel() and _has_leaf_memory(x[0]):
+            raise ValueError(
+                f"x: a leaf of the graph that requires a gradient on rank {self.rank}, and the function works in place; torch "
+                "could not say what its gradient belongs to"
+            )
+
+
+def _has_leaf_memory(x: torch.Tensor) -> bool:
+    return any(t is not None and t.is_leaf and t.requires_grad for t in (x, x._base))
+
 
 class _FunctionModule(nn.Module):
     """A function as a module."""
@@ -113,8 +125,8 @@ class _FunctionModule(nn.Module):
         return self.function(x)
 
 
-def _value_dtype(function: Elementwise, dtype: torch.dtype) -> torch.dtype:
-    """The element type of the function's values. Raises `ValueError` unless each is a function of one element."""
+def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype, bool]:
+    """The element type of the function's values, and True if it works in place. Raises `ValueError` unless each is a function of one element."""
     apply: Elementwise
     if isinstance(function, nn.Module):
         name, apply = type(function).__name__, copy.deepcopy(function).eval()
@@ -124,7 +136,8 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> torch.dtype:
     x = torch.tensor([[-2.5, -1.0, -0.25, 0.0], [0.5, 1.25, 3.0, 0.75]]).to(dtype)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
-            together = apply(x.clone())
+            argument = x.clone()
+            together = apply(argument)
             alone = [apply(element.reshape(1, 1).clone()) for element in x.reshape(-1)]
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(
@@ -140,5 +153,7 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> torch.dtype:
         raise ValueError(
             f"function: {name} is not elementwise: its value for an element depends on other elements"
         )
-    dtype_of_values: torch.dtype = together.dtype
-    return dtype_of_values
+    modules = function.modules() if isinstance(function, nn.Module) else ()
+    # A dropout works in place in training only, and was applied in evaluation.
+    in_place = argument._version > 0 or any(getattr(module, "inplace", False) for module in modules)
+    return together.dtype, in_place
