@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from adjointlab.core.agreement import raise_first
 from adjointlab.core.arguments import check_argument
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
@@ -210,6 +211,4 @@ def raise_together(comm: Communicator, check: Callable[[], None]) -> None:
     comm.Allreduce(failed, failures)
     if not failures[0]:
         return
-    reported = comm.allgather(None if error is None else (isinstance(error, TypeError), str(error)))
-    is_type, text = next(report for report in reported if report is not None)
-    raise (TypeError if is_type else ValueError)(text) from None
+    raise_first(comm, error)

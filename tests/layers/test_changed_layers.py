@@ -107,7 +107,7 @@ TAKE_THE_WHOLE: dict[str, Callable[[Any], Any]] = {
     "parametrizations.weight_norm": parametrizations.weight_norm,
     "parametrizations.spectral_norm": parametrizations.spectral_norm,
     "another parametrization": lambda layer: parametrize.register_parametrization(
-        layer, "weight", nn.Softmax()
+        layer, "weight", nn.Softmax(0)
     ),
     "pruning by size": lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
     "pruning of rows": lambda layer: prune.ln_structured(layer, "weight", 0.5, 2, 0),
