@@ -1,14 +1,18 @@
-"""Reverse mode is the adjoint of forward mode: <Jv, w> = <v, J*w> at a random point.
+"""Reverse mode is the adjoint of forward mode, <Jv, w> = <v, J*w> at a random point, and both are the sequential twin's.
 
 A layer that is not linear has a linear Jacobian J, so this is the dot test of J, whose domain is inputs and parameters together.
-Forward mode is torch's, unless the module declares that it has none (``forward_mode = False``). Then Jv is the symmetric
+The twin's <v, J*w> is a third value, which shows forward and reverse modes that are wrong alike. It is the only other one for a
+module that declares that it has no forward mode (``forward_mode = False``): at a kink, such as a maximum of equal values, the
+twin's derivative is the one that is meant, and no difference quotient tells which it is.
+
+Where ranks hold copies with values of their own, there is no sequential input, and Jv without forward mode is the symmetric
 difference D(h) = (F(p + hv) - F(p - hv)) / 2h, extrapolated from two steps:
 
     (4 D(h) - D(2h)) / 3 = Jv + O(h^4)
 
 D has no derivatives of even order, and the extrapolation removes the third: of a polynomial of degree four or less it gives Jv
 exactly. Point and directions are small integers, so layers of exact arithmetic are compared with equality, at h = 1; others at a
-small h. At a kink, such as a maximum of equal values, neither form is the derivative.
+small h. At a kink it is not the derivative.
 """
 
 from __future__ import annotations
@@ -24,11 +28,21 @@ from typing import TYPE_CHECKING
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.compare import square_norm
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.layers.modules import LocalModule, as_tuple, in_shape_of, pass_keys
+from adjointlab.checks.layers.modules import (
+    LocalModule,
+    ModuleUnderTest,
+    SequentialTwin,
+    as_tuple,
+    has_copies_of_their_own,
+    held,
+    in_shape_of,
+    pass_keys,
+)
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.core import arrays
 from adjointlab.core.pairing import ZERO, Exact, pair_local
 from adjointlab.core.space import Space
-from adjointlab.core.values import Draw
+from adjointlab.core.values import Draw, local_values
 
 if TYPE_CHECKING:
     import torch
@@ -44,12 +58,17 @@ _DIFFERENCES = 2.0**-20
 
 @dataclass(frozen=True)
 class JacobianProducts:
-    """One rank's part of both inner products, and of the squared norms of Jv, w, v and J*w."""
+    """One rank's part of the inner products, and of the squared norms of Jv, w, v and J*w.
 
-    forward: Exact
+    `forward` is `None` if nothing but the twin gives Jv, and `twin` on all ranks but 0, and if there is no sequential input.
+    """
+
+    forward: Exact | None
     reverse: Exact
+    twin: Exact | None
     squares: tuple[float, float, float, float]
     allowed: float  # relative to the products of norms; 0 where everything is exact
+    parameters: int  # their elements, on all ranks
     reach: float  # the least that the norm of the Jacobian counts for
 
 
@@ -66,6 +85,8 @@ class JacobianCheck(Check[JacobianProducts]):
         return _dual_level()
 
     def observe(self, context: CheckContext) -> JacobianProducts:
+        import torch
+
         version, keys, seed = LocalModule(context), pass_keys(context, 0), context.setting.seed
         layer = version.layer
         point = _Point(version, version.inputs(keys["inputs"]), keys["parameters"])
@@ -76,8 +97,17 @@ class JacobianCheck(Check[JacobianProducts]):
         cotangents = version.tensors(layer.codomain.dual, keys["cotangents"])
         by_inputs, by_parameters = point.pulled_back(outputs, cotangents)
         along_inputs = point.without_integers(along_inputs)
+        has_twin = not any(
+            map(
+                has_copies_of_their_own,
+                (*layer.domain.tensors, *layer.parameters.tensors, *layer.codomain.dual.tensors),
+            )
+        )
+        has_forward, allowed = True, 0.0
         if getattr(layer.module, "forward_mode", True):
-            image, allowed = point.pushed_forward(along_inputs, along_parameters), 0.0
+            image = point.pushed_forward(along_inputs, along_parameters)
+        elif has_twin:
+            has_forward, image = False, [torch.zeros_like(y) for y in outputs]
         else:
             image, allowed = point.differences(along_inputs, along_parameters)
         pairs: tuple[tuple[Space, Sequence[torch.Tensor], Sequence[torch.Tensor]], ...] = (
@@ -89,29 +119,42 @@ class JacobianCheck(Check[JacobianProducts]):
         products = [pair_local(space, a, b, rank) if space.tensors else ZERO for space, a, b in pairs]
         norms = [(square_norm(space, a, rank), square_norm(space, b, rank)) for space, a, b in pairs]
         return JacobianProducts(
-            products[0],
+            products[0] if has_forward else None,
             products[1] + products[2],
+            _pairing_of_twin(context) if has_twin and rank == 0 else None,
             (norms[0][0], norms[0][1], norms[1][0] + norms[2][0], norms[1][1] + norms[2][1]),
             max(allowed, layer.rounding),
+            layer.parameters.dimension,
             layer.reach,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[JacobianProducts]) -> Verdict:
+        first = observations[0]
         forward, reverse = ZERO, ZERO
         for seen in observations:
-            forward, reverse = forward + seen.forward, reverse + seen.reverse
+            forward, reverse = forward + (seen.forward or ZERO), reverse + seen.reverse
         image, w, v, pulled = (
             math.sqrt(sum(seen.squares[index] for seen in observations)) for index in range(4)
         )
-        error, scale = abs(forward - reverse), max(image * w, v * pulled, observations[0].reach * v * w)
-        if error <= observations[0].allowed * scale:
-            return coherent()
-        return incoherent(
-            "reverse mode is not the adjoint of forward mode",
-            ("⟨Jv, w⟩", str(forward)),
-            ("⟨v, J*w⟩", str(reverse)),
-            ("error", f"{error / scale if scale else error:.3g} (relative to the norms)"),
-        )
+        scale = max(image * w, v * pulled, first.reach * v * w)
+        if first.forward is not None and (error := abs(forward - reverse)) > first.allowed * scale:
+            return incoherent(
+                "reverse mode is not the adjoint of forward mode",
+                ("⟨Jv, w⟩", str(forward)),
+                ("⟨v, J*w⟩", str(reverse)),
+                ("error", f"{error / scale if scale else error:.3g} (relative to the norms)"),
+            )
+        # A layer's rounding is of each element of a gradient, and v has as many.
+        elements = spaces.domain.dimension + first.parameters
+        scale = math.sqrt(elements) * v * max(pulled, first.reach, first.reach * w)
+        if first.twin is not None and (error := abs(reverse - first.twin)) > first.allowed * scale:
+            return incoherent(
+                "the Jacobian is not the sequential layer's",
+                ("⟨v, J*w⟩", str(reverse)),
+                ("sequential", str(first.twin)),
+                ("error", f"{error / scale if scale else error:.3g} (relative to the norms)"),
+            )
+        return coherent()
 
 
 @contextmanager
@@ -135,10 +178,31 @@ def _dual_level() -> Iterator[None]:
         yield
 
 
+def _pairing_of_twin(context: CheckContext) -> Exact:
+    """Return <v, J*w> of the sequential twin, in the parts of all ranks."""
+    twin, keys, seed = SequentialTwin(context), pass_keys(context, 0), context.setting.seed
+    layer = twin.layer
+    point = _Point(twin, twin.inputs(keys["inputs"]), keys["parameters"])
+    cotangents = twin.tensors(layer.codomain.dual, keys["cotangents"])
+    gradients = point.pulled_back(point.outputs(point.inputs), cotangents)
+    total = ZERO
+    for number, (space, whole) in enumerate(zip((layer.domain, layer.parameters), gradients, strict=True)):
+        for rank in sorted(space.ranks):
+            along = [
+                local_values(space, position, rank, Draw(seed, 7 + number, "primal", 4))
+                for position in range(len(space.tensors))
+            ]
+            parts = [
+                held(t.dual, arrays.to_numpy(g), rank) for t, g in zip(space.tensors, whole, strict=True)
+            ]
+            total = total + pair_local(space, along, parts, rank)
+    return total
+
+
 class _Point:
     """A point of a layer: inputs, parameters, and buffers from which every evaluation starts."""
 
-    def __init__(self, version: LocalModule, inputs: Sequence[torch.Tensor], key: Draw) -> None:
+    def __init__(self, version: ModuleUnderTest, inputs: Sequence[torch.Tensor], key: Draw) -> None:
         self.version = version
         self.inputs = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
         version.fill_parameters(key)

@@ -38,6 +38,7 @@ __all__ = [
     "ModuleUnderTest",
     "SequentialTwin",
     "as_tuple",
+    "has_copies_of_their_own",
     "held",
     "in_shape_of",
     "pass_keys",
@@ -200,16 +201,22 @@ def whole_array(space: Space, position: int, key: Draw) -> NumpyArray:
     layout = tensor.layout
     first_values = local_values(space, position, layout.partition.ranks[0], key)
     whole = np.zeros(layout.shape, dtype=first_values.dtype)
-    if any(
-        copied and side > 1 and entry is LocalType.VARYING
-        for copied, side, entry in zip(layout.copied, layout.partition.shape, tensor.types, strict=True)
-    ):
+    if has_copies_of_their_own(tensor):
         raise Inapplicable(f"the copies in {tensor} have values of their own; there is no sequential input")
     for rank, first in tensor.groups.items():
         if rank == first:
             inside, part = _overlap(layout, rank)
             whole[part] += local_values(space, position, rank, key)[inside]
     return whole
+
+
+def has_copies_of_their_own(tensor: Tensor) -> bool:
+    """Return True if ranks hold different values of one element, so that there is no whole tensor."""
+    layout = tensor.layout
+    return any(
+        copied and side > 1 and entry is LocalType.VARYING
+        for copied, side, entry in zip(layout.copied, layout.partition.shape, tensor.types, strict=True)
+    )
 
 
 def held(tensor: Tensor, whole: NumpyArray, rank: int) -> NumpyArray:
