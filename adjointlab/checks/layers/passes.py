@@ -55,11 +55,13 @@ class PassPlan:
         if self.requires_grad == "all":
             return frozenset(tensor.name for tensor in tensors)
         # Some on each rank: a backward pass whose messages depend on it hangs, for no rank knows what the others need.
-        # Copies of one value are one tensor, of which all ranks know alike whether it requires a gradient.
+        # Copies of one parameter are made alike, and a hook may be collective. An input is what came before on each rank.
         per_rank = self.requires_grad == "others on each rank" and not layer.uniform_requires_grad
 
         def wanted(position: int, tensor: Tensor) -> bool:
-            rank = tensor.groups.get(context.rank, context.rank) if per_rank else 0
+            rank = context.rank if per_rank else 0
+            if per_rank and position >= len(layer.domain.tensors):
+                rank = tensor.groups.get(rank, rank)
             return bool(
                 np.random.default_rng((context.setting.seed, rank)).random(len(tensors))[position] < 0.6
             )
