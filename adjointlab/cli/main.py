@@ -8,6 +8,7 @@ mpiexec all ranks end with the same code, and rank 0 alone prints.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -70,11 +71,10 @@ def _exit_code(command: Callable[[], int | None]) -> int:
     try:
         code = command() or ExitCode.COHERENT
         if code == ExitCode.INTERRUPTED:  # typer catches KeyboardInterrupt and returns this code instead
-            errors.line("interrupted")
+            return _interrupted(errors)
         return code
     except (KeyboardInterrupt, typer.Abort):
-        errors.line("interrupted")
-        return ExitCode.INTERRUPTED
+        return _interrupted(errors)
     except Exception as error:
         if (text := _usage_error(error)) is not None:
             errors.line(f"adjointlab: {text}")
@@ -84,6 +84,14 @@ def _exit_code(command: Callable[[], int | None]) -> int:
             # Only this rank has failed. The others may be in a collective call, where they would wait for ever.
             abort_all_ranks(ExitCode.UNJUDGED)
         return ExitCode.UNJUDGED
+
+
+def _interrupted(errors: Output) -> int:
+    # A Ctrl-C of the terminal reaches the ranks twice under mpiexec, which passes it on. The second one must not kill a rank
+    # that is on its way out in good order, for mpiexec would report the signal instead of this exit code.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    errors.line("interrupted")
+    return ExitCode.INTERRUPTED
 
 
 def _usage_error(error: Exception) -> str | None:
