@@ -139,7 +139,7 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Check
     if failing is None:
         return None
     path, result = failing
-    return CheckResult(found, result, Written(path, path.with_suffix(".py")), replayed=path)
+    return CheckResult(found, result, Written.beside(path), replayed=path)
 
 
 def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:

@@ -27,7 +27,7 @@ from adjointlab.cli.startup import UsageError, abort_all_ranks, collective_inter
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.launch import is_launched
 
-__all__ = ["app", "main"]
+__all__ = ["app", "exit_code_of", "main"]
 
 app = typer.Typer(
     add_completion=False,
@@ -60,12 +60,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             code: int | None = app(arguments, prog_name="adjointlab", standalone_mode=False)
             return code
 
-    code = _exit_code(command)
+    code = exit_code_of(command)
     sys.stdout.flush()
     sys.exit(code)
 
 
-def _exit_code(command: Callable[[], int | None]) -> int:
+def exit_code_of(command: Callable[[], int | None]) -> int:
     """Run `command`; return its exit code, with every error reported once."""
     errors = Output(to_stderr=True)
     try:

@@ -145,13 +145,11 @@ def _verdict_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
 
 
 def _replay_lines(check_result: CheckResult) -> Iterator[tuple[str, str]]:
-    written, spaces = check_result.written, check_result.result.spaces
+    written = check_result.written
     if written is not None:
         yield "replay", replay_command(check_result)
-        # The script of a layer without spaces has nothing to run.
-        if spaces is not None or not check_result.found.subject.is_layer:
-            needs = "needs only the operator and mpi4py" if spaces is not None else "needs adjointlab too"
-            yield "script", f"{_relative(written.script)}         ({needs})"
+        if written.script is not None:
+            yield "script", str(_relative(written.script))
     elif check_result.unwritten:
         yield "replay", f"could not be stored: {check_result.unwritten}"
 

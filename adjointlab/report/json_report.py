@@ -60,6 +60,6 @@ def _entry(check_result: CheckResult) -> dict[str, object]:
         "known": check_result.known or None,
         "case": None if result.case is None else result.case.data(),
         "reproducer": None if written is None else str(written.json),
-        "script": None if written is None else str(written.script),
+        "script": None if written is None or written.script is None else str(written.script),
         "replay": None if written is None else replay_command(check_result),
     }

@@ -18,7 +18,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import check_named
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
-from adjointlab.store.atomic import write_atomically
+from adjointlab.store.atomic import encodable, write_atomically
 from adjointlab.store.script import script
 
 __all__ = ["BadReproducer", "Reproducer", "WorldName", "Written", "read", "stored", "write", "write_case"]
@@ -59,10 +59,16 @@ class Reproducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
 @dataclass(frozen=True)
 class Written:
-    """The two files of a failure."""
+    """The files of a failure."""
 
     json: Path
-    script: Path
+    script: Path | None  # where a script can import the subject
+
+    @staticmethod
+    def beside(path: Path) -> Written:
+        """The files of the reproducer at `path`: its script may have gone, or never have been."""
+        script = path.with_suffix(".py")
+        return Written(path, script if script.is_file() else None)
 
 
 def write(result: SearchResult, subject: Subject, folder: Path) -> Written:
@@ -76,8 +82,9 @@ def write(result: SearchResult, subject: Subject, folder: Path) -> Written:
     path = _path_of(folder, case)
     text = script(case, result, subject, path.name)
     write_atomically(path, _encoded(case, subject.location, result.world, result.verdict))
-    write_atomically(path.with_suffix(".py"), text.encode())
-    return Written(path, path.with_suffix(".py"))
+    if text is not None:
+        write_atomically(path.with_suffix(".py"), text.encode())
+    return Written(path, None if text is None else path.with_suffix(".py"))
 
 
 def write_case(case: Case, location: str, world: str, verdict: Verdict, folder: Path) -> Path:
@@ -103,7 +110,7 @@ def read(path: Path | str) -> Reproducer:
 def stored(folder: Path, subject: Subject, check: str) -> list[tuple[Path, Case]]:
     """The cases of `subject` and `check` in `folder`, by file name. Files that are no reproducers are passed over."""
     found = []
-    for path in sorted(folder.glob(f"{_safe(subject.name)}-{check}-*.json")):
+    for path in sorted(folder.glob(f"{_stem(subject.name, check)}-*.json")):
         try:
             entry = read(path)
         except BadReproducer:
@@ -117,7 +124,12 @@ def stored(folder: Path, subject: Subject, check: str) -> list[tuple[Path, Case]
 
 def _encoded(case: Case, location: str, world: str, verdict: Verdict) -> bytes:
     content = Reproducer(
-        location, WorldName(world), verdict.kind, verdict.headline, verdict.lines, case.plain()
+        encodable(location),
+        WorldName(world),
+        encodable(verdict.kind),
+        encodable(verdict.headline),
+        tuple((encodable(label), encodable(text)) for label, text in verdict.lines),
+        case.plain(),
     )
     return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 
@@ -127,7 +139,7 @@ def _path_of(folder: Path, case: Case) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     digest = case.digest
     for length in range(4, len(digest)):
-        path = folder / f"{_safe(case.subject)}-{case.check}-{digest[:length]}.json"
+        path = folder / f"{_stem(case.subject, case.check)}-{digest[:length]}.json"
         if not path.exists() or _holds(path, case):
             break
     return path
@@ -145,5 +157,10 @@ def _holds(path: Path, case: Case) -> bool:
         return False
 
 
+def _stem(subject: str, check: str) -> str:
+    return f"{_safe(subject)}-{_safe(check)}"
+
+
 def _safe(name: str) -> str:
-    return "".join(char if char.isalnum() or char in "_." else "_" for char in name)
+    """`name` as a part of a file name: no folders, no patterns of `glob`, and short enough for any file system."""
+    return "".join(char if char.isalnum() or char in "_." else "_" for char in name)[:60]
