@@ -7,6 +7,7 @@ mpiexec all ranks end with the same code, and rank 0 alone prints.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -60,8 +61,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             code: int | None = app(arguments, prog_name="adjointlab", standalone_mode=False)
             return code
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What the user's code prints must not end the run either.
+        sys.stdout.reconfigure(errors="backslashreplace")
     code = exit_code_of(command)
-    sys.stdout.flush()
+    Output().raw("")  # flushes what others have printed, and takes it calmly if nobody reads
     sys.exit(code)
 
 

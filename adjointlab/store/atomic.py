@@ -1,13 +1,34 @@
-"""Writing a file so that a reader never sees half of it, and nothing but a file is replaced."""
+"""Files that are written and read: whole or not at all, and none but regular files."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
 from pathlib import Path
 
-__all__ = ["encodable", "overwrite", "write_atomically"]
+__all__ = ["open_file", "overwrite", "read_file", "write_atomically"]
+
+
+def open_file(path: Path, flags: int) -> int:
+    """Open a file of the lab's own, as `os.open` does; one that is made has the permissions that the umask leaves.
+
+    Raises `OSError` for a link, which may lead anywhere, and for anything else that is no regular file: to open a FIFO or
+    a device may wait for ever, or do something.
+    """
+    # O_NONBLOCK: to open a FIFO would wait for its other end. It does nothing to a regular file.
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
+
+
+def read_file(path: Path) -> bytes:
+    """Read a file of the lab's own. Raises `OSError` as :func:`open_file` does."""
+    with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+        return file.read()
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -37,6 +58,12 @@ def overwrite(path: Path, data: bytes) -> None:
 
     A regular file is replaced as a whole, with its permissions; where it cannot be replaced, it is written over.
     """
+    for standard in (1, 2):
+        if _is_file_behind(standard, path):
+            # A new file in its place would lose what is printed there too.
+            with os.fdopen(os.dup(standard), "wb") as file:
+                file.write(data)
+            return
     target = Path(os.path.realpath(path))
     if _is_file_or_nothing(path, follow=True):
         try:
@@ -53,13 +80,16 @@ def overwrite(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def encodable(text: str) -> str:
-    """`text` with its lone surrogates, which UTF-8 does not have, as escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
 def _is_file_or_nothing(path: Path, *, follow: bool) -> bool:
     try:
         return stat.S_ISREG(path.stat(follow_symlinks=follow).st_mode)
     except FileNotFoundError:
         return True
+
+
+def _is_file_behind(descriptor: int, path: Path) -> bool:
+    try:
+        status = os.fstat(descriptor)
+        return stat.S_ISREG(status.st_mode) and os.path.samestat(status, path.stat())
+    except OSError:
+        return False

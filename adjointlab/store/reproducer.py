@@ -6,6 +6,7 @@ what it says of its subject is a name only. A file of other content is never ove
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,8 +19,9 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import check_named
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
-from adjointlab.store.atomic import encodable, write_atomically
+from adjointlab.store.atomic import read_file, write_atomically
 from adjointlab.store.script import script
+from adjointlab.store.text import encodable
 
 __all__ = ["BadReproducer", "Reproducer", "WorldName", "Written", "read", "stored", "write", "write_case"]
 
@@ -96,8 +98,12 @@ def write_case(case: Case, location: str, world: str, verdict: Verdict, folder: 
 
 def read(path: Path | str) -> Reproducer:
     """Read the reproducer in a file. Raises :class:`BadReproducer`, which says what is wrong with it."""
+    return _read(Path(path), Path.read_bytes)
+
+
+def _read(path: Path, content_of: Callable[[Path], bytes]) -> Reproducer:
     try:
-        content = msgspec.json.decode(Path(path).read_bytes(), type=Reproducer)
+        content = msgspec.json.decode(content_of(path), type=Reproducer)
         check_named(content.check)
         return structs.replace(content, case=content.case.restored())
     except OSError as error:
@@ -112,7 +118,7 @@ def stored(folder: Path, subject: Subject, check: str) -> list[tuple[Path, Case]
     found = []
     for path in sorted(folder.glob(f"{_stem(subject.name, check)}-*.json")):
         try:
-            entry = read(path)
+            entry = _read(path, read_file)
         except BadReproducer:
             continue
         # The pattern fits too much: a subject's name may begin with another's.
@@ -152,7 +158,7 @@ def _same_subject(one: str, other: str) -> bool:
 
 def _holds(path: Path, case: Case) -> bool:
     try:
-        return read(path).case.key() == case.key()
+        return _read(path, read_file).case.key() == case.key()
     except BadReproducer:
         return False
 

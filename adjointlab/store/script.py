@@ -31,6 +31,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.case_data import Parameters
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Kind, Subject
+from adjointlab.store.text import printable
 
 __all__ = ["commented", "literal", "script"]
 
@@ -177,7 +178,7 @@ def script(case: Case, report: SearchResult, subject: Subject, name: str) -> str
 def commented(*texts: str) -> str:
     """Lines of comments that show `texts`, whatever is in them: what is not printable is escaped."""
     lines = [line for text in texts for line in text.splitlines() or [""]]
-    return "\n".join(f"# {_printable(line)}".rstrip() for line in lines)
+    return "\n".join(f"# {printable(line)}".rstrip() for line in lines)
 
 
 def literal(value: object) -> str | None:
@@ -198,13 +199,6 @@ def literal(value: object) -> str | None:
                 return None
             return "{" + ", ".join(f"{key}: {entry}" for key, entry in pairs) + "}"
     return None
-
-
-def _printable(line: str) -> str:
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
-        for char in line
-    )
 
 
 # The form that replays
