@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -152,6 +153,22 @@ def test_a_script_that_cannot_import_its_subject_is_broken(project: Path, tmp_pa
     with replaced(project / "siblings.py", "STEP = 1", "raise ZeroDivisionError"):
         result = ran(script, tmp_path, ranks)
     assert (result.returncode, "ZeroDivisionError" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
+def test_a_script_outlives_a_case_that_ends_its_process(tmp_path: Path, end: str):
+    source = Path(__file__).with_name("scripted").joinpath("subjects.py").read_text()
+    (tmp_path / "siblings.py").write_text("STEP = 1\nadjoint = forward = shifted = print\n")
+    file = tmp_path / "subjects.py"
+    file.write_text(source.replace("raise RuntimeError", f"import os; {end}; "))
+    command = ("adjointlab", "check", "subjects.py:raises", "--check=adjoint", "--cases=5", "--ranks=2")
+    run("adjointlab", "run", "--", sys.executable, "-m", *command, cwd=tmp_path)
+    (script,) = (tmp_path / ".adjointlab").glob("*.py")
+    seen = ran(script, tmp_path)
+    assert (seen.returncode, "the case has ended its process" in seen.stdout) == (1, True), seen.stderr
+
+    file.write_text(source.replace("rank() == STEP", "rank() == -1"))
+    assert ran(script, tmp_path).returncode == 0
 
 
 def test_a_script_without_its_reproducer_is_broken(project: Path, tmp_path: Path):
