@@ -235,6 +235,8 @@ class _SubjectDecorators:
         - `rounding`, how far results may differ from the twin's, relative to the largest value of each tensor (default 0: exact
           on small integers), and `reach`, the least that this value counts for, where terms cancel (default 0);
         - `overwrites_inputs`, that it may write into its inputs (default `False`);
+        - `uniform_requires_grad`, that what requires a gradient is the same on all ranks (default `False`: other tensors on
+          each rank, though copies that are replicated or invariant alike);
         - ``training``, of the dictionary alone: the mode that both modules are put into. Draw it for a layer that does
           something else in training than in evaluation; the lab cannot know.
         """
