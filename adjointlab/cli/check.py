@@ -115,9 +115,12 @@ class _CheckRun:
         """Run every check of the plan."""
         from adjointlab.session import run_check
         from adjointlab.store.job_log import supervised
+        from adjointlab.store.text import printable
 
         for number, (found, name) in enumerate(self.plan):
-            tick = line.track(f"[{number + 1}/{len(self.plan)}] {found.subject.name} {name}", budget.cases)
+            tick = line.track(
+                f"[{number + 1}/{len(self.plan)}] {printable(found.subject.name)} {name}", budget.cases
+            )
             result = run_check(self.world, found, name, budget, folder, tick)
             if self.known and (listed := self.known.of_check(found.subject.name, name)):
                 result = replace(result, known=str(listed))

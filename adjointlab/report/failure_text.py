@@ -16,6 +16,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.session import CheckResult
 from adjointlab.store.reproducer import WorldName
+from adjointlab.store.text import printable
 
 __all__ = ["count", "failure_text", "relative", "replay_command"]
 
@@ -32,7 +33,14 @@ _OWN_FRAMES = re.compile(
 
 
 def failure_text(check_result: CheckResult) -> str:
-    """The text of a failure: empty for a coherent result, one line for a known failure or an unexpected pass."""
+    """The text of a failure: empty for a coherent result, one line for a known failure or an unexpected pass.
+
+    Whatever the user's code has put into its messages, all of it is printable.
+    """
+    return printable(_text(check_result), keep="\n\t")
+
+
+def _text(check_result: CheckResult) -> str:
     result = check_result.result
     name = f"{result.subject} {result.check}"
     if check_result.unexpectedly_passes:

@@ -103,9 +103,12 @@ def read(path: Path | str) -> Reproducer:
 
 def _read(path: Path, content_of: Callable[[Path], bytes]) -> Reproducer:
     try:
-        content = msgspec.json.decode(content_of(path), type=Reproducer)
+        data = content_of(path)
+        content = msgspec.json.decode(data, type=Reproducer)
         check_named(content.check)
-        return structs.replace(content, case=content.case.restored())
+        content = structs.replace(content, case=content.case.restored())
+        _refuse_unknown(msgspec.json.decode(data)["case"], msgspec.to_builtins(content.case.plain()))
+        return content
     except OSError as error:
         raise BadReproducer(f"{path}: {error.strerror or error}") from None
     # RecursionError: a file of many opening brackets.
@@ -126,6 +129,21 @@ def stored(folder: Path, subject: Subject, check: str) -> list[tuple[Path, Case]
         if is_of_subject and entry.check == check:
             found.append((path, entry.case))
     return found
+
+
+def _refuse_unknown(given: object, known: object) -> None:
+    """Raise `ValueError` if `given` has fields that `known`, which was made of it, has not.
+
+    msgspec refuses the unknown fields of structs alone, and a case holds dataclasses and objects of the lab too.
+    """
+    if isinstance(given, dict) and isinstance(known, dict):
+        for name, value in given.items():
+            if name not in known and value:  # a default is left out
+                raise ValueError(f"unknown field `{name}`")
+            _refuse_unknown(value, known.get(name))
+    elif isinstance(given, list) and isinstance(known, list):
+        for one, other in zip(given, known, strict=False):
+            _refuse_unknown(one, other)
 
 
 def _encoded(case: Case, location: str, world: str, verdict: Verdict) -> bytes:

@@ -6,7 +6,9 @@ import json
 import math
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -190,6 +192,64 @@ def test_a_field_that_this_version_does_not_know_is_refused(tmp_path: Path, fiel
     (tmp_path / "new.json").write_text(json.dumps(content))
     with pytest.raises(BadReproducer, match="unknown field `more`"):
         read(tmp_path / "new.json")
+
+
+@pytest.mark.parametrize(
+    "place", [("setting",), ("parameters", "layout"), ("parameters", "layout", "partition")]
+)
+def test_unknown_fields_inside_a_case_are_refused_too(tmp_path: Path, place: tuple[str, ...]) -> None:
+    content = json.loads(OLD)
+    part = content["case"]
+    for name in place:
+        part = part[name]
+    part["more"] = 1
+    (tmp_path / "new.json").write_text(json.dumps(content))
+    with pytest.raises(BadReproducer, match="unknown field `more`"):
+        read(tmp_path / "new.json")
+
+
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["", "layout", "nan"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["$type", "value", "escaped", "shape", "partition", "layout", "real", "tensors"]),
+            inner,
+        )
+        | st.fixed_dictionaries(
+            {
+                "$type": st.sampled_from(
+                    ["float", "text", "complex", "space", "layout", "tensor", "local type"]
+                )
+            },
+            optional={"value": inner, "escaped": inner, "tensors": inner, "real": inner, "imag": inner},
+        )
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_any_change_of_a_file_is_read_or_refused(data: st.DataObject) -> None:
+    content = json.loads(OLD)
+    node: Any = content
+    while True:
+        keys = list(node) if isinstance(node, dict) else range(len(node))
+        key = data.draw(st.sampled_from(keys))
+        if not (isinstance(node[key], dict | list) and node[key]) or data.draw(st.booleans()):
+            break
+        node = node[key]
+    node[key] = data.draw(ODD)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "changed.json")
+        path.write_text(json.dumps(content))
+        with suppress(BadReproducer):
+            read(path)
 
 
 def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:

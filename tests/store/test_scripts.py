@@ -7,15 +7,24 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeGuard
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab.store.script import commented, literal
+import adjointlab as al
+from adjointlab.checks.check import Spaces
+from adjointlab.checks.context import InputSetting
+from adjointlab.checks.verdict import MatrixEntry, Status, Verdict
+from adjointlab.engine.case import Case
+from adjointlab.engine.search import SearchResult
+from adjointlab.engine.subject import Subject
+from adjointlab.store.script import commented, literal, script
 from tests.running import needs_mpi, run, run_python
 
 pytestmark = pytest.mark.mpi_skip
@@ -146,6 +155,22 @@ def test_a_script_that_cannot_import_its_subject_is_broken(project: Path, tmp_pa
     assert (result.returncode, "ZeroDivisionError" in result.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
+def test_a_script_outlives_a_case_that_ends_its_process(tmp_path: Path, end: str):
+    source = Path(__file__).with_name("scripted").joinpath("subjects.py").read_text()
+    (tmp_path / "siblings.py").write_text("STEP = 1\nadjoint = forward = shifted = print\n")
+    file = tmp_path / "subjects.py"
+    file.write_text(source.replace("raise RuntimeError", f"import os; {end}; "))
+    command = ("adjointlab", "check", "subjects.py:raises", "--check=adjoint", "--cases=5", "--ranks=2")
+    run("adjointlab", "run", "--", sys.executable, "-m", *command, cwd=tmp_path)
+    (script,) = (tmp_path / ".adjointlab").glob("*.py")
+    seen = ran(script, tmp_path)
+    assert (seen.returncode, "the case has ended its process" in seen.stdout) == (1, True), seen.stderr
+
+    file.write_text(source.replace("rank() == STEP", "rank() == -1"))
+    assert ran(script, tmp_path).returncode == 0
+
+
 def test_a_script_without_its_reproducer_is_broken(project: Path, tmp_path: Path):
     alone = tmp_path / "alone.py"
     shutil.copy(script_of(project, "linear"), alone)
@@ -196,6 +221,63 @@ def test_text_from_outside_is_nothing_but_comments(texts: list[str]):
     # As bytes, because that is how Python looks for the name of an encoding.
     assert ast.parse(f"#!\n# -*- coding: utf-8 -*-\n{text}\n".encode()).body == []
     assert all(char.isprintable() for char in text.replace("\n", ""))
+
+
+def kept(comm: Any, *tensors: Any, **arguments: Any) -> Any:
+    return tensors
+
+
+@al.subject.pair(kept, kept, name="Kept")
+def pair(draw: Any, ranks: int) -> dict[str, Any]:
+    return {}
+
+
+@al.subject.autograd(kept)
+def autograd(draw: Any, ranks: int) -> dict[str, Any]:
+    return {}
+
+
+def failure(texts: Sequence[str], entry: MatrixEntry | None) -> SearchResult:
+    """A failure in which every text that comes from outside is one of `texts`."""
+    name, key, value, headline, label, line = texts
+    space = al.Space(al.Tensor(al.Layout((2,), al.Partition((2,))), "float64", name=name or "x"))
+    parameters = {"domain": space, "codomain": space, key: {key: value}}
+    verdict = Verdict(Status.INCOHERENT, headline, headline, ((label, line),), entry=entry)
+    case = Case(name, "adjoint", 2, parameters, InputSetting(), 0)
+    return SearchResult(name, "adjoint", "mpi", verdict, 1, 0, 0.0, case, Spaces(space, space))
+
+
+@pytest.mark.parametrize("subject", [pair, autograd], ids=["shown", "replayed"])
+@settings(max_examples=200, deadline=None)
+@given(st.lists(HOSTILE, min_size=6, max_size=6))
+def test_hostile_text_leaves_the_code_of_a_script_as_it_is(subject: Subject, texts: list[str]):
+    entry = MatrixEntry(0, 1)
+    scripts = [script_text(failure(each, entry), subject) for each in (texts, ["a", "b", "c", "d", "e", "f"])]
+
+    hostile, harmless = (ast.parse(text.encode()) for text in scripts)
+    # But for the one assignment of arguments, which are a literal.
+    (arguments,) = (node for node in ast.walk(hostile) if is_arguments(node)) if subject is pair else (None,)
+    if arguments is not None:
+        ast.literal_eval(arguments.value)
+    assert shape(hostile) == shape(harmless)
+
+
+def script_text(result: SearchResult, subject: Subject) -> str:
+    assert result.case is not None
+    text = script(result.case, result, subject, "name.json")
+    assert text is not None
+    return text
+
+
+def is_arguments(node: ast.AST) -> TypeGuard[ast.Assign]:
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "arguments"
+
+
+def shape(tree: ast.Module) -> str:
+    for node in ast.walk(tree):
+        if is_arguments(node):
+            node.value = ast.Constant(0)
+    return ast.dump(tree)
 
 
 @settings(max_examples=300, deadline=None)
