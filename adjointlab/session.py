@@ -178,6 +178,7 @@ def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> Search
         spaces,
         case.ranks,
         verdict.figures,
+        int(verdict.is_exact),
     )
 
 

@@ -29,6 +29,12 @@ class Identity(al.LinearOperator):
         return np.array(y)
 
 
+class DeclaresItsGain(Identity):
+    """Nothing is added up."""
+
+    gain = 1
+
+
 class DropsTheLastShard(Identity):
     """Its adjoint forgets the last worker where the cut is uneven."""
 
@@ -126,9 +132,23 @@ def test_an_exact_coherent_report_states_a_miss_probability_below_one_in_a_billi
     def halves(draw: Any, ranks: int) -> dict[str, Any]:
         return {**lines(draw, ranks), "dtype": draw(st.sampled_from(["float16", "complex64", "float32"]))}
 
-    report = investigate(world, al.subject(Identity)(halves), "adjoint", Budget(20, seed=1))
+    report = investigate(world, al.subject(DeclaresItsGain)(halves), "adjoint", Budget(20, seed=1))
     assert report.status is Status.COHERENT
+    assert report.exact == report.tried
     assert 0 < float(report.figures["miss probability"]) < 1e-9
+
+
+def test_a_case_that_a_tolerance_judges_does_not_count_as_exact(world: SimulatedWorld) -> None:
+    """The gain is read off the matrix, which shows no intermediates: so differences within rounding pass."""
+
+    def five(draw: Any, ranks: int) -> dict[str, Any]:
+        return {"layout": al.Layout((5,), al.Partition((ranks,)))}
+
+    report = investigate(world, al.subject(Identity)(five), "adjoint", Budget(20, seed=1))
+    assert report.status is Status.COHERENT
+    assert report.figures["gain from"] == "probe"
+    assert report.exact == 0
+    assert "miss probability" not in report.figures
 
 
 def test_an_exception_on_one_rank_is_told_with_what_became_of_the_others(world: SimulatedWorld) -> None:
