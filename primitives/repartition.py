@@ -283,5 +283,6 @@ class _Exchange:
             return arrays.empty(view.shape, self.source.dtype, argument)
         key = (type(argument), receives, peer)
         if key not in self._buffers:
-            self._buffers[key] = arrays.empty(view.shape, self.source.dtype, argument)
+            with arrays.kept(argument):
+                self._buffers[key] = arrays.empty(view.shape, self.source.dtype, argument)
         return self._buffers[key]

@@ -7,6 +7,7 @@ mpiexec all ranks end with the same code, and rank 0 alone prints.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -27,7 +28,7 @@ from adjointlab.cli.startup import UsageError, abort_all_ranks, collective_inter
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.launch import is_launched
 
-__all__ = ["app", "main"]
+__all__ = ["app", "exit_code_of", "main"]
 
 app = typer.Typer(
     add_completion=False,
@@ -60,12 +61,15 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             code: int | None = app(arguments, prog_name="adjointlab", standalone_mode=False)
             return code
 
-    code = _exit_code(command)
-    sys.stdout.flush()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What the user's code prints must not end the run either.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    code = exit_code_of(command)
+    Output().raw("")  # flushes what others have printed, and takes it calmly if nobody reads
     sys.exit(code)
 
 
-def _exit_code(command: Callable[[], int | None]) -> int:
+def exit_code_of(command: Callable[[], int | None]) -> int:
     """Run `command`; return its exit code, with every error reported once."""
     errors = Output(to_stderr=True)
     try:

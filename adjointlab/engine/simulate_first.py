@@ -21,15 +21,15 @@ from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
 
-__all__ = ["HangSimulator", "is_hang"]
+__all__ = ["HANGS", "HangSimulator", "is_hang"]
 
-_HANGS: Final = frozenset({"deadlock", "livelock", "blocked", "mismatched collective"})
+HANGS: Final = frozenset({"deadlock", "livelock", "blocked", "mismatched collective"})
 _SCHEDULES: Final = 4
 
 
 def is_hang(verdict: Verdict) -> bool:
     """Return True if ranks waited in vain. A rank that was merely busy would be as busy in simulation."""
-    return verdict.kind in _HANGS and not any("was still at work" in text for _, text in verdict.lines)
+    return verdict.kind in HANGS and not any("was still at work" in text for _, text in verdict.lines)
 
 
 @dataclass

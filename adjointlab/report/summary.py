@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from rich.markup import escape
+from rich import markup
 from rich.table import Table
 
 from adjointlab.checks.verdict import Status
@@ -13,6 +13,7 @@ from adjointlab.engine.search import SearchResult
 from adjointlab.exit_codes import ExitCode
 from adjointlab.report.failure_text import count
 from adjointlab.session import CheckResult
+from adjointlab.store.text import printable
 
 __all__ = ["blind_spots", "exit_code", "outcome", "proof_summary", "proof_table", "summary", "verdict_table"]
 
@@ -43,12 +44,12 @@ def verdict_table(results: Sequence[CheckResult]) -> Table:
     for entry in results:
         result = entry.result
         table.add_row(
-            "" if result.subject == previous else escape(result.subject),
+            "" if result.subject == previous else _cell(result.subject),
             result.check,
             _verdict(entry),
             str(result.tried),
             str(result.seed),
-            escape(_reach(result)),
+            _cell(_reach(result)),
         )
         previous = result.subject
     return table
@@ -62,7 +63,7 @@ def proof_table(results: Sequence[CheckResult], bounds: Sequence[Mapping[str, in
         result = entry.result
         status = "proved" if result.status is Status.COHERENT else result.status.value
         table.add_row(
-            escape(result.subject),
+            _cell(result.subject),
             ", ".join(f"{name} {value}" for name, value in bound.items()),
             f"[{_COLOURS[result.status]}]{status}[/]",
             f"{result.tried:,}",
@@ -109,6 +110,11 @@ def blind_spots(results: Sequence[CheckResult]) -> str:
         f"{', '.join(blind)}: no reference and no specification, so a fault that forward and adjoint share stays "
         "unseen; give @subject(reference=...)"
     )
+
+
+def _cell(text: str) -> str:
+    """`text` for a cell of a table: neither markup nor what a terminal would take for a command."""
+    return markup.escape(printable(text))
 
 
 def _table(*headings: str) -> Table:

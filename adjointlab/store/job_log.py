@@ -88,7 +88,7 @@ class _DoneLine(msgspec.Struct, frozen=True):
     result: SearchResult
     case: Case | None
     spaces: tuple[Any, Any] | None  # as to_data makes them; msgspec takes no recursive alias (0.22)
-    written: tuple[str, str] | None
+    written: tuple[str, str | None] | None
     unwritten: str
 
     @staticmethod
@@ -101,7 +101,7 @@ class _DoneLine(msgspec.Struct, frozen=True):
             replace(result, verdict=verdict, figures=json_figures(result.figures), case=None, spaces=None),
             result.case and result.case.plain(),
             (to_data(spaces.domain), to_data(spaces.codomain)) if spaces else None,
-            (str(written.json), str(written.script)) if written else None,
+            (str(written.json), None if written.script is None else str(written.script)) if written else None,
             done.unwritten,
         )
 
@@ -111,7 +111,10 @@ class _DoneLine(msgspec.Struct, frozen=True):
             case=self.case and self.case.restored(),
             spaces=self.spaces and Spaces(*map(from_data, self.spaces)),
         )
-        written = self.written and Written(*map(Path, self.written))
+        written = None
+        if self.written is not None:
+            json, script = self.written
+            written = Written(Path(json), None if script is None else Path(script))
         return Done(self.work, result, written, self.unwritten)
 
 

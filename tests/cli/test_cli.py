@@ -83,6 +83,15 @@ def test_a_wrong_adjoint_is_found_stored_and_replayed_until_it_is_corrected(tmp_
     assert "coherent" in corrected.stdout
 
 
+def test_a_replay_offers_no_script_that_is_not_there(here: Callable[..., Ended], tmp_path: Path) -> None:
+    here("check", f"{SAMPLES}:wrong", "--check", "adjoint", "--quiet")
+    (script,) = (tmp_path / ".adjointlab").glob("*.py")
+    replay = ("replay", str(script.with_suffix(".json")), "--subject", f"{SAMPLES}:wrong")
+    assert script.name in here(*replay).stdout
+    script.unlink()
+    assert script.name not in here(*replay).stdout
+
+
 @pytest.mark.parametrize(
     ("name", "headline"),
     [("raising", "raised RuntimeError"), ("hanging", "deadlock"), ("undrawable", "raised ZeroDivisionError")],

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.compare import square_norm
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.layers.modules import LocalModule, as_tuple, pass_keys
+from adjointlab.checks.layers.modules import LocalModule, as_tuple, in_shape_of, pass_keys
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.pairing import ZERO, Exact, pair_local
 from adjointlab.core.space import Space
@@ -71,7 +71,7 @@ class JacobianCheck(Check[JacobianProducts]):
         point = _Point(version, version.inputs(keys["inputs"]), keys["parameters"])
         along_inputs = version.tensors(layer.domain, Draw(seed, 7, "primal", 4))
         along_parameters = version.tensors(layer.parameters, Draw(seed, 8, "primal", 4))
-        outputs = point.outputs()
+        outputs = point.outputs(point.inputs)
         version.check_outputs(outputs)
         cotangents = version.tensors(layer.codomain.dual, keys["cotangents"])
         by_inputs, by_parameters = point.pulled_back(outputs, cotangents)
@@ -141,27 +141,29 @@ class _Point:
     def __init__(self, version: LocalModule, inputs: Sequence[torch.Tensor], key: Draw) -> None:
         self.version = version
         self.inputs = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
-        drawn = version.tensors(version.layer.parameters, key)
-        # A rank that holds nothing of a parameter may have it in another shape of zero volume.
-        self.parameters = [
-            (given if given.numel() or not own.numel() else own.detach().clone()).requires_grad_()
-            for given, own in zip(drawn, version.parameters(), strict=True)
-        ]
-        self.names = [tensor.name for tensor in version.layer.parameters.tensors]
+        version.fill_parameters(key)
+        for parameter in version.parameters():
+            parameter.requires_grad_(parameter.is_floating_point()).grad = None
+        self.parameters: list[torch.Tensor] = []
         self.buffers = {name: value.clone() for name, value in version.module.named_buffers()}
 
-    def outputs(
-        self,
-        inputs: Sequence[torch.Tensor] | None = None,
-        parameters: Sequence[torch.Tensor] | None = None,
-    ) -> tuple[torch.Tensor, ...]:
-        """Evaluate the layer here, or elsewhere, from the same buffers each time. Collective."""
-        from torch.func import functional_call
+    def outputs(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Evaluate the layer with the parameters that it has. Collective."""
+        return as_tuple(self.version.module(*self.version.given(inputs)))
 
-        own = dict(zip(self.names, self.parameters if parameters is None else parameters, strict=True))
-        buffers = {name: value.clone() for name, value in self.buffers.items()}
-        given = self.version.given(self.inputs if inputs is None else inputs)
-        return as_tuple(functional_call(self.version.module, {**own, **buffers}, given))
+    def elsewhere(
+        self, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        """Evaluate the layer at another point, from the same buffers, after the backward pass. Collective."""
+        import torch
+
+        # Written into the layer's own parameters, which have hooks and attributes that others in their place would not.
+        with torch.no_grad():
+            for own, value in zip(self.version.parameters(), parameters, strict=True):
+                own.requires_grad_(False).copy_(value)
+            for name, value in self.buffers.items():
+                self.version.module.get_buffer(name).copy_(value)
+        return self.outputs(inputs)
 
     def without_integers(self, directions: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return directions of the inputs that are zero for those that cannot be differentiated."""
@@ -178,14 +180,18 @@ class _Point:
         """J*w, by inputs and by parameters. Collective."""
         import torch
 
-        reached = [(y, w) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad]
+        reached = [
+            (y, in_shape_of(y, w)) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad
+        ]
         if reached:
             torch.autograd.backward([y for y, _ in reached], [w for _, w in reached])
+        # Only now: a layer may change its parameters in a pass, as an embedding with `max_norm` does.
+        self.parameters = [parameter.detach().clone() for parameter in self.version.parameters()]
 
         def gradient(leaf: torch.Tensor) -> torch.Tensor:
             return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
-        return [gradient(x) for x in self.inputs], [gradient(p) for p in self.parameters]
+        return [gradient(x) for x in self.inputs], [gradient(p) for p in self.version.parameters()]
 
     def pushed_forward(
         self, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]
@@ -197,10 +203,10 @@ class _Point:
         def dual(p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             if not p.is_floating_point():
                 return p
-            made: torch.Tensor = forward_ad.make_dual(p.detach(), v)  # type: ignore[no-untyped-call]
+            made: torch.Tensor = forward_ad.make_dual(p.detach(), in_shape_of(p, v))  # type: ignore[no-untyped-call]
             return made
 
-        outputs = self.outputs(
+        outputs = self.elsewhere(
             [dual(p, v) for p, v in zip(self.inputs, along_inputs, strict=True)],
             [dual(p, v) for p, v in zip(self.parameters, along_parameters, strict=True)],
         )
@@ -215,12 +221,15 @@ class _Point:
 
         def moved(step: float) -> tuple[torch.Tensor, ...]:
             with torch.no_grad():
-                return self.outputs(
+                return self.elsewhere(
                     [
                         p + step * v if p.is_floating_point() else p
                         for p, v in zip(self.inputs, along_inputs, strict=True)
                     ],
-                    [p + step * v for p, v in zip(self.parameters, along_parameters, strict=True)],
+                    [
+                        p + step * in_shape_of(p, v)
+                        for p, v in zip(self.parameters, along_parameters, strict=True)
+                    ],
                 )
 
         def difference(step: float) -> list[torch.Tensor]:

@@ -39,6 +39,7 @@ __all__ = [
     "SequentialTwin",
     "as_tuple",
     "held",
+    "in_shape_of",
     "pass_keys",
     "values",
     "whole_array",
@@ -178,6 +179,11 @@ class SequentialTwin(ModuleUnderTest):
 def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
     """Return what a module returned, one tensor or several, as a tuple."""
     return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+def in_shape_of(own: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """Return `given`, as `own` is where both are of zero volume: an inactive rank may hold any such tensor."""
+    return given if own.numel() or given.numel() else given.reshape(own.shape).to(own.dtype)
 
 
 def values(tensors: Sequence[torch.Tensor]) -> Local:
