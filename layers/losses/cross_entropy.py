@@ -69,11 +69,11 @@ class CrossEntropyLoss(Loss):
                 f"input_shape: {self.input_shape} is neither (classes,) nor (batch, classes, ...)"
             )
         self.classes = self.input_shape[class_dim]
-        torchs = cast(nn.CrossEntropyLoss, module)
-        given = torchs.weight
+        loss = cast(nn.CrossEntropyLoss, module)
+        given = loss.weight
         element = torch.get_default_dtype() if given is None else given.dtype
         result_of(module, torch.empty(0, self.classes, dtype=element), torch.empty(0, dtype=torch.int64))
-        self.ignore_index, self.label_smoothing = torchs.ignore_index, torchs.label_smoothing
+        self.ignore_index, self.label_smoothing = loss.ignore_index, loss.label_smoothing
         # Normwise: some ten roundings of logits and of their exponentials, in another order than torch's. What a loss and a
         # gradient are differences of is of the order of 1, with the lab's small integers, also where hardly anything is left.
         self.rounding, self.reach = 2.0**-44 if self.dtype == torch.float64 else 2.0**-17, 1.0
