@@ -130,7 +130,7 @@ def check_checkpoint(world: World, make: Any, shape: tuple[int, ...], requires_g
     run_on_ranks(world, min(world.ranks, 3), body)
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=str)
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: getattr(function, "__name__", type(function).__name__))
 def test_a_checkpoint_that_ends_in_a_function_is_computed_again_on_idle_and_empty_workers_too(
     adjointlab_world: World, function: Any
 ) -> None:
