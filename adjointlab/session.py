@@ -179,6 +179,7 @@ def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> Search
         spaces,
         case.ranks,
         verdict.figures,
+        int(verdict.is_exact),
     )
 
 

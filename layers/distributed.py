@@ -25,10 +25,10 @@ __all__ = [
     "TorchLayer",
     "connected",
     "dtype_name",
-    "face",
     "local_window",
     "of_nothing",
     "raise_together",
+    "with_index_zero",
 ]
 
 
@@ -188,7 +188,7 @@ class TorchLayer(DistributedModule):
         return " or ".join(f"torch.nn.{torch_class.__name__}" for torch_class in cls.torch_classes)
 
 
-def face(partition: Partition, *dims: int) -> Partition:
+def with_index_zero(partition: Partition, *dims: int) -> Partition:
     """The workers of `partition` whose index along `dims` is 0: a partition of the same order with sides of 1 there."""
     shape = tuple(1 if dim in dims else side for dim, side in enumerate(partition.shape))
     (first, *_) = partition.subpartitions([dim for dim in range(partition.order) if dim not in dims])

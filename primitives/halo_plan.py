@@ -172,10 +172,10 @@ def _traffic(geometry: HaloGeometry, rank: int, dim: int) -> Iterator[tuple[int,
     received: dict[int, list[Box]] = defaultdict(list)
     for transfer in geometry.outgoing(dim, worker_along[dim]):
         if not transfer.is_own:
-            sent[transfer.needer].append((*below, transfer.source, *above))
+            sent[transfer.receiver].append((*below, transfer.source, *above))
     for transfer in geometry.incoming(dim, worker_along[dim]):
         if not transfer.is_own:
-            received[transfer.owner].append((*below, transfer.window, *above))
+            received[transfer.sender].append((*below, transfer.window, *above))
     for worker in sorted({*sent, *received}):
         # In a dimension that is not cut the only worker along it is this one: images of its own cells.
         peer_index = [worker if axis == axes[dim] else i for axis, i in enumerate(grid_index)]

@@ -1,6 +1,6 @@
 """A hang under MPI, reproduced with simulated ranks.
 
-Under MPI a hang is known as one only when the watchdog's limit has passed, some thirty seconds for each candidate of the
+Under MPI a hang is known as one only when the world's patience is at an end, after 10 s at first, for each candidate of the
 shrinker. The simulation sees at once that no rank can go on. So a hanging case is shrunk in simulation, by the leader alone
 while the other processes wait, and the smallest case is run once more under MPI. A hang that simulation does not reproduce
 is shrunk under MPI.

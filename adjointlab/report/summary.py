@@ -144,10 +144,10 @@ def _reach(result: SearchResult) -> str:
     if isinstance(miss := figures.get("miss probability"), float):
         exact = f"exact: misses a wrong case with probability below {_rounded_up(miss)}"
         if result.exact < result.tried:
-            exact = f"{result.exact} of {result.tried} cases {exact}; floating form alone in the rest"
+            exact = f"{result.exact} of {result.tried} cases {exact}; the rest within rounding"
         notes.append(exact)
     elif result.check == "adjoint":
-        notes.append("floating form only")
+        notes.append("within rounding only")
     if isinstance(error := figures.get("floating error (eq. 26)"), float):
         notes.append(f"floating error {error:.1g}")
     if proved := figures.get("proved"):

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -118,6 +118,13 @@ class _DoneLine(msgspec.Struct, frozen=True):
         return Done(self.work, result, written, self.unwritten)
 
 
+class CurrentWork(NamedTuple):
+    """Name of a piece of work (:func:`work_of`), and the folder of its failures."""
+
+    name: str
+    folder: Path | None
+
+
 class _Settings(msgspec.Struct, frozen=True):
     seed: int
     shrinking: float
@@ -142,10 +149,10 @@ class JobLog:
         return json_lines.lines(self.folder / "deaths.jsonl", Death)
 
     @property
-    def work(self) -> tuple[str, Path | None]:
-        """The piece of work that the leader is at, and the folder of its failures; empty between two."""
+    def work(self) -> CurrentWork:
+        """The piece of work that the leader is at; empty between two."""
         lines = json_lines.lines(self._work_file, _Work)
-        return (lines[0].work, Path(lines[0].folder)) if lines else ("", None)
+        return CurrentWork(lines[0].work, Path(lines[0].folder)) if lines else CurrentWork("", None)
 
     @property
     def done(self) -> list[Done]:
