@@ -28,6 +28,7 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.store.job_log import Done, supervised, work_of
 from adjointlab.store.reproducer import WorldName, Written, stored, write, write_case
 from adjointlab.store.running_case import NAME, EndedBy, Progress, Running, read_file, recording, write_end
+from adjointlab.store.text import printable
 from adjointlab.worlds.watchdog import OverdueReport
 from adjointlab.worlds.world import Exhausted, Runner, World, message_of
 
@@ -142,7 +143,7 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Check
     if failing is None:
         return None
     path, result = failing
-    return CheckResult(found, result, Written(path, path.with_suffix(".py")), replayed=path)
+    return CheckResult(found, result, Written.beside(path), replayed=path)
 
 
 def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
@@ -181,6 +182,7 @@ def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> Search
         spaces,
         case.ranks,
         verdict.figures,
+        int(verdict.is_exact),
     )
 
 
@@ -259,7 +261,8 @@ def _keep_previous(previous: Running, folder: Path, world: World) -> None:
     except (OSError, TypeError):
         return
     world.watchdog.say(
-        f"adjointlab: an earlier job ended while it ran a case of {previous.case.subject}: {path}\n"
+        f"adjointlab: note: an earlier job was ended while it ran a case of {printable(previous.case.subject)}; if it was "
+        f"not you who ended it, replay {path}\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""Distributed batch normalisation: y = (x - μ) (σ² + ε)^(-1/2) w + b over a partition P = P_b x P_c x P_spatial.
+"""Distributed batch normalisation: y = (x - μ) (σ² + ε)^(-1/2) w + b over a partition P = P_n x P_c x P_spatial.
 
     forward    ŵ = B_{P_c→P} w    b̂ = B_{P_c→P} b
                μ = 𝒜 Σ x / n                                         n elements in each channel of the global tensor
@@ -29,7 +29,7 @@ from torch import nn
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried
-from adjointlab.layers.distributed import TorchLayer, dtype_name, face
+from adjointlab.layers.distributed import TorchLayer, dtype_name, with_index_zero
 from adjointlab.layers.torch_modules import TorchClasses
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
@@ -87,7 +87,7 @@ class BatchNormalisation(TorchLayer):
         per_channel = Layout((self.num_features,), partition, [channels], (1,))
         pairs = Layout((2, self.num_features), partition, [((0, 2),), channels], (None, 1))
         # Once, so that they count once in the sum of what workers hold; the broadcast's adjoint sums their gradients.
-        learnt = Layout((self.num_features,), face(partition, *self.others), [channels], (1,))
+        learnt = Layout((self.num_features,), with_index_zero(partition, *self.others), [channels], (1,))
         sums = dtype_name(_SUMS)
         self.sum_values = AllSumReduce(comm, per_channel, self.others, dtype=sums)
         self.sum_deviations = AllSumReduce(comm, pairs, self.others, dtype=sums)
@@ -168,18 +168,18 @@ class BatchNormalisation(TorchLayer):
 
 
 class BatchNorm1d(BatchNormalisation):
-    """`torch.nn.BatchNorm1d` over P_b x P_c or P_b x P_c x P_0; see :class:`BatchNormalisation`."""
+    """`torch.nn.BatchNorm1d` over P_n x P_c or P_n x P_c x P_0; see :class:`BatchNormalisation`."""
 
     torch_classes = (nn.BatchNorm1d,)
 
 
 class BatchNorm2d(BatchNormalisation):
-    """`torch.nn.BatchNorm2d` over P_b x P_c x P_1 x P_0; see :class:`BatchNormalisation`."""
+    """`torch.nn.BatchNorm2d` over P_n x P_c x P_1 x P_0; see :class:`BatchNormalisation`."""
 
     torch_classes = (nn.BatchNorm2d,)
 
 
 class BatchNorm3d(BatchNormalisation):
-    """`torch.nn.BatchNorm3d` over P_b x P_c x P_2 x P_1 x P_0; see :class:`BatchNormalisation`."""
+    """`torch.nn.BatchNorm3d` over P_n x P_c x P_2 x P_1 x P_0; see :class:`BatchNormalisation`."""
 
     torch_classes = (nn.BatchNorm3d,)

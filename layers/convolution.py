@@ -1,4 +1,4 @@
-"""The distributed convolution [Hewett21, figure 4]: y = w * x + b over a partition P = P_b x P_co x P_ci x P_spatial.
+"""The distributed convolution [Hewett21, figure 4]: y = w * x + b over a partition P = P_n x P_co x P_ci x P_spatial.
 
     forward    x ← H x                                                     halo exchange over P_spatial
                x̂ = B_{P_x→P} x    ŵ = B_{P_w→P} w    b̂ = B_{P_b→P_y} b
@@ -6,8 +6,13 @@
                y = R_{P→P_y} ŷ
     adjoint    δŷ = R* δy    (δx̂, δŵ, δb̂) = Conv* δŷ    δx = H* B* δx̂    δw = B* δŵ    δb = B* δb̂
 
-P_x is P with P_co = 1, P_y with P_ci = 1, P_w with batch and spatial sides 1, and P_b with P_ci = 1 too. A partition that cuts
-features only, or channels only, needs no algorithm of its own: the operators that have nothing to move fall away.
+P_n cuts the batch, P_co and P_ci the output and input channels. The workers that hold a tensor are those of P with index 0 along
+    P_x    P_co
+    P_y    P_ci
+    P_w    P_n and P_spatial
+    P_b    P_n, P_spatial and P_ci
+A partition that cuts spatial dimensions only, or channels only, needs no algorithm of its own: the operators that have nothing
+to move fall away.
 
 The output is cut evenly, and the windows of the input follow from it. With kernel 3, stride 1 and padding 1, over three
 workers (| bulk, [ ] window):
@@ -33,9 +38,9 @@ from adjointlab.core.layout import Layout, Window, balanced_cut
 from adjointlab.core.partition import Partition
 from adjointlab.layers.affine import AffineModule
 from adjointlab.layers.differentiable import connected, of_nothing
-from adjointlab.layers.distributed import dtype_name, face
+from adjointlab.layers.distributed import dtype_name, with_index_zero
 from adjointlab.layers.padded import Padded, Paddings, convolution_of, paddings
-from adjointlab.layers.torch_modules import TorchClasses, each, result_of, spatial_dims
+from adjointlab.layers.torch_modules import TorchClasses, per_dim, result_of, spatial_dims
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_geometry import HaloGeometry
 
@@ -46,13 +51,13 @@ Windows: TypeAlias = tuple[Window, ...]
 
 
 class Convolution(AffineModule):
-    """`torch.nn.Conv1d`, `2d` or `3d` over `partition` = P_b x P_co x P_ci x P_spatial, for inputs of `input_shape`.
+    """`torch.nn.Conv1d`, `2d` or `3d` over `partition` = P_n x P_co x P_ci x P_spatial, for inputs of `input_shape`.
 
     Made from a module of torch's, or a :class:`Padded` one; :class:`Conv1d`, :class:`Conv2d` and :class:`Conv3d` also
     from torch's arguments, where `padding` may be (left, right) in each dimension, up to dilation * (kernel size - 1).
 
-    The input (n, in_channels, *sides) is cut over P_b, P_ci and P_spatial, on the workers whose index along P_co is 0; the
-    output (n, out_channels, *sides) over P_b, P_co and P_spatial, on those whose index along P_ci is 0. Everybody else
+    The input (n, in_channels, *sides) is cut over P_n, P_ci and P_spatial, on the workers whose index along P_co is 0; the
+    output (n, out_channels, *sides) over P_n, P_co and P_spatial, on those whose index along P_ci is 0. Everybody else
     takes and returns tensors of zero volume. The output is balanced.
 
     With `groups` above 1 one of P_co and P_ci must be 1, and the other cuts between groups.
@@ -79,10 +84,11 @@ class Convolution(AffineModule):
         if mode not in ("zeros", "circular"):
             raise ValueError(f"padding_mode: {mode!r} is neither 'zeros' nor 'circular'")
         if min(self.dilation) < 1:
-            # Torch's words, which it does not have for an empty batch.
+            # Torch refuses this in these words, but not for the empty batch below.
             raise ValueError("non-positive dilation is not supported")
         result_of(module, torch.empty(0, *shape[1:], dtype=self.dtype))
-        # In single precision libraries choose other algorithms (Winograd's, FFT) by the shape, which a cut changes.
+        # In single precision libraries choose other algorithms (Winograd's, FFT) by the shape, which a cut changes. They may
+        # differ by 64 of its units of rounding, 2**-24.
         self.rounding = 0.0 if self.dtype == torch.float64 else 2.0**-18
 
         channels = self._channels(partition)
@@ -90,7 +96,7 @@ class Convolution(AffineModule):
         spatial = tuple(range(3, dims + 3))
         batch = _windows(balanced_cut(shape[0], partition.shape[0]))
         bulk = [_windows(balanced_cut(shape[dim + 2], partition.shape[dim + 3])) for dim in range(dims)]
-        x = Layout(shape, face(partition, 1), [batch, channels.inputs, *bulk], (0, 2, *spatial))
+        x = Layout(shape, with_index_zero(partition, 1), [batch, channels.inputs, *bulk], (0, 2, *spatial))
         geometry = HaloGeometry.from_kernel(
             x,
             (1, 1, *kernel),
@@ -103,35 +109,40 @@ class Convolution(AffineModule):
         assert geometry.output is not None
         y = Layout(
             (shape[0], self.out_channels, *geometry.output.shape[2:]),
-            face(partition, 2),
+            with_index_zero(partition, 2),
             [batch, channels.outputs, *geometry.output.windows[2:]],
             (0, 1, *spatial),
         )
         weight = Layout(
             (self.out_channels, self.in_channels // self.groups, *kernel),
-            face(partition, 0, *spatial),
+            with_index_zero(partition, 0, *spatial),
             [channels.weight_rows, channels.weight_columns, *(((0, side),) for side in kernel)],
             (*channels.weight_axes, *(None,) * dims),
         )
-        bias = Layout((self.out_channels,), face(partition, 0, 2, *spatial), [channels.outputs], (1,))
+        bias = Layout(
+            (self.out_channels,), with_index_zero(partition, 0, 2, *spatial), [channels.outputs], (1,)
+        )
         self.exchange: HaloExchange = HaloExchange(
             self.comm, x, geometry.window, periodic=geometry.periodic, dtype=dtype_name(self.dtype)
         )
         self.compose(module, x, y, weight, bias, window=geometry.window)
 
     def _read(self, module: nn.Module) -> tuple[tuple[int, ...], Paddings, str]:
-        """Take over the module's arguments; its kernel, its padding on both sides of each dimension, and the mode of that."""
-        torchs = cast(TorchConvolution, module.convolution if isinstance(module, Padded) else module)
-        dims = spatial_dims(torchs)
-        kernel = each("kernel_size", torchs.kernel_size, dims)
-        self.in_channels, self.out_channels = torchs.in_channels, torchs.out_channels
-        self.groups = torchs.groups
-        self.stride = each("stride", torchs.stride, dims)
-        self.dilation = each("dilation", torchs.dilation, dims)
+        """Take over the module's arguments; return its kernel, its padding (left, right) by dimension, and the padding mode."""
+        convolution = cast(TorchConvolution, module.convolution if isinstance(module, Padded) else module)
+        dims = spatial_dims(convolution)
+        kernel = per_dim("kernel_size", convolution.kernel_size, dims)
+        self.in_channels, self.out_channels = convolution.in_channels, convolution.out_channels
+        self.groups = convolution.groups
+        self.stride = per_dim("stride", convolution.stride, dims)
+        self.dilation = per_dim("dilation", convolution.dilation, dims)
         if isinstance(module, Padded):
             self.padding, mode = module.padding, module.mode
         else:
-            self.padding, mode = paddings(torchs.padding, kernel, self.dilation), torchs.padding_mode
+            self.padding, mode = (
+                paddings(convolution.padding, kernel, self.dilation),
+                convolution.padding_mode,
+            )
         return kernel, self.padding, mode
 
     @classmethod
@@ -226,19 +237,19 @@ class _ChannelCuts:
 
 
 class Conv1d(Convolution):
-    """`torch.nn.Conv1d` over P_b x P_co x P_ci x P_0; see :class:`Convolution`."""
+    """`torch.nn.Conv1d` over P_n x P_co x P_ci x P_0; see :class:`Convolution`."""
 
     torch_classes = (nn.Conv1d,)
 
 
 class Conv2d(Convolution):
-    """`torch.nn.Conv2d` over P_b x P_co x P_ci x P_1 x P_0; see :class:`Convolution`."""
+    """`torch.nn.Conv2d` over P_n x P_co x P_ci x P_1 x P_0; see :class:`Convolution`."""
 
     torch_classes = (nn.Conv2d,)
 
 
 class Conv3d(Convolution):
-    """`torch.nn.Conv3d` over P_b x P_co x P_ci x P_2 x P_1 x P_0; see :class:`Convolution`."""
+    """`torch.nn.Conv3d` over P_n x P_co x P_ci x P_2 x P_1 x P_0; see :class:`Convolution`."""
 
     torch_classes = (nn.Conv3d,)
 

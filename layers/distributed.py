@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from adjointlab.core.agreement import raise_first
 from adjointlab.core.arguments import check_argument
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
@@ -24,10 +25,10 @@ __all__ = [
     "TorchLayer",
     "connected",
     "dtype_name",
-    "face",
     "local_window",
     "of_nothing",
     "raise_together",
+    "with_index_zero",
 ]
 
 
@@ -69,7 +70,8 @@ class DistributedModule(DistributedParameters):
         A rank that is idle in a tensor's layout may have any tensor of zero volume. Returns the tensors, those of idle ranks
         in the shape and element type that operators take there.
 
-        Raises `ValueError` for a local tensor of another shape or element type, `TypeError` for what is no tensor.
+        Raises `ValueError` for a local tensor of another shape or element type, `TypeError` for what is no tensor; so for
+        the parameters and buffers that the layer has now, as others may have been put in their place.
         """
         raise_together(self.comm, lambda: self._check_inputs(x))
         return tuple(
@@ -80,6 +82,7 @@ class DistributedModule(DistributedParameters):
         )
 
     def _check_inputs(self, x: tuple[torch.Tensor, ...]) -> None:
+        self.check_owned()
         for tensor, local in zip(self.domain.tensors, x, strict=True):
             if not isinstance(local, torch.Tensor):
                 raise TypeError(
@@ -91,6 +94,12 @@ class DistributedModule(DistributedParameters):
                     f"{tensor.name}: shape {tuple(local.shape)} on rank {self.rank}, but the layout {tensor.layout} gives it "
                     f"{tensor.layout.local_shape(self.rank)}"
                 )
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        """Refuse another element type too where no parameter or buffer shows it."""
+        for tensor in (*self.domain.tensors, *self.codomain.tensors):
+            self.refuse_conversion(fn, torch.empty(0, dtype=getattr(torch, tensor.dtype)))
+        return super()._apply(fn, recurse)
 
 
 class TorchLayer(DistributedModule):
@@ -179,7 +188,7 @@ class TorchLayer(DistributedModule):
         return " or ".join(f"torch.nn.{torch_class.__name__}" for torch_class in cls.torch_classes)
 
 
-def face(partition: Partition, *dims: int) -> Partition:
+def with_index_zero(partition: Partition, *dims: int) -> Partition:
     """The workers of `partition` whose index along `dims` is 0: a partition of the same order with sides of 1 there."""
     shape = tuple(1 if dim in dims else side for dim, side in enumerate(partition.shape))
     (first, *_) = partition.subpartitions([dim for dim in range(partition.order) if dim not in dims])
@@ -202,6 +211,4 @@ def raise_together(comm: Communicator, check: Callable[[], None]) -> None:
     comm.Allreduce(failed, failures)
     if not failures[0]:
         return
-    reported = comm.allgather(None if error is None else (isinstance(error, TypeError), str(error)))
-    is_type, text = next(report for report in reported if report is not None)
-    raise (TypeError if is_type else ValueError)(text) from None
+    raise_first(comm, error)

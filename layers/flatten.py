@@ -78,11 +78,11 @@ class Flatten(TorchLayer):
         flat = (
             tuple((a * per_index, b * per_index) for a, b in gathered.windows[first]) if order else ((0, 1),)
         )
-        lead, trail = partition.shape[:first], partition.shape[last + 1 :]
+        leading, trailing = partition.shape[:first], partition.shape[last + 1 :]
         workers = math.prod(partition.shape[first : last + 1])
         y = Layout(
             flat_shape,
-            Partition((*lead, workers, *trail), partition.ranks),
+            Partition((*leading, workers, *trailing), partition.ranks),
             (*gathered.windows[:first], flat, *gathered.windows[last + 1 :]),
         )
         self.gather = None if gathered is x else Repartition(comm, x, gathered, dtype=name)

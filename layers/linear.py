@@ -18,7 +18,7 @@ from torch.nn import functional
 from adjointlab.core.layout import Layout
 from adjointlab.layers.affine import AffineModule
 from adjointlab.layers.differentiable import connected
-from adjointlab.layers.distributed import face
+from adjointlab.layers.distributed import with_index_zero
 
 __all__ = ["Linear"]
 
@@ -49,10 +49,10 @@ class Linear(AffineModule):
         outputs = module.out_features
         self.compose(
             module,
-            x=Layout(shape, face(partition, fo), axes=(*lead, fi)),
-            y=Layout((*shape[:-1], outputs), face(partition, fi), axes=(*lead, fo)),
-            weight=Layout((outputs, module.in_features), face(partition, *lead), axes=(fo, fi)),
-            bias=Layout((outputs,), face(partition, *lead, fi), axes=(fo,)),
+            x=Layout(shape, with_index_zero(partition, fo), axes=(*lead, fi)),
+            y=Layout((*shape[:-1], outputs), with_index_zero(partition, fi), axes=(*lead, fo)),
+            weight=Layout((outputs, module.in_features), with_index_zero(partition, *lead), axes=(fo, fi)),
+            bias=Layout((outputs,), with_index_zero(partition, *lead, fi), axes=(fo,)),
         )
 
     def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

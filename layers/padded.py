@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from adjointlab.layers.torch_modules import Sides, each, spatial_dims
+from adjointlab.layers.torch_modules import Sides, per_dim, spatial_dims
 
 __all__ = ["Padded", "Paddings", "convolution_of", "paddings"]
 
@@ -65,7 +65,7 @@ def convolution_of(torch_class: type[nn.Module], *arguments: object, **named: ob
     bound.apply_defaults()
     given: dict[str, Any] = bound.arguments
     for name in ("kernel_size", "stride", "dilation"):
-        given[name] = each(name, given[name], dims)
+        given[name] = per_dim(name, given[name], dims)
     kernel, mode = given["kernel_size"], given["padding_mode"]
     if min(kernel) < 1:  # torch says so in a call; before that it warns of drawing a weight without elements
         raise ValueError(f"kernel size should be greater than zero, but got {'x'.join(map(str, kernel))}")
@@ -94,6 +94,6 @@ def paddings(
             f"padding must either be a single int, or one int or (left, right) for each of {len(kernel)} dimensions, not "
             f"{padding!r}"
         )
-    pairs = [each("padding", entry, 2) for entry in entries]
+    pairs = [per_dim("padding", entry, 2) for entry in entries]
     pairs *= len(kernel) if len(entries) == 1 else 1
     return tuple((left, right) for left, right in pairs)

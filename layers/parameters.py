@@ -9,6 +9,7 @@ from typing import Any, NoReturn, Self
 import torch
 from torch import nn
 
+from adjointlab.core.arguments import check_argument
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor
@@ -77,6 +78,7 @@ class DistributedParameters(nn.Module):
         for name, _ in (item for item in whole._buffers.items() if item[1] is None):
             self.register_buffer(name, None)
         self.parameter_space, self.buffer_space = Space(*parameters), Space(*buffers)
+        self._parameters = _Owned(self._parameters)
 
     def load_sequential(self, module: nn.Module) -> None:
         """Take the values of a sequential module, which every rank has, what requires a gradient, and the mode; nothing is sent.
@@ -145,18 +147,58 @@ class DistributedParameters(nn.Module):
         Every rank has every parameter, if only of zero volume, so all refuse what one refuses.
         """
         for tensor in (*self._parameters.values(), *self._buffers.values()):
-            if tensor is not None and fn(tensor.new_empty(0)).dtype != tensor.dtype:
-                raise ValueError(
-                    f"{type(self).__name__}: its operators are made for {dtype_name(tensor.dtype)}; make the layer with dtype=... "
-                    "instead of converting it"
-                )
+            if tensor is not None:
+                self.refuse_conversion(fn, tensor.new_empty(0))
         return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
+
+    def refuse_conversion(self, fn: Callable[[torch.Tensor], torch.Tensor], example: torch.Tensor) -> None:
+        """Raise `ValueError` if `fn` gives a tensor like `example` another element type."""
+        if fn(example).dtype != example.dtype:
+            raise ValueError(
+                f"{type(self).__name__}: its operators are made for {dtype_name(example.dtype)}; make the layer with dtype=... "
+                "instead of converting it"
+            )
+
+    def check_owned(self) -> None:
+        """Raise `ValueError` or `TypeError` unless this rank's parameters and buffers are what their spaces say."""
+        for tensor in self._tensors():
+            held = self._parameters if tensor.name in self._parameters else self._buffers
+            local = held.get(tensor.name)
+            if not isinstance(local, torch.Tensor):
+                raise TypeError(
+                    f"{tensor.name}: a {type(local).__name__} on rank {self.rank} is no torch.Tensor"
+                )
+            if check_argument(tensor, local, self.rank):
+                raise ValueError(
+                    f"{tensor.name}: shape {tuple(local.shape)} on rank {self.rank}, but the layout {tensor.layout} gives it "
+                    f"{tensor.layout.local_shape(self.rank)}"
+                )
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Add a parameter while the layer is made, and refuse further ones after that, as pruning and the like add."""
+        if isinstance(self._parameters, _Owned) and name not in self._parameters:
+            raise ValueError(_replaced(name))
+        super().register_parameter(name, param)
 
     def _tensors(self) -> tuple[Tensor, ...]:
         return (*self.parameter_space.tensors, *self.buffer_space.tensors)
 
     def _local(self, name: str) -> torch.Tensor:
         return self.get_parameter(name) if name in self._parameters else self.get_buffer(name)
+
+
+class _Owned(dict[str, nn.Parameter | None]):
+    """The parameters of a layer that is made: another may take the place of one, but none may go."""
+
+    def __delitem__(self, name: str) -> None:
+        raise ValueError(_replaced(name))
+
+
+def _replaced(name: str) -> str:
+    return (
+        f"{name}: weight_norm, spectral_norm, pruning and other parametrizations compute with whole parameters, of which this "
+        "rank has a part; apply them to the sequential module and load its values (load_sequential)"
+    )
 
 
 def local_window(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor:

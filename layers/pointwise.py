@@ -17,7 +17,7 @@ from torch import nn
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
-from adjointlab.layers.differentiable import connected
+from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.distributed import DistributedModule, dtype_name
 from adjointlab.typing import Communicator
 
@@ -34,7 +34,7 @@ class Pointwise(DistributedModule):
     """`function`, a module or a function of one tensor, over a tensor that lies in `layout`.
 
     For example ``Pointwise(comm, convolution.codomain.tensors[0].layout, torch.nn.ReLU())``. A worker without elements
-    returns a tensor of zero volume, and does not call the function.
+    returns a tensor of zero volume, and calls the function of a single zero, for the graph that the others have.
 
     When the layer is made, the function is applied to eight elements, one at a time and all together (a module in
     evaluation mode), to see that it is elementwise. So dropout is legal, but every worker draws for itself, and not
@@ -74,7 +74,7 @@ class Pointwise(DistributedModule):
                 )
         dtype = dtype or torch.get_default_dtype()
         self.function = function
-        self.value_dtype = _value_dtype(function, dtype)
+        self.value_dtype, self.in_place = _value_dtype(function, dtype)
         # The same elements in arrays of other lengths: a vector instruction may round a function's value in another way.
         self.rounding = 4 * torch.finfo(dtype).eps if rounding is None else rounding
         # A small value may be the difference of larger ones: of the argument, in the lab an integer up to 4.
@@ -93,10 +93,25 @@ class Pointwise(DistributedModule):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)
+        if torch.is_grad_enabled() and not x.requires_grad:
+            # A checkpoint runs the check of inputs again, on all ranks if each has this layer in its graph.
+            x = connected(x, x.new_zeros(0).requires_grad_())
         if x.numel() == 0:
             # Functions need not take tensors without elements (a maximum does not).
-            return connected(x.to(self.value_dtype), x)
+            return of_nothing(x.shape, self.function, x).to(self.value_dtype)
         return self.function(x)
+
+    def _check_inputs(self, x: tuple[torch.Tensor, ...]) -> None:
+        super()._check_inputs(x)
+        if self.in_place and torch.is_grad_enabled() and x[0].numel() and _has_leaf_memory(x[0]):
+            raise ValueError(
+                f"x: a leaf of the graph that requires a gradient on rank {self.rank}, and the function works in place; torch "
+                "could not say what its gradient belongs to"
+            )
+
+
+def _has_leaf_memory(x: torch.Tensor) -> bool:
+    return any(t is not None and t.is_leaf and t.requires_grad for t in (x, x._base))
 
 
 class _FunctionModule(nn.Module):
@@ -110,8 +125,8 @@ class _FunctionModule(nn.Module):
         return self.function(x)
 
 
-def _value_dtype(function: Elementwise, dtype: torch.dtype) -> torch.dtype:
-    """The element type of the function's values. Raises `ValueError` unless each is a function of one element."""
+def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype, bool]:
+    """The element type of the function's values, and True if it works in place. Raises `ValueError` unless each is a function of one element."""
     apply: Elementwise
     if isinstance(function, nn.Module):
         name, apply = type(function).__name__, copy.deepcopy(function).eval()
@@ -121,7 +136,8 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> torch.dtype:
     x = torch.tensor([[-2.5, -1.0, -0.25, 0.0], [0.5, 1.25, 3.0, 0.75]]).to(dtype)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
-            together = apply(x.clone())
+            argument = x.clone()
+            together = apply(argument)
             alone = [apply(element.reshape(1, 1).clone()) for element in x.reshape(-1)]
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(
@@ -137,5 +153,7 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> torch.dtype:
         raise ValueError(
             f"function: {name} is not elementwise: its value for an element depends on other elements"
         )
-    dtype_of_values: torch.dtype = together.dtype
-    return dtype_of_values
+    modules = function.modules() if isinstance(function, nn.Module) else ()
+    # A dropout works in place in training only, and was applied in evaluation.
+    in_place = argument._version > 0 or any(getattr(module, "inplace", False) for module in modules)
+    return together.dtype, in_place

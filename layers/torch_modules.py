@@ -11,7 +11,15 @@ from typing import SupportsIndex, TypeAlias
 import torch
 from torch import nn
 
-__all__ = ["Sides", "TorchClasses", "dtype_name", "each", "result_of", "spatial_dims", "uninitialised_copy"]
+__all__ = [
+    "Sides",
+    "TorchClasses",
+    "dtype_name",
+    "per_dim",
+    "result_of",
+    "spatial_dims",
+    "uninitialised_copy",
+]
 
 Sides: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 """An integer of any library, or a sequence of one, or of one for each spatial dimension."""
@@ -32,7 +40,7 @@ def spatial_dims(module: nn.Module | type[nn.Module]) -> int:
     return next(dims for dims, classes in enumerate(_BY_SPATIAL_DIMS, 1) if issubclass(kind, classes))
 
 
-def each(name: str, value: Sides, dims: int) -> tuple[int, ...]:
+def per_dim(name: str, value: Sides, dims: int) -> tuple[int, ...]:
     """The sizes in each of `dims` dimensions, from one for all or one for each.
 
     Raises `ValueError`, with torch's words, for anything else.

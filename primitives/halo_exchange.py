@@ -84,13 +84,13 @@ class HaloExchange(LinearOperator):
             self._phases = HaloPhases(comm, halo_plan(self.geometry, self._rank), dtype)
 
     def specification(self) -> Program:
-        """One Add for each box of each worker's window, from its owner's bulk."""
+        """One Add for each box of each worker's window, from its sender's bulk."""
         x = {buffer.rank: buffer for buffer in buffers(self.domain)}
         y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
         steps: list[Generator] = [Allocate(buffer) for buffer in y.values()]
         # Every pair of workers: slow, and right by inspection, with no table that the implementation uses too.
-        for owner, needer in product(x, y):
-            steps += self._adds(x[owner], y[needer])
+        for sender, receiver in product(x, y):
+            steps += self._adds(x[sender], y[receiver])
         return Program(x.values(), [*steps, *map(Deallocate, x.values())])
 
     def _adds(self, x: Buffer, y: Buffer) -> Iterator[Generator]:
@@ -101,8 +101,8 @@ class HaloExchange(LinearOperator):
         assert window is not None
         # Along grid dimensions that no tensor dimension lies along each copy has its own exchange.
         copied_dims = [grid_dim for grid_dim in range(partition.order) if grid_dim not in layout.axes]
-        owner_index, needer_index = partition.index(x.rank), partition.index(y.rank)
-        if any(owner_index[grid_dim] != needer_index[grid_dim] for grid_dim in copied_dims):
+        sender_index, receiver_index = partition.index(x.rank), partition.index(y.rank)
+        if any(sender_index[grid_dim] != receiver_index[grid_dim] for grid_dim in copied_dims):
             return
         images_of = [
             images(owned, needed, side if dim in self.geometry.periodic else None)

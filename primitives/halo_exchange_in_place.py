@@ -78,7 +78,7 @@ class HaloExchangeInPlace(HaloExchange):
     def specification(self) -> Program:
         """The padding is cleared, then come eqs. 23 and 22."""
         x = {buffer.rank: buffer for buffer in buffers(self.domain)}
-        # Padding has no owner that would overwrite it. Cleared once, it is sent on by no phase.
+        # Padding has no sender that would overwrite it. Cleared once, it is sent on by no phase.
         steps = [Clear(region) for buffer in x.values() for region in self._padding(buffer)]
         phases = (step for dim in range(self.bulk.order) for step in self._phase(dim, x))
         return Program(x.values(), [*steps, *phases])
@@ -111,26 +111,26 @@ class HaloExchangeInPlace(HaloExchange):
         to come the bulk.
         """
         padded, shape = self.domain.tensors[0].layout, self.bulk.shape
-        for owner, needer in product(x, x):
-            if not self._differ_along(dim, owner, needer):
+        for sender, receiver in product(x, x):
+            if not self._differ_along(dim, sender, receiver):
                 continue
             owner_bulk, owner_window, window = (
-                self.bulk.window(owner),
-                padded.window(owner),
-                padded.window(needer),
+                self.bulk.window(sender),
+                padded.window(sender),
+                padded.window(receiver),
             )
             assert owner_bulk
             assert owner_window
             assert window
             period = shape[dim] if dim in self.geometry.periodic else None
-            # Owner and needer differ along `dim` alone, so their windows are the same in all other dimensions.
+            # Owner and receiver differ along `dim` alone, so their windows are the same in all other dimensions.
             done = [self._within_tensor(k, window[k]) for k in range(dim)]
             to_come = owner_bulk[dim + 1 :]
             for source, target in images(owner_bulk[dim], window[dim], period):
-                if owner == needer and source == target:
+                if sender == receiver and source == target:
                     continue  # the bulk itself
-                bulk_region = region_in(x[owner], owner_window, (*done, source, *to_come))
-                halo_region = region_in(x[needer], window, (*done, target, *to_come))
+                bulk_region = region_in(x[sender], owner_window, (*done, source, *to_come))
+                halo_region = region_in(x[receiver], window, (*done, target, *to_come))
                 if 0 not in bulk_region.shape:
                     yield bulk_region, halo_region
 

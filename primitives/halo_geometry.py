@@ -44,13 +44,13 @@ Widths: TypeAlias = tuple[int, int]
 class Transfer(NamedTuple):
     """An interval of one worker's window that one worker owns: what the owner sends it, along one dimension.
 
-    `needer` and `owner` are indices of workers along the dimension. `window` is where the needer has the interval, in the
-    coordinates of the tensor extended beyond its ends; `shift`, a multiple of the tensor's length, is how far it was moved
-    there: 0 but for images in a periodic dimension.
+    `receiver` and `sender`, the owner, are indices of workers along the dimension. `window` is where the receiver has the
+    interval, in the coordinates of the tensor extended beyond its ends; `shift`, a multiple of the tensor's length, is how far
+    it was moved there: 0 but for images in a periodic dimension.
     """
 
-    needer: int
-    owner: int
+    receiver: int
+    sender: int
     window: Window
     shift: int
 
@@ -61,11 +61,11 @@ class Transfer(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Return True if it is the needer's bulk itself, which nobody sends.
+        """Return True if it is the receiver's bulk itself, which nobody sends.
 
         An image of the own bulk is another matter: it is a copy elsewhere in the window.
         """
-        return self.owner == self.needer and self.shift == 0
+        return self.sender == self.receiver and self.shift == 0
 
 
 # One dimension of a tensor, cut along three workers, with the window of worker 1:
@@ -158,10 +158,11 @@ class HaloGeometry:
         """The windows that a sliding kernel needs, for outputs cut at `output_cuts` (default: balanced).
 
         Each argument has one entry for each dimension of the tensor, or one for all; an entry of `padding` is one
-        width for both sides or (left, right). Kernel size 1 leaves a dimension as it is.
+        width for both sides or (left, right). Kernel size 1 with stride 1 leaves a
+        dimension as it is.
 
-        Padding is at most d (k - 1) on either side, so that each output spans some element of a tensor that has any:
-        beyond that, outputs would be free of data. A worker without outputs needs nothing: its whole bulk is trimmed.
+        Padding is at most d (k - 1) on either side: with more, an output could see padding alone. A worker without
+        outputs needs nothing: its whole bulk is trimmed.
 
         Raises `ValueError` for a kernel size, stride or dilation below 1, for padding outside that range, and for a
         tensor that is smaller, with its padding, than the kernel.
@@ -259,7 +260,7 @@ class HaloGeometry:
     def padded(self) -> Layout:
         """Over the same partition, the smallest windows that hold a worker's bulk and what it needs."""
         windows = [
-            [_hull(bulk, window) for bulk, window in zip(bulks, windows, strict=True)]
+            [_smallest_containing(bulk, window) for bulk, window in zip(bulks, windows, strict=True)]
             for bulks, windows in zip(self.bulk.windows, self.window.windows, strict=True)
         ]
         return Layout(self.bulk.shape, self.bulk.partition, windows, self.bulk.axes)
@@ -267,7 +268,7 @@ class HaloGeometry:
     def filled(self, dim: int, worker: int) -> Window:
         """The part of a worker's window that data fill: all but the padding.
 
-        Of a window that lies in the padding altogether it is an empty interval within the tensor.
+        Where the whole window is padding, an empty interval within the tensor.
         """
         start, stop = self.window.windows[dim][worker]
         if dim in self.periodic:
@@ -300,7 +301,7 @@ class HaloGeometry:
 
     @cached_property
     def copies(self) -> int:
-        """The largest number of windows, or times in a window, that one element stands in."""
+        """The largest number of times that one element stands in windows, all workers' together."""
         # Dimensions are independent: an element stands in a window as often as the product of its multiplicities.
         return math.prod(map(_largest_multiplicity, self._incoming))
 
@@ -338,7 +339,7 @@ class HaloGeometry:
             outgoing: list[list[Transfer]] = [[] for _ in transfers_of]
             for transfers in transfers_of:
                 for transfer in transfers:
-                    outgoing[transfer.owner].append(transfer)
+                    outgoing[transfer.sender].append(transfer)
             tables.append(tuple(map(tuple, outgoing)))
         return tuple(tables)
 
@@ -414,8 +415,8 @@ def _as_widths(widths: Sequence[Sequence[Widths]]) -> list[list[Widths]]:
         ) from None
 
 
-def _hull(bulk: Window, window: Window) -> Window:
-    """The smallest interval that holds both; an empty one says nothing unless both are empty."""
+def _smallest_containing(bulk: Window, window: Window) -> Window:
+    """The smallest interval that contains both. An empty one has no place, and counts only where both are empty."""
     held = [interval for interval in (bulk, window) if interval[0] < interval[1]] or [bulk]
     return min(start for start, _ in held), max(stop for _, stop in held)
 

@@ -111,7 +111,8 @@ class HaloPhases:
         # By type, of which each library has one: a look-up that costs nothing, and this is on the way of every call.
         reused = None if batch else self._reused.get(type(like))
         if reused is None:
-            empty = arrays.empty((0,), self.dtype, like)
+            with arrays.kept(like):
+                empty = arrays.empty((0,), self.dtype, like)
             reused = [
                 [_LinkBuffers(link, self._rank, empty, batch) for link in links] for links in self.plan.phases
             ]
@@ -146,12 +147,13 @@ class _LinkBuffers:
     @cached_property
     def received(self) -> _Message:
         """The buffer of what is received forward and sent back."""
-        message = self._buffer([box.shape for box in self.link.received])
-        pieces = [
-            (array[box.in_box], 0, box.in_window)
-            for array, box in zip(message.boxes, self.link.received, strict=True)
-            if box.in_window is not None
-        ]
+        with arrays.kept(self._like):
+            message = self._buffer([box.shape for box in self.link.received])
+            pieces = [
+                (array[box.in_box], 0, box.in_window)
+                for array, box in zip(message.boxes, self.link.received, strict=True)
+                if box.in_window is not None
+            ]
         return message._replace(pieces=tuple(pieces))
 
     @cached_property
@@ -160,12 +162,13 @@ class _LinkBuffers:
 
         A worker that needs images of its own cells packs them into the buffer that it unpacks.
         """
-        message = self.received if self._is_local else self._buffer([box.shape for box in self.link.sent])
-        pieces = [
-            (array[part.in_box], part.source, part.in_source)
-            for array, box in zip(message.boxes, self.link.sent, strict=True)
-            for part in box.parts
-        ]
+        with arrays.kept(self._like):
+            message = self.received if self._is_local else self._buffer([box.shape for box in self.link.sent])
+            pieces = [
+                (array[part.in_box], part.source, part.in_source)
+                for array, box in zip(message.boxes, self.link.sent, strict=True)
+                for part in box.parts
+            ]
         return message._replace(pieces=tuple(pieces))
 
     def received_into(self, y: Array) -> _Message | None:

@@ -3,7 +3,7 @@
 In phase k workers exchange along tensor dimension k alone, with those that differ from them only there. So a corner takes
 a step in each dimension: a neighbour receives it and passes it on.
 
-A box that travels in phase k spans
+A box that is sent in phase k spans
 
     in dimensions below k  the receiver's window, which earlier phases have filled: so it brings the corners;
     in dimension k         an interval of the receiver's window that the sender owns, a `Transfer`;
@@ -88,7 +88,7 @@ class HaloPlan:
 
     ``y[own_in_window]`` is ``x[own_in_bulk]``, the cells that never travel; both are empty where bulk and window share
     nothing. They are all of x unless `trims`. `padding` and `halo` are slabs that make up what of y lies beyond the tensor
-    and beyond the bulk. `phases` has the links of each phase in which something travels to or from this worker.
+    and beyond the bulk. `phases` has the links of each phase in which something is sent to or from this worker.
     """
 
     own_in_bulk: ViewIndex
@@ -99,7 +99,7 @@ class HaloPlan:
     phases: tuple[tuple[Link, ...], ...]
 
 
-# How a corner travels. Four workers, and the window of worker 3, of which # is the bulk, and B, C and X are the halo:
+# How a corner is forwarded. Four workers, and the window of worker 3, of which # is the bulk, and B, C and X are the halo:
 #
 #     bulk of 0  |  bulk of 1
 #     a a a a X  |  B B B B     phase 0 (rows)      1 sends B to 3; 0 sends a and X to 2, as the halo of 2
@@ -172,10 +172,10 @@ def _traffic(geometry: HaloGeometry, rank: int, dim: int) -> Iterator[tuple[int,
     received: dict[int, list[Box]] = defaultdict(list)
     for transfer in geometry.outgoing(dim, worker_along[dim]):
         if not transfer.is_own:
-            sent[transfer.needer].append((*below, transfer.source, *above))
+            sent[transfer.receiver].append((*below, transfer.source, *above))
     for transfer in geometry.incoming(dim, worker_along[dim]):
         if not transfer.is_own:
-            received[transfer.owner].append((*below, transfer.window, *above))
+            received[transfer.sender].append((*below, transfer.window, *above))
     for worker in sorted({*sent, *received}):
         # In a dimension that is not cut the only worker along it is this one: images of its own cells.
         peer_index = [worker if axis == axes[dim] else i for axis, i in enumerate(grid_index)]

@@ -40,7 +40,7 @@ class Overlap:
     box: Box
 
     @property
-    def travels(self) -> bool:
+    def is_sent(self) -> bool:
         """Return True if it is a message; otherwise the worker has it already."""
         return self.source != self.target
 
@@ -220,7 +220,7 @@ def overlaps(source: Endpoint, target: Endpoint) -> Overlaps:
 
 # Two groups, one of the source and one of the target, exchange their box once, between one member of each. The rule:
 #
-# 1. If a worker is a member of both, it keeps what it has and nothing travels.
+# 1. If a worker is a member of both, it keeps what it has and nothing is sent.
 # 2. Else the members take turns: the group with the number n sends to, and receives from, member n (modulo the size) of
 #    the other, so that the work is spread.
 # 3. Groups whose workers must end up with equal values, along agreeing dimensions, use the same of their members: the one

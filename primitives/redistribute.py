@@ -212,7 +212,8 @@ class Redistribute(LinearOperator):
         key = (number, type(like))
         if key not in self._reused:
             tensor = self._intermediates[number]
-            self._reused[key] = arrays.empty(tensor.layout.local_shape(self._rank), tensor.dtype, like)
+            with arrays.kept(like):
+                self._reused[key] = arrays.empty(tensor.layout.local_shape(self._rank), tensor.dtype, like)
         return self._reused[key]
 
 

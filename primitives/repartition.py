@@ -65,7 +65,7 @@ class Repartition(LinearOperator):
     P_y it returns, a tensor of zero volume. ``adjoint(y)`` carries back, and sums where y has copies. A worker that
     gets a local tensor may give the memory for it as `out` (row-major, sharing no memory with the argument).
 
-    Only what a worker has not already travels, in one message for a pair of workers at most, directly from one to the
+    Only what a worker has not already is sent, in one message for a pair of workers at most, directly from one to the
     other: `overlaps` and `adjoint_overlaps` say what. Many summands for many copies are not reduced on the way, as
     AllSumReduce does.
 
@@ -207,13 +207,13 @@ class _Exchange:
         assembly = assemble(target.layout.local_shape(rank), boxes, moves.source.is_regular)
         # From the next rank on, so that not all ranks send to the same one first.
         leaving = sorted(
-            (entry for entry in moves.leaving(rank) if entry.travels),
+            (entry for entry in moves.leaving(rank) if entry.is_sent),
             key=lambda entry: (entry.target - rank) % comm.Get_size(),
         )
         self._sent = [(entry.target, index_in(held, entry.box)) for entry in leaving]
         self._cleared = [view_index(box) for box in assembly.cleared if self._is_target]
         incoming = [
-            _Incoming(entry.source, view_index(box), None if entry.travels else index_in(held, entry.box))
+            _Incoming(entry.source, view_index(box), None if entry.is_sent else index_in(held, entry.box))
             for entry, box in zip(arriving, boxes, strict=True)
         ]
         self._copied = [incoming[position] for position in assembly.copied]
@@ -283,5 +283,6 @@ class _Exchange:
             return arrays.empty(view.shape, self.source.dtype, argument)
         key = (type(argument), receives, peer)
         if key not in self._buffers:
-            self._buffers[key] = arrays.empty(view.shape, self.source.dtype, argument)
+            with arrays.kept(argument):
+                self._buffers[key] = arrays.empty(view.shape, self.source.dtype, argument)
         return self._buffers[key]

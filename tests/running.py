@@ -27,7 +27,14 @@ def run(
     *arguments: str | Path, ranks: int = 0, cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """``python -m`` with `arguments`, under ``mpiexec -n ranks`` where there are any."""
-    command = [sys.executable, "-m", *map(str, arguments)]
+    return run_python("-m", *arguments, ranks=ranks, cwd=cwd, **environment)
+
+
+def run_python(
+    *arguments: str | Path, ranks: int = 0, cwd: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """``python`` with `arguments`, under ``mpiexec -n ranks`` where there are any."""
+    command = [sys.executable, *map(str, arguments)]
     if ranks:
         assert LAUNCHER is not None
         command = [LAUNCHER, *_flags(), "-n", str(ranks), *command]

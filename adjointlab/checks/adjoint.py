@@ -5,7 +5,7 @@
 adjoint. For a wrong one, <Fx, y> - <x, F*y> is a polynomial of degree two in the values that is not zero, and by the lemma of
 Schwartz and Zippel one draw makes it vanish with probability at most 2/(2K+1). Draws repeat until the product of these bounds
 is below 1e-9. If the gain is read off the matrix, intermediates may be larger than it shows; then differences within the
-rounding bound of the floating form pass.
+rounding bound of the floating form pass, and the test is not called exact.
 
 *Floating form.* x and y fill the significand, so that a cast to a narrower type shows. The difference is compared with what
 rounding can do at most to this operator, not with a constant: a constant that passes long sums also passes one lost ghost cell.
@@ -24,7 +24,7 @@ from adjointlab.checks.compare import first_not_finite, returned_not_finite, squ
 from adjointlab.checks.context import CheckContext, Gain
 from adjointlab.checks.matrix import WitnessedCheck
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
-from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
+from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.pairing import ZERO, Exact, pair_local
 
@@ -47,7 +47,7 @@ class Magnitudes:
 class InnerProducts:
     """One rank's contributions to both inner products of one draw."""
 
-    bound: int  # K of an exact draw, 0 for the floating form
+    bound: int  # K of a draw of integers, 0 for the floating form
     forward: Exact  # to <Fx, y>
     adjoint: Exact  # to <x, F*y>
     magnitudes: Magnitudes | None  # None where nothing rounds
@@ -85,9 +85,12 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
         integers = _has_integers(context)
         bounds = [bound] * rounds + ([] if integers else [0])
         if not bounds:
-            raise Inapplicable(
+            reason = (
                 f"no integer is exact under a gain of {gain.value} with {context.precision} bits"
+                if gain.value
+                else "the gain is unknown (declare `gain`)"
             )
+            raise Inapplicable(f"{reason}, and integer tensors have no floating form")
         # Go through all draws even if one was not finite: that is known on this rank alone, and the others wait in the
         # calls of the next draw.
         draws = [_products(context, number, each) for number, each in enumerate(bounds)]
@@ -106,25 +109,28 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
         draws = [
             _total(contributions) for contributions in zip(*(o.products for o in observations), strict=True)
         ]
-        exact = [draw for draw in draws if draw.bound]
+        tolerances = [_rounding_bound(draw, first) for draw in draws]
+        with_integers = [tolerance for draw, tolerance in zip(draws, tolerances, strict=True) if draw.bound]
+        is_exact = bool(with_integers) and not any(with_integers)
         figures: dict[str, float | str] = {"gain": first.gain.value, "gain from": first.gain.source.value}
-        if exact:
-            figures["miss probability"] = miss_probability(exact[0].bound) ** len(exact)
-        for draw in draws:
+        if is_exact:
+            figures["miss probability"] = miss_probability(draws[0].bound) ** len(with_integers)
+        for draw, tolerance in zip(draws, tolerances, strict=True):
             error = _error(draw, spaces.mixed)
             sizes = draw.magnitudes
             if sizes is not None and not draw.bound:
                 figures["floating error (eq. 26)"] = _normwise(sizes, error)
-            if error > (0.0 if sizes is None else _rounding_bound(sizes, first)):
+            if error > tolerance:
+                form = f"integers up to {draw.bound}, {'within rounding' if tolerance else 'exact'}"
                 lines = [
                     ("⟨Fx, y⟩", str(draw.forward)),
                     ("⟨x, F*y⟩", str(draw.adjoint)),
-                    ("form", f"integers up to {draw.bound}, exact" if draw.bound else "floating"),
+                    ("form", form if draw.bound else "floating"),
                 ]
                 if sizes is not None:
                     lines.append(("error", f"{_normwise(sizes, error):.3g} (eq. 26)"))
                 return incoherent("adjoint is not the transpose of forward", *lines, figures=figures)
-        return coherent(**figures)
+        return Verdict(Status.COHERENT, figures=figures, is_exact=is_exact)
 
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[DotTestObservation]
@@ -132,7 +138,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
         found: dict[str, ScheduleInvariant] = {}
         for number, parts in enumerate(zip(*(seen.products for seen in observations), strict=True), 1):
             draw = _total(parts)
-            within = 0.0 if draw.magnitudes is None else _rounding_bound(draw.magnitudes, observations[0])
+            within = _rounding_bound(draw, observations[0])
             found[f"⟨Fx, y⟩ of draw {number}"] = InnerProductResult(draw.forward, within)
             found[f"⟨x, F*y⟩ of draw {number}"] = InnerProductResult(draw.adjoint, within)
         return found
@@ -158,7 +164,7 @@ def _has_integers(context: CheckContext) -> bool:
 
 def _products(context: CheckContext, number: int, bound: int) -> InnerProducts | NotFinite:
     """This rank's part of draw `number`, or the first NaN or infinity among its results."""
-    # One power of two for each vector, never 1, which stays exact and lets a cast to integers show.
+    # Times a power of two for each vector, nothing rounds; as it is never 1, a cast to integers shows.
     exponents = (-2, -1, 1, 2)
     seed = context.setting.seed + number
     exponent_x, exponent_y = (
@@ -166,25 +172,25 @@ def _products(context: CheckContext, number: int, bound: int) -> InnerProducts |
     )
     placed_x = context.placed(context.domain, "primal", number, bound, exponent_x)
     placed_y = context.placed(context.codomain.dual, "dual", number, bound, exponent_y)
-    image, coimage = context.forward([p.view for p in placed_x]), context.adjoint([p.view for p in placed_y])
+    fx, fstar_y = context.forward([p.view for p in placed_x]), context.adjoint([p.view for p in placed_y])
     # Pair with the values that were drawn: an operator that overwrites its argument is for the purity check to find.
     x, y = [p.values for p in placed_x], [p.values for p in placed_y]
     rank, domain, codomain = context.rank, context.domain, context.codomain
-    for direction, space, local in (("forward", codomain, image), ("adjoint", domain.dual, coimage)):
+    for direction, space, local in (("forward", codomain, fx), ("adjoint", domain.dual, fstar_y)):
         if found := first_not_finite(space, tuple(map(arrays.to_numpy, local)), rank):
             return NotFinite(direction, *found)
-    forward, adjoint = pair_local(codomain, image, y, rank), pair_local(domain, x, coimage, rank)
+    forward, adjoint = pair_local(codomain, fx, y, rank), pair_local(domain, x, fstar_y, rank)
     if bound and context.gain.is_exact:
         return InnerProducts(bound, forward, adjoint, None)
     squares = (
-        square_norm(codomain, image, rank),
+        square_norm(codomain, fx, rank),
         square_norm(codomain, y, rank),
         square_norm(domain, x, rank),
-        square_norm(domain, coimage, rank),
+        square_norm(domain, fstar_y, rank),
     )
-    sizes = [np.abs(np.concatenate([np.zeros(0), *(a.ravel() for a in v)])) for v in (x, y)]
-    sums = (float(sizes[0].sum()), float(sizes[1].sum()))
-    peaks = (float(sizes[0].max(initial=0.0)), float(sizes[1].max(initial=0.0)))
+    abs_x, abs_y = (np.abs(np.concatenate([np.zeros(0), *(a.ravel() for a in v)])) for v in (x, y))
+    sums = (float(abs_x.sum()), float(abs_y.sum()))
+    peaks = (float(abs_x.max(initial=0.0)), float(abs_y.max(initial=0.0)))
     return InnerProducts(bound, forward, adjoint, Magnitudes(squares, sums, peaks))
 
 
@@ -210,12 +216,12 @@ def _error(draw: InnerProducts, mixed: bool) -> float:
 
 def _normwise(sizes: Magnitudes, error: float) -> float:
     """Left-hand side of [Hewett21, eq. 26]."""
-    image, y, x, coimage = (math.sqrt(square) for square in sizes.squares)
-    scale = max(image * y, x * coimage)
+    fx, y, x, fstar_y = (math.sqrt(square) for square in sizes.squares)
+    scale = max(fx * y, x * fstar_y)
     return error / scale if scale else error
 
 
-def _rounding_bound(sizes: Magnitudes, seen: DotTestObservation) -> float:
+def _rounding_bound(draw: InnerProducts, seen: DotTestObservation) -> float:
     """A-priori bound on what rounding does to <Fx, y> - <x, F*y>.
 
     With unit roundoff u, a sum of n terms in any order is off by at most gamma_{n-1} = (n-1)u / (1 - (n-1)u) times the sum of
@@ -223,6 +229,8 @@ def _rounding_bound(sizes: Magnitudes, seen: DotTestObservation) -> float:
     by that times sum|y|; <x, F*y> likewise. Complex products and magnitudes cost a factor of two at most. The inner
     products themselves are exact. Pure data movement has n = 1, so its bound is zero.
     """
+    if (sizes := draw.magnitudes) is None:
+        return 0.0
     u, n = seen.unit_roundoff, seen.gain.fan_in - 1
     gamma = n * u / (1 - n * u) if n * u < 1 else math.inf
     (sum_x, sum_y), (peak_x, peak_y) = sizes.sums, sizes.peaks
@@ -230,8 +238,8 @@ def _rounding_bound(sizes: Magnitudes, seen: DotTestObservation) -> float:
         scale = seen.gain.row_sum * (peak_x * sum_y + peak_y * sum_x)
     else:
         # Only the size of the operator is known: normwise, as in [Hewett21, eq. 26].
-        image, y, x, coimage = (math.sqrt(square) for square in sizes.squares)
-        scale = image * y + x * coimage
+        fx, y, x, fstar_y = (math.sqrt(square) for square in sizes.squares)
+        scale = fx * y + x * fstar_y
     return 2 * gamma * scale
 
 

@@ -40,6 +40,12 @@ Side: TypeAlias = Literal["primal", "dual"]
 PROBED_DIMENSION = 64
 """Dimension of the largest operator whose gain is read off a basis probe where it is not declared."""
 
+_GAIN_IF_UNKNOWN = 2**8
+"""Bounds the integers of an operator whose gain is unknown: a moderate one, since `tolerance` allows for rounding anyway."""
+
+_LARGEST_BOUND = 2**53
+"""Largest K. A value is a 64-bit hash modulo 2K + 1, which must be far below 2**64 for all values to be as likely."""
+
 _LARGEST_INTEGER = 2**20
 """Bound of the integers that are compared one by one: two elements agree by accident with probability 1e-6 at most."""
 
@@ -285,9 +291,8 @@ class CheckContext:
 
         `headroom` is the factor by which a check's own arithmetic may enlarge them.
         """
-        # An unknown gain is taken for a moderate one: such results are compared within `tolerance` anyway.
-        gain = self.gain.value or 2**8
-        return int(min((2**self.precision - 1) // (gain * headroom), 2**53))
+        gain = self.gain.value or _GAIN_IF_UNKNOWN
+        return int(min((2**self.precision - 1) // (gain * headroom), _LARGEST_BOUND))
 
     def integers(self, headroom: int = 1) -> int:
         """Bound of the integers for a check that compares values one by one.

@@ -39,12 +39,12 @@ class DeclaredCheck(Check[DeclaredOutputs]):
     def observe(self, context: CheckContext) -> DeclaredOutputs:
         bound = context.integers()
         x, y = context.primal(0, bound), context.dual(0, bound)
-        image, coimage = context.forward(x), context.adjoint(y)
-        outputs = BothDirections(context.numpy(image), context.numpy(coimage))
+        fx, fstar_y = context.forward(x), context.adjoint(y)
+        outputs = BothDirections(context.numpy(fx), context.numpy(fstar_y))
         arguments = (x, y) if context.operator.is_identity else ()
         return DeclaredOutputs(
             outputs,
-            frozenset(map(arrays.library_of, (*image, *coimage))),
+            frozenset(map(arrays.library_of, (*fx, *fstar_y))),
             context.library,
             tuple(
                 direction

@@ -40,7 +40,8 @@ class Verdict:
 
     `kind` distinguishes failures that shrinking must not confuse: a smaller case replaces a failing one only if it fails
     with the same kind. `figures` are reported for coherent cases too: the miss probability of an exact test, the error
-    of the floating one [Hewett21, eq. 26]. `entry` is the matrix entry that the lines name, if any.
+    of the floating one [Hewett21, eq. 26]. `entry` is the matrix entry that the lines name, if any. `is_exact` is True if
+    equality was asked for, on integers that nothing rounds.
     """
 
     status: Status
@@ -50,6 +51,7 @@ class Verdict:
     figures: dict[str, float | str] = field(default_factory=dict)
     # Read by the generated script alone. Two runs of a case that fails in the same way count as the same failure.
     entry: MatrixEntry | None = field(default=None, compare=False)
+    is_exact: bool = False
 
     @property
     def is_coherent(self) -> bool:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adjointlab import options
-from adjointlab.cli.output import STDOUT, Output, describe_ranks, write_json
+from adjointlab.cli.output import (
+    STDOUT,
+    Output,
+    describe_ranks,
+    is_replaceable,
+    is_standard_output,
+    write_json,
+)
 from adjointlab.cli.parameters import (
     Cases,
     Folder,
@@ -61,8 +68,10 @@ def check(
     from adjointlab.report.summary import outcome
     from adjointlab.worlds.world import Exhausted
 
-    if json_to not in (None, STDOUT) and not Path(json_to).resolve().parent.is_dir():
-        raise UsageError(f"--json: the folder of {json_to} does not exist")
+    # The user's code may change the directory.
+    folder = folder.absolute()
+    if json_to is not None and json_to != STDOUT:
+        json_to = STDOUT if is_standard_output(json_to) else _writable(json_to)
 
     def prepare() -> tuple[list[tuple[Found, str]], KnownFailures | None]:
         from adjointlab.store.known_failures import read
@@ -108,9 +117,12 @@ class _CheckRun:
         from adjointlab.report.summary import outcome
         from adjointlab.session import run_check
         from adjointlab.store.job_log import supervised
+        from adjointlab.store.text import printable
 
         for number, (found, name) in enumerate(self.plan):
-            tick = line.track(f"[{number + 1}/{len(self.plan)}] {found.subject.name} {name}", budget.cases)
+            tick = line.track(
+                f"[{number + 1}/{len(self.plan)}] {printable(found.subject.name)} {name}", budget.cases
+            )
             result = run_check(self.world, found, name, budget, folder, tick)
             if self.known and (listed := self.known.of_check(found.subject.name, name)):
                 result = replace(result, known=str(listed))
@@ -122,7 +134,7 @@ class _CheckRun:
             if supervised() is None and len(self.results) < len(self.plan):
                 with line.paused():
                     self.print_failures()
-                if self.json_to != STDOUT:
+                if self.json_to is not None and self.json_to != STDOUT and is_replaceable(self.json_to):
                     self.save(ExitCode.UNJUDGED, complete=False)
 
     def print_failures(self) -> None:
@@ -161,6 +173,15 @@ class _CheckRun:
                 self.json_to,
                 as_data(self.results, world.name, world.ranks, code, len(self.plan), complete=complete),
             )
+
+
+def _writable(json_to: str) -> str:
+    path = Path(json_to)
+    if not path.resolve().parent.is_dir():
+        raise UsageError(f"--json: the folder of {json_to} does not exist")
+    if path.is_dir():
+        raise UsageError(f"--json: {json_to} is a folder; name a file in it")
+    return str(path.absolute())
 
 
 def _selected(references: list[str], only: list[str] | None) -> list[tuple[Found, str]]:

@@ -43,6 +43,7 @@ def exhaust(
     if is_launched():
         raise UsageError("exhaust uses simulated ranks in processes of its own; run it without mpiexec")
     plan = or_usage_error(lambda: _bounded(subjects or [], bounds or []))
+    folder = folder.absolute()  # the user's code may change the directory
     out = Output()
     results: list[CheckResult] = []
     try:

@@ -7,7 +7,9 @@ mpiexec all ranks end with the same code, and rank 0 alone prints.
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -27,7 +29,7 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.exit_guard import earn, install_exit_guard
 from adjointlab.worlds.launch import is_launched
 
-__all__ = ["app", "main"]
+__all__ = ["app", "exit_code_of", "main"]
 
 app = typer.Typer(
     add_completion=False,
@@ -61,23 +63,25 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             code: int | None = app(arguments, prog_name="adjointlab", standalone_mode=False)
             return code
 
-    code = _exit_code(command)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What the user's code prints must not end the run either.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    code = exit_code_of(command)
     earn(code)
-    sys.stdout.flush()
+    Output().raw("")  # flushes what others have printed, and takes it calmly if nobody reads
     sys.exit(code)
 
 
-def _exit_code(command: Callable[[], int | None]) -> int:
+def exit_code_of(command: Callable[[], int | None]) -> int:
     """Run `command`; return its exit code, with every error reported once."""
     errors = Output(to_stderr=True)
     try:
         code = command() or ExitCode.COHERENT
         if code == ExitCode.INTERRUPTED:  # typer catches KeyboardInterrupt and returns this code instead
-            errors.line("interrupted")
+            return _interrupted(errors)
         return code
     except (KeyboardInterrupt, typer.Abort):
-        errors.line("interrupted")
-        return ExitCode.INTERRUPTED
+        return _interrupted(errors)
     except BaseException as error:  # such as SystemExit, which user code may raise anywhere
         if (text := _usage_error(error)) is not None:
             errors.line(f"adjointlab: {text}")
@@ -87,6 +91,14 @@ def _exit_code(command: Callable[[], int | None]) -> int:
             # Only this rank has failed. The others may be in a collective call, where they would wait for ever.
             abort_all_ranks(ExitCode.UNJUDGED)
         return ExitCode.UNJUDGED
+
+
+def _interrupted(errors: Output) -> int:
+    # A Ctrl-C of the terminal reaches the ranks twice under mpiexec, which passes it on. The second one must not kill a rank
+    # that is on its way out in good order, for mpiexec would report the signal instead of this exit code.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    errors.line("interrupted")
+    return ExitCode.INTERRUPTED
 
 
 def _usage_error(error: BaseException) -> str | None:

@@ -1,17 +1,21 @@
-"""Printing: to standard output or standard error, on rank 0 only; and JSON files that are whole or not there."""
+"""Printing: to standard output or standard error, on rank 0 only; and the results as JSON."""
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 
-from adjointlab.store.atomic import write_atomically
+from adjointlab.store.atomic import overwrite
+from adjointlab.store.text import printable
 from adjointlab.worlds.launch import launched_rank
 
 if TYPE_CHECKING:
@@ -19,32 +23,87 @@ if TYPE_CHECKING:
 
     from adjointlab.worlds.world import World
 
-__all__ = ["STDOUT", "Output", "describe_ranks", "write_json"]
+__all__ = ["STDOUT", "Output", "describe_ranks", "is_replaceable", "is_standard_output", "write_json"]
 
 STDOUT = "-"
 """The file name that stands for standard output."""
 
 
+_ASCII = {"→": "->", "←": "<-", "⟨": "<", "⟩": ">", "×": "x", "∞": "inf", "·": ".", "−": "-", "…": "..."}
+"""Forms of our own signs for terminals that do not have them."""
+
+
 @dataclass(frozen=True)
 class Output:
-    """Prints on rank 0; nothing on the others."""
+    """Prints on rank 0; nothing on the others. Printing raises nothing: a verdict does not depend on who reads it."""
 
     to_stderr: bool = False
 
     @property
+    def stream(self) -> TextIO:
+        """The stream, looked up at each use because ``sys.stdout`` may be replaced."""
+        # None: the process was started without one.
+        return (sys.stderr if self.to_stderr else sys.stdout) or io.StringIO()
+
+    @property
     def console(self) -> Console:
-        """A console for the stream, made anew at each use because ``sys.stdout`` may be replaced."""
-        stream = sys.stderr if self.to_stderr else sys.stdout
-        # Without a terminal rich assumes 80 columns, which would break the lines of tables in files and pipes.
-        return Console(file=stream, width=None if stream.isatty() else 160, quiet=launched_rank() != 0)
+        """A console of rich for the stream."""
+        return Console(file=self.stream, width=_width(self.stream), quiet=launched_rank() != 0)
 
     def line(self, text: str = "") -> None:
-        """Print `text` as it is: no markup, no colours, no line breaks added."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        """Print `text`: no markup, no colours, no line breaks added, and nothing that a terminal would take for a command."""
+        self._write(printable(text, keep="\n\t") + "\n")
 
     def table(self, table: RenderableType) -> None:
         """Print a table of rich."""
-        self.console.print(table)
+        # Not printed by rich, which ends the process with 1 where nobody reads.
+        with self.console as console, console.capture() as captured:
+            console.print(table)
+        self._write(captured.get())
+
+    def raw(self, text: str) -> None:
+        """Print `text`, which is meant for programs, as it is."""
+        self._write(text)
+
+    def _write(self, text: str) -> None:
+        if launched_rank() != 0:
+            return
+        stream = self.stream
+        try:
+            stream.write(_encodable(text, stream))
+            stream.flush()
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
+            if not self.to_stderr and not isinstance(error, BrokenPipeError | ValueError):
+                Output(to_stderr=True).line(f"adjointlab: standard output: {error.strerror or error}")
+            _silence(stream)
+
+
+def _width(stream: TextIO) -> int | None:
+    # Without a terminal rich assumes 80 columns, which would break the lines of tables in files and pipes.
+    return None if stream.isatty() else 160
+
+
+def _encodable(text: str, stream: TextIO) -> str:
+    """`text` with what the stream's encoding lacks in ASCII: our own signs as words, anything else as escapes."""
+    encoding = stream.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        for sign, ascii_form in _ASCII.items():
+            text = text.replace(sign, ascii_form)
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+    return text
+
+
+def _silence(stream: TextIO) -> None:
+    """Let a stream that cannot be written to lead nowhere, or Python would try again at its end, and exit with 120."""
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError):
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
 
 
 def describe_ranks(world: World) -> str:
@@ -53,10 +112,37 @@ def describe_ranks(world: World) -> str:
     return f"{world.ranks} {noun} under MPI" if world.can_revoke else f"{world.ranks} simulated {noun}"
 
 
+def is_standard_output(target: str) -> bool:
+    """Return True for a file name that means the pipe or file which standard output leads to."""
+    try:
+        behind = os.fstat(1)
+        return not stat.S_ISCHR(behind.st_mode) and os.path.samestat(behind, Path(target).stat())
+    except OSError:
+        return False
+
+
+def is_replaceable(target: str) -> bool:
+    """Return True for a file that may be written more than once: a regular file, or none so far."""
+    path = Path(target)
+    return path.is_file() or not path.exists()
+
+
 def write_json(target: str, data: Mapping[str, object]) -> None:
-    """Write `data` to the file `target`, or to standard output for ``-``. A reader never sees half a file."""
-    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    """Write `data` to the file `target`, or to standard output for ``-``. A reader never sees half a file.
+
+    Where that fails, standard error says why: the verdicts stand without the file.
+    """
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    try:
+        text.encode(Output().stream.encoding or "utf-8" if target == STDOUT else "utf-8")
+    except UnicodeEncodeError:  # a lone surrogate, or a terminal of another encoding
+        text = json.dumps(data, indent=2)
     if target == STDOUT:
-        sys.stdout.write(text)
+        Output().raw(text + "\n")
         return
-    write_atomically(Path(target), text.encode())
+    try:
+        overwrite(Path(target), (text + "\n").encode())
+    except OSError as error:
+        Output(to_stderr=True).line(
+            f"adjointlab: the results cannot be written to {target}: {error.strerror or error}"
+        )

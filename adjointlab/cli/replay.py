@@ -13,9 +13,10 @@ from adjointlab.cli.startup import UsageError, opened_world
 
 if TYPE_CHECKING:
     from adjointlab.engine.discovery import Found
+    from adjointlab.engine.search import SearchResult
     from adjointlab.store.reproducer import Reproducer
 
-__all__ = ["replay"]
+__all__ = ["replay", "replayed"]
 
 
 def replay(
@@ -28,10 +29,24 @@ def replay(
     watchdog: Watchdog = None,
 ) -> int:
     """Run a stored failure again: exit code 1 (or 3 for a crash or hang) while it fails, 0 once it passes."""
+    from adjointlab.report.summary import exit_code
+
+    _, result = replayed(file, subject, ranks, strict=strict, watchdog=watchdog)
+    return exit_code([result.status])
+
+
+def replayed(
+    file: Path,
+    subject: str | None = None,
+    ranks: int | None = None,
+    *,
+    strict: bool = False,
+    watchdog: float | None = None,
+) -> tuple[Reproducer, SearchResult]:
+    """Run a stored failure again and print the result; the reproducer, and the result."""
     from adjointlab import session
     from adjointlab.checks.verdict import Status
     from adjointlab.report.failure_text import failure_text
-    from adjointlab.report.summary import exit_code
     from adjointlab.store.reproducer import Written, read
 
     def prepare() -> tuple[Reproducer, Found]:
@@ -55,11 +70,10 @@ def replay(
             )
             out.line(f"  was   {stored.headline}")
         else:
-            written = Written(file, file.with_suffix(".py"))
-            out.line(failure_text(session.CheckResult(found, result, written, replayed=file)))
+            out.line(failure_text(session.CheckResult(found, result, Written.beside(file), replayed=file)))
             if result.verdict.kind != stored.kind:
                 out.line(f"  was another failure when it was stored: {stored.headline}")
-        return exit_code([result.status])
+        return stored, result
 
 
 def _subject_of(stored: Reproducer, reference: str | None, file: Path) -> Found:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
-from adjointlab.worlds.interrupts import Interrupts
+from adjointlab.worlds.interrupts import Interrupts, RepeatedInterrupt
 from adjointlab.worlds.launch import is_launched, open_world
 from adjointlab.worlds.watchdog import Watchdog
 
@@ -93,9 +93,13 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int) -> T:
 
 @contextmanager
 def collective_interrupts() -> Iterator[None]:
-    """Under mpiexec, hold Ctrl-C back until the ranks can end together; the world says when that is."""
+    """Under mpiexec, hold Ctrl-C back until the ranks can end together; the world says when that is.
+
+    Without it, Ctrl-C takes effect at once, also where the first exception is swallowed.
+    """
     if not is_launched():
-        yield
+        with RepeatedInterrupt():
+            yield
         return
     with Interrupts() as interrupts:
         try:

@@ -11,6 +11,7 @@ import importlib.util
 import math
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, cast
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DTYPES", "LIBRARIES", "Dtype", "add", "add_into", "clear", "conjugate", "copy", "copy_into", "dtype",
     "dtype_name", "dtype_of", "empty", "from_numpy", "from_summable", "installed", "is_array",
-    "is_row_major", "is_writable", "library_of", "matches", "may_share_memory", "message", "scale",
+    "is_row_major", "is_writable", "kept", "library_of", "matches", "may_share_memory", "message", "scale",
     "summable", "supports", "to_numpy", "zeros",
 ]  # fmt: skip
 
@@ -159,6 +160,12 @@ def zeros(shape: Sequence[int], name: str, like: Array | str) -> Array:
     result = empty(shape, name, like)
     clear(result)
     return result
+
+
+def kept(like: Array) -> AbstractContextManager[None]:
+    """Return a context in which memory of the library of `like` is made, and its views, to be reused by later calls."""
+    # What torch makes in inference mode stays unusable in any graph, and a first call may come there.
+    return sys.modules["torch"].inference_mode(False) if _is_torch(like) else nullcontext()
 
 
 def copy(array: Array) -> Array:

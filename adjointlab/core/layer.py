@@ -38,6 +38,8 @@ class Layer:
     that rounding them made: `reach` is a lower bound for the largest value that the difference is compared with.
 
     With `overwrites_inputs` the module may write into its inputs, as an activation in place does, and gets copies of them.
+    With `uniform_requires_grad` its messages may depend on which inputs and parameters require a gradient, which is then the
+    same on all ranks.
     """
 
     comm: Communicator
@@ -50,6 +52,7 @@ class Layer:
     prepare: Prepare = elementwise
     reach: float = 0.0
     overwrites_inputs: bool = False
+    uniform_requires_grad: bool = False
 
 
 def undeclared(module: nn.Module, parameters: Space, buffers: Space) -> list[str]:

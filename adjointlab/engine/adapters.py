@@ -32,6 +32,7 @@ _DECLARATIONS = frozenset(
         "rounding",
         "reach",
         "overwrites_inputs",
+        "uniform_requires_grad",
         "training",
     }
 )
@@ -134,6 +135,7 @@ def make_layer(build: UserFunction, prepare: Prepare, comm: Communicator, **para
         prepare,
         float(declared("reach", 0.0)),
         bool(declared("overwrites_inputs", False)),
+        bool(declared("uniform_requires_grad", False)),
     )
 
 

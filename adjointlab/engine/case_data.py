@@ -6,6 +6,7 @@ object whose ``"$type"`` says which; the keys of a user's dictionary cannot begi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -31,9 +32,15 @@ _FIELDS: dict[str, tuple[type, tuple[str, ...]]] = {
 _MAKE: dict[str, Callable[[Parameters], object]] = {
     "local type": lambda fields: LocalType(fields["value"]),
     "complex": lambda fields: complex(fields["real"], fields["imag"]),
+    "float": lambda fields: _FLOATS[fields["value"]],
+    "text": lambda fields: fields["escaped"].encode("ascii").decode("unicode_escape"),
     "space": lambda fields: Space(*fields["tensors"]),
 }
 """The types that are made in other ways."""
+
+
+_FLOATS: dict[Any, float] = {text: float(text) for text in ("nan", "-nan", "inf", "-inf")}
+"""The numbers that JSON does not have."""
 
 
 def to_data(value: object) -> Any:
@@ -42,20 +49,25 @@ def to_data(value: object) -> Any:
     Raises `TypeError` for anything that is not data.
     """
     match value:
-        case None | bool() | int() | float() | str():
+        case None | bool() | int():
             return value
+        case float():
+            return float(value) if math.isfinite(value) else {"$type": "float", "value": _not_finite(value)}
+        case str():
+            # UTF-8 has no lone surrogates, which file names may have.
+            return str(value) if _is_unicode(value) else {"$type": "text", "escaped": _escaped(value)}
         case LocalType():
             return {"$type": "local type", "value": value.value}
         case complex():
-            return {"$type": "complex", "real": value.real, "imag": value.imag}
+            return {"$type": "complex", "real": to_data(value.real), "imag": to_data(value.imag)}
         case Space():
             return {"$type": "space", "tensors": to_data(value.tensors)}
         case list() | tuple():
             return [to_data(entry) for entry in value]
         case Mapping():
-            if wrong := [key for key in value if not isinstance(key, str) or key.startswith("$")]:
+            if wrong := [key for key in value if not _is_key(key)]:
                 raise TypeError(
-                    f"the key {wrong[0]!r} cannot be stored; keys are strings that do not start with $"
+                    f"the key {wrong[0]!r} cannot be stored; keys are strings without lone surrogates that do not start with $"
                 )
             return {key: to_data(entry) for key, entry in value.items()}
     for name, (kind, fields) in _FIELDS.items():
@@ -85,5 +97,23 @@ def from_data(data: Data) -> Any:
             return _MAKE[str(name)](fields)
         kind, attributes = _FIELDS[str(name)]
         return kind(**{attribute: fields[attribute] for attribute in attributes})
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError, UnicodeError) as error:
         raise ValueError(f"{name!r} with {sorted(fields)} is not data of a case: {error}") from None
+
+
+def _not_finite(value: float) -> str:
+    if math.isnan(value):
+        return "nan" if math.copysign(1, value) > 0 else "-nan"
+    return "inf" if value > 0 else "-inf"
+
+
+def _escaped(text: str) -> str:
+    return text.encode("unicode_escape").decode("ascii")
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _is_key(key: object) -> bool:
+    return isinstance(key, str) and not key.startswith("$") and _is_unicode(key)

@@ -170,7 +170,7 @@ def _how_to_declare(operator: str) -> str:
         "declare one beside it:\n\n"
         f"    @adjointlab.subject.operator({operator})\n"
         "    def cases(draw, ranks):\n"
-        "        return dict(layout=draw(adjointlab.core.strategies.layouts(ranks)))  # the arguments of one case\n"
+        "        return dict(layout=draw(adjointlab.strategies.layouts(ranks)))  # the arguments of one case\n"
     )
 
 

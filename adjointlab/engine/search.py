@@ -80,7 +80,7 @@ class SearchResult:
     spaces: Spaces | None = None  # its operator's
     drawn_ranks: int = 0  # the number of ranks of the case that failed first
     figures: dict[str, float | str] = field(default_factory=dict)  # the worst of all cases
-    exact: int = 0  # the number of cases that were judged in the exact form
+    exact: int = 0  # the number of cases that were judged without a tolerance
 
     @property
     def status(self) -> Status:
@@ -110,7 +110,7 @@ def investigate(
         return world.lead(body(subject), conduct)
 
 
-_TIMES: Final = 10
+_CONFIRMATIONS: Final = 10
 """The number of times that a wrong result must be seen again before it is taken for deterministic.
 
 A race that goes wrong every other time passes for deterministic with probability 2**-10. Seeing it once more would let it
@@ -130,9 +130,9 @@ class Search:
     """One search, on the leader.
 
     It goes through three stages. While *drawing*, every case is run and judged. The first failure begins *shrinking*:
-    Hypothesis tries smaller cases, judgements are remembered, and the clock runs. What is left is run again while
-    *confirming*. A hang under MPI is shrunk in simulation; if MPI does not show the smallest case, the search is repeated
-    without simulation, from the case that failed first.
+    Hypothesis tries smaller cases, judgements are remembered, and the clock runs. The smallest case is run again while
+    *confirming*. A hang under MPI is shrunk in simulation; if the smallest case does not hang under MPI, the search is
+    repeated without simulation: it draws the same cases, and passes over those that it knows to be coherent.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Search:
         self._seed = secrets.randbits(32) if budget.seed is None else budget.seed
         self._simulator = HangSimulator(subject, world.watchdog) if world.can_revoke else None
         self._is_simulated = False  # judge cases in simulation: there the first failure was reproduced
-        self._passed = 0  # a repeated search need not run so many cases again
+        self._known_to_pass = 0  # the first so many cases of a repeated search, which are not run again
         self._inapplicable: set[int] = set()  # the numbers of those that the check does not apply to
         self._seconds_left = budget.shrinking
         self._deadline = float("inf")
@@ -164,14 +164,14 @@ class Search:
     def conduct(self) -> SearchResult:
         """Draw, shrink, confirm."""
         started = time.monotonic()
-        failure = self._drawn_and_shrunk()
+        failure = self._smallest_failure()
         verdict = None
         if self._is_simulated and isinstance(failure, _Failing):
             self.stage = Stage.CONFIRMING
             verdict = self._hang_under_mpi(failure.case)
             if verdict is None:
                 self._repeat_without_simulation()
-                failure = self._drawn_and_shrunk()
+                failure = self._smallest_failure()
         result = SearchResult(
             self._subject.name,
             self._check,
@@ -199,8 +199,8 @@ class Search:
 
     # Drawing and shrinking
 
-    def _drawn_and_shrunk(self) -> _Failing | Verdict | None:
-        """Let Hypothesis search; the smallest failing case, a verdict where the search itself failed, `None` where nothing did."""
+    def _smallest_failure(self) -> _Failing | Verdict | None:
+        """Search with Hypothesis: return the smallest failing case, `None` if none fails, a verdict if Hypothesis gives up."""
         schedules = self._budget.schedules if self._world.can_schedule else 1
         ranks = min(self._world.ranks, self._budget.ranks or self._world.ranks)
 
@@ -225,7 +225,7 @@ class Search:
         )
         @given(case=cases(self._subject, self._check, ranks, schedules))
         def every_case_is_coherent(case: Case) -> None:
-            judgement = self._judged(case)
+            judgement = self._judge(case)
             if judgement is None:
                 hypothesis.reject()
             # While one kind of failure shrinks, another kind counts as passing: a smaller case that fails for another reason
@@ -249,10 +249,10 @@ class Search:
             return _unjudged("the subject's strategy failed", error)
         return None
 
-    def _judged(self, case: Case) -> Judgement | None:
+    def _judge(self, case: Case) -> Judgement | None:
         """Judge a case that Hypothesis has drawn; `None` where the check does not apply to it."""
         if self.stage is Stage.DRAWING:
-            return self._next_judged(case)
+            return self._judge_next(case)
         # Judgements are remembered from the first failure on. The shrinker reaches the same case in many ways, and
         # Hypothesis runs the smallest case once more at its end: under MPI each of these may cost a whole time-out. Before the
         # first failure hardly a case comes twice, and its key would cost more than it saves.
@@ -262,15 +262,15 @@ class Search:
                 # Out of time. Hypothesis has no way to be stopped that returns the smallest case so far; but once every new case
                 # passes, its shrinker finds nothing smaller and ends with the smallest that is remembered as failing.
                 return Judgement(Verdict(Status.COHERENT), None)
-            self._judgements[key] = self._run_judged(case)
+            self._judgements[key] = self._run_and_judge(case)
         return self._judgements[key]
 
-    def _next_judged(self, case: Case) -> Judgement | None:
+    def _judge_next(self, case: Case) -> Judgement | None:
         self.tried += 1
-        if self.tried <= self._passed:
+        if self.tried <= self._known_to_pass:
             return None if self.tried in self._inapplicable else Judgement(Verdict(Status.COHERENT), None)
         self._tick(self.tried)
-        judgement = self._run_judged(case)
+        judgement = self._run_and_judge(case)
         if judgement is None:
             self._inapplicable.add(self.tried)
         return judgement
@@ -289,26 +289,26 @@ class Search:
         return judgement
 
     def _repeat_without_simulation(self) -> None:
-        """Go back to the beginning: Hypothesis draws the same cases again, of which those known to pass are not run."""
+        """Go back to *drawing*: the same seed draws the same cases up to the first failure, and those are known to pass."""
         self.stage = Stage.DRAWING
         self._seconds_left = max(0.0, self._deadline - time.monotonic())
         self._deadline = float("inf")
         self._simulator, self._is_simulated = None, False
-        self._passed, self.tried = self.tried - 1, 0
+        self._known_to_pass, self.tried = self.tried - 1, 0
         self._kind, self._judgements = "", {}
 
-    def _run_judged(self, case: Case) -> Judgement | None:
+    def _run_and_judge(self, case: Case) -> Judgement | None:
         if self._is_simulated:
             assert self._simulator is not None
             return self._simulator.judged(case, self._kind)
         judgement = run_case(self._run, case)
         if judgement is not None and judgement.verdict.is_coherent:
+            self._exact += judgement.verdict.is_exact
             self._add_figures(judgement.verdict.figures)
         return judgement
 
     def _add_figures(self, figures: dict[str, float | str]) -> None:
         """Keep the worst of each number; texts that differ from case to case become "various"."""
-        self._exact += "miss probability" in figures
         for name, value in figures.items():
             known = self._figures.get(name)
             if isinstance(value, float | int) and isinstance(known, float | int):
@@ -349,7 +349,7 @@ class Search:
         )
 
     def _with_fewer_schedules(self, failure: _Failing) -> Case:
-        """The case with those of its schedules alone that it takes to fail so."""
+        """Return the failing case without the schedules that its failure does not need."""
 
         def fails_alike(case: Case) -> bool:
             judgement = run_case(self._run, case)
@@ -361,7 +361,7 @@ class Search:
         """The verdict of the smallest case when it runs again, with the follow-up of its check."""
         verdict = first
         # A crash or hang is seen once more only: it may cost a time-out, or the job.
-        for _ in range(_TIMES if first.status is Status.INCOHERENT else 1):
+        for _ in range(_CONFIRMATIONS if first.status is Status.INCOHERENT else 1):
             again = run_case(self._run, case)
             if again is None or again.verdict.kind != first.kind:
                 second = "nothing to judge" if again is None else again.verdict.headline or "no failure"

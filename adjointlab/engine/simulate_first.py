@@ -1,6 +1,6 @@
 """A hang under MPI, reproduced with simulated ranks.
 
-Under MPI a hang is known as one only when the watchdog's limit has passed, some thirty seconds for each candidate of the
+Under MPI a hang is known as one only when the world's patience is at an end, after 10 s at first, for each candidate of the
 shrinker. The simulation sees at once that no rank can go on. So a hanging case is shrunk in simulation, by the leader alone
 while the other processes wait, and the smallest case is run once more under MPI. A hang that simulation does not reproduce
 is shrunk under MPI.
@@ -21,15 +21,15 @@ from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
 
-__all__ = ["HangSimulator", "is_hang"]
+__all__ = ["HANGS", "HangSimulator", "is_hang"]
 
-_HANGS: Final = frozenset({"deadlock", "livelock", "blocked", "mismatched collective"})
+HANGS: Final = frozenset({"deadlock", "livelock", "blocked", "mismatched collective"})
 _SCHEDULES: Final = 4
 
 
 def is_hang(verdict: Verdict) -> bool:
     """Return True if ranks waited in vain. A rank that was merely busy would be as busy in simulation."""
-    return verdict.kind in _HANGS and not any("was still at work" in text for _, text in verdict.lines)
+    return verdict.kind in HANGS and not any("was still at work" in text for _, text in verdict.lines)
 
 
 @dataclass

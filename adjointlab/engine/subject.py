@@ -102,6 +102,11 @@ class Subject:
         return f"{module}:{(names or [self.draws.__name__])[0]}"
 
     @property
+    def pair(self) -> tuple[UserFunction, ...]:
+        """The forward and the adjoint function of a pair; nothing for any other kind."""
+        return self.build.args if self.kind is Kind.PAIR and isinstance(self.build, partial) else ()
+
+    @property
     def has_specification(self) -> bool:
         """True if the operator's class defines a specification."""
         given = getattr(self.target, "specification", None)
@@ -193,11 +198,7 @@ class _SubjectDecorators:
 
         The dictionary of a case also has the spaces `domain` and `codomain`, which are not passed on.
         """
-
-        def build(comm: Communicator, **parameters: Any) -> FunctionPair:
-            return FunctionPair(comm, forward, adjoint, *_spaces(parameters))
-
-        return _declare(Kind.PAIR, forward, build, options)
+        return _declare(Kind.PAIR, forward, partial(_make_pair, forward, adjoint), options)
 
     def autograd(self, function: UserFunction, **options: Unpack[Options]) -> Declare:
         """Check the derivative of a linear function of torch tensors.
@@ -234,6 +235,8 @@ class _SubjectDecorators:
         - `rounding`, how far results may differ from the twin's, relative to the largest value of each tensor (default 0: exact
           on small integers), and `reach`, the least that this value counts for, where terms cancel (default 0);
         - `overwrites_inputs`, that it may write into its inputs (default `False`);
+        - `uniform_requires_grad`, that what requires a gradient is the same on all ranks (default `False`: other tensors on
+          each rank, though replicated or invariant copies of a parameter alike);
         - ``training``, of the dictionary alone: the mode that both modules are put into. Draw it for a layer that does
           something else in training than in evaluation; the lab cannot know.
         """
@@ -315,8 +318,10 @@ def _declare(
             raise SubjectError(f"@subject decorates a function, not {draws!r}; {_EXAMPLE}")
         if len(inspect.signature(draws).parameters) != 2:
             raise SubjectError(f"{draws.__name__}{inspect.signature(draws)} takes (draw, ranks); {_EXAMPLE}")
+        name = options.get("name") or str(getattr(target, "__name__", draws.__name__))
         return Subject(
-            name=options.get("name") or str(getattr(target, "__name__", draws.__name__)),
+            # Names stand in files and on terminals, and UTF-8 has no lone surrogates.
+            name=name.encode("utf-8", "backslashreplace").decode(),
             kind=kind,
             build=build,
             draws=draws,
@@ -352,6 +357,12 @@ def _check_operator(operator: Any) -> None:
         )
     if abstract := getattr(operator, "__abstractmethods__", None):
         raise SubjectError(f"{operator.__name__} does not define {', '.join(sorted(abstract))}")
+
+
+def _make_pair(
+    forward: UserFunction, adjoint: UserFunction, comm: Communicator, **parameters: Any
+) -> FunctionPair:
+    return FunctionPair(comm, forward, adjoint, *_spaces(parameters))
 
 
 def _spaces(parameters: Parameters) -> tuple[Space, Space, Parameters]:

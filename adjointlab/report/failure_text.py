@@ -16,8 +16,9 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.session import CheckResult
 from adjointlab.store.reproducer import WorldName
+from adjointlab.store.text import printable
 
-__all__ = ["count", "failure_text", "replay_command"]
+__all__ = ["count", "failure_text", "relative", "replay_command"]
 
 _PACKAGE = Path(__file__).parents[1]
 _OWN_FRAMES = re.compile(
@@ -32,7 +33,14 @@ _OWN_FRAMES = re.compile(
 
 
 def failure_text(check_result: CheckResult) -> str:
-    """The text of a failure: empty for a coherent result, one line for a known failure or an unexpected pass."""
+    """The text of a failure: empty for a coherent result, one line for a known failure or an unexpected pass.
+
+    Whatever the user's code has put into its messages, all of it is printable.
+    """
+    return printable(_text(check_result), keep="\n\t")
+
+
+def _text(check_result: CheckResult) -> str:
     result = check_result.result
     name = f"{result.subject} {result.check}"
     if check_result.unexpectedly_passes:
@@ -62,7 +70,7 @@ def replay_command(check_result: CheckResult) -> str:
     """The command that runs a stored failure again; it names a subject that is not installed."""
     assert check_result.written is not None
     result = check_result.result
-    words = ["adjointlab", "replay", str(_relative(check_result.written.json))]
+    words = ["adjointlab", "replay", str(relative(check_result.written.json))]
     if not check_result.found.is_installed:
         words += ["--subject", check_result.found.reference]
     if result.world == WorldName.MPI and result.case is not None:
@@ -145,13 +153,11 @@ def _verdict_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
 
 
 def _replay_lines(check_result: CheckResult) -> Iterator[tuple[str, str]]:
-    written, spaces = check_result.written, check_result.result.spaces
+    written = check_result.written
     if written is not None:
         yield "replay", replay_command(check_result)
-        # The script of a layer without spaces has nothing to run.
-        if spaces is not None or not check_result.found.subject.is_layer:
-            needs = "needs only the operator and mpi4py" if spaces is not None else "needs adjointlab too"
-            yield "script", f"{_relative(written.script)}         ({needs})"
+        if written.script is not None:
+            yield "script", str(relative(written.script))
     elif check_result.unwritten:
         yield "replay", f"could not be stored: {check_result.unwritten}"
 
@@ -164,6 +170,7 @@ def _without_own_frames(text: str) -> str:
     return "".join(kept) if frames[-1] in kept else text
 
 
-def _relative(path: Path) -> Path:
+def relative(path: Path) -> Path:
+    """Return `path` as it is called from this folder; an absolute path for one elsewhere."""
     absolute, folder = path.resolve(), Path.cwd().resolve()
     return absolute.relative_to(folder) if absolute.is_relative_to(folder) else path

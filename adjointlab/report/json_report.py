@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adjointlab.report.failure_text import replay_command
+from adjointlab.report.failure_text import relative, replay_command
 from adjointlab.session import CheckResult
 from adjointlab.store.json_lines import json_figures
 
@@ -61,7 +61,7 @@ def _entry(check_result: CheckResult) -> dict[str, object]:
         "seconds": round(result.seconds, 3),
         "known": check_result.known or None,
         "case": None if result.case is None else result.case.data(),
-        "reproducer": None if written is None else str(written.json),
-        "script": None if written is None else str(written.script),
+        "reproducer": None if written is None else str(relative(written.json)),
+        "script": None if written is None or written.script is None else str(relative(written.script)),
         "replay": None if written is None else replay_command(check_result),
     }

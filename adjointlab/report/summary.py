@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from rich.markup import escape
+from rich import markup
 from rich.table import Table
 
 from adjointlab.checks.verdict import Status
@@ -13,6 +13,7 @@ from adjointlab.engine.search import SearchResult
 from adjointlab.exit_codes import ExitCode
 from adjointlab.report.failure_text import count
 from adjointlab.session import CheckResult
+from adjointlab.store.text import printable
 
 __all__ = ["blind_spots", "exit_code", "outcome", "proof_summary", "proof_table", "summary", "verdict_table"]
 
@@ -43,12 +44,12 @@ def verdict_table(results: Sequence[CheckResult]) -> Table:
     for entry in results:
         result = entry.result
         table.add_row(
-            "" if result.subject == previous else escape(result.subject),
+            "" if result.subject == previous else _cell(result.subject),
             result.check,
             _verdict(entry),
             str(result.tried),
             str(result.seed),
-            escape(_reach(result)),
+            _cell(_reach(result)),
         )
         previous = result.subject
     return table
@@ -62,7 +63,7 @@ def proof_table(results: Sequence[CheckResult], bounds: Sequence[Mapping[str, in
         result = entry.result
         status = "proved" if result.status is Status.COHERENT else result.status.value
         table.add_row(
-            escape(result.subject),
+            _cell(result.subject),
             ", ".join(f"{name} {value}" for name, value in bound.items()),
             f"[{_COLOURS[result.status]}]{status}[/]",
             f"{result.tried:,}",
@@ -112,6 +113,11 @@ def blind_spots(results: Sequence[CheckResult]) -> str:
     )
 
 
+def _cell(text: str) -> str:
+    """`text` for a cell of a table: neither markup nor what a terminal would take for a command."""
+    return markup.escape(printable(text))
+
+
 def _table(*headings: str) -> Table:
     """An empty table; the columns whose heading begins with > are aligned to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -139,10 +145,10 @@ def _reach(result: SearchResult) -> str:
     if isinstance(miss := figures.get("miss probability"), float):
         exact = f"exact: misses a wrong case with probability below {_rounded_up(miss)}"
         if result.exact < result.tried:
-            exact = f"{result.exact} of {result.tried} cases {exact}; floating form alone in the rest"
+            exact = f"{result.exact} of {result.tried} cases {exact}; the rest within rounding"
         notes.append(exact)
     elif result.check == "adjoint":
-        notes.append("floating form only")
+        notes.append("within rounding only")
     if isinstance(error := figures.get("floating error (eq. 26)"), float):
         notes.append(f"floating error {error:.1g}")
     if proved := figures.get("proved"):

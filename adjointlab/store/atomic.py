@@ -1,23 +1,49 @@
-"""Writing a file so that a reader never sees half of it."""
+"""Files that are written and read: whole or not at all, and none but regular files."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from pathlib import Path
 
-__all__ = ["write_atomically"]
+__all__ = ["open_file", "overwrite", "read_file", "write_atomically"]
+
+
+def open_file(path: Path, flags: int) -> int:
+    """Open a file of the lab's own, as `os.open` does; one that is made has the permissions that the umask leaves.
+
+    Raises `OSError` for a link, which may lead anywhere, and for anything else that is no regular file: to open a FIFO or
+    a device may wait for ever, or do something.
+    """
+    # O_NONBLOCK: to open a FIFO would wait for its other end. It does nothing to a regular file.
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
+
+
+def read_file(path: Path) -> bytes:
+    """Read a file of the lab's own. Raises `OSError` as :func:`open_file` does."""
+    with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+        return file.read()
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path`, in place of what is there.
+    """Write `data` to `path`, a file of the lab's own, in place of the file that is there.
 
     The data go into a temporary file beside `path`, because a rename is atomic within one file system only, and that file is
     renamed. So whenever the process is killed, `path` holds either the old content or the new. The file is not synchronised to
     the disk: the kernel keeps what a killed process has written, and a power failure is not what this guards against.
+
+    A link at `path` is not followed. Raises `FileExistsError` for anything else that is no file.
     """
+    if not _is_file_or_nothing(path, follow=False) and not path.is_symlink():
+        raise FileExistsError(f"{path} is no file, and is left as it is")
     # Not tempfile: its files can be read by their owner only, whatever the umask says.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as file:
             file.write(data)
@@ -25,3 +51,45 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Write `data` to where a user has pointed `path`: to the target of a link, or into a device or pipe.
+
+    A regular file is replaced as a whole, with its permissions; where it cannot be replaced, it is written over.
+    """
+    for standard in (1, 2):
+        if _is_file_behind(standard, path):
+            # A new file in its place would lose what is printed there too.
+            with os.fdopen(os.dup(standard), "wb") as file:
+                file.write(data)
+            return
+    target = Path(os.path.realpath(path))
+    if _is_file_or_nothing(path, follow=True):
+        try:
+            mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+            write_atomically(target, data)
+        except PermissionError:  # a file that may be written in a folder that may not
+            pass
+        else:
+            if mode is not None:
+                target.chmod(mode)
+            return
+    # Not `target`: behind /dev/stdout and /dev/fd there may be a pipe, which has no path.
+    with path.open("wb") as file:
+        file.write(data)
+
+
+def _is_file_or_nothing(path: Path, *, follow: bool) -> bool:
+    try:
+        return stat.S_ISREG(path.stat(follow_symlinks=follow).st_mode)
+    except FileNotFoundError:
+        return True
+
+
+def _is_file_behind(descriptor: int, path: Path) -> bool:
+    try:
+        status = os.fstat(descriptor)
+        return stat.S_ISREG(status.st_mode) and os.path.samestat(status, path.stat())
+    except OSError:
+        return False

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -88,7 +88,7 @@ class _DoneLine(msgspec.Struct, frozen=True):
     result: SearchResult
     case: Case | None
     spaces: tuple[Any, Any] | None  # as to_data makes them; msgspec takes no recursive alias (0.22)
-    written: tuple[str, str] | None
+    written: tuple[str, str | None] | None
     unwritten: str
 
     @staticmethod
@@ -101,7 +101,7 @@ class _DoneLine(msgspec.Struct, frozen=True):
             replace(result, verdict=verdict, figures=json_figures(result.figures), case=None, spaces=None),
             result.case and result.case.plain(),
             (to_data(spaces.domain), to_data(spaces.codomain)) if spaces else None,
-            (str(written.json), str(written.script)) if written else None,
+            (str(written.json), None if written.script is None else str(written.script)) if written else None,
             done.unwritten,
         )
 
@@ -111,8 +111,18 @@ class _DoneLine(msgspec.Struct, frozen=True):
             case=self.case and self.case.restored(),
             spaces=self.spaces and Spaces(*map(from_data, self.spaces)),
         )
-        written = self.written and Written(*map(Path, self.written))
+        written = None
+        if self.written is not None:
+            json, script = self.written
+            written = Written(Path(json), None if script is None else Path(script))
         return Done(self.work, result, written, self.unwritten)
+
+
+class CurrentWork(NamedTuple):
+    """Name of a piece of work (:func:`work_of`), and the folder of its failures."""
+
+    name: str
+    folder: Path | None
 
 
 class _Settings(msgspec.Struct, frozen=True):
@@ -139,10 +149,10 @@ class JobLog:
         return json_lines.lines(self.folder / "deaths.jsonl", Death)
 
     @property
-    def work(self) -> tuple[str, Path | None]:
-        """The piece of work that the leader is at, and the folder of its failures; empty between two."""
+    def work(self) -> CurrentWork:
+        """The piece of work that the leader is at; empty between two."""
         lines = json_lines.lines(self._work_file, _Work)
-        return (lines[0].work, Path(lines[0].folder)) if lines else ("", None)
+        return CurrentWork(lines[0].work, Path(lines[0].folder)) if lines else CurrentWork("", None)
 
     @property
     def done(self) -> list[Done]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+
+from adjointlab.store.atomic import open_file, read_file
 
 __all__ = ["append", "json_figures", "lines"]
 
@@ -20,7 +23,7 @@ def lines(path: Path, kind: type[T]) -> list[T]:
     A line that its writer did not finish is passed over, and a file that does not exist has no lines.
     """
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except OSError:
         return []
     decoder = msgspec.json.Decoder(kind)
@@ -39,7 +42,7 @@ def append(path: Path, content: object) -> None:
     The newline before it ends whatever half a line a killed process has left. With O_APPEND the one write is placed as a whole
     behind what other processes write at the same time.
     """
-    with path.open("ab") as file:
+    with os.fdopen(open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
         file.write(b"\n" + msgspec.json.encode(content) + b"\n")
 
 

@@ -6,6 +6,7 @@ what it says of its subject is a name only. A file of other content is never ove
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,8 +19,9 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import check_named
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
-from adjointlab.store.atomic import write_atomically
+from adjointlab.store.atomic import read_file, write_atomically
 from adjointlab.store.script import script
+from adjointlab.store.text import encodable
 
 __all__ = ["BadReproducer", "Reproducer", "WorldName", "Written", "read", "stored", "write", "write_case"]
 
@@ -59,10 +61,16 @@ class Reproducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
 @dataclass(frozen=True)
 class Written:
-    """The two files of a failure."""
+    """The files of a failure."""
 
     json: Path
-    script: Path
+    script: Path | None  # where a script can import the subject
+
+    @staticmethod
+    def beside(path: Path) -> Written:
+        """The files of the reproducer at `path`: its script may have gone, or never have been."""
+        script = path.with_suffix(".py")
+        return Written(path, script if script.is_file() else None)
 
 
 def write(result: SearchResult, subject: Subject, folder: Path) -> Written:
@@ -76,8 +84,9 @@ def write(result: SearchResult, subject: Subject, folder: Path) -> Written:
     path = _path_of(folder, case)
     text = script(case, result, subject, path.name)
     write_atomically(path, _encoded(case, subject.location, result.world, result.verdict))
-    write_atomically(path.with_suffix(".py"), text.encode())
-    return Written(path, path.with_suffix(".py"))
+    if text is not None:
+        write_atomically(path.with_suffix(".py"), text.encode())
+    return Written(path, None if text is None else path.with_suffix(".py"))
 
 
 def write_case(case: Case, location: str, world: str, verdict: Verdict, folder: Path) -> Path:
@@ -89,10 +98,17 @@ def write_case(case: Case, location: str, world: str, verdict: Verdict, folder: 
 
 def read(path: Path | str) -> Reproducer:
     """Read the reproducer in a file. Raises :class:`BadReproducer`, which says what is wrong with it."""
+    return _read(Path(path), Path.read_bytes)
+
+
+def _read(path: Path, content_of: Callable[[Path], bytes]) -> Reproducer:
     try:
-        content = msgspec.json.decode(Path(path).read_bytes(), type=Reproducer)
+        data = content_of(path)
+        content = msgspec.json.decode(data, type=Reproducer)
         check_named(content.check)
-        return structs.replace(content, case=content.case.restored())
+        content = structs.replace(content, case=content.case.restored())
+        _refuse_unknown(msgspec.json.decode(data)["case"], msgspec.to_builtins(content.case.plain()))
+        return content
     except OSError as error:
         raise BadReproducer(f"{path}: {error.strerror or error}") from None
     # RecursionError: a file of many opening brackets.
@@ -103,9 +119,9 @@ def read(path: Path | str) -> Reproducer:
 def stored(folder: Path, subject: Subject, check: str) -> list[tuple[Path, Case]]:
     """The cases of `subject` and `check` in `folder`, by file name. Files that are no reproducers are passed over."""
     found = []
-    for path in sorted(folder.glob(f"{_safe(subject.name)}-{check}-*.json")):
+    for path in sorted(folder.glob(f"{_stem(subject.name, check)}-*.json")):
         try:
-            entry = read(path)
+            entry = _read(path, read_file)
         except BadReproducer:
             continue
         # The pattern fits too much: a subject's name may begin with another's.
@@ -115,9 +131,29 @@ def stored(folder: Path, subject: Subject, check: str) -> list[tuple[Path, Case]
     return found
 
 
+def _refuse_unknown(given: object, known: object) -> None:
+    """Raise `ValueError` if `given` has fields that `known`, which was made of it, has not.
+
+    msgspec refuses the unknown fields of structs alone, and a case holds dataclasses and objects of the lab too.
+    """
+    if isinstance(given, dict) and isinstance(known, dict):
+        for name, value in given.items():
+            if name not in known and value:  # a default is left out
+                raise ValueError(f"unknown field `{name}`")
+            _refuse_unknown(value, known.get(name))
+    elif isinstance(given, list) and isinstance(known, list):
+        for one, other in zip(given, known, strict=False):
+            _refuse_unknown(one, other)
+
+
 def _encoded(case: Case, location: str, world: str, verdict: Verdict) -> bytes:
     content = Reproducer(
-        location, WorldName(world), verdict.kind, verdict.headline, verdict.lines, case.plain()
+        encodable(location),
+        WorldName(world),
+        encodable(verdict.kind),
+        encodable(verdict.headline),
+        tuple((encodable(label), encodable(text)) for label, text in verdict.lines),
+        case.plain(),
     )
     return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 
@@ -127,7 +163,7 @@ def _path_of(folder: Path, case: Case) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     digest = case.digest
     for length in range(4, len(digest)):
-        path = folder / f"{_safe(case.subject)}-{case.check}-{digest[:length]}.json"
+        path = folder / f"{_stem(case.subject, case.check)}-{digest[:length]}.json"
         if not path.exists() or _holds(path, case):
             break
     return path
@@ -140,10 +176,15 @@ def _same_subject(one: str, other: str) -> bool:
 
 def _holds(path: Path, case: Case) -> bool:
     try:
-        return read(path).case.key() == case.key()
+        return _read(path, read_file).case.key() == case.key()
     except BadReproducer:
         return False
 
 
+def _stem(subject: str, check: str) -> str:
+    return f"{_safe(subject)}-{_safe(check)}"
+
+
 def _safe(name: str) -> str:
-    return "".join(char if char.isalnum() or char in "_." else "_" for char in name)
+    """`name` as a part of a file name: no folders, no patterns of `glob`, and short enough for any file system."""
+    return "".join(char if char.isalnum() or char in "_." else "_" for char in name)[:60]

@@ -21,6 +21,8 @@ from msgspec import structs
 
 from adjointlab.engine.case import Case
 from adjointlab.engine.case_runner import Stage
+from adjointlab.store import atomic
+from adjointlab.store.atomic import open_file
 from adjointlab.store.reproducer import WorldName
 
 __all__ = [
@@ -158,7 +160,7 @@ def write_end(path: Path, running: Running) -> None:
     This does not wait for the lock: its owner is the process that is about to be ended.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    file = open_file(path, os.O_WRONLY | os.O_CREAT)
     try:
         data = _encoded(running)
         _write_over(file, data, max(len(data) + 1, os.fstat(file).st_size))
@@ -175,7 +177,7 @@ def read_file(path: Path) -> Running | None:
     """Read the record in a file; `None` where there is none, or none that can be read."""
     for _ in range(3):
         try:
-            running = msgspec.json.decode(path.read_bytes(), type=Running)
+            running = msgspec.json.decode(atomic.read_file(path), type=Running)
             return structs.replace(running, case=running.case and running.case.restored())
         except OSError:
             return None
@@ -193,7 +195,7 @@ def _locked(path: Path) -> int | None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        file = open_file(path, os.O_RDWR | os.O_CREAT)
     except OSError:
         return None
     try:

@@ -1,267 +1,406 @@
-"""A failing case as a script that needs only the operator and mpi4py.
+"""A failing case as a Python script, which ends with 1 while the failure is seen, 0 once it is not, and 2 where it cannot run.
 
-The script states what the lab has computed as literals, the local tensors and the ranks whose copies count, so that its reader
-can follow the inner products without trusting the lab. It calls the operator and nothing else of the lab.
+There are two forms. A wrong matrix entry of an operator or of a pair of functions is shown on the plain communicator of
+mpi4py: the script states two basis vectors as literals, so that its reader can follow the inner products without trusting the
+lab. Any other failure is replayed, by the lab, from the JSON file beside the script.
+
+No text from outside enters a script but as a literal of ASCII characters or in comments (:func:`commented`).
 """
 
 from __future__ import annotations
 
 import inspect
+import math
+import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from adjointlab.checks.check import Spaces
+from adjointlab.checks.placement import ORDERS
+from adjointlab.checks.verdict import MatrixEntry, Status
 from adjointlab.core import arrays
-from adjointlab.core.layout import Layout
 from adjointlab.core.operator import basis_vector
-from adjointlab.core.partition import Partition
-from adjointlab.core.space import LocalType, Space, Tensor
-from adjointlab.core.values import Draw, Role, local_values
+from adjointlab.core.space import Space
+from adjointlab.engine.adapters import UserFunction
 from adjointlab.engine.case import Case
-from adjointlab.engine.case_data import Parameters, to_data
+from adjointlab.engine.case_data import Parameters
 from adjointlab.engine.search import SearchResult
-from adjointlab.engine.subject import Subject
+from adjointlab.engine.subject import Kind, Subject
+from adjointlab.store.text import printable
 
-__all__ = ["script"]
+__all__ = ["commented", "literal", "script"]
 
-_LIMIT = """
-The failure was found by another check, {check}, which the products need not show: replay the JSON file beside this
-script for that."""
+# The second line is ours and names the encoding: Python would otherwise look for a name of one in the reader's text.
+_HEAD = """#!/usr/bin/env python3
+# -*- coding: utf-8 -*-
+{findings}
+#
+{usage}
 
-_TEMPLATE = '''"""{headline}
-
-{lines}
-
-Run with: mpiexec -n {ranks} python {name}
-It prints both inner products of {pair} and exits with 1 while they {differ}.{limit}
+import sys
 """
 
-from mpi4py import MPI
-import numpy as np
-{imports}
+_PATHS = """
+# Where the subject and the modules that it imports were found.
+for folder in {folders}:
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+"""
 
-comm = MPI.COMM_WORLD
-rank = comm.Get_rank()
-if comm.Get_size() != {ranks}:
-    if rank == 0:
-        print("this case needs: mpiexec -n {ranks} python " + __file__)
-    raise SystemExit(2)
+_REPLAY = (
+    _HEAD
+    + _PATHS
+    + """
+if __name__ == "__main__":
+    try:
+        from adjointlab.cli.reproduce import reproduce
+    except ImportError as error:
+        print(f"this script needs adjointlab: {{error}}", file=sys.stderr)
+        sys.exit(2)
+    reproduce(__file__, {reference})
+"""
+)
 
-{setup}
-
-# What each rank holds of x and y.
-x = {x}[rank]
-y = {y}[rank]
+_PRODUCTS = (
+    _HEAD
+    + """import traceback
+from importlib import import_module
+from pathlib import Path
+"""
+    + _PATHS
+    + """
+# The tensors of x and y on each rank: values, type, shape.
+X = {x}
+Y = {y}
 # Ranks whose copy counts in the pairing: of invariant copies, the first.
-counted_x = {counted_x}
-counted_y = {counted_y}
+COUNTED_X = {counted_x}
+COUNTED_Y = {counted_y}
 
 
-def tuple_of(value):
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
-
-
-def pairing(a, b, counted):
-    terms = [np.sum(np.asarray(u) * np.conj(np.asarray(v))) for u, v, ranks in zip(a, b, counted) if rank in ranks]
-    return comm.allreduce(sum(terms, 0.0))
-
-
-x, y = [{convert} for array in x], [{convert} for array in y]
-Fx = tuple_of(operator.forward(*x))
-Fy = tuple_of(operator.adjoint(*y))
-left, right = pairing(Fx, y, counted_y), pairing(x, Fy, counted_x)
-if rank == 0:
-    print("<Fx, y>  =", left)
-    print("<x, F*y> =", right)
-# What the products are measured against: they may cancel.
-scale = pairing([np.abs(a) for a in Fx], [np.abs(b) for b in y], counted_y)
-same = abs(left - right) <= {tolerance!r} * scale
-{expected}raise SystemExit(0 if same else 1)
-'''
-
-_EXPECTED = """expected = {weight!r}
-if rank == 0:
-    print("expected  =", expected)
-same = same and left == expected
-"""
-
-_BARE = '''"""{headline}
-
-{lines}
-
-Run with: mpiexec -n {ranks} python {name}
-It makes the operator and calls it forward and adjoint, with the values of this case. (No rank returned its spaces, so
-adjointlab is needed to draw them.)
-"""
-
-from mpi4py import MPI
-from adjointlab.core.values import Draw, local_values
+def main():
+    from mpi4py import MPI
+    import numpy as np
 {imports}
-
-comm = MPI.COMM_WORLD
-rank = comm.Get_rank()
-if comm.Get_size() != {ranks}:
-    if rank == 0:
-        print("this case needs: mpiexec -n {ranks} python " + __file__)
-    raise SystemExit(2)
-
+    comm = MPI.COMM_WORLD
+    rank = comm.Get_rank()
+    if comm.Get_size() != {ranks}:
+        if rank == 0:
+            print("this case needs: mpiexec -n {ranks} python " + ascii(__file__))
+        return 2
 {setup}
+    def tensors(ranks):
+        made = [np.array(values, dtype=dtype).reshape(shape) for values, dtype, shape in ranks[rank]]
+        return {convert}
+
+    def tuple_of(value):
+        return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+    def pairing(a, b, counted):
+        terms = [np.sum(np.asarray(u) * np.conj(np.asarray(v))) for u, v, ranks in zip(a, b, counted) if rank in ranks]
+        return comm.allreduce(sum(terms, 0.0))
+
+    x, y = tensors(X), tensors(Y)
+    Fx = tuple_of({forward})
+    Fy = tuple_of({adjoint})
+    left, right = pairing(Fx, y, COUNTED_Y), pairing(x, Fy, COUNTED_X)
+    # What the products are measured against: they may cancel.
+    scale = pairing([np.abs(a) for a in Fx], [np.abs(b) for b in y], COUNTED_Y)
+    same = abs(left - right) <= {tolerance!r} * scale
+    if rank == 0:
+        print("<Fx, y>  =", left)
+        print("<x, F*y> =", right)
+{expected}    return 0 if same else 1
 
 
-def drawn(space, role):
-    values = [local_values(space, i, rank, Draw({seed}, 0, role, 8)) for i in range(len(space.tensors))]
-    return [{convert} for array in values]
+if __name__ == "__main__":
+    try:
+        code = main()
+    except BaseException:
+        # Python would end with 1, as if the failure had been seen; and the other ranks would wait.
+        traceback.print_exc()
+        sys.stderr.flush()
+        if "mpi4py.MPI" in sys.modules:
+            sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(2)
+        code = 2
+    sys.exit(code)
+"""
+)
+
+_EXPECTED = """        print("expected  =", {weight!r})
+    same = same and left == {weight!r}
+"""
+
+# The lab is imported first, as a whole: its own modules keep their constants.
+_TRANSLATION = """
+    # The operator talks to mpi4py here, so adjointlab.MPI has to mean mpi4py's constants.
+    import adjointlab.worlds.mpi.world
+    import adjointlab.worlds.simulated.world
+    from adjointlab.store.reproducer import read
+
+    sys.modules["adjointlab.MPI"] = adjointlab.MPI = MPI
+"""
+
+_STORED = "dict(read(Path(__file__).with_suffix('.json')).case.parameters)"
 
 
-print("rank", rank, "calls forward", flush=True)
-operator.forward(*drawn(operator.domain, "primal"))
-print("rank", rank, "calls adjoint", flush=True)
-operator.adjoint(*drawn(operator.codomain.dual, "dual"))
-print("rank", rank, "has returned", flush=True)
-'''
+class _Name(NamedTuple):
+    """An object that a script can import: an attribute of a module, and the folder where that module is found."""
+
+    module: str
+    attribute: str
+    folder: str
 
 
-def script(case: Case, report: SearchResult, subject: Subject, name: str) -> str:
-    """The text of the script for `case`; `name` is the file name of the reproducer beside it.
+def script(case: Case, report: SearchResult, subject: Subject, name: str) -> str | None:
+    """The text of the script for `case`; `None` for a subject that no other process can import.
 
-    Where the verdict names a matrix entry, the vectors are its two basis vectors, so that the script shows that entry. Else
-    they are drawn; for a failure of another check than the dot test the script says that they need not show it.
+    `name` is the file name of the reproducer beside it. A subject is importable if it, or its function, is an attribute of a
+    module with a file.
     """
-    spaces = report.spaces
-    lines = [f"{label}: {text}" for label, text in report.verdict.lines if label != "traceback"]
-    if spaces is None:
-        return _bare(case, report, subject, lines, name)
-    _, attribute = _origin(subject)
-    library = case.setting.library
-    parameters = dict(case.parameters)
-    imports = _imports(subject, parameters, library)
-    entry, domain, dual = report.verdict.entry, spaces.domain, spaces.codomain.dual
-    weight = None if entry is None else entry.weight
-    tolerance = 4 * 2.0 ** -min(tensor.element.precision for tensor in domain.tensors)
-    return _TEMPLATE.format(
-        headline=f"{report.subject}: {report.verdict.headline}",
-        lines="\n".join(lines) or "(no details)",
-        ranks=case.ranks,
-        name=Path(name).with_suffix(".py").name,
-        pair="one pair of vectors" if entry is None else "two basis vectors, one entry of the matrix,",
-        differ="differ" if weight is None else "differ, from each other or from what the specification says",
-        limit=""
-        if entry is not None or case.check in ("adjoint", "matrix")
-        else _LIMIT.format(check=case.check),
-        imports="\n".join(imports),
-        setup=_setup(subject, attribute, parameters),
-        x=_values(domain, case, "primal", None if entry is None else entry.column),
-        y=_values(dual, case, "dual", None if entry is None else entry.row),
-        counted_x=_counted(domain, case.ranks),
-        counted_y=_counted(spaces.codomain, case.ranks),
-        convert="torch.from_numpy(array)" if library == "torch" else "array",
-        expected="" if weight is None else _EXPECTED.format(weight=weight if weight.imag else weight.real),
-        tolerance=tolerance,
+    findings = commented(
+        f"{report.subject}: {report.verdict.headline}",
+        "",
+        *(f"{label}: {text}" for label, text in report.verdict.lines if label != "traceback"),
+    )
+    entry, spaces = report.verdict.entry, report.spaces
+    if entry is not None and spaces is not None and _shows_products(case, report, subject, spaces):
+        functions = _functions(subject)
+        if functions is not None:
+            return _products(case, subject, spaces.domain, spaces.codomain, entry, functions, findings, name)
+    return _replayed(case, report, subject, findings, name)
+
+
+def commented(*texts: str) -> str:
+    """Lines of comments that show `texts`, whatever is in them: what is not printable is escaped."""
+    lines = [line for text in texts for line in text.splitlines() or [""]]
+    return "\n".join(f"# {printable(line)}".rstrip() for line in lines)
+
+
+def literal(value: object) -> str | None:
+    """Python source in ASCII that makes `value`; `None` for what has no literal."""
+    match value:
+        case None | bool() | int() | str() if type(value).__module__ == "builtins":
+            return ascii(value)
+        case float():
+            return repr(float(value)) if math.isfinite(value) else f"float({str(float(value))!r})"
+        case complex():
+            return f"complex({literal(value.real)}, {literal(value.imag)})"
+        case list() | tuple():
+            entries = [literal(entry) for entry in value]
+            return None if None in entries else f"({''.join(f'{entry}, ' for entry in entries)})"
+        case Mapping():
+            pairs = [(literal(key), literal(entry)) for key, entry in value.items()]
+            if any(None in pair for pair in pairs):
+                return None
+            return "{" + ", ".join(f"{key}: {entry}" for key, entry in pairs) + "}"
+    return None
+
+
+# The form that replays
+
+_USAGE = """It replays {name}, which has to lie beside it, and needs adjointlab.
+Run with: {command}
+Exit codes: 1 while the failure is seen, 0 once the case passes, 2 where neither can be told. Under mpiexec, a case that
+ends its process decides the code."""
+
+
+def _replayed(case: Case, report: SearchResult, subject: Subject, findings: str, name: str) -> str | None:
+    found = _subject_name(subject)
+    if found is None:
+        return None
+    plain = f"python {_script_name(name)}"
+    under_mpi = f"mpiexec -n {case.ranks} {plain}"
+    if case.schedules:
+        command = f"{plain} (on simulated ranks, which alone have schedules)"
+    elif report.world == "mpi":
+        command = f"{under_mpi}; without mpiexec, on simulated ranks"
+    else:
+        command = f"{plain} (on simulated ranks), or {under_mpi}"
+    return _REPLAY.format(
+        findings=findings,
+        usage=commented(_USAGE.format(name=name, command=command)),
+        folders=_folders([found]),
+        reference=literal(f"{found.module}:{found.attribute}"),
     )
 
 
-def _setup(subject: Subject, attribute: str, parameters: Parameters) -> str:
-    """The lines that make the operator: from its class, or, for functions, through the declared subject."""
-    arguments = ", ".join(f"{key}={value!r}" for key, value in parameters.items())
-    if inspect.isclass(subject.target) and hasattr(subject.target, "adjoint"):
-        return f"operator = {attribute}(comm, {arguments})"
-    file = inspect.getsourcefile(inspect.unwrap(subject.draws))
+def _subject_name(subject: Subject) -> _Name | None:
     module, _, name = subject.location.partition(":")
-    source = module if file is None else str(Path(file).resolve())
+    if vars(sys.modules.get(module, subject)).get(name) is not subject:
+        return None
+    return _in_module(module, name)
+
+
+# The form that shows two inner products
+
+
+class _Functions(NamedTuple):
+    """The names of an operator; or of the two functions of a pair."""
+
+    names: tuple[_Name, ...]
+    needs_lab: bool
+
+
+def _shows_products(case: Case, report: SearchResult, subject: Subject, spaces: Spaces) -> bool:
+    """Return True if plain basis vectors show the failure, and MPI has their types."""
+    tensors = (*spaces.domain.tensors, *spaces.codomain.tensors)
     return (
-        "from adjointlab.engine.discovery import find_subject\n\n"
-        f"operator = find_subject({f'{source}:{name}'!r}).make(comm, dict({arguments}))"
+        report.status is Status.INCOHERENT
+        and subject.kind in (Kind.OPERATOR, Kind.PAIR)
+        and not case.schedules
+        and case.setting.library in ("numpy", "torch")
+        and case.setting.primal_order == case.setting.dual_order == ORDERS[0]
+        and all(arrays.supports("numpy", tensor.dtype) for tensor in tensors)
     )
 
 
-def _origin(subject: Subject) -> tuple[str, str]:
-    target = subject.target
-    return target.__module__, getattr(target, "__qualname__", subject.name)
+def _functions(subject: Subject) -> _Functions | None:
+    functions = (subject.target,) if subject.kind is Kind.OPERATOR else subject.pair
+    names = [_function_name(function) for function in functions]
+    found = tuple(name for name in names if name is not None)
+    if len(found) < len(names):
+        return None
+    modules = [sys.modules[function.__module__] for function in functions]
+    return _Functions(found, subject.kind is Kind.OPERATOR or any(map(_uses_lab, modules)))
 
 
-def _import(subject: Subject) -> str:
-    """The lines that import the operator: from its module, or, where that is on no path, from its file."""
-    module, attribute = _origin(subject)
-    name = attribute.split(".")[0]
-    file = inspect.getsourcefile(inspect.unwrap(subject.target))
-    plain = f"from {module} import {name}"
-    if file is None:
-        return plain
-    return f"""try:
-    {plain}
-except ImportError:
-    import runpy
-
-    {name} = runpy.run_path({str(Path(file).resolve())!r})[{name!r}]"""
+def _function_name(function: UserFunction) -> _Name | None:
+    module, path = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    value: object = sys.modules.get(module)
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    name = _in_module(module, path) if value is function else None
+    return name if name is not None and name.module == module else None
 
 
-def _names(value: object) -> set[str]:
-    """The classes of adjointlab that the repr of `value` names."""
-    kinds = (Partition, Layout, Space, Tensor, LocalType)
-    if isinstance(value, Mapping):
-        return set().union(*(_names(entry) for entry in value.values()))
-    if isinstance(value, tuple | list):
-        return set().union(*(_names(entry) for entry in value))
-    if not isinstance(value, kinds):
-        return set()
-    found = {type(value).__name__}
-    fields = getattr(value, "__dataclass_fields__", {})
-    return found.union(*(_names(getattr(value, field)) for field in fields))
+def _uses_lab(module: ModuleType) -> bool:
+    origins = [
+        value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "")
+        for value in vars(module).values()
+    ]
+    return any(str(origin).partition(".")[0] == "adjointlab" for origin in origins)
 
 
-def _values(space: Space, case: Case, role: Role, index: int | None) -> str:
-    """The local tensors of all ranks, as text: of the basis vector `index`, or of a random element if that is `None`."""
-    ranks = []
-    for rank in range(case.ranks):
-        held = [
-            f"np.array({values.tolist()!r}, dtype={_numpy_dtype(tensor)!r}).reshape({tensor.layout.local_shape(rank)!r})"
-            for tensor, values in zip(space.tensors, _local(space, case, role, index, rank), strict=True)
+_PRODUCTS_USAGE = """Run with: mpiexec -n {ranks} python {name}
+It needs {needs}.
+It prints both inner products of two basis vectors, one entry of the matrix.
+Exit codes: 1 while they differ{differ}, 0 once they do not, 2 where it cannot run."""
+
+
+def _products(
+    case: Case,
+    subject: Subject,
+    domain: Space,
+    codomain: Space,
+    entry: MatrixEntry,
+    functions: _Functions,
+    findings: str,
+    name: str,
+) -> str:
+    is_operator = subject.kind is Kind.OPERATOR
+    # A pair does not get its spaces.
+    arguments: Parameters = {
+        key: value
+        for key, value in case.parameters.items()
+        if is_operator or key not in ("domain", "codomain")
+    }
+    made = literal(arguments)
+    needs_lab = functions.needs_lab or made is None
+    library = case.setting.library
+    needs = ["mpi4py", "NumPy", *(["torch"] if library == "torch" else [])]
+    needs += [*(["adjointlab"] if needs_lab else []), *(["the JSON file beside it"] if made is None else [])]
+    modules = dict.fromkeys(each.module for each in functions.names)
+    setup = [f"arguments = {made or _STORED}"]
+    setup += (
+        []
+        if made or is_operator
+        else ['arguments = {k: v for k, v in arguments.items() if k not in ("domain", "codomain")}']
+    )
+    loaded = [f"import_module({literal(each.module)}).{each.attribute}" for each in functions.names]
+    if is_operator:
+        setup += [f"operator = {loaded[0]}(comm, **arguments)"]
+        forward, adjoint = "operator.forward(*x)", "operator.adjoint(*y)"
+    else:
+        setup += [f"forward = {loaded[0]}", f"adjoint = {loaded[1]}"]
+        forward, adjoint = "forward(comm, *x, **arguments)", "adjoint(comm, *y, **arguments)"
+    weight = None if entry.weight is None else entry.weight if entry.weight.imag else entry.weight.real
+    usage = _PRODUCTS_USAGE.format(
+        ranks=case.ranks,
+        name=_script_name(name),
+        needs=f"{', '.join(needs)}, and what {' and '.join(modules)} imports",
+        differ="" if weight is None else ", from each other or from what the specification says",
+    )
+    return _PRODUCTS.format(
+        findings=findings,
+        usage=commented(usage),
+        folders=_folders(functions.names),
+        ranks=case.ranks,
+        imports=("    import torch\n" if library == "torch" else "") + (_TRANSLATION if needs_lab else ""),
+        setup="".join(f"    {line}\n" for line in setup),
+        x=_values(domain, case.ranks, entry.column),
+        y=_values(codomain.dual, case.ranks, entry.row),
+        counted_x=_counted(domain, case.ranks),
+        counted_y=_counted(codomain, case.ranks),
+        convert="[torch.from_numpy(array) for array in made]" if library == "torch" else "made",
+        forward=forward,
+        adjoint=adjoint,
+        tolerance=4 * 2.0 ** -min(tensor.element.precision for tensor in domain.tensors),
+        expected="" if weight is None else _EXPECTED.format(weight=weight),
+    )
+
+
+def _values(space: Space, ranks: int, index: int) -> str:
+    """The local tensors of the basis vector `index` on all ranks, as text."""
+    everywhere = []
+    for rank in range(ranks):
+        held = zip(
+            space.tensors, map(arrays.to_numpy, basis_vector(space, index, rank, "numpy")), strict=True
+        )
+        local = [
+            (np.asarray(values).tolist(), tensor.dtype, tensor.layout.local_shape(rank))
+            for tensor, values in held
         ]
-        ranks.append("[" + ", ".join(held) + "]")
-    return "[\n    " + ",\n    ".join(ranks) + ",\n]"
-
-
-def _local(space: Space, case: Case, role: Role, index: int | None, rank: int) -> list[np.ndarray[Any, Any]]:
-    if index is None:
-        draw = Draw(case.setting.seed, 0, role, bound=8)
-        return [local_values(space, position, rank, draw) for position in range(len(space.tensors))]
-    everywhere = all(arrays.supports("numpy", tensor.dtype) for tensor in space.tensors)
-    return [*map(arrays.to_numpy, basis_vector(space, index, rank, "numpy" if everywhere else "torch"))]
+        everywhere.append(f"    [{', '.join(str(literal(each)) for each in local)}],\n")
+    return f"[\n{''.join(everywhere)}]"
 
 
 def _counted(space: Space, ranks: int) -> list[list[int]]:
     return [[rank for rank in range(ranks) if tensor.is_counted(rank)] for tensor in space.tensors]
 
 
-def _numpy_dtype(tensor: Tensor) -> str:
-    return "float32" if tensor.dtype == "bfloat16" else tensor.dtype
+# Names and folders
 
 
-def _imports(subject: Subject, parameters: Parameters, library: str) -> list[str]:
-    needed = sorted(_names(parameters))
-    names = [f"from adjointlab import {', '.join(needed)}"] if needed else []
-    return [*(["import torch"] if library == "torch" else []), *names, _import(subject)]
+def _in_module(module: str, attribute: str) -> _Name | None:
+    """The name of an attribute of a module that has a file: by the module's name, or by its file's where that differs."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None or not attribute.isprintable():
+        return None
+    path = Path(file).resolve()
+    parts, stem = module.split("."), path.with_suffix("").parts
+    if stem[-1] == "__init__":
+        parts.append("__init__")
+    if list(stem[-len(parts) :]) == parts:
+        return _Name(module, attribute, str(path.parents[len(parts) - 1]))
+    return _Name(str(path), attribute, str(path.parent))
 
 
-def _bare(case: Case, report: SearchResult, subject: Subject, lines: list[str], name: str) -> str:
-    """A script for a case of which no rank has returned its spaces."""
-    text = "\n".join(lines)
-    if not subject.is_layer:
-        parameters, library = dict(case.parameters), case.setting.library
-        return _BARE.format(
-            headline=f"{report.subject}: {report.verdict.headline}",
-            lines=text or "(no details)",
-            ranks=case.ranks,
-            name=Path(name).with_suffix(".py").name,
-            imports="\n".join(_imports(subject, parameters, library)),
-            setup=_setup(subject, _origin(subject)[1], parameters),
-            seed=case.setting.seed,
-            convert="torch.from_numpy(array)" if library == "torch" else "array",
-        )
-    return (
-        f'"""{report.subject}: {report.verdict.headline}\n\n{text}\n\n'
-        "No rank has returned, so there are no spaces to draw vectors from; replay the JSON file beside\n"
-        f'this script instead.\n\nParameters: {to_data(case.parameters)!r}\n"""\n'
-    )
+def _script_name(name: str) -> str:
+    return Path(name).with_suffix(".py").name
+
+
+_INSTALLED: Final = tuple(
+    sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+
+
+def _folders(names: list[_Name] | tuple[_Name, ...]) -> str:
+    """The folders that a script puts on the path, the first one last: those that are on it here and no part of Python."""
+    known = [str(Path(entry).resolve()) for entry in sys.path if entry and Path(entry).is_dir()]
+    wanted = dict.fromkeys([*(name.folder for name in names), *known])
+    return str(literal([entry for entry in reversed(wanted) if not entry.startswith(_INSTALLED)]))

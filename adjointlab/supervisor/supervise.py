@@ -4,12 +4,12 @@ A job is a command on one or more ranks (:mod:`adjointlab.supervisor.job`). When
 
 1. ends what is left of its processes,
 2. reads what the job was doing: the case (``running.json``), else the check of a subject, else the pytest test,
-3. adds a :class:`~adjointlab.store.job_log.Death` to the job log, and
+3. records the crash in the job log, as a :class:`~adjointlab.store.job_log.Death`, and
 4. starts the job again. It draws the same cases, takes the logged ones for failures without running them, and so shrinks
    the crashing case; then it goes on with what comes next. Work that was finished is not done again.
 
-This terminates. Every crash excludes one more case, check or test, and each may crash a job twice at most: a second time
-confirms the smallest case. Shrinking has a time limit, and a job that asks for a restart without getting any further is
+This terminates. A check or a test is excluded after its first crash, a case after its second, which confirms the smallest
+one. Shrinking has a time limit, and a job that asks for a restart without getting any further is
 given up.
 """
 
@@ -139,12 +139,14 @@ class _Supervisor:
         return None
 
     def _code_after_crash(self, death: Death, output: Output) -> int | None:
-        """Log a crash; give up if what crashed cannot be excluded from the next job, or was excluded already."""
+        """Log a crash; give up if nothing can be excluded from the next job, or if what crashed had been excluded."""
         name = _name(death)
         if not name:
             output.release()
             self._log_crash(death)
-            self._log("it was at no case and no test that could be passed over: giving up")
+            self._log(
+                "it was at no case and no test, so the next job cannot leave out what crashed it: giving up"
+            )
             return self._summarise(ExitCode.UNJUDGED)
         deaths = self._job_log.deaths
         culprit = (death.case, death.work, death.test)
@@ -173,8 +175,7 @@ class _Supervisor:
         record = running_case.read(self._job_log.folder)
         if record is None or record.case is None:
             # Between two cases of a check, for example while drawing; or in a test that is none of the lab's.
-            work, _ = self._job_log.work
-            if work:
+            if work := self._job_log.work.name:
                 return replace(death, work=work)
             return replace(death, test=self._results.interrupted(report.ranks))
         death = replace(death, case=record.case.digest, work=work_of(record.location, record.check))
@@ -191,7 +192,7 @@ class _Supervisor:
                 Verdict(Status.UNJUDGED, death.kind, death.kind, death.verdict().lines),
                 self._job_log.folder / f"death-{len(self._job_log.deaths)}",
             )
-            death = replace(death, reproducer=str(path), folder=str(self._job_log.work[1] or ""))
+            death = replace(death, reproducer=str(path), folder=str(self._job_log.work.folder or ""))
         return death
 
     def _final_code(self, end: JobEnd) -> int:

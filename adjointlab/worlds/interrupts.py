@@ -12,7 +12,7 @@ import time
 from types import FrameType
 from typing import Any, ClassVar, Final
 
-__all__ = ["Interrupts"]
+__all__ = ["Interrupts", "RepeatedInterrupt"]
 
 _ECHO: Final = 1.0
 """Seconds in which one Ctrl-C may arrive twice: from the terminal, and passed on by mpiexec."""
@@ -79,3 +79,43 @@ class Interrupts:
             self.is_forced = self._held
             self.pending = False
             raise KeyboardInterrupt
+
+
+class RepeatedInterrupt:
+    """Context in which Ctrl-C is raised at once and, if something swallows it, again by :meth:`check` or at the end.
+
+    Python prints and drops an exception that is raised in a callback of the garbage collector (Hypothesis 6.131 and later
+    has one, ``hypothesis.internal.conjecture.junkdrawer``) or in ``__del__``, and a signal's handler may run there.
+    Entering within such a context, or where SIGINT has another handler, changes nothing.
+    """
+
+    _pending: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._is_in_force = False
+
+    def __enter__(self) -> None:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            RepeatedInterrupt._pending = False
+            signal.signal(signal.SIGINT, self._receive)
+            self._is_in_force = True
+
+    def __exit__(self, kind: type[BaseException] | None, exception: object, traceback: object) -> None:
+        if not self._is_in_force:
+            return
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        pending, RepeatedInterrupt._pending = self._pending, False
+        if pending and (kind is None or not issubclass(kind, KeyboardInterrupt)):
+            raise KeyboardInterrupt
+
+    @classmethod
+    def check(cls) -> None:
+        """Raise the interrupt again that was swallowed, if there was one."""
+        if cls._pending:
+            raise KeyboardInterrupt
+
+    @staticmethod
+    def _receive(signal_number: int, frame: FrameType | None) -> None:
+        RepeatedInterrupt._pending = True
+        raise KeyboardInterrupt

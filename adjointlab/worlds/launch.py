@@ -1,4 +1,4 @@
-"""Detection of mpiexec without MPI, and the world that fits this process.
+"""Telling from the environment whether mpiexec has started this process, and opening the world that fits.
 
 Importing mpi4py initializes MPI, which takes time, and fails where none is installed: so the environment is asked first.
 """

@@ -26,7 +26,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import apply, connected
-from adjointlab.layers.distributed import dtype_name, face
+from adjointlab.layers.distributed import dtype_name, with_index_zero
 from adjointlab.layers.losses.reduction import SUMS, Loss
 from adjointlab.layers.torch_modules import result_of
 from adjointlab.primitives import groups
@@ -40,7 +40,7 @@ __all__ = ["CrossEntropyLoss"]
 
 
 class CrossEntropyLoss(Loss):
-    """`torch.nn.CrossEntropyLoss` over `partition` = P_b x P_c x P_1 x ..., for logits of `input_shape` (n, C, d_1, ...).
+    """`torch.nn.CrossEntropyLoss` over `partition` = P_n x P_c x P_1 x ..., for logits of `input_shape` (n, C, d_1, ...).
 
     Called with (logits, targets): the logits are cut over any dimensions, the classes too. The targets are class indices
     (n, d_1, ...), of element type int64, and each lies on one worker: they are cut as the logits are, on the workers whose
@@ -69,11 +69,11 @@ class CrossEntropyLoss(Loss):
                 f"input_shape: {self.input_shape} is neither (classes,) nor (batch, classes, ...)"
             )
         self.classes = self.input_shape[class_dim]
-        torchs = cast(nn.CrossEntropyLoss, module)
-        given = torchs.weight
+        loss = cast(nn.CrossEntropyLoss, module)
+        given = loss.weight
         element = torch.get_default_dtype() if given is None else given.dtype
         result_of(module, torch.empty(0, self.classes, dtype=element), torch.empty(0, dtype=torch.int64))
-        self.ignore_index, self.label_smoothing = torchs.ignore_index, torchs.label_smoothing
+        self.ignore_index, self.label_smoothing = loss.ignore_index, loss.label_smoothing
         # Normwise: some ten roundings of logits and of their exponentials, in another order than torch's. What a loss and a
         # gradient are differences of is of the order of 1, with the lab's small integers, also where hardly anything is left.
         self.rounding, self.reach = 2.0**-44 if self.dtype == torch.float64 else 2.0**-17, 1.0
@@ -89,7 +89,7 @@ class CrossEntropyLoss(Loss):
         shape, windows = tuple(x.shape[dim] for dim in others), [x.windows[dim] for dim in others]
         # One number for each target: on all workers along P_c, and on the first of them.
         per_target = Layout(shape, partition, windows, others)
-        targets = Layout(shape, face(partition, class_dim), windows, others)
+        targets = Layout(shape, with_index_zero(partition, class_dim), windows, others)
         self.targets_shape = per_target.local_shape(self.rank)
         self.spread_targets = Broadcast(comm, targets, partition, dtype="int64", preserve_batch=False)
         self.sum_exponentials = AllSumReduce(comm, per_target, (class_dim,), dtype=name)

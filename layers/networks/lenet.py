@@ -1,6 +1,6 @@
 """The distributed LeNet-5 [Hewett21, section 5]: spatial cuts before the classifier, feature cuts in it.
 
-    forward    x ← tanh(Conv_1 x)    x ← Pool_1 x         over P_b x 1 x 1 x P_1 x P_0
+    forward    x ← tanh(Conv_1 x)    x ← Pool_1 x         over P_n x 1 x 1 x P_1 x P_0
                x ← tanh(Conv_2 x)    x ← Pool_2 x
                x ← flat(T x)                               from the spatial cut to one of the features, over P_fi
                x ← tanh(Lin_1 x)                           over P_fo x P_fi

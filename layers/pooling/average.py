@@ -83,18 +83,18 @@ class AveragePooling(Pooling):
 
 
 class AvgPool1d(AveragePooling):
-    """`torch.nn.AvgPool1d` over P_b x P_c x P_0; see :class:`AveragePooling`. It has no `divisor_override`."""
+    """`torch.nn.AvgPool1d` over P_n x P_c x P_0; see :class:`AveragePooling`. It has no `divisor_override`."""
 
     torch_classes = (nn.AvgPool1d,)
 
 
 class AvgPool2d(AveragePooling):
-    """`torch.nn.AvgPool2d` over P_b x P_c x P_1 x P_0; see :class:`AveragePooling`."""
+    """`torch.nn.AvgPool2d` over P_n x P_c x P_1 x P_0; see :class:`AveragePooling`."""
 
     torch_classes = (nn.AvgPool2d,)
 
 
 class AvgPool3d(AveragePooling):
-    """`torch.nn.AvgPool3d` over P_b x P_c x P_2 x P_1 x P_0; see :class:`AveragePooling`."""
+    """`torch.nn.AvgPool3d` over P_n x P_c x P_2 x P_1 x P_0; see :class:`AveragePooling`."""
 
     torch_classes = (nn.AvgPool3d,)

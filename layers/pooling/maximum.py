@@ -79,18 +79,18 @@ class MaxPooling(Pooling):
 
 
 class MaxPool1d(MaxPooling):
-    """`torch.nn.MaxPool1d` over P_b x P_c x P_0; see :class:`MaxPooling`."""
+    """`torch.nn.MaxPool1d` over P_n x P_c x P_0; see :class:`MaxPooling`."""
 
     torch_classes = (nn.MaxPool1d,)
 
 
 class MaxPool2d(MaxPooling):
-    """`torch.nn.MaxPool2d` over P_b x P_c x P_1 x P_0; see :class:`MaxPooling`."""
+    """`torch.nn.MaxPool2d` over P_n x P_c x P_1 x P_0; see :class:`MaxPooling`."""
 
     torch_classes = (nn.MaxPool2d,)
 
 
 class MaxPool3d(MaxPooling):
-    """`torch.nn.MaxPool3d` over P_b x P_c x P_2 x P_1 x P_0; see :class:`MaxPooling`."""
+    """`torch.nn.MaxPool3d` over P_n x P_c x P_2 x P_1 x P_0; see :class:`MaxPooling`."""
 
     torch_classes = (nn.MaxPool3d,)

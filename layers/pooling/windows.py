@@ -1,4 +1,4 @@
-"""Distributed pooling [Hewett21, figure 3 and appendix B]: y = POOL(x) over a partition P = P_b x P_c x P_spatial.
+"""Distributed pooling [Hewett21, figure 3 and appendix B]: y = POOL(x) over a partition P = P_n x P_c x P_spatial.
 
     forward    x ← H x                          halo exchange over P_spatial
                y = POOL(x)                       on each worker
@@ -25,7 +25,7 @@ import torch
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.space import Space
 from adjointlab.layers.distributed import TorchLayer, dtype_name
-from adjointlab.layers.torch_modules import each, result_of, spatial_dims
+from adjointlab.layers.torch_modules import per_dim, result_of, spatial_dims
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_geometry import HaloGeometry
 
@@ -52,11 +52,11 @@ class Pooling(TorchLayer):
         probe = torch.empty(0, *channels_on) if is_legal else torch.empty(()).expand(shape)
         lengths = result_of(module, probe).shape[-dims:]
         self.check_order(shape)
-        self.kernel_size = each("kernel_size", module.kernel_size, dims)
+        self.kernel_size = per_dim("kernel_size", module.kernel_size, dims)
         is_empty = isinstance(module.stride, Sequence) and not module.stride  # which torch takes for none
-        self.stride = self.kernel_size if is_empty else each("stride", module.stride, dims)
-        self.padding = each("padding", module.padding, dims)
-        self.dilation = each("dilation", getattr(module, "dilation", 1), dims)
+        self.stride = self.kernel_size if is_empty else per_dim("stride", module.stride, dims)
+        self.padding = per_dim("padding", module.padding, dims)
+        self.dilation = per_dim("dilation", getattr(module, "dilation", 1), dims)
         name = dtype_name(self.dtype)
         x = Layout(shape, partition)
         # The length by which the last window leads out of the tensor, which with ceil_mode may be beyond the padding.

@@ -257,3 +257,131 @@ def test_second_derivatives_are_asked_only_of_a_layer_that_says_that_it_has_them
     declared = scaled(kind=Squared, twin=lambda: SquaredTwin(6), twice_differentiable=True)
     assert checks_of(declared)[-1] == "double_backward"
     assert "once_differentiable" in verdict(declared, "double_backward").headline
+
+
+# What a rank that holds nothing may have, and what requires a gradient.
+
+
+class Columns(nn.Module):
+    """y = w x, where a rank without elements has tensors of other shapes without elements."""
+
+    def __init__(self, side: int, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(
+            torch.ones(side, dtype=dtype) if side else torch.ones(2, 0, 3, dtype=dtype)
+        )
+
+    def forward(self, x: Any) -> Any:
+        return self.weight * x if x.numel() else self.weight.reshape(0, 5) + x.reshape(0, 1)
+
+
+def columns(forward_mode: bool) -> Subject:
+    def layer(comm: Any, layout: al.Layout) -> Any:
+        rank = comm.Get_rank()
+        module = Columns(layout.local_shape(rank)[0] if layout.partition.is_active(rank) else 0)
+        module.forward_mode = forward_mode
+        return module
+
+    @al.subject(
+        layer=layer,
+        sequential=lambda layout: Columns(6),
+        ranks=(2, 3),
+        name="Columns",
+        twice_differentiable=True,
+    )
+    def draws(draw: Any, ranks: int) -> dict[str, Any]:
+        layout = al.Layout((6,), al.Partition((ranks - 1,)))
+        tensor = al.Tensor(layout, name="weight")
+        space = al.Space(layout)
+        return {"layout": layout, "domain": space, "codomain": space, "parameter_space": al.Space(tensor)}
+
+    return draws
+
+
+@pytest.mark.parametrize("forward_mode", [True, False])
+def test_a_rank_that_is_inactive_may_hold_any_tensors_of_zero_volume(forward_mode: bool) -> None:
+    assert_coherent(columns(forward_mode))
+
+
+class SumsItsGradients(nn.Module):
+    """y = w x with one invariant w, whose hook sums the gradients of all ranks: collective where w requires one."""
+
+    def __init__(self, comm: Any = None) -> None:
+        super().__init__()
+        self.comm, self.hooked = comm, False
+        self.weight = nn.Parameter(torch.ones(1, dtype=torch.float64))
+        self.weight.is_copied = True  # type: ignore[attr-defined]
+
+    def summed(self, gradient: Any) -> Any:
+        total = torch.empty_like(gradient)
+        self.comm.Allreduce(gradient.contiguous().numpy(), total.numpy())
+        return total
+
+    def forward(self, x: Any) -> Any:
+        assert self.weight.is_copied
+        if self.comm is not None and self.weight.requires_grad and not self.hooked:
+            self.weight.register_hook(self.summed)
+            self.hooked = True
+        return self.weight * x
+
+
+def hooked(local_type: str, **declared: Any) -> Subject:
+    @al.subject(
+        layer=lambda comm, layout: SumsItsGradients(comm),
+        sequential=lambda layout: SumsItsGradients(),
+        ranks=(2, 3),
+        name="Hooked",
+    )
+    def draws(draw: Any, ranks: int) -> dict[str, Any]:
+        layout = al.Layout((6,), al.Partition((ranks,)))
+        weight = al.Tensor(
+            al.Layout((1,), al.Partition((ranks,)), axes=(None,)), types=(local_type,), name="weight"
+        )
+        space = al.Space(layout)
+        return {
+            "layout": layout,
+            "domain": space,
+            "codomain": space,
+            "parameter_space": al.Space(weight),
+            **declared,
+        }
+
+    return draws
+
+
+def test_all_copies_of_a_parameter_require_a_gradient_or_none_does_and_keep_hooks_and_attributes() -> None:
+    assert_coherent(hooked("invariant"))
+
+
+class FirstOfTwo(nn.Module):
+    """y = x z, whose backward pass is collective where x requires a gradient."""
+
+    def __init__(self, comm: Any = None) -> None:
+        super().__init__()
+        self.comm = comm
+
+    def forward(self, x: Any, z: Any) -> Any:
+        y = x * z
+        if self.comm is not None and x.requires_grad and y.requires_grad:
+            y.register_hook(lambda gradient: self.comm.Barrier())
+        return y
+
+
+def first_of_two(**declared: Any) -> Subject:
+    @al.subject(
+        layer=lambda comm, layout: FirstOfTwo(comm),
+        sequential=lambda layout: FirstOfTwo(),
+        ranks=(2, 3),
+        name="FirstOfTwo",
+    )
+    def draws(draw: Any, ranks: int) -> dict[str, Any]:
+        layout = al.Layout((6,), al.Partition((ranks,)))
+        domain = al.Space(al.Tensor(layout), al.Tensor(layout, name="z"))
+        return {"layout": layout, "domain": domain, "codomain": al.Space(layout), **declared}
+
+    return draws
+
+
+def test_what_requires_a_gradient_is_the_same_on_all_ranks_where_the_subject_says_so() -> None:
+    assert_coherent(first_of_two(uniform_requires_grad=True))
+    assert not verdict(first_of_two(), "gradients").is_coherent

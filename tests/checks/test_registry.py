@@ -15,6 +15,7 @@ import adjointlab as al
 import adjointlab.checks
 from adjointlab.checks import registry
 from adjointlab.checks.check import Check
+from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import body, judge
@@ -83,7 +84,8 @@ def test_follow_ups_and_the_proof_belong_to_no_subject() -> None:
 
 @pytest.mark.parametrize("name", [*registry.checks_of(al.subject(RingShift)(equal_blocks)), "proof"])
 def test_observations_are_judged_alike_after_pickling(name: str) -> None:
-    case = Case("RingShift", name, 2, {"layout": al.Layout((4,), al.Partition((2,)))})
+    parameters = {"layout": al.Layout((4,), al.Partition((2,)))}
+    case = Case("RingShift", name, 2, parameters, InputSetting(), 0)
     with registry.check_named(name).surroundings():
         run = SimulatedWorld(2).run(body(al.subject(RingShift)(equal_blocks)), case, 2)
     # Each rank's on its own, as between processes: what the ranks share, such as one NaN, is not shared then.

@@ -83,6 +83,27 @@ def test_a_wrong_adjoint_is_found_stored_and_replayed_until_it_is_corrected(tmp_
     assert "coherent" in corrected.stdout
 
 
+def test_a_replay_offers_no_script_that_is_not_there(here: Callable[..., Ended], tmp_path: Path) -> None:
+    here("check", f"{SAMPLES}:wrong", "--check", "adjoint", "--quiet")
+    (script,) = (tmp_path / ".adjointlab").glob("*.py")
+    replay = ("replay", str(script.with_suffix(".json")), "--subject", f"{SAMPLES}:wrong")
+    assert script.name in here(*replay).stdout
+    script.unlink()
+    assert script.name not in here(*replay).stdout
+
+
+def test_control_characters_of_a_stored_headline_never_reach_the_terminal(
+    here: Callable[..., Ended], tmp_path: Path
+) -> None:
+    here("check", f"{SAMPLES}:wrong", "--check", "adjoint", "--quiet")
+    (stored,) = (tmp_path / ".adjointlab").glob("*.json")
+    content = json.loads(stored.read_text()) | {"headline": "\x1b]0;title\x07\u202e", "kind": "another"}
+    stored.write_text(json.dumps(content))
+    result = here("replay", str(stored), "--subject", f"{SAMPLES}:wrong")
+    assert "was another failure when it was stored: \\x1b]0;title\\x07\\u202e" in result.stdout
+    assert result.stdout.replace("\n", "").isprintable()
+
+
 @pytest.mark.parametrize(
     ("name", "headline"),
     [("raising", "raised RuntimeError"), ("hanging", "deadlock"), ("undrawable", "raised ZeroDivisionError")],

@@ -13,6 +13,7 @@ from adjointlab.checks.verdict import Status
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import Raised
 
 
 class Identity(al.LinearOperator):
@@ -27,6 +28,12 @@ class Identity(al.LinearOperator):
 
     def adjoint(self, y: Any) -> Any:
         return np.array(y)
+
+
+class DeclaresItsGain(Identity):
+    """Nothing is added up."""
+
+    gain = 1
 
 
 class DropsTheLastShard(Identity):
@@ -126,9 +133,42 @@ def test_an_exact_coherent_report_states_a_miss_probability_below_one_in_a_billi
     def halves(draw: Any, ranks: int) -> dict[str, Any]:
         return {**lines(draw, ranks), "dtype": draw(st.sampled_from(["float16", "complex64", "float32"]))}
 
-    report = investigate(world, al.subject(Identity)(halves), "adjoint", Budget(20, seed=1))
+    report = investigate(world, al.subject(DeclaresItsGain)(halves), "adjoint", Budget(20, seed=1))
     assert report.status is Status.COHERENT
+    assert report.exact == report.tried
     assert 0 < float(report.figures["miss probability"]) < 1e-9
+
+
+def test_a_case_that_a_tolerance_judges_does_not_count_as_exact(world: SimulatedWorld) -> None:
+    """The gain is read off the matrix, which shows no intermediates: so differences within rounding pass."""
+
+    def five(draw: Any, ranks: int) -> dict[str, Any]:
+        return {"layout": al.Layout((5,), al.Partition((ranks,)))}
+
+    report = investigate(world, al.subject(Identity)(five), "adjoint", Budget(20, seed=1))
+    assert report.status is Status.COHERENT
+    assert report.figures["gain from"] == "probe"
+    assert report.exact == 0
+    assert "miss probability" not in report.figures
+
+
+@pytest.mark.parametrize(("kind", "how"), [(DeclaresItsGain, "exact; missed"), (Identity, "every entry")])
+def test_the_dot_test_of_one_instance_calls_itself_exact_only_without_a_tolerance(
+    world: SimulatedWorld, kind: type[Identity], how: str
+) -> None:
+    layout = al.Layout((5,), al.Partition((2,)))
+    run = world.run(lambda context, _: str(al.check_adjoint(kind(context.comm, layout))), None, 2)
+    assert all(text.startswith(f"coherent ({how}") for text in run.values)
+
+
+def test_the_dot_test_asks_for_the_gain_of_integer_tensors_that_is_not_known(world: SimulatedWorld) -> None:
+    layout = al.Layout((65,), al.Partition((1,)))  # too large for a probe
+    run = world.run(lambda context, _: al.check_adjoint(Identity(context.comm, layout, "int64")), None, 1)
+    (outcome,) = run.outcomes
+    assert isinstance(outcome, Raised)
+    assert (
+        outcome.message == "the gain is unknown (declare `gain`), and integer tensors have no floating form"
+    )
 
 
 def test_an_exception_on_one_rank_is_told_with_what_became_of_the_others(world: SimulatedWorld) -> None:

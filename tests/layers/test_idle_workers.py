@@ -46,7 +46,7 @@ def affine(partition: tuple[int, ...], shape: tuple[int, ...], outputs: int = 4)
 
 CONVOLUTIONS: dict[str, Callable[[int], Case]] = {
     "fewer outputs than workers": lambda n: convolved(Conv1d, (1, 1, 1, n), (2, 2, n + 1)),
-    "a batch smaller than P_b": lambda n: convolved(Conv1d, (n, 1, 1, 1), (n - 1, 2, 4)),
+    "a batch smaller than P_n": lambda n: convolved(Conv1d, (n, 1, 1, 1), (n - 1, 2, 4)),
     "fewer input channels than workers": lambda n: convolved(Conv1d, (1, 1, n, 1), (2, n - 1, 4), n - 1),
     "fewer output channels than workers": lambda n: convolved(Conv1d, (1, n, 1, 1), (2, 2, 4), 2, n - 1),
     "fewer groups than workers, outputs cut": lambda n: convolved(
@@ -119,7 +119,7 @@ def test_a_worker_with_nothing_to_do_takes_part_in_forward_mode(adjointlab_world
     "case",
     [
         "fewer outputs than workers",
-        "a batch smaller than P_b",
+        "a batch smaller than P_n",
         "fewer output channels than workers",
         "fewer groups than workers, outputs cut",
         "fewer planes than workers",

@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
+from adjointlab.layers.distributed import local_window
+from adjointlab.layers.linear import Linear
 from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
+from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks, sines
 
 DOUBLE = torch.float64
 
@@ -94,3 +97,69 @@ def test_the_sequential_module_is_a_copy(adjointlab_world: World) -> None:
         assert layer.function.training  # type: ignore[attr-defined]
 
     run_on_ranks(adjointlab_world, 1, body)
+
+
+FUNCTIONS = [
+    nn.ReLU(),
+    nn.ReLU(inplace=True),
+    nn.LeakyReLU(),
+    nn.Sigmoid(),
+    nn.Softplus(),
+    torch.abs,
+    torch.square,
+]
+
+
+def check_checkpoint(world: World, make: Any, shape: tuple[int, ...], requires_grad_on: set[int]) -> None:
+    """Compare the gradients through a checkpoint of ``make(comm)`` with those without one."""
+
+    def gradient(comm: Any, segment: Any, run: Any) -> Any:
+        layout = segment[0].domain.tensors[0].layout
+        x = local_window(sines(*shape), layout, comm.Get_rank())
+        x.requires_grad_(comm.Get_rank() in requires_grad_on)
+        run(segment, x).sum().backward()
+        return None if x.grad is None else x.grad.clone()
+
+    def body(comm: Any) -> None:
+        segment = make(comm)
+        plain = gradient(comm, segment, lambda s, x: s(x))
+        again = gradient(comm, segment, lambda s, x: checkpoint(s, x, use_reentrant=False))
+        assert (plain is None) == (again is None)
+        torch.testing.assert_close(again, plain)
+
+    run_on_ranks(world, min(world.ranks, 3), body)
+
+
+@pytest.mark.parametrize(
+    "function", FUNCTIONS, ids=lambda function: getattr(function, "__name__", type(function).__name__)
+)
+def test_a_checkpoint_that_ends_in_a_function_is_computed_again_on_idle_and_empty_workers_too(
+    adjointlab_world: World, function: Any
+) -> None:
+    ranks = min(adjointlab_world.ranks, 3)
+
+    def summed(comm: Any) -> nn.Sequential:
+        linear = Linear(comm, Partition((1, 1, ranks)), (2, 6), nn.Linear(6, 4, dtype=DOUBLE))
+        layout = linear.codomain.tensors[0].layout
+        return nn.Sequential(linear, Pointwise(comm, layout, function, dtype=DOUBLE))
+
+    def cut(comm: Any) -> nn.Sequential:
+        layout = Layout((ranks - 1, 6), Partition((ranks, 1)))
+        linear = Linear(comm, Partition((ranks, 1, 1)), (ranks - 1, 6), nn.Linear(6, 6, dtype=DOUBLE))
+        return nn.Sequential(linear, Pointwise(comm, layout, function, dtype=DOUBLE))
+
+    check_checkpoint(adjointlab_world, summed, (2, 6), set(range(ranks)))
+    check_checkpoint(adjointlab_world, cut, (ranks - 1, 6), set(range(ranks)))
+
+
+def test_a_checkpoint_of_a_function_takes_part_where_the_input_requires_no_gradient(
+    adjointlab_world: World,
+) -> None:
+    ranks = min(adjointlab_world.ranks, 3)
+
+    def alone(comm: Any) -> nn.Sequential:
+        return nn.Sequential(
+            Pointwise(comm, Layout((3, 6), Partition((ranks, 1))), nn.Sigmoid(), dtype=DOUBLE)
+        )
+
+    check_checkpoint(adjointlab_world, alone, (3, 6), {0})

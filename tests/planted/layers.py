@@ -15,7 +15,7 @@ from adjointlab.engine.subject import Subject
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormalisation
 from adjointlab.layers.convolution import Conv1d, Convolution
 from adjointlab.layers.differentiable import _anchor, _applied, _Apply, apply
-from adjointlab.layers.distributed import DistributedModule, connected, face
+from adjointlab.layers.distributed import DistributedModule, connected, with_index_zero
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.pooling import (
     AveragePooling,
@@ -463,7 +463,7 @@ class MeanSquaredError(DistributedModule):
         super().__init__(comm, layout.partition)
         workers, order = layout.partition, layout.partition.order
         self.domain = al.Space(al.Tensor(layout, name="x"), al.Tensor(layout, name="target"))
-        y = al.Layout((), face(workers, *range(order)), [], ())
+        y = al.Layout((), with_index_zero(workers, *range(order)), [], ())
         self.codomain = al.Space(y, name="y")
         self.sum_y = SumReduce(comm, al.Layout((), workers, [], ()), y.partition, preserve_batch=False)
         self.elements = math.prod(layout.shape)

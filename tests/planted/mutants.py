@@ -22,7 +22,7 @@ from adjointlab.core.layout import Layout, balanced_cut
 from adjointlab.core.partition import Partition
 from adjointlab.core.program import Add, Allocate, Clear, Deallocate, Generator, Program, Region, buffers
 from adjointlab.core.space import Space
-from adjointlab.engine.search import Budget, Report, investigate
+from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject, subject
 from adjointlab.worlds.world import World
 
@@ -264,7 +264,7 @@ class Result:
     mutant: Mutant
     found_by: str  # "" where none did
     cases: int
-    reports: tuple[Report, ...]
+    reports: tuple[SearchResult, ...]
 
 
 def mutants(seed: int, count: int, ranks: int) -> tuple[list[Mutant], int]:

@@ -148,8 +148,8 @@ def test_transfers_are_each_cell_of_the_window_once_from_the_worker_that_owns_it
         cells = [i for i in range(first, last) if geometry.periodic or 0 <= i < length]
         walked = []
         for transfer in geometry.incoming(0, worker):
-            start, stop = owned[transfer.owner]
-            assert transfer.needer == worker
+            start, stop = owned[transfer.sender]
+            assert transfer.receiver == worker
             assert start <= transfer.source[0] < transfer.source[1] <= stop
             assert transfer.shift % length == 0
             walked += range(*transfer.window)
@@ -187,7 +187,7 @@ def test_periodic_padding_is_data() -> None:
     geometry = HaloGeometry.from_kernel(Layout([4], Partition([2])), 3, padding=1, periodic=[0])
     assert [geometry.halo(0, worker) for worker in (0, 1)] == [(1, 1), (1, 1)]
     assert geometry.padding(0, 0) == (0, 0)
-    assert [(transfer.owner, transfer.window, transfer.shift) for transfer in geometry.incoming(0, 0)] == [
+    assert [(transfer.sender, transfer.window, transfer.shift) for transfer in geometry.incoming(0, 0)] == [
         (1, (-1, 0), -4),
         (0, (0, 2), 0),
         (1, (2, 3), 0),

@@ -99,7 +99,7 @@ def test_what_travels_is_the_least_that_can(entries: Overlaps) -> None:
     for some, any_of in product(groups.values(), others.values()):
         if not some & any_of:
             least += len(elements(source.layout, min(some)) & elements(target.layout, min(any_of)))
-    assert sum(entry.size for entry in every(entries) if entry.travels) == least
+    assert sum(entry.size for entry in every(entries) if entry.is_sent) == least
     if all(
         single or copies == 1 for single, copies in zip(source.interchangeable, _copies(source), strict=True)
     ) and not any(target.interchangeable):

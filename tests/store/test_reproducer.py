@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import adjointlab as al
+from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.engine.case import Case
 from adjointlab.engine.case_data import from_data, to_data
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.store.reproducer import BadReproducer, read, stored, write, write_case
@@ -54,6 +60,60 @@ def test_parameters_survive_the_way_to_data_and_back(data: st.DataObject) -> Non
     tensor = al.Tensor(layout, "float32", name="w")
     value = {"layout": layout, "space": al.Space(tensor), "list": (1, 2.5, None, "a", True), "c": 1 + 2j}
     assert from_data(json.loads(json.dumps(to_data(value)))) == value
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.recursive(
+        st.floats()
+        | st.complex_numbers()
+        | st.text(st.characters(exclude_categories=[]))
+        | st.integers()
+        | st.sampled_from(
+            [float("nan"), -float("nan"), np.float64("inf"), -0.0, complex("nan-infj"), "\ud800"]
+        ),
+        lambda inner: st.dictionaries(st.text("ab .-\n"), inner) | st.lists(inner).map(tuple),
+        max_leaves=5,
+    )
+)
+def test_numbers_and_texts_that_json_lacks_survive_too(value: object) -> None:
+    case = Case("Doubles", "adjoint", 1, {"value": value}, InputSetting(), 0)
+    again = msgspec.json.decode(msgspec.json.encode(case.plain()), type=Case).restored()
+    assert bits(again.parameters["value"]) == bits(value)
+
+
+def bits(value: Any) -> Any:
+    """Equal for values that are the same to the last bit, the sign of a NaN included."""
+    if isinstance(value, dict):
+        return {key: bits(entry) for key, entry in value.items()}
+    if isinstance(value, tuple):
+        return [bits(entry) for entry in value]
+    if isinstance(value, float | complex):
+        parts = (value.real, value.imag) if isinstance(value, complex) else (value,)
+        return [(repr(float(part)), math.copysign(1, part)) for part in parts]
+    return value
+
+
+@pytest.mark.parametrize("key", ["$type", "\ud800", 3])
+def test_a_key_that_cannot_be_stored_is_refused(key: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be stored"):
+        to_data({key: 1})
+
+
+@pytest.mark.parametrize("check", ["/../../../X", "..", "a/b", "*", "\n", "x" * 300])
+def test_a_stored_case_names_no_file_outside_its_folder(tmp_path: Path, check: str) -> None:
+    folder = tmp_path / "a" / "b" / "c"
+    case = Case(f"{check}/subject", check, 1, {}, InputSetting(), 0)
+    path = write_case(case, "x:y", "simulated", Verdict(Status.UNJUDGED), folder)
+    assert [entry for entry in tmp_path.rglob("*") if entry.is_file()] == [path]
+    assert path.parent == folder
+
+
+def test_text_that_no_file_can_hold_is_stored_with_escapes(tmp_path: Path) -> None:
+    case = Case("Doubles", "adjoint", 1, {}, InputSetting(), 0)
+    verdict = Verdict(Status.UNJUDGED, "raised \ud800", "raised", (("\ud800", "\x00\udfff"),))
+    entry = read(write_case(case, "x:y", "simulated", verdict, tmp_path))
+    assert (entry.headline, entry.lines) == ("raised \\ud800", (("\\ud800", "\x00\\udfff"),))
 
 
 def test_what_is_no_data_is_refused() -> None:
@@ -132,6 +192,64 @@ def test_a_field_that_this_version_does_not_know_is_refused(tmp_path: Path, fiel
     (tmp_path / "new.json").write_text(json.dumps(content))
     with pytest.raises(BadReproducer, match="unknown field `more`"):
         read(tmp_path / "new.json")
+
+
+@pytest.mark.parametrize(
+    "place", [("setting",), ("parameters", "layout"), ("parameters", "layout", "partition")]
+)
+def test_unknown_fields_inside_a_case_are_refused_too(tmp_path: Path, place: tuple[str, ...]) -> None:
+    content = json.loads(OLD)
+    part = content["case"]
+    for name in place:
+        part = part[name]
+    part["more"] = 1
+    (tmp_path / "new.json").write_text(json.dumps(content))
+    with pytest.raises(BadReproducer, match="unknown field `more`"):
+        read(tmp_path / "new.json")
+
+
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["", "layout", "nan"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["$type", "value", "escaped", "shape", "partition", "layout", "real", "tensors"]),
+            inner,
+        )
+        | st.fixed_dictionaries(
+            {
+                "$type": st.sampled_from(
+                    ["float", "text", "complex", "space", "layout", "tensor", "local type"]
+                )
+            },
+            optional={"value": inner, "escaped": inner, "tensors": inner, "real": inner, "imag": inner},
+        )
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_any_change_of_a_file_is_read_or_refused(data: st.DataObject) -> None:
+    content = json.loads(OLD)
+    node: Any = content
+    while True:
+        keys = list(node) if isinstance(node, dict) else range(len(node))
+        key = data.draw(st.sampled_from(keys))
+        if not (isinstance(node[key], dict | list) and node[key]) or data.draw(st.booleans()):
+            break
+        node = node[key]
+    node[key] = data.draw(ODD)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "changed.json")
+        path.write_text(json.dumps(content))
+        with suppress(BadReproducer):
+            read(path)
 
 
 def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:

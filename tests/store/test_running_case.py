@@ -194,7 +194,9 @@ def test_the_case_that_ends_the_process_is_known(tmp_path: Path):
     assert (running.case.subject, running.case.ranks > 2) == ("Dying", True)
 
 
-def test_the_next_job_keeps_the_case_that_ended_the_one_before(tmp_path: Path):
+def test_the_next_job_keeps_the_case_that_ended_the_one_before(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     fatal = Running.of(PROGRESS, case("fatal"), 7)
     write_end(tmp_path / NAME, fatal)
     world = SimulatedWorld(2)
@@ -204,6 +206,7 @@ def test_the_next_job_keeps_the_case_that_ended_the_one_before(tmp_path: Path):
     (kept,) = tmp_path.glob("*.json")
     assert read_reproducer(kept).case == fatal.case
     assert read_reproducer(kept).location == PROGRESS.location
+    assert "adjointlab: note: an earlier job was ended" in capfd.readouterr().err
 
 
 def _environment() -> dict[str, str]:

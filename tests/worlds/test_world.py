@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import is_inapplicable, judge
@@ -41,7 +42,7 @@ def test_a_class_of_user_code_is_not_the_labs_of_the_same_name():
     result = SimulatedWorld(2).run(body)
     assert [outcome.kind for outcome in result.outcomes] == ["Inapplicable", "Inapplicable"]
     assert not is_inapplicable(result)
-    assert judge(Case("RingShift", "adjoint", 2), result).kind == "raised Inapplicable"
+    assert judge(Case("RingShift", "adjoint", 2, {}, InputSetting(), 0), result).kind == "raised Inapplicable"
 
 
 def test_an_exception_whose_message_cannot_be_formed_is_an_outcome_all_the_same():

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING
 from adjointlab.checks.check import CheckedSubject
 from adjointlab.checks.compare import Local, Tolerance
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.layers.modules import LARGEST, LocalModule, ModuleUnderTest, SequentialTwin, pass_keys
+from adjointlab.checks.layers.modules import (
+    LARGEST,
+    LocalModule,
+    ModuleUnderTest,
+    SequentialTwin,
+    in_shape_of,
+    pass_keys,
+)
 from adjointlab.checks.layers.passes import gradients
 from adjointlab.checks.layers.twin import Comparison, PassObservation, TwinCheck, with_expected
 from adjointlab.core.values import Draw
@@ -74,9 +81,11 @@ def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict
     for leaf in (*inputs, *parameters, *(cotangents if by_cotangents else ())):
         leaf.requires_grad_(leaf.is_floating_point()).grad = None
     outputs = version(inputs)
-    reached = [(y, w) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad]
+    reached = [(y, in_shape_of(y, w)) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad]
     wanted = [
-        (leaf, v) for leaf, v in zip((*inputs, *parameters), directions, strict=True) if leaf.requires_grad
+        (leaf, in_shape_of(leaf, v))
+        for leaf, v in zip((*inputs, *parameters), directions, strict=True)
+        if leaf.requires_grad
     ]
     if reached and wanted:
         first: Sequence[torch.Tensor | None] = torch.autograd.grad(

@@ -1,14 +1,18 @@
-"""Reverse mode is the adjoint of forward mode: <Jv, w> = <v, J*w> at a random point.
+"""Reverse mode is the adjoint of forward mode, <Jv, w> = <v, J*w> at a random point, and both are the sequential twin's.
 
 A layer that is not linear has a linear Jacobian J, so this is the dot test of J, whose domain is inputs and parameters together.
-Forward mode is torch's, unless the module declares that it has none (``forward_mode = False``). Then Jv is the symmetric
+The twin's <v, J*w> is a third value, which shows forward and reverse modes that are wrong alike. It is the only other one for a
+module that declares that it has no forward mode (``forward_mode = False``): at a kink, such as a maximum of equal values, the
+twin's derivative is the one that is meant, and no difference quotient tells which it is.
+
+Where ranks hold copies with values of their own, there is no sequential input, and Jv without forward mode is the symmetric
 difference D(h) = (F(p + hv) - F(p - hv)) / 2h, extrapolated from two steps:
 
     (4 D(h) - D(2h)) / 3 = Jv + O(h^4)
 
 D has no derivatives of even order, and the extrapolation removes the third: of a polynomial of degree four or less it gives Jv
 exactly. Point and directions are small integers, so layers of exact arithmetic are compared with equality, at h = 1; others at a
-small h. At a kink, such as a maximum of equal values, neither form is the derivative.
+small h. At a kink it is not the derivative.
 """
 
 from __future__ import annotations
@@ -24,11 +28,21 @@ from typing import TYPE_CHECKING
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.compare import square_norm
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.layers.modules import LocalModule, as_tuple, pass_keys
+from adjointlab.checks.layers.modules import (
+    LocalModule,
+    ModuleUnderTest,
+    SequentialTwin,
+    as_tuple,
+    has_copies_of_their_own,
+    held,
+    in_shape_of,
+    pass_keys,
+)
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.core import arrays
 from adjointlab.core.pairing import ZERO, Exact, pair_local
 from adjointlab.core.space import Space
-from adjointlab.core.values import Draw
+from adjointlab.core.values import Draw, local_values
 
 if TYPE_CHECKING:
     import torch
@@ -44,12 +58,17 @@ _DIFFERENCES = 2.0**-20
 
 @dataclass(frozen=True)
 class JacobianProducts:
-    """One rank's part of both inner products, and of the squared norms of Jv, w, v and J*w."""
+    """One rank's part of the inner products, and of the squared norms of Jv, w, v and J*w.
 
-    forward: Exact
+    `forward` is `None` if nothing but the twin gives Jv, and `twin` on all ranks but 0, and if there is no sequential input.
+    """
+
+    forward: Exact | None
     reverse: Exact
+    twin: Exact | None
     squares: tuple[float, float, float, float]
     allowed: float  # relative to the products of norms; 0 where everything is exact
+    parameters: int  # their elements, on all ranks
     reach: float  # the least that the norm of the Jacobian counts for
 
 
@@ -66,18 +85,29 @@ class JacobianCheck(Check[JacobianProducts]):
         return _dual_level()
 
     def observe(self, context: CheckContext) -> JacobianProducts:
+        import torch
+
         version, keys, seed = LocalModule(context), pass_keys(context, 0), context.setting.seed
         layer = version.layer
         point = _Point(version, version.inputs(keys["inputs"]), keys["parameters"])
         along_inputs = version.tensors(layer.domain, Draw(seed, 7, "primal", 4))
         along_parameters = version.tensors(layer.parameters, Draw(seed, 8, "primal", 4))
-        outputs = point.outputs()
+        outputs = point.outputs(point.inputs)
         version.check_outputs(outputs)
         cotangents = version.tensors(layer.codomain.dual, keys["cotangents"])
         by_inputs, by_parameters = point.pulled_back(outputs, cotangents)
         along_inputs = point.without_integers(along_inputs)
+        has_twin = not any(
+            map(
+                has_copies_of_their_own,
+                (*layer.domain.tensors, *layer.parameters.tensors, *layer.codomain.dual.tensors),
+            )
+        )
+        has_forward, allowed = True, 0.0
         if getattr(layer.module, "forward_mode", True):
-            image, allowed = point.pushed_forward(along_inputs, along_parameters), 0.0
+            image = point.pushed_forward(along_inputs, along_parameters)
+        elif has_twin:
+            has_forward, image = False, [torch.zeros_like(y) for y in outputs]
         else:
             image, allowed = point.differences(along_inputs, along_parameters)
         pairs: tuple[tuple[Space, Sequence[torch.Tensor], Sequence[torch.Tensor]], ...] = (
@@ -89,29 +119,42 @@ class JacobianCheck(Check[JacobianProducts]):
         products = [pair_local(space, a, b, rank) if space.tensors else ZERO for space, a, b in pairs]
         norms = [(square_norm(space, a, rank), square_norm(space, b, rank)) for space, a, b in pairs]
         return JacobianProducts(
-            products[0],
+            products[0] if has_forward else None,
             products[1] + products[2],
+            _pairing_of_twin(context) if has_twin and rank == 0 else None,
             (norms[0][0], norms[0][1], norms[1][0] + norms[2][0], norms[1][1] + norms[2][1]),
             max(allowed, layer.rounding),
+            layer.parameters.dimension,
             layer.reach,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[JacobianProducts]) -> Verdict:
+        first = observations[0]
         forward, reverse = ZERO, ZERO
         for seen in observations:
-            forward, reverse = forward + seen.forward, reverse + seen.reverse
+            forward, reverse = forward + (seen.forward or ZERO), reverse + seen.reverse
         image, w, v, pulled = (
             math.sqrt(sum(seen.squares[index] for seen in observations)) for index in range(4)
         )
-        error, scale = abs(forward - reverse), max(image * w, v * pulled, observations[0].reach * v * w)
-        if error <= observations[0].allowed * scale:
-            return coherent()
-        return incoherent(
-            "reverse mode is not the adjoint of forward mode",
-            ("⟨Jv, w⟩", str(forward)),
-            ("⟨v, J*w⟩", str(reverse)),
-            ("error", f"{error / scale if scale else error:.3g} (relative to the norms)"),
-        )
+        scale = max(image * w, v * pulled, first.reach * v * w)
+        if first.forward is not None and (error := abs(forward - reverse)) > first.allowed * scale:
+            return incoherent(
+                "reverse mode is not the adjoint of forward mode",
+                ("⟨Jv, w⟩", str(forward)),
+                ("⟨v, J*w⟩", str(reverse)),
+                ("error", f"{error / scale if scale else error:.3g} (relative to the norms)"),
+            )
+        # A layer's rounding is of each element of a gradient, and v has as many.
+        elements = spaces.domain.dimension + first.parameters
+        scale = math.sqrt(elements) * v * max(pulled, first.reach, first.reach * w)
+        if first.twin is not None and (error := abs(reverse - first.twin)) > first.allowed * scale:
+            return incoherent(
+                "the Jacobian is not the sequential layer's",
+                ("⟨v, J*w⟩", str(reverse)),
+                ("sequential", str(first.twin)),
+                ("error", f"{error / scale if scale else error:.3g} (relative to the norms)"),
+            )
+        return coherent()
 
 
 @contextmanager
@@ -135,33 +178,56 @@ def _dual_level() -> Iterator[None]:
         yield
 
 
+def _pairing_of_twin(context: CheckContext) -> Exact:
+    """Return <v, J*w> of the sequential twin, in the parts of all ranks."""
+    twin, keys, seed = SequentialTwin(context), pass_keys(context, 0), context.setting.seed
+    layer = twin.layer
+    point = _Point(twin, twin.inputs(keys["inputs"]), keys["parameters"])
+    cotangents = twin.tensors(layer.codomain.dual, keys["cotangents"])
+    gradients = point.pulled_back(point.outputs(point.inputs), cotangents)
+    total = ZERO
+    for number, (space, whole) in enumerate(zip((layer.domain, layer.parameters), gradients, strict=True)):
+        for rank in sorted(space.ranks):
+            along = [
+                local_values(space, position, rank, Draw(seed, 7 + number, "primal", 4))
+                for position in range(len(space.tensors))
+            ]
+            parts = [
+                held(t.dual, arrays.to_numpy(g), rank) for t, g in zip(space.tensors, whole, strict=True)
+            ]
+            total = total + pair_local(space, along, parts, rank)
+    return total
+
+
 class _Point:
     """A point of a layer: inputs, parameters, and buffers from which every evaluation starts."""
 
-    def __init__(self, version: LocalModule, inputs: Sequence[torch.Tensor], key: Draw) -> None:
+    def __init__(self, version: ModuleUnderTest, inputs: Sequence[torch.Tensor], key: Draw) -> None:
         self.version = version
         self.inputs = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
-        drawn = version.tensors(version.layer.parameters, key)
-        # A rank that holds nothing of a parameter may have it in another shape of zero volume.
-        self.parameters = [
-            (given if given.numel() or not own.numel() else own.detach().clone()).requires_grad_()
-            for given, own in zip(drawn, version.parameters(), strict=True)
-        ]
-        self.names = [tensor.name for tensor in version.layer.parameters.tensors]
+        version.fill_parameters(key)
+        for parameter in version.parameters():
+            parameter.requires_grad_(parameter.is_floating_point()).grad = None
+        self.parameters: list[torch.Tensor] = []
         self.buffers = {name: value.clone() for name, value in version.module.named_buffers()}
 
-    def outputs(
-        self,
-        inputs: Sequence[torch.Tensor] | None = None,
-        parameters: Sequence[torch.Tensor] | None = None,
-    ) -> tuple[torch.Tensor, ...]:
-        """Evaluate the layer here, or elsewhere, from the same buffers each time. Collective."""
-        from torch.func import functional_call
+    def outputs(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Evaluate the layer with the parameters that it has. Collective."""
+        return as_tuple(self.version.module(*self.version.given(inputs)))
 
-        own = dict(zip(self.names, self.parameters if parameters is None else parameters, strict=True))
-        buffers = {name: value.clone() for name, value in self.buffers.items()}
-        given = self.version.given(self.inputs if inputs is None else inputs)
-        return as_tuple(functional_call(self.version.module, {**own, **buffers}, given))
+    def elsewhere(
+        self, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        """Evaluate the layer at another point, from the same buffers, after the backward pass. Collective."""
+        import torch
+
+        # Written into the layer's own parameters, which have hooks and attributes that others in their place would not.
+        with torch.no_grad():
+            for own, value in zip(self.version.parameters(), parameters, strict=True):
+                own.requires_grad_(False).copy_(value)
+            for name, value in self.buffers.items():
+                self.version.module.get_buffer(name).copy_(value)
+        return self.outputs(inputs)
 
     def without_integers(self, directions: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return directions of the inputs that are zero for those that cannot be differentiated."""
@@ -178,14 +244,18 @@ class _Point:
         """J*w, by inputs and by parameters. Collective."""
         import torch
 
-        reached = [(y, w) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad]
+        reached = [
+            (y, in_shape_of(y, w)) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad
+        ]
         if reached:
             torch.autograd.backward([y for y, _ in reached], [w for _, w in reached])
+        # Only now: a layer may change its parameters in a pass, as an embedding with `max_norm` does.
+        self.parameters = [parameter.detach().clone() for parameter in self.version.parameters()]
 
         def gradient(leaf: torch.Tensor) -> torch.Tensor:
             return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
-        return [gradient(x) for x in self.inputs], [gradient(p) for p in self.parameters]
+        return [gradient(x) for x in self.inputs], [gradient(p) for p in self.version.parameters()]
 
     def pushed_forward(
         self, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]
@@ -197,10 +267,10 @@ class _Point:
         def dual(p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             if not p.is_floating_point():
                 return p
-            made: torch.Tensor = forward_ad.make_dual(p.detach(), v)  # type: ignore[no-untyped-call]
+            made: torch.Tensor = forward_ad.make_dual(p.detach(), in_shape_of(p, v))  # type: ignore[no-untyped-call]
             return made
 
-        outputs = self.outputs(
+        outputs = self.elsewhere(
             [dual(p, v) for p, v in zip(self.inputs, along_inputs, strict=True)],
             [dual(p, v) for p, v in zip(self.parameters, along_parameters, strict=True)],
         )
@@ -215,12 +285,15 @@ class _Point:
 
         def moved(step: float) -> tuple[torch.Tensor, ...]:
             with torch.no_grad():
-                return self.outputs(
+                return self.elsewhere(
                     [
                         p + step * v if p.is_floating_point() else p
                         for p, v in zip(self.inputs, along_inputs, strict=True)
                     ],
-                    [p + step * v for p, v in zip(self.parameters, along_parameters, strict=True)],
+                    [
+                        p + step * in_shape_of(p, v)
+                        for p, v in zip(self.parameters, along_parameters, strict=True)
+                    ],
                 )
 
         def difference(step: float) -> list[torch.Tensor]:

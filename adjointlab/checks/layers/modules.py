@@ -38,7 +38,9 @@ __all__ = [
     "ModuleUnderTest",
     "SequentialTwin",
     "as_tuple",
+    "has_copies_of_their_own",
     "held",
+    "in_shape_of",
     "pass_keys",
     "values",
     "whole_array",
@@ -180,6 +182,11 @@ def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
+def in_shape_of(own: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """Return `given`, as `own` is where both are of zero volume: an inactive rank may hold any such tensor."""
+    return given if own.numel() or given.numel() else given.reshape(own.shape).to(own.dtype)
+
+
 def values(tensors: Sequence[torch.Tensor]) -> Local:
     """Copy what tensors hold now to NumPy."""
     return tuple(np.array(arrays.to_numpy(tensor.detach())) for tensor in tensors)
@@ -194,16 +201,22 @@ def whole_array(space: Space, position: int, key: Draw) -> NumpyArray:
     layout = tensor.layout
     first_values = local_values(space, position, layout.partition.ranks[0], key)
     whole = np.zeros(layout.shape, dtype=first_values.dtype)
-    if any(
-        copied and side > 1 and entry is LocalType.VARYING
-        for copied, side, entry in zip(layout.copied, layout.partition.shape, tensor.types, strict=True)
-    ):
+    if has_copies_of_their_own(tensor):
         raise Inapplicable(f"the copies in {tensor} have values of their own; there is no sequential input")
     for rank, first in tensor.groups.items():
         if rank == first:
             inside, part = _overlap(layout, rank)
             whole[part] += local_values(space, position, rank, key)[inside]
     return whole
+
+
+def has_copies_of_their_own(tensor: Tensor) -> bool:
+    """Return True if ranks hold different values of one element, so that there is no whole tensor."""
+    layout = tensor.layout
+    return any(
+        copied and side > 1 and entry is LocalType.VARYING
+        for copied, side, entry in zip(layout.copied, layout.partition.shape, tensor.types, strict=True)
+    )
 
 
 def held(tensor: Tensor, whole: NumpyArray, rank: int) -> NumpyArray:

@@ -14,12 +14,12 @@ import numpy as np
 
 from adjointlab.checks.compare import Local
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, pass_keys, values
+from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, in_shape_of, pass_keys, values
 from adjointlab.checks.placement import Placed, place, placed_as_it_is
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layer import Layer
-from adjointlab.core.space import Space
+from adjointlab.core.space import Space, Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -51,15 +51,22 @@ class PassPlan:
     def differentiated(self, context: CheckContext) -> frozenset[str]:
         """Names of the inputs and parameters that require a gradient on this rank."""
         layer = context.layer
-        names = [tensor.name for tensor in (*layer.domain.tensors, *layer.parameters.tensors)]
+        tensors = (*layer.domain.tensors, *layer.parameters.tensors)
         if self.requires_grad == "all":
-            return frozenset(names)
+            return frozenset(tensor.name for tensor in tensors)
         # Some on each rank: a backward pass whose messages depend on it hangs, for no rank knows what the others need.
-        rank = context.rank if self.requires_grad == "others on each rank" else 0
-        random = np.random.default_rng((context.setting.seed, rank))
-        return frozenset(
-            name for name, wanted in zip(names, random.random(len(names)) < 0.6, strict=True) if wanted
-        )
+        # Copies of one parameter are made alike, and a hook may be collective. An input is what came before on each rank.
+        per_rank = self.requires_grad == "others on each rank" and not layer.uniform_requires_grad
+
+        def wanted(position: int, tensor: Tensor) -> bool:
+            rank = context.rank if per_rank else 0
+            if per_rank and position >= len(layer.domain.tensors):
+                rank = tensor.groups.get(rank, rank)
+            return bool(
+                np.random.default_rng((context.setting.seed, rank)).random(len(tensors))[position] < 0.6
+            )
+
+        return frozenset(tensor.name for position, tensor in enumerate(tensors) if wanted(position, tensor))
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,9 @@ def _go_back(version: ModuleUnderTest, each: Pass) -> None:
         )
     # Every rank runs backward, whatever requires a gradient here: the messages of the others depend on it.
     reached = [
-        (y, placed.view) for y, placed in zip(each.outputs, each.cotangents, strict=True) if y.requires_grad
+        (y, in_shape_of(y, placed.view))
+        for y, placed in zip(each.outputs, each.cotangents, strict=True)
+        if y.requires_grad
     ]
     if reached:
         torch.autograd.backward([y for y, _ in reached], [g for _, g in reached])

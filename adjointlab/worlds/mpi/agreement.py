@@ -68,7 +68,7 @@ class Agreements:
 
         `key` is the same on all members and used once in a run. `call` stands for the wait in reports.
         """
-        run, rank = self._guard.run, self._control.rank
+        run, rank = self._guard.run_number, self._control.rank
         for member in members:
             if member != rank:
                 self._control.send(Token(run, rank, key, arguments), member, TOKEN)
@@ -111,11 +111,11 @@ class Agreements:
         """Drop the agreements of earlier runs: all their members have reported, so nobody waits for one."""
         self._pending.clear()
         for run, key in list(self._arguments):
-            if run < self._guard.run:
+            if run < self._guard.run_number:
                 del self._arguments[run, key]
 
     def _collect(self) -> None:
         while (token := self._control.poll(MPI.ANY_SOURCE, TOKEN)) is not None:
             # A token of a later run comes early where its sender has already got the leader's next command.
-            if token.run >= self._guard.run:
+            if token.run >= self._guard.run_number:
                 self._arguments.setdefault((token.run, token.key), {})[token.rank] = token.arguments

@@ -59,7 +59,7 @@ def peer_of(rank: int) -> int | None:
 def _collective(comm: CommBase, name: str) -> Callable[..., None]:
     start = _starter(comm, "I" + name.lower())
     start_plain = getattr(comm.inner, "I" + name.lower())
-    guard, quick = comm.guard, comm.guard.quick
+    guard, quick_polls = comm.guard, comm.guard.quick_polls
     signature = SignatureReader(name, comm.size)
     arrays, index = signature.arrays, signature.counted_array
     root, op = signature.default_root, signature.default_op
@@ -91,7 +91,7 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
             comm.log.append(signature(arguments, keywords, frame.f_code, frame.f_lasti))
         guard.failed_polls = 0
         test = request.Test
-        for _ in quick:
+        for _ in quick_polls:
             if test():
                 return
         guard.wait(request, GuardedCall(comm, name, arguments, keywords))
@@ -125,7 +125,7 @@ def _starter(comm: CommBase, name: str) -> Callable[[Sequence[Buffer], Mapping[s
 
 def _send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], None]:
     start = getattr(comm.inner, {"Send": "Isend", "Ssend": "Issend"}[name])
-    guard, quick = comm.guard, comm.guard.quick
+    guard, quick_polls = comm.guard, comm.guard.quick_polls
 
     def call(buf: Buffer, dest: int, tag: int = 0) -> None:
         dest = native(dest)
@@ -133,7 +133,7 @@ def _send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], None]:
         comm.count(dest, is_send=True)
         guard.failed_polls = 0
         test = request.Test
-        for _ in quick:
+        for _ in quick_polls:
             if test():
                 return
         guard.wait(request, GuardedCall(comm, name, (buf, dest, tag), peer=peer_of(dest)))
@@ -157,7 +157,7 @@ def _started_send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], Gua
 
 def _receive(comm: CommBase, name: str) -> Callable[..., None]:
     start = comm.inner.Irecv
-    guard, quick = comm.guard, comm.guard.quick
+    guard, quick_polls = comm.guard, comm.guard.quick_polls
 
     def call(
         buf: Buffer, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG, status: Status | None = None
@@ -168,7 +168,7 @@ def _receive(comm: CommBase, name: str) -> Callable[..., None]:
         guard.failed_polls = 0
         if status is None:
             test = request.Test
-            for _ in quick:
+            for _ in quick_polls:
                 if test():
                     return
         pending = GuardedCall(comm, name, (buf, source, tag), peer=peer_of(source))
@@ -184,7 +184,7 @@ def _started_receive(comm: CommBase, name: str) -> Callable[..., GuardedRequest]
         source, tag = native(source), native(tag)
         request = start(native(buf), source, tag)
         comm.count(source, is_send=False)
-        pending = GuardedCall(comm, name, (buf, source, tag), peer=peer_of(source))
+        pending = GuardedCall(comm, name, (buf, source, tag), peer=peer_of(source), is_receive=True)
         return GuardedRequest(request, pending, comm.guard)
 
     return call
@@ -192,7 +192,7 @@ def _started_receive(comm: CommBase, name: str) -> Callable[..., GuardedRequest]
 
 def _sendrecv(comm: CommBase, name: str) -> Callable[..., None]:
     start_receive, start_send = comm.inner.Irecv, comm.inner.Isend
-    guard, quick = comm.guard, comm.guard.quick
+    guard, quick_polls = comm.guard, comm.guard.quick_polls
 
     def call(
         sendbuf: Buffer,
@@ -218,7 +218,7 @@ def _sendrecv(comm: CommBase, name: str) -> Callable[..., None]:
         guard.failed_polls = 0
         if status is None:
             test = receiving.Test
-            for _ in quick:
+            for _ in quick_polls:
                 if test():
                     if sending.Test():
                         return

@@ -53,6 +53,7 @@ class GuardedCall(NamedTuple):
     keywords: Mapping[str, object] | None = None
     peer: int | None = None  # the one rank of `comm` that it waits for; None for all the others
     missing: Callable[[], tuple[int, ...]] | None = None  # the ranks of the run that it waits for, if known
+    is_receive: bool = False  # receives a message, and sends none
 
     def __str__(self) -> str:
         name = self.name.lower()

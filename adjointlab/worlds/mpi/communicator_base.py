@@ -130,7 +130,7 @@ class CommBase(LocalCalls):
     def compare(self, entry: CallEntry, call: GuardedCall) -> None:
         """Wait until all ranks have reached this collective, and leave it if they call different ones."""
         if self.size > 1:
-            given = self.agree("collective", self.guard.describe(entry), list, call)
+            given = self.agree("collective", self.guard.describer(entry), list, call)
             if any(given[0].difference(other) for other in given):
                 self.guard.cancel_mismatched(call)
 

@@ -1,8 +1,9 @@
 """The guard: what keeps a rank of a run from waiting for ever.
 
-Every wait on a guarded communicator polls here. It ends when its request is complete; when another rank gives notice that
-it has failed; when it has lasted longer than the world's patience; or when the watchdog says that the run has lasted too
-long. In the last three cases the wait is *revoked*: the rank raises :class:`Cancelled`, and its outcome says why.
+Every wait on a guarded communicator that outlasts its first polls goes on here, and so does a loop of user code that
+polls in vain. It ends when its request is complete; a moment after another rank has given notice that it has failed; when
+it has lasted longer than the world's patience; or when the watchdog says that the run has lasted too long. In the last
+three cases the wait is *revoked*: the rank raises :class:`Cancelled`, and its outcome says why.
 
 The guard also counts a run's messages, collectives and requests, from which the leader sees whether the communicators
 are clean enough to serve another run.
@@ -53,13 +54,13 @@ class Guard:
         self.patience = patience
         self.strict = strict  # collectives are compared before they are carried out
         self.control = control
-        self.describe = Describer()
-        self.quick = range(_QUICK_POLLS if control.size <= processors() else _QUICK_POLLS_WHEN_CROWDED)
+        self.describer = Describer()
+        self.quick_polls = range(_QUICK_POLLS if control.size <= processors() else _QUICK_POLLS_WHEN_CROWDED)
         self.start_run(0, 0)
 
-    def start_run(self, run: int, ranks: int) -> None:
+    def start_run(self, run_number: int, ranks: int) -> None:
         """Count from zero."""
-        self.run = run
+        self.run_number = run_number
         self.ranks = ranks
         self.cancelled_as: Blocked | PeerFailed | None = None  # this rank's outcome, once a wait was revoked
         self.failed_polls = 0  # in a row
@@ -86,7 +87,7 @@ class Guard:
             # MPI may use their buffers until it is finalized: user code gave no sign that they are complete.
             keep_alive(request)
         self.open_requests = {}
-        logs = {key: log.summary(self.describe) for key, log in self.logs.items() if log}
+        logs = {key: log.summary(self.describer) for key, log in self.logs.items() if log}
         has_abandoned = self.has_abandoned or self.cancelled_as is not None
         was_late = self.cancelled_as is None and self._others_are_blocked()
         return RunStatistics(
@@ -104,7 +105,7 @@ class Guard:
         """Wait until `request` is complete; a revoked wait abandons it."""
         test = request.Test
         try:
-            for _ in self.quick:
+            for _ in self.quick_polls:
                 if test(status):
                     return
             self.wait_until(lambda: test(status), call)
@@ -120,7 +121,7 @@ class Guard:
         self._refuse_if_cancelled()
         self._is_waiting = True
         try:
-            found = poll_until(ready, lambda waited: self._look(call, waited), _POLLS_BETWEEN_LOOKS)
+            found = poll_until(ready, lambda waited: self._revoke_if_vain(call, waited), _POLLS_BETWEEN_LOOKS)
         finally:
             self._is_waiting = False
         self.failed_polls = 0
@@ -144,9 +145,9 @@ class Guard:
             now = perf_counter()
             if self.failed_polls == _POLLS_BETWEEN_LOOKS:
                 self._polled_since = now
-            # It stays True if the look cancels the rank: then the rank was polling.
+            # Left True if the next line raises: the rank was polling when it was cancelled.
             self._is_polling = True
-            self._look(call, now - self._polled_since)
+            self._revoke_if_vain(call, now - self._polled_since)
             self._is_polling = False
             rest(now - self._polled_since)
 
@@ -158,16 +159,16 @@ class Guard:
 
     def notify_failure(self, *, is_blocked: bool = False) -> None:
         """Tell the other ranks of the run that this one has failed."""
-        self.control.notify_failure(self.run, self.ranks, is_blocked=is_blocked)
+        self.control.notify_failure(self.run_number, self.ranks, is_blocked=is_blocked)
 
     def _refuse_if_cancelled(self) -> None:
         # User code may have caught Cancelled, in a bare `except:` or a `finally:` that communicates.
         if self.cancelled_as is not None:
             raise Cancelled
 
-    def _look(self, call: GuardedCall, waited: float) -> None:
+    def _revoke_if_vain(self, call: GuardedCall, waited: float) -> None:
         """Revoke the wait in `call` if another rank has failed or patience is at an end."""
-        self._notices += self.control.notices(self.run)
+        self._notices += self.control.notices(self.run_number)
         if self._notices:
             all_blocked = all(notice.is_blocked for notice in self._notices)
             if all_blocked and waited > self.patience / 2:
@@ -192,12 +193,12 @@ class Guard:
 
     def _others_are_blocked(self) -> bool:
         # MPI makes progress inside its own calls only: the first look may do no more than let a notice in.
-        notices = self.control.notices(self.run) or self.control.notices(self.run)
+        notices = self.control.notices(self.run_number) or self.control.notices(self.run_number)
         return any(notice.is_blocked for notice in (*self._notices, *notices))
 
     def uncount(self, call: GuardedCall) -> None:
         """Take a cancelled message out of the statistics."""
-        if call.name.lower().removeprefix("i").startswith("recv"):
+        if call.is_receive:
             self.received -= 1
         elif call.peer is not None:
             self.sent[call.comm.ranks[call.peer]] -= 1

@@ -61,7 +61,7 @@ def _start_receive(
     source, tag = native(source), native(tag)
     comm.count(source, is_send=False)
     keywords = {"source": source, "tag": tag} if keywords is None else keywords
-    call = GuardedCall(comm, name, (), keywords, peer=peer_of(source))
+    call = GuardedCall(comm, name, (), keywords, peer=peer_of(source), is_receive=True)
     return ObjectReceive(comm.receives, source, tag, call)
 
 

@@ -82,7 +82,7 @@ class GuardedRequest(_OpenRequest, MPI.Request):  # type: ignore[misc] # both ha
         if self:
             found = self._status_of_mpi(status)
             test = super().Test
-            for _ in self.guard.quick:
+            for _ in self.guard.quick_polls:
                 if test(found):
                     break
             else:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Diagnosis"]
 
 LIVELOCK = 0.5
-"""Seconds for which each rank must have polled in vain: a loop with an end of its own seldom lasts longer."""
+"""Seconds of polling in vain, as a share of each polling rank: a loop with an end of its own seldom lasts longer."""
 
 
 class Diagnosis(StuckHandler):

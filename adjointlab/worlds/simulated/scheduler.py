@@ -1,8 +1,9 @@
 """Scheduler of the simulated world: ranks take turns, and a rank runs until it blocks, polls or ends.
 
-Each rank is a :class:`Task`, run on a thread of its own from the first call in which it waits. Exactly one thread runs at
-a time. That makes a run deterministic, given the strategy that picks the next rank; and it makes locks needless: whoever
-runs owns the scheduler, the mailboxes and all else that ranks share. A task switch goes like this::
+Each rank is a :class:`Task`. It starts on a new thread or on that of a rank that has ended, and keeps it to its end.
+Exactly one thread runs at a time. That makes a run deterministic, given the strategy that picks the next rank; and it
+makes locks needless: whoever runs owns the scheduler, the mailboxes and all else that ranks share. A task switch goes
+like this::
 
     thread of rank 0 (running)                  thread of rank 1 (blocked in its worker's lock)
 
@@ -13,8 +14,8 @@ runs owns the scheduler, the mailboxes and all else that ranks share. A task swi
     (blocked)                     <---------    hands over in the same way
 
 Between its last two steps rank 0 runs beside rank 1, and so it touches nothing that is shared. Should rank 1 hand back
-before rank 0 has come to `acquire`, the lock is free by then and `acquire` returns at once: it is a semaphore, and no
-wake-up is lost.
+before rank 0 has come to `acquire`, the lock is free by then and `acquire` returns at once: any thread may release a lock
+of `_thread`, which counts as a binary semaphore, so no wake-up is lost.
 
 When no rank can run, and no message is still on its way, none ever will. Then a :class:`StuckHandler` finds out why, and
 cancels ranks: each leaves its call by :class:`~adjointlab.worlds.world.Cancelled`, so that ``finally`` blocks of user code
@@ -40,7 +41,7 @@ from adjointlab.worlds.world import Cancelled, Dead, Matched, Outcome
 __all__ = ["Pending", "Scheduler", "StuckHandler", "Task"]
 
 FRUITLESS_POLLS = 1000
-"""Polls in vain after which all ranks are examined for a livelock: enough that honest polling loops have ended."""
+"""Polls in vain after which all ranks are examined for a livelock: loops that end by themselves mostly poll less."""
 
 GRACE = 2.0
 """Seconds that an interrupted rank has to leave; the thread of one that does not is left behind."""
@@ -81,9 +82,8 @@ class Task:
     rank: int
     worker: Worker | None = None  # None before it starts
     outcome: Outcome | None = None  # None before it ends
-    cancelled_as: Outcome | None = (
-        None  # set once it is cancelled: its outcome, whatever user code makes of `Cancelled`
-    )
+    # Set once it is cancelled: its outcome, whatever user code makes of `Cancelled`.
+    cancelled_as: Outcome | None = None
     blocked: bool = False
     waiting: Sequence[Pending] = ()  # what it is blocked in
     missing: int = 0  # how many of `waiting` must still be done before it can run
@@ -100,7 +100,7 @@ class StuckHandler(Protocol):
         """No rank can run: cancel some of `blocked`, the ranks that have not ended."""
 
     def on_livelock(self, stuck: list[Task], seconds: float) -> None:
-        """All of `stuck` have polled in vain for `seconds`, or are blocked: cancel some of them, if that is long enough."""
+        """Those of `stuck` that are not blocked have polled in vain for `seconds` each: cancel some if that is long enough."""
 
 
 class Scheduler:
@@ -119,12 +119,10 @@ class Scheduler:
         self.current = self.tasks[0]
         self.matched: list[Matched] = []
         self.progress = 0  # counts every event that could help a blocked or polling rank
-        self.delayed: list[
-            Callable[[], None]
-        ] = []  # each delivers the messages that one mailbox has held back
-        self.while_waiting: Callable[[], None] = lambda: (
-            None
-        )  # called now and then, on the thread that waits for the run
+        # Each delivers the messages that one mailbox has held back.
+        self.delayed: list[Callable[[], None]] = []
+        # Called now and then, on the thread that waits for the run.
+        self.while_waiting: Callable[[], None] = lambda: None
         self._ready: deque[Task] = deque(self.tasks)  # never holds a task twice, nor the running one
         self._unfinished = size
         # The value of `progress` at which all ranks that are not blocked were found polling in vain.
@@ -277,8 +275,8 @@ class Scheduler:
         # Half as many polls as the rank that asks: a random schedule does not give all the same share of turns.
         if all(each.polled_at == self.progress and each.fruitless >= FRUITLESS_POLLS // 2 for each in moving):
             self._idle_at = self.progress
-            # Time is counted for each rank alone, since they take turns: a loop that ends by itself after some seconds
-            # takes that much of its own time.
+            # Ranks that poll take turns, so each has had its share of the time since the last of them began. A loop with a
+            # time-out of its own needs that long in its own turns.
             seconds = (perf_counter() - max(each.polling_since for each in moving)) / len(moving)
             self._stuck_handler.on_livelock([each for each in self.tasks if each.outcome is None], seconds)
 

@@ -61,12 +61,13 @@ class CollectiveCall(Pending):
 class PendingCollective:
     """A collective that some ranks have called, and others have not."""
 
-    __slots__ = ("_postponed", "agreed", "calls", "missing", "proposers", "shared")
+    __slots__ = ("_postponed", "agreed", "calls", "fits", "missing", "proposers", "shared")
 
     def __init__(self, shared: SharedCommunicator, first: Contribution, rank: int) -> None:
         self.shared = shared
         self.calls: list[CollectiveCall | None] = [None] * len(shared.members)
         self.missing = len(shared.members)
+        self.fits = True  # no two calls contradict each other
         self.agreed = first.signature
         self.proposers = [rank] * len(first.signature)  # by field: the first rank that had a say
         self._postponed: Callable[[], None] | None = None
@@ -151,6 +152,8 @@ class SharedCommunicator:
         own = CollectiveCall(task, call, contribution, collective)
         first = next((other for other in collective.calls if other is not None), own)
         disagreement = collective.join(rank, own)
+        fits = first.contribution.kind == contribution.kind and disagreement is None
+        collective.fits = collective.fits and fits
         if first.contribution.kind != contribution.kind:
             self._mismatch(number, first, own, "they call different collectives")
         if disagreement is not None:
@@ -158,6 +161,8 @@ class SharedCommunicator:
             self._mismatch(number, collective.calls[other] or first, own, reason)
         if collective.missing == 0:
             del self._pending[number]
+        # One that does not fit is never completed: who joined it rightly waits until it is told that its peers have failed.
+        if collective.missing == 0 and collective.fits:
             calls = [each for each in collective.calls if each is not None]
             if may_be_postponed and self._strategy.deviates():
                 collective.postpone(lambda: self._compute(number, calls))

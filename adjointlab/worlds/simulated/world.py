@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from adjointlab.worlds.interrupts import RepeatedInterrupt
 from adjointlab.worlds.randomness import GlobalStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.communicator import Communicator
@@ -76,9 +77,11 @@ class SimulatedWorld:
         """Return ``conduct(run)``: there are no followers."""
 
         def run(payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
+            RepeatedInterrupt.check()
             return self.run(body, payload, ranks, seed=seed, schedule=schedule)
 
-        return conduct(run)
+        with RepeatedInterrupt():
+            return conduct(run)
 
     def share(self, value: Any) -> Any:
         """Return `value`: there is no other process."""

@@ -1,5 +1,6 @@
 """Each way in which a run goes wrong is found, and reported with rank, call and line."""
 
+import itertools
 import re
 import sys
 import time
@@ -454,3 +455,24 @@ def test_a_method_that_is_not_there_is_reported_with_those_that_are_and_who_has_
     names = nobody.partition("It has ")[2].split(", ")
     assert len(set(names)) == len(names)
     assert not {"new_shared", "view", "root", "unfreed"} & set(names)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_joins_a_collective_that_others_contradict_is_a_peer_and_nothing_is_computed(seed):
+    calls = {
+        "Allreduce": lambda comm: comm.Allreduce(np.ones(1), np.empty(1)),
+        "allgather": lambda comm: comm.allgather(1),
+        "bcast": lambda comm: comm.bcast(1),
+        "Barrier": lambda comm: comm.Barrier(),
+        "Bcast": lambda comm: comm.Bcast(np.empty(2)),
+        "Split": lambda comm: comm.Split(0),
+        "Iallreduce": lambda comm: comm.Iallreduce(np.ones(1), np.empty(1)).Wait(),
+    }
+    for names in itertools.product(calls, repeat=3):
+        if len(set(names)) > 1:
+            result = run(lambda comm, names=names: calls[names[comm.rank]](comm), 3, seed)
+            assert {finding.kind for finding in result.findings} == {"mismatched collective"}, names
+            assert all(isinstance(each, Blocked | PeerFailed) for each in result.outcomes), (
+                names,
+                result.outcomes,
+            )

@@ -1,6 +1,6 @@
 """The MPI world: who runs what, and what every process gets to see.
 
-``mpiexec -n 3 python -m pytest tests/worlds/mpi/test_world.py`` (also with other numbers from 2 up).
+``mpiexec -n 3 python -m pytest tests/worlds/mpi_world/test_world.py`` (also with other numbers from 2 up).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Collectives that do not match are reported with both calls and their lines, even where MPI accepts them.
 
-``mpiexec -n 3 python -m pytest tests/worlds/mpi/test_mismatches.py``
+``mpiexec -n 3 python -m pytest tests/worlds/mpi_world/test_mismatches.py``
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """When a rank fails, or all wait, every rank comes back, and the next run is as good as new.
 
-``mpiexec -n 3 python -m pytest tests/worlds/mpi/test_failures.py``
+``mpiexec -n 3 python -m pytest tests/worlds/mpi_world/test_failures.py``
 """
 
 from __future__ import annotations

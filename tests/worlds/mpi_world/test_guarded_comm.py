@@ -1,6 +1,6 @@
 """The guarded communicator does what mpi4py's does, and no wait of it is MPI's own.
 
-``mpiexec -n 3 python -m pytest tests/worlds/mpi/test_guarded_comm.py``
+``mpiexec -n 3 python -m pytest tests/worlds/mpi_world/test_guarded_comm.py``
 """
 
 from __future__ import annotations

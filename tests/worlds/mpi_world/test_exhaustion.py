@@ -1,6 +1,6 @@
 """A job that has left too many communicators behind says so while it can still end in order.
 
-``mpiexec -n 3 python -m pytest tests/worlds/mpi/test_exhaustion.py``
+``mpiexec -n 3 python -m pytest tests/worlds/mpi_world/test_exhaustion.py``
 """
 
 from __future__ import annotations

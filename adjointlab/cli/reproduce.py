@@ -1,0 +1,107 @@
+"""The scripts beside reproducers: a stored failure, replayed with an exit code that says if it was seen again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from adjointlab.cli.main import exit_code_of
+from adjointlab.cli.output import Output
+from adjointlab.cli.replay import replayed
+from adjointlab.cli.startup import collective_interrupts
+from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.launch import is_launched
+
+if TYPE_CHECKING:
+    from adjointlab.engine.search import SearchResult
+    from adjointlab.store.reproducer import Reproducer
+
+__all__ = ["Reproduced", "reproduce"]
+
+
+class Reproduced(IntEnum):
+    """Exit code of a script."""
+
+    NO = 0
+    YES = 1
+    BROKEN = 2
+    """The script could not run, or the case fails in another way."""
+
+
+def reproduce(script: str, subject: str) -> NoReturn:
+    """Replay the JSON file beside `script`, whose subject the reference `subject` names, and exit."""
+
+    def command() -> int:
+        with collective_interrupts():
+            file = Path(script).with_suffix(".json")
+            stored, result = replayed(file, subject, _ranks(file))
+            return _outcome(stored, result)
+
+    if is_launched():
+        code = exit_code_of(command)
+    else:
+        code = _code_of_child(lambda: exit_code_of(command), Path(script).with_suffix(".json"))
+    sys.exit(Reproduced.BROKEN if code == ExitCode.UNJUDGED else code)
+
+
+def _code_of_child(run: Callable[[], int], file: Path) -> int:
+    """Return the exit code that `run` returns in a child process, because the case may end the process, even with 0."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read_end)
+        code = run()
+        os.write(write_end, bytes([code]))
+        return code
+    os.close(write_end)
+    # Ctrl-C reaches the child too, which says what there is to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    told = os.read(read_end, 1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if told:
+        return told[0]
+    Output().line(f"the case has ended its process, with {status}")
+    return Reproduced.YES if _ended_its_process(file) else Reproduced.BROKEN
+
+
+def _ended_its_process(file: Path) -> bool:
+    """Return True if the stored failure is that of a case which ends its process, or which the watchdog ended."""
+    from adjointlab.engine.run_case import NO_RETURN
+    from adjointlab.store.reproducer import BadReproducer, read
+
+    try:
+        stored = read(file)
+    except BadReproducer:
+        return False
+    return stored.kind == NO_RETURN or any(text.startswith("dead: ") for _, text in stored.lines)
+
+
+def _ranks(file: Path) -> int | None:
+    """The number of simulated ranks, where there is no launcher to decide it."""
+    from adjointlab.store.reproducer import BadReproducer, read
+
+    try:
+        return None if is_launched() else read(file).case.ranks
+    except BadReproducer:
+        return None  # the replay says what is wrong
+
+
+def _outcome(stored: Reproducer, result: SearchResult) -> Reproduced:
+    from adjointlab.checks.verdict import Status
+    from adjointlab.engine.simulate_first import HANGS, is_hang
+
+    kind = result.verdict.kind
+    if result.status is Status.COHERENT:
+        return Reproduced.NO
+    # A hang has other names in the other world, and a case that changes from run to run may fail in any way.
+    is_same = (
+        kind == stored.kind
+        or stored.kind == "nondeterministic"
+        or (is_hang(result.verdict) and stored.kind in HANGS)
+    )
+    return Reproduced.YES if is_same else Reproduced.BROKEN

@@ -1,0 +1,73 @@
+"""Errors of one rank that all ranks raise: where it costs a message, since no rank knows what the others were given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from adjointlab.core.arguments import check_arguments
+from adjointlab.core.operator import AdjointOperator, CompositeOperator, LinearOperator, Result
+from adjointlab.core.space import Space
+from adjointlab.typing import Array, Communicator
+
+__all__ = ["CheckedOperator", "raise_first"]
+
+_WRONG = -1
+
+
+class CheckedOperator(CompositeOperator):
+    """`operator`, which raises on every rank what it would raise for the arguments of one: no rank is left waiting.
+
+    For plain mpi4py; the lab's own communicators tell the other ranks of an error in any case. Each application first gathers
+    one number of each rank: -1 for wrong arguments, else the length of the batch, on which all must agree.
+
+    Raises `ValueError` and `TypeError` for arguments as :func:`adjointlab.core.arguments.check_arguments` does, in the words of
+    the lowest rank that has a wrong one.
+    """
+
+    def __init__(self, operator: LinearOperator) -> None:
+        super().__init__(operator.domain, operator.codomain, operator)
+        self.is_identity = operator.is_identity
+
+    def forward(self, *x: Array) -> Result:
+        self._agree(self.domain, x)
+        return self.parts[0].forward(*x)
+
+    def adjoint(self, *y: Array) -> Result:
+        self._agree(self.codomain.dual, y)
+        return self.parts[0].adjoint(*y)
+
+    def specification(self) -> Any:
+        return self.parts[0].specification()
+
+    def __str__(self) -> str:
+        return str(self.parts[0])
+
+    @property
+    def H(self) -> LinearOperator:
+        return CheckedOperator(AdjointOperator(self.parts[0]))
+
+    def _agree(self, space: Space, arguments: tuple[Array, ...]) -> None:
+        error: TypeError | ValueError | None = None
+        batch: tuple[int, ...] = ()
+        try:
+            batch = check_arguments(space.tensors, arguments, self.comm.Get_rank())
+        except (TypeError, ValueError) as raised:
+            error = raised
+        own = np.array([_WRONG if error else batch[0] if batch else 0], np.int64)
+        every = np.empty(self.comm.Get_size(), np.int64)
+        self.comm.Allgather(own, every)
+        if _WRONG in every:
+            raise_first(self.comm, error)
+        if (every != every[0]).any():
+            raise ValueError(
+                f"arguments: in batches of {every.tolist()} by rank, where 0 is none; all ranks have the same"
+            )
+
+
+def raise_first(comm: Communicator, error: TypeError | ValueError | None) -> None:
+    """Collective: raise the error of the lowest rank that has one, on every rank."""
+    reported = comm.allgather(None if error is None else (isinstance(error, TypeError), str(error)))
+    is_type, text = next(report for report in reported if report is not None)
+    raise (TypeError if is_type else ValueError)(text) from None

@@ -1,0 +1,130 @@
+"""The Jacobian of right layers is not accused where it jumps or rounds, and a wrong one is, with or without forward mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import adjointlab as al
+from adjointlab.checks.verdict import Status
+from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.subject import Subject
+from adjointlab.worlds.simulated.world import SimulatedWorld
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+COLUMNS = 6
+
+RIGHT: dict[str, tuple[Callable[[Any], Any], float, float]] = {
+    "relu": (torch.relu, 0.0, 0.0),
+    "abs": (torch.abs, 0.0, 0.0),
+    "max pooling": (lambda x: functional.max_pool1d(x[:, None], 3, 1, 1)[:, 0], 0.0, 0.0),
+    "hardtanh": (lambda x: functional.hardtanh(x, -2, 2), 0.0, 0.0),
+    "sort": (lambda x: x.sort(-1).values, 0.0, 0.0),
+    "clamp": (lambda x: x.clamp(-1, 3), 0.0, 0.0),
+    "L1 loss": (lambda x: functional.l1_loss(x, torch.ones_like(x), reduction="none"), 0.0, 0.0),
+    "tanh": (torch.tanh, 8.0, 1.0),
+    "softmax": (lambda x: x.softmax(-1), 32.0, 1.0),
+    "layer norm": (lambda x: functional.layer_norm(x, (COLUMNS,)), 32.0, 1e3),
+    "RMS norm": (lambda x: functional.rms_norm(x, (COLUMNS,), eps=1e-6), 32.0, 1e3),
+}
+"""Functions of each row, the roundings that they make, and the reach: at a zero row a norm's derivative is ε^(-1/2)."""
+
+
+class Rows(nn.Module):
+    """A function of each row of a tensor whose rows are cut."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
+def rows(
+    function: Callable[[Any], Any],
+    twin: Callable[[Any], Any],
+    dtype: str,
+    roundings: float,
+    reach: float,
+    *,
+    forward_mode: bool,
+) -> Subject:
+    def layer(comm: Any) -> Any:
+        module = Rows(function)
+        module.forward_mode = forward_mode
+        return module
+
+    @al.subject(layer=layer, sequential=lambda: Rows(twin), ranks=(1, 2, 3), name="Rows")
+    def draws(draw: Any, ranks: int) -> dict[str, Any]:
+        grid = al.Partition((ranks, 1))
+        layout = al.Layout.cut((4, COLUMNS), grid, [draw(al.strategies.cuts(4, ranks)), None])
+        space = al.Space(layout, dtype=dtype)
+        eps = torch.finfo(getattr(torch, dtype)).eps
+        return {
+            "domain": space,
+            "codomain": space,
+            "rounding": roundings * eps,
+            "reach": reach,
+        }
+
+    return draws
+
+
+def judged(subject: Subject, cases: int = 30) -> SearchResult:
+    return investigate(SimulatedWorld(ranks=3), subject, "jacobian", Budget(cases=cases, seed=1))
+
+
+@pytest.mark.parametrize("forward_mode", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_layer_is_not_accused_at_kinks_ties_and_zero_rows(
+    name: str, dtype: str, forward_mode: bool
+) -> None:
+    function, roundings, reach = RIGHT[name]
+    report = judged(rows(function, function, dtype, roundings, reach, forward_mode=forward_mode))
+    assert report.status is Status.COHERENT, report.verdict
+
+
+class Doubled(torch.autograd.Function):
+    """x, whose forward and reverse modes are both twice what they should be, and so each other's adjoint."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return 2 * g
+
+    @staticmethod
+    def jvp(ctx: Any, v: Any) -> Any:
+        return 2 * v
+
+
+@pytest.mark.parametrize("forward_mode", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", RIGHT)
+def test_modes_that_are_wrong_alike_are_found_beside_the_twin(
+    name: str, dtype: str, forward_mode: bool
+) -> None:
+    function, roundings, reach = RIGHT[name]
+
+    def wrong(x: Any) -> Any:
+        return Doubled.apply(function(x))
+
+    report = judged(rows(wrong, function, dtype, roundings, reach, forward_mode=forward_mode))
+    assert report.verdict.headline == "the Jacobian is not the sequential layer's", report.verdict

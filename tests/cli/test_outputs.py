@@ -1,0 +1,209 @@
+"""Outputs go where they are pointed, replace nothing but files, and no verdict is lost over one that cannot be written."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from adjointlab.cli.output import Output, write_json
+from adjointlab.store.atomic import open_file, overwrite
+from tests.running import ROOT, SAMPLES
+
+pytestmark = pytest.mark.mpi_skip
+
+OPTIONS = f"{SAMPLES}:wrong --check adjoint --cases 20 --seed 1 --ranks 2"
+
+
+def shell(command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Bash, in which `$check` is the command on an operator that is incoherent: exit code 1."""
+    setup = f"check='{sys.executable} -m adjointlab check {OPTIONS}'\n"
+    return subprocess.run(
+        ["bash", "-c", setup + command],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_link_stays_and_its_target_is_written(tmp_path: Path):
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    target.write_text("before")
+    target.chmod(0o640)
+    link.symlink_to("target.json")
+    write_json(str(link), {"a": 1})
+
+    assert link.is_symlink()
+    assert json.loads(target.read_text()) == {"a": 1}
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to("made.json")
+    write_json(str(dangling), {"a": 2})
+    assert json.loads((tmp_path / "made.json").read_text()) == {"a": 2}
+
+
+def test_a_fifo_stays_and_its_reader_gets_everything(tmp_path: Path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append(fifo.read_text()))
+    reader.start()
+    write_json(str(fifo), {"a": 1})
+    reader.join(10)
+
+    assert json.loads(got[0]) == {"a": 1}
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+
+
+@pytest.mark.parametrize(("minor", "full"), [(3, False), (7, True)], ids=["null", "full disk"])
+def test_a_device_stays_and_a_full_disk_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], minor: int, full: bool
+):
+    node = tmp_path / "node"
+    try:
+        os.mknod(node, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
+        node.open("wb").close()
+    except OSError as error:
+        pytest.skip(f"no device can be made here: {error}")
+    write_json(str(node), {"a": 1})
+
+    assert stat.S_ISCHR(node.stat().st_mode)
+    assert ("No space left on device" in capsys.readouterr().err) == full
+
+
+def test_a_file_in_a_folder_without_permission_is_written_over(tmp_path: Path):
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    file = tmp_path / "file"
+    file.write_text("before, and longer")
+    tmp_path.chmod(0o555)
+    overwrite(file, b"after")
+    assert file.read_bytes() == b"after"
+
+
+def test_a_file_that_cannot_be_written_costs_no_verdict(tmp_path: Path):
+    with socket.socket(socket.AF_UNIX) as unwritable:
+        unwritable.bind(os.path.relpath(tmp_path / "socket"))
+        result = shell("$check --json socket", tmp_path)
+
+    assert (result.returncode, b"WrongShift: adjoint" in result.stdout) == (1, True)
+    assert b"the results cannot be written to" in result.stderr
+    assert b"Traceback" not in result.stderr
+
+
+def test_a_folder_is_refused_before_anything_runs(tmp_path: Path):
+    result = shell("$check --json .", tmp_path)
+    assert (result.returncode, result.stdout) == (2, b"")
+    assert b"--json: . is a folder" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "$check --json /dev/stdout",
+        "$check --json /dev/stdout > out; code=$?; cat out; exit $code",
+        "$check --json /dev/stdout | cat; exit ${PIPESTATUS[0]}",
+        "$check --json >(cat >made) >/dev/null; code=$?; sleep .5; cat made; exit $code",
+        "$check --json -",
+    ],
+)
+def test_standard_output_and_process_substitution_get_the_results_alone(tmp_path: Path, command: str):
+    result = shell(command, tmp_path)
+
+    assert json.loads(result.stdout)["complete"], result.stderr
+    assert result.returncode == 1
+
+
+@pytest.mark.parametrize("redirection", ["| true; exit ${PIPESTATUS[0]}", ">&-"], ids=["pipe", "closed"])
+def test_a_closed_standard_output_ends_quietly_with_the_code_of_the_verdicts(
+    tmp_path: Path, redirection: str
+):
+    result = shell(f"$check {redirection}", tmp_path)
+    assert (result.returncode, result.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_any_encoding_of_the_terminal_shows_the_verdict(tmp_path: Path, encoding: str):
+    source = SAMPLES.read_text().replace(
+        "the second rank has had enough", "\\ud800\\u2192\\xe9\\x1b[31m\\u202e[/]"
+    )
+    (tmp_path / "hostile.py").write_text(
+        source.replace("class Raising", "class Ünicode").replace("(Raising)", "(Ünicode)")
+    )
+    command = f"{sys.executable} -m adjointlab check hostile.py:raising --cases 20 --ranks 2 --json out.json"
+    result = shell(command, tmp_path, PYTHONIOENCODING=encoding)
+
+    shown = result.stdout.decode(encoding)
+    assert result.returncode == 3, result.stderr
+    assert "could not be judged" in shown
+    assert "\\ud800" in shown
+    assert "\\x1b[31m\\u202e[/]" in shown
+    assert ("→" if encoding == "utf-8" else "->") in shown
+    assert ("Ünicode" if encoding != "ascii" else "\\xdcnicode") in shown
+    assert "\ud800" in json.loads((tmp_path / "out.json").read_text())["reports"][0]["headline"]
+    replayed = shell(
+        f"{command.partition(' check')[0]} replay .adjointlab/*adjoint*.json --subject hostile.py:raising",
+        tmp_path,
+    )
+    assert b"\x1b" not in replayed.stdout + replayed.stderr
+    assert replayed.returncode == 3
+
+
+def test_an_operator_that_changes_the_folder_moves_no_file(tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    moving = SAMPLES.read_text().replace(
+        "    def forward(self, x: Any) -> Any:\n        return self.shifted",
+        f"    def forward(self, x: Any) -> Any:\n        import os; os.chdir({str(tmp_path / 'elsewhere')!r})\n"
+        "        return self.shifted",
+        1,
+    )
+    (tmp_path / "moving.py").write_text(moving)
+    shell(
+        f"umask 027; {sys.executable} -m adjointlab check moving.py:wrong --check adjoint --json out.json",
+        tmp_path,
+    )
+
+    assert not list((tmp_path / "elsewhere").iterdir())
+    (stored,) = (tmp_path / ".adjointlab").glob("*.json")
+    assert (tmp_path / "out.json").exists()
+    for file in (stored, stored.with_suffix(".py")):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+def test_no_link_fifo_or_folder_is_opened_as_a_file_of_the_lab(tmp_path: Path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    os.close(open_file(tmp_path / "file", os.O_RDWR))
+    for name in ("link", "fifo", "folder"):
+        with pytest.raises(OSError, match=r".+"):
+            open_file(tmp_path / name, os.O_RDONLY)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("target")], ids=["fifo", "link"])
+@pytest.mark.parametrize("name", ["running.json", "WrongShift-adjoint-0000.json"])
+def test_a_fifo_or_link_among_the_failures_neither_hangs_nor_leads_elsewhere(tmp_path: Path, name: str, make):
+    target, folder = tmp_path / "target", tmp_path / ".adjointlab"
+    target.touch()
+    folder.mkdir()
+    make(folder / name)
+    result = shell("$check", tmp_path)
+
+    assert result.returncode == 1, result.stderr
+    assert not target.read_bytes()
+    assert (folder / name).is_fifo() or (folder / name).is_symlink()
+
+
+def test_printing_to_a_stream_without_encoding_raises_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    Output().line("→ \ud800")

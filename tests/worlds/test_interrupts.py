@@ -1,0 +1,59 @@
+"""Ctrl-C is not lost where Python swallows the exception that it raises."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+
+import pytest
+
+from adjointlab.worlds.interrupts import RepeatedInterrupt
+from adjointlab.worlds.simulated.world import SimulatedWorld
+
+
+@pytest.fixture(autouse=True)
+def _python_handles_ctrl_c():
+    """A shell may have made its background jobs ignore the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupt_in_a_collection() -> None:
+    """Send Ctrl-C while a callback of the garbage collector runs, whose exceptions Python drops."""
+
+    def callback(phase: str, info: object) -> None:
+        if phase == "start":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    gc.callbacks.append(callback)
+    try:
+        gc.collect()
+    finally:
+        gc.callbacks.remove(callback)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_is_swallowed_between_two_cases_ends_the_search() -> None:
+    cases = []
+
+    def conduct(run):
+        for number in range(5):
+            cases.append(number)
+            if number == 2:
+                interrupt_in_a_collection()
+            run(None, 2)
+
+    with pytest.raises(KeyboardInterrupt):
+        SimulatedWorld(2).lead(lambda context, _: None, conduct)
+    assert cases == [0, 1, 2]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_is_swallowed_is_raised_at_the_end_at_the_latest() -> None:
+    with pytest.raises(KeyboardInterrupt), RepeatedInterrupt():
+        interrupt_in_a_collection()
+    with RepeatedInterrupt():
+        RepeatedInterrupt.check()  # nothing is left of the one before
