@@ -37,8 +37,16 @@ EXPECTED = {
 }
 """By file: the exit code that it has earned, and words that the output must hold."""
 
-NOT_YET = ("raw_world_communicator", "only_one_rank")
-"""Files that still get a 0; each comes off this list with the change that ends it."""
+NOT_YET = {
+    *(
+        (front, name)
+        for front in ("check", "check under mpiexec", "pytest")
+        for name in ("raw_world_communicator", "only_one_rank")
+    ),
+    # pytest imports the file, which registers the true os._exit, before the first coherence test installs the guard.
+    ("pytest", "exit_hook"),
+}
+"""Front ends and files that still get a 0; each comes off this list with the change that ends it."""
 
 SEVERAL = ("exit_in_a_strategy", "prints_that_all_is_well")
 
@@ -73,13 +81,17 @@ FRONT_ENDS: dict[str, Front] = {
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("front", "name"),
     [
-        pytest.param(name, marks=pytest.mark.xfail(name in NOT_YET, reason="not closed yet", strict=True))
+        pytest.param(
+            front,
+            name,
+            marks=pytest.mark.xfail((front, name) in NOT_YET, reason="not closed yet", strict=True),
+        )
+        for front in FRONT_ENDS
         for name in EXPECTED
     ],
 )
-@pytest.mark.parametrize("front", FRONT_ENDS)
 def test_no_front_end_ends_with_an_exit_code_that_is_not_earned(
     front: str, name: str, tmp_path: Path
 ) -> None:
