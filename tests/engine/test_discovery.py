@@ -121,7 +121,7 @@ def test_what_is_no_subject_is_refused_with_what_to_do(reference: str, message: 
 def test_an_operator_without_a_subject_is_told_how_to_get_one(tmp_path: Path) -> None:
     file = tmp_path / "orphanage.py"
     file.write_text(PACKAGE)
-    with pytest.raises(NotFound, match=r"@adjointlab.subject\(Orphan\)"):
+    with pytest.raises(NotFound, match=r"@adjointlab.subject.operator\(Orphan\)"):
         find([f"{file}:Orphan"])
 
 
