@@ -138,6 +138,9 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype
         try:
             argument = x.clone()
             together = apply(argument)
+            in_training = x.clone()
+            if isinstance(function, nn.Module):  # a dropout works in place in training only
+                copy.deepcopy(function).train()(in_training)
             alone = [apply(element.reshape(1, 1).clone()) for element in x.reshape(-1)]
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(
@@ -153,7 +156,5 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype
         raise ValueError(
             f"function: {name} is not elementwise: its value for an element depends on other elements"
         )
-    modules = function.modules() if isinstance(function, nn.Module) else ()
-    # A dropout works in place in training only, and was applied in evaluation.
-    in_place = argument._version > 0 or any(getattr(module, "inplace", False) for module in modules)
-    return together.dtype, in_place
+    # A module that works in place on what another one has made leaves the argument alone.
+    return together.dtype, argument._version + in_training._version > 0

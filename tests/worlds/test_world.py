@@ -54,4 +54,4 @@ def test_an_exception_whose_message_cannot_be_formed_is_an_outcome_all_the_same(
         raise Mute
 
     result = SimulatedWorld(2).run(body)
-    assert "__str__ raised" in result.outcomes[0].message
+    assert "__str__ failed" in result.outcomes[0].message

@@ -145,7 +145,7 @@ def _checked(comm: CommBase, name: str, sendobj: Sequence[object] | None) -> lis
 
 
 def barrier(comm: CommBase) -> None:
-    comm.log_call("barrier")
+    comm.log_call("Barrier")  # under MPI's own name: either spelling matches the other
     _wait(comm, "barrier", comm.inner.Ibarrier())
 
 

@@ -10,6 +10,7 @@ from tests.worlds.mpi_programs.registry import counts, neighbours, plain, progra
 @program
 def barrier(comm, mpi):
     comm.barrier()
+    comm.Barrier() if comm.Get_rank() % 2 else comm.barrier()  # two spellings of one call
     return comm.Barrier(), comm.Ibarrier().Wait()
 
 

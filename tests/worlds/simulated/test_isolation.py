@@ -227,7 +227,15 @@ def test_ranks_that_never_wait_share_one_thread():
     assert len(set(values(body))) == 1
 
 
-def test_an_interrupt_calls_all_ranks_out_and_reaches_the_caller():
+@pytest.fixture
+def ctrl_c_raises():
+    """The disposition of a terminal's programs; a shell makes its background jobs ignore the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_calls_all_ranks_out_and_reaches_the_caller(ctrl_c_raises):
     unwound = []
 
     def body(comm):
@@ -254,6 +262,7 @@ import os, signal
 from adjointlab.worlds.simulated import scheduler
 from adjointlab.worlds.simulated.world import SimulatedWorld
 scheduler.GRACE = 0.2
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job would ignore
 
 def body(context, _):
     os.kill(os.getpid(), signal.SIGINT)
