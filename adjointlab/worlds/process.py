@@ -1,4 +1,16 @@
-"""What the lab puts its own in place of in its process, while user code runs: exits, Ctrl-C, and the request class of mpi4py."""
+"""Things that a process has once and the lab replaces: the ways to end it, the handler of Ctrl-C, mpi4py's request class.
+
+``os._exit`` raises nothing and runs no handlers, and ``os.execv`` puts another program in the process's place: either would
+end a command with an exit code that its verdicts have not earned. Both are replaced for this process, not for its forks.
+
+Ctrl-C is held back while processes exchange messages, and let through where user code runs. An exception in the middle of an
+exchange would leave one process waiting for what another no longer sends, and the job would hang rather than end.
+
+mpi4py's ``Request.Waitall`` and kin are static methods of a class of mpi4py's, refuse what is no request of MPI, and wait
+without end. So while ranks run, and if mpi4py is imported, the name ``mpi4py.MPI.Request`` stands for a class whose methods
+hand requests of the worlds to :class:`adjointlab.MPI.Request`, and any others to mpi4py untouched. (A class that was imported
+by itself, with ``from mpi4py.MPI import Request``, keeps its own.)
+"""
 
 from __future__ import annotations
 
@@ -10,55 +22,70 @@ import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import FrameType
-from typing import Any, ClassVar, Final, NoReturn
+from typing import ClassVar, Final, NoReturn
 
 from adjointlab import MPI
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.call_sites import is_lab
 
-__all__ = ["Interposition", "Interrupts", "RepeatedInterrupt", "earn", "install_exit_guard"]
+__all__ = ["Interrupts", "RepeatedInterrupt", "RequestInterposition", "earn", "install_exit_guard"]
 
 _LEAVING: Final = ("_exit", "execv", "execve")  # the other forms of exec call one of these two
-
-_earned: int | None = None
-_stderr = 2
 
 
 def install_exit_guard(stderr: int = 2) -> None:
     """Have this process end with what it has earned, whoever ends it; messages go to the descriptor `stderr`."""
-    global _stderr
-    _stderr = stderr
+    guard = _installed_guard()
+    if guard is not None:
+        guard.stderr = stderr
+        return
+    guard = _ExitGuard(stderr, os._exit)
     for name in _LEAVING:
-        original = getattr(os, name)
-        if not hasattr(original, "is_guarded"):
-            setattr(os, name, _guarded(name, original, os.getpid()))
+        setattr(os, name, guard.replacement_of(name, getattr(os, name)))
 
 
 def earn(code: int) -> None:
     """Set the exit code that the verdicts so far have earned; before the first it is that of an unjudged check."""
-    global _earned
-    _earned = code
+    if (guard := _installed_guard()) is not None:
+        guard.earned = code
 
 
-def _guarded(name: str, original: Callable[..., NoReturn], guarded_pid: int) -> Callable[..., NoReturn]:
-    leave = os._exit
+def _installed_guard() -> _ExitGuard | None:
+    """The guard of this process. The functions that it replaces know it, so nothing else need keep it."""
+    guard = getattr(os._exit, "guard", None)
+    return guard if isinstance(guard, _ExitGuard) else None
 
-    def guarded(*arguments: Any, **keywords: Any) -> NoReturn:
-        caller = _caller()
-        if os.getpid() != guarded_pid or (caller and is_lab(caller.rpartition(":")[0])):
-            original(*arguments, **keywords)
-        shown = ", ".join([*map(repr, arguments), *(f"{key}={value!r}" for key, value in keywords.items())])
-        code = ExitCode.UNJUDGED if _earned is None else _earned
-        text = f"adjointlab: user code ended the process by os.{name}({shown}){caller and f' at {caller}'}"
-        rest = "; what was not judged by then is not judged" if code == ExitCode.UNJUDGED else ""
+
+class _ExitGuard:
+    """State of the functions that stand for those that end the process."""
+
+    def __init__(self, stderr: int, leave: Callable[[int], NoReturn]) -> None:
+        self.stderr = stderr
+        self.earned: int = ExitCode.UNJUDGED
+        self._leave = leave
+        self._pid = os.getpid()
+
+    def replacement_of(self, name: str, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        """Function for user code to call instead of `original`, which forks and the lab itself still reach by it."""
+
+        def guarded(*arguments: object, **keywords: object) -> NoReturn:
+            caller = _caller()
+            if os.getpid() != self._pid or (caller and is_lab(caller.rpartition(":")[0])):
+                original(*arguments, **keywords)
+            shown = [*map(repr, arguments), *(f"{key}={value!r}" for key, value in keywords.items())]
+            self._end(f"os.{name}({', '.join(shown)}){caller and f' at {caller}'}")
+
+        guarded.guard = self  # type: ignore[attr-defined]
+        return guarded
+
+    def _end(self, call: str) -> NoReturn:
+        rest = "; what was not judged by then is not judged" if self.earned == ExitCode.UNJUDGED else ""
+        text = f"adjointlab: user code ended the process by {call}{rest}; exit code {self.earned}\n"
         try:
             sys.stdout.flush()
-            os.write(_stderr, f"{text}{rest}; exit code {code}\n".encode(errors="backslashreplace"))
+            os.write(self.stderr, text.encode(errors="backslashreplace"))
         finally:
-            leave(code)
-
-    guarded.is_guarded = True  # type: ignore[attr-defined]
-    return guarded
+            self._leave(self.earned)
 
 
 def _caller() -> str:
@@ -67,11 +94,8 @@ def _caller() -> str:
         frame = sys._getframe(2)
     except ValueError:  # an exit hook: the interpreter calls it without a frame
         return ""
-    return (
-        ""
-        if frame.f_code.co_filename == threading.__file__
-        else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-    )
+    filename = frame.f_code.co_filename
+    return "" if filename == threading.__file__ else f"{filename}:{frame.f_lineno}"
 
 
 _ECHO: Final = 1.0
@@ -92,7 +116,7 @@ class Interrupts:
         self.pending = False
         self.is_forced = False
         self._held = True
-        self._before: Any = None
+        self._before: Callable[[int, FrameType | None], object] | int | None = None
         self._last = float("-inf")
 
     def __enter__(self) -> Interrupts:
@@ -185,11 +209,11 @@ _UPPER_CASE: Final = ("Waitall", "Waitany", "Waitsome", "Testall", "Testany", "T
 _NAMES: Final = (*_UPPER_CASE, *map(str.lower, _UPPER_CASE))
 
 
-class Interposition:
+class RequestInterposition:
     """Context in which ``mpi4py.MPI.Request`` completes the requests of the worlds too."""
 
     def __init__(self) -> None:
-        self._original: Any = None
+        self._original: type | None = None
 
     def __enter__(self) -> None:
         self.look()
@@ -201,26 +225,26 @@ class Interposition:
 
     def look(self) -> None:
         """Take effect if mpi4py has been imported by now: user code may do so at any time of a run."""
-        mpi: Any = sys.modules.get("mpi4py.MPI")
+        mpi = sys.modules.get("mpi4py.MPI")
         if mpi is not None and self._original is None:
             self._original = mpi.Request
-            mpi.Request = _for_both(mpi.Request)
+            mpi.Request = _for_both(mpi.Request)  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=2)
-def _for_both(theirs: Any) -> Any:
+def _for_both(theirs: type) -> type:
     class EitherKind(type):
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, theirs | MPI.Request)
+            return isinstance(instance, (theirs, MPI.Request))
 
     forked = {name: staticmethod(_forked(name, getattr(theirs, name))) for name in _NAMES}
     return EitherKind("Request", (theirs,), {"__module__": "mpi4py.MPI", **forked})
 
 
-def _forked(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    ours: Callable[..., Any] = getattr(MPI.Request, name)
+def _forked(name: str, theirs: Callable[..., object]) -> Callable[..., object]:
+    ours: Callable[..., object] = getattr(MPI.Request, name)
 
-    def call(requests: Sequence[Any], *statuses: Any, **keywords: Any) -> Any:
+    def call(requests: Sequence[object], *statuses: object, **keywords: object) -> object:
         is_ours = any(isinstance(request, MPI.Request) for request in requests)
         return (ours if is_ours else theirs)(requests, *statuses, **keywords)
 

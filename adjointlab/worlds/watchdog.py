@@ -25,15 +25,12 @@ from typing import Any, Final
 from adjointlab.worlds.call_sites import call_site_of_thread, is_lab, is_worlds
 
 __all__ = [
-    "EXIT_CODE",
     "Overdue",
     "OverdueReport",
     "RaisingWatchdog",
     "Watchdog",
     "overdue",
 ]
-
-EXIT_CODE: Final = 3
 
 # Well above the patience of a single wait of MPI, which ends by itself and whose report says more.
 _TIMES_PATIENCE: Final = 3.0

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from mpi4py import MPI
 
+from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.call_log import RunStatistics
 from adjointlab.worlds.mpi.communicator import GuardedComm
@@ -31,10 +32,10 @@ from adjointlab.worlds.mpi.diagnosis import conclude
 from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.pickling import PackedException, pack_outcome, unpack_outcome
 from adjointlab.worlds.mpi.polling import keep_alive
-from adjointlab.worlds.process import Interposition, Interrupts
+from adjointlab.worlds.process import Interrupts, RequestInterposition
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.watchdog import EXIT_CODE, Overdue, RaisingWatchdog, Watchdog
+from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog
 from adjointlab.worlds.world import (
     Blocked,
     Body,
@@ -336,7 +337,7 @@ class MPIWorld:
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
             context = RankContext(rank, command.ranks, self._communicator_of(command.ranks))
-            with Interposition():
+            with RequestInterposition():
                 try:
                     interrupts.allow()
                     with self._watchdog_thread.watch(payload, limit):
@@ -383,10 +384,10 @@ class MPIWorld:
         self._control.request_stacks()
         time.sleep(_SECONDS_FOR_STACKS)
         # MPI_Abort may block where another thread sits in MPI. Then the launcher sees the process go.
-        last_resort = threading.Timer(_SECONDS_FOR_ABORT, os._exit, (EXIT_CODE,))
+        last_resort = threading.Timer(_SECONDS_FOR_ABORT, os._exit, (ExitCode.UNJUDGED,))
         last_resort.daemon = True
         last_resort.start()
-        MPI.COMM_WORLD.Abort(EXIT_CODE)
+        MPI.COMM_WORLD.Abort(ExitCode.UNJUDGED)
 
     def _communicator_of(self, ranks: int) -> GuardedComm:
         """Return the communicator of the first `ranks` processes. All of them ask for it at the same time."""

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
 from adjointlab.worlds.arguments import fill_status, mark_cancelled
 from adjointlab.worlds.call_sites import call_site_of_thread
 from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
-from adjointlab.worlds.process import Interposition
+from adjointlab.worlds.process import RequestInterposition
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.collectives import CollectiveCall, SharedCommunicator
@@ -25,7 +26,7 @@ from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, StuckHandl
 from adjointlab.worlds.simulated.schedules.record import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.strategies import strategy_for
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.watchdog import EXIT_CODE, Overdue, Watchdog, overdue
+from adjointlab.worlds.watchdog import Overdue, Watchdog, overdue
 from adjointlab.worlds.world import Blocked, Finding, Outcome, PeerFailed, Raised, Returned, Run
 
 __all__ = ["Diagnosis", "Simulation", "SimulationWatchdog"]
@@ -62,7 +63,7 @@ class Simulation:
         self.unfreed: dict[int, dict[SharedCommunicator, None]] = {}
         self.everyone = self.new_shared(tuple(range(size)))
         self._group_creations: dict[tuple[SharedCommunicator, tuple[int, ...], int], SharedCommunicator] = {}
-        self.interposition = Interposition()
+        self.interposition = RequestInterposition()
 
     def new_shared(self, members: tuple[int, ...], grid: Grid | None = None) -> SharedCommunicator:
         """State for a new communicator of `members`, ranks of the run."""
@@ -245,7 +246,7 @@ class SimulationWatchdog:
             self._scheduler.raise_in_current(_overdue_class(limit, call_site_of_thread(thread)))
         elif over > self._watchdog.grace(limit):
             self._watchdog.report_overdue(f"rank {running.rank}", limit, self._payload, thread)
-            os._exit(EXIT_CODE)
+            os._exit(ExitCode.UNJUDGED)
 
 
 def _overdue_class(limit: float, place: str) -> type[Overdue]:
