@@ -26,7 +26,7 @@ from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.exit_codes import ExitCode
 from adjointlab.store.job_log import Done, supervised, work_of
-from adjointlab.store.reproducer import WorldName, Written, stored, write, write_case
+from adjointlab.store.reproducer import Written, stored, write, write_case
 from adjointlab.store.running_case import NAME, EndedBy, Progress, Running, read_file, recording, write_end
 from adjointlab.store.text import printable
 from adjointlab.worlds.watchdog import OverdueReport
@@ -209,9 +209,7 @@ def _at_work(
 ) -> Iterator[tuple[RecordCase | None, KnownRuns]]:
     """While a subject is at work: on the leader, what records each case; and the cases that must not be run again."""
     job_log = supervised()
-    progress = Progress(
-        found.reference, found.subject.location, check, WorldName(world.name), world.ranks, seed
-    )
+    progress = Progress(found.reference, found.subject.location, check, world.name, world.ranks, seed)
     try:
         if world.share(world.is_exhausted):
             raise Exhausted(

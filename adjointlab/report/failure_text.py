@@ -15,8 +15,8 @@ from adjointlab.core.space import Space
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.session import CheckResult
-from adjointlab.store.reproducer import WorldName
 from adjointlab.store.text import printable
+from adjointlab.worlds.world import WorldName
 
 __all__ = ["count", "failure_text", "relative", "replay_command"]
 

@@ -23,7 +23,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.case_runner import Stage
 from adjointlab.store import atomic
 from adjointlab.store.atomic import open_file
-from adjointlab.store.reproducer import WorldName
+from adjointlab.worlds.world import WorldName
 
 __all__ = [
     "NAME",

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from adjointlab.worlds.call_sites import is_lab, is_worlds
@@ -32,6 +33,7 @@ __all__ = [
     "Run",
     "Runner",
     "World",
+    "WorldName",
     "message_of",
 ]
 
@@ -246,12 +248,19 @@ class Runner(Protocol):
     ) -> Run: ...
 
 
+class WorldName(StrEnum):
+    """The kinds of world, as options, reports and reproducers name them."""
+
+    SIMULATED = "simulated"
+    MPI = "mpi"
+
+
 class World(Protocol):
     """A place where an SPMD body runs."""
 
     @property
-    def name(self) -> str:
-        """The kind of world: "simulated" or "mpi"."""
+    def name(self) -> WorldName:
+        """The kind of world."""
 
     @property
     def can_schedule(self) -> bool:

@@ -47,6 +47,7 @@ from adjointlab.worlds.world import (
     Returned,
     Run,
     Runner,
+    WorldName,
 )
 
 __all__ = ["MPIWorld"]
@@ -104,7 +105,7 @@ class MPIWorld:
     messages. `communicators` is how many MPI can have at a time; the default is what is known of the library.
     """
 
-    name = "mpi"
+    name = WorldName.MPI
     can_schedule = False
     can_revoke = True
 

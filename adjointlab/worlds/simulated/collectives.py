@@ -28,7 +28,7 @@ from adjointlab.worlds.simulated.matching import Mailbox, unpickle
 from adjointlab.worlds.simulated.reductions import Operator, fold_objects
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.world import Blocked, Cancelled, Finding
+from adjointlab.worlds.world import Blocked, Cancelled, Finding, PeerFailed
 
 __all__ = [
     "OBJECT_COLLECTIVES",
@@ -264,7 +264,12 @@ class SharedCommunicator:
         for call, peer in ((one, other), (other, one)):
             blocked = Blocked(str(call.call), call.call.where, (peer.task.rank,))
             self._scheduler.cancel(call.task, blocked)
-        # The running rank is the last to arrive, and need not be one of the two.
+        # The running rank is the one that computes, and need not be one of the two: its call matches neither then.
+        running = self._scheduler.current
+        own = one.collective.calls[self.ranks[running.rank]]
+        if own is not None:
+            peers = tuple(sorted((one.task.rank, other.task.rank)))
+            self._scheduler.cancel(running, PeerFailed(str(own.call), own.call.where, peers))
         raise Cancelled
 
 

@@ -19,7 +19,18 @@ from adjointlab.worlds.simulated.communicator import Communicator
 from adjointlab.worlds.simulated.scheduler import Task, WorkerPool
 from adjointlab.worlds.simulated.simulation import Simulation, SimulationWatchdog
 from adjointlab.worlds.watchdog import Watchdog
-from adjointlab.worlds.world import Body, Cancelled, Dead, Outcome, Raised, RankContext, Returned, Run, Runner
+from adjointlab.worlds.world import (
+    Body,
+    Cancelled,
+    Dead,
+    Outcome,
+    Raised,
+    RankContext,
+    Returned,
+    Run,
+    Runner,
+    WorldName,
+)
 
 __all__ = ["SimulatedWorld"]
 
@@ -29,7 +40,7 @@ R = TypeVar("R")
 class SimulatedWorld:
     """Up to `ranks` simulated ranks; a run may ask for more, at the price of more threads."""
 
-    name = "simulated"
+    name = WorldName.SIMULATED
     can_schedule = True
     can_revoke = False
     is_leader = True
@@ -102,7 +113,7 @@ def _run_rank(simulation: Simulation, task: Task, body: Body, payload: Any) -> O
     try:
         return Returned(body(RankContext(task.rank, comm.size, comm), payload))
     except Cancelled:
-        return task.cancelled_as or Dead("called out")
+        return task.cancelled_as or Dead("cancelled")
     except BaseException as exception:
         if task.cancelled_as is not None:
             # User code has turned `Cancelled` into an exception of its own, or its clean-up has failed.
