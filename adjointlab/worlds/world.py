@@ -130,6 +130,9 @@ class Blocked:
     call: str  # e.g. "Recv(source=1, tag=0)"
     where: str  # "file:line" of the caller outside adjointlab
     waits_for: tuple[int, ...]
+    is_send: bool = field(
+        default=False, compare=False
+    )  # it sends a message, and may wait until that is received
 
     def __str__(self) -> str:
         if _is_own(self.where):

@@ -49,12 +49,13 @@ class Simulation:
         self._recorder = None if schedule is None or strategy.orderly else DecisionRecorder(strategy)
         self.findings: list[Finding] = []
         self.strategy: Strategy = self._recorder or strategy
+        self._diagnosis = Diagnosis(self)
         self.scheduler = Scheduler(
             size,
             pool,
             RandomStreams(streams, seed, size),
             self.strategy,
-            Diagnosis(self),
+            self._diagnosis,
             lambda task: rank_main(self, task),
         )
         self.open_requests: dict[int, Pending] = {}  # by id; started and not completed by user code
@@ -89,7 +90,7 @@ class Simulation:
             outcomes = self.scheduler.run()
         # After a failure, what is left behind follows from it, and is not worth a finding.
         if not self.findings and all(isinstance(outcome, Returned) for outcome in outcomes):
-            self._find_leaks()
+            self._diagnosis.find_leaks()
         decisions = "" if self._recorder is None else self._recorder.decisions
         return Run(outcomes, tuple(self.findings), tuple(self.scheduler.matched), decisions)
 
@@ -119,21 +120,13 @@ class Simulation:
                 for message in mailbox.arrived:
                     yield member, message
 
-    def _find_leaks(self) -> None:
-        self.scheduler.deliver_delayed()
-        for rank, message in self.unreceived():
-            self.findings.append(Finding("message left over", f"rank {rank} never received {message}"))
-        for pending in self.open_requests.values():
-            text = f"rank {pending.task.rank} never completed {pending.call} at {pending.call.where}"
-            self.findings.append(Finding("request left open", text))
-
 
 LIVELOCK = 0.5
 """Seconds of polling in vain, as a share of each polling rank: a loop with an end of its own seldom lasts longer."""
 
 
 class Diagnosis(StuckHandler):
-    """Explains why ranks make no progress, and cancels them all."""
+    """Explains why ranks make no progress, and cancels them all; or finds what they have left behind."""
 
     def __init__(self, run: Simulation) -> None:
         self._run = run
@@ -151,6 +144,16 @@ class Diagnosis(StuckHandler):
             text = "\n".join([POLLING, *map(self._line, stuck)])
             self._run.findings.append(Finding("livelock", text))
             self._cancel(stuck, Blocked)
+
+    def find_leaks(self) -> None:
+        """Report what the ranks of a run that has come to its end have left behind."""
+        run = self._run
+        run.scheduler.deliver_delayed()
+        for rank, message in run.unreceived():
+            run.findings.append(Finding("message left over", f"rank {rank} never received {message}"))
+        for pending in run.open_requests.values():
+            text = f"rank {pending.task.rank} never completed {pending.call} at {pending.call.where}"
+            run.findings.append(Finding("request left open", text))
 
     def _cancelled_for_a_failure(self, stuck: list[Task]) -> bool:
         """Cancel ranks that wait for others because some rank has failed: not their fault, and no finding."""
