@@ -158,10 +158,12 @@ def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
 
 
 def _store(world: World, result: SearchResult, found: Found, folder: Path) -> tuple[Written | None, str]:
+    entry: tuple[Written | None, str] = None, ""
+    if world.is_leader:
+        own = kept(found, result, folder)
+        entry = own.written, own.unwritten
     # Shared, so that the ranks do not differ in whether there is a file.
-    entry = kept(found, result, folder) if world.is_leader else None
-    shared: tuple[Written | None, str] = world.share(entry and (entry.written, entry.unwritten))
-    return shared
+    return world.share(entry)
 
 
 def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> SearchResult:

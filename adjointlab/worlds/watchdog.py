@@ -89,7 +89,7 @@ class Watchdog:
         with suppress(OSError, ValueError):
             faulthandler.dump_traceback(self.stderr, all_threads=True)
 
-    def report_overdue(self, who: str, limit: float, payload: Any, thread: int) -> None:
+    def report_overdue(self, who: str, limit: float, payload: object, thread: int) -> None:
         """Print the stacks and store the case, before the process is ended."""
         place = call_site_of_thread(thread)
         self.show_stacks(
@@ -137,7 +137,7 @@ class RaisingWatchdog:
         self._rank = rank
         self._end = end
         # The two threads share these without a lock: each is replaced as a whole.
-        self._watched: tuple[float, float, Any] | None = (
+        self._watched: tuple[float, float, object] | None = (
             None  # start, limit and payload of the run that is watched
         )
         self._fired_for = 0.0  # the start of the run in which the exception was raised
@@ -161,7 +161,7 @@ class RaisingWatchdog:
                 self._has_signal = False
 
     @contextmanager
-    def watch(self, payload: Any, limit: float) -> Iterator[None]:
+    def watch(self, payload: object, limit: float) -> Iterator[None]:
         """Context of a run of `payload` that may take `limit` seconds."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="adjointlab watchdog", daemon=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
@@ -236,7 +236,7 @@ class Exhausted(RuntimeError):
     """This job has used up MPI's communicators, those left behind in runs that failed: it must be started again."""
 
 
-Body = Callable[[RankContext, Any], Any]
+Body = Callable[[RankContext, Any], object]
 
 
 class Runner(Protocol):
@@ -291,7 +291,7 @@ class World(Protocol):
     def run(
         self,
         body: Body,
-        payload: Any = None,
+        payload: object = None,
         ranks: int | None = None,
         *,
         seed: int = 0,
@@ -306,7 +306,7 @@ class World(Protocol):
         other processes waiting. `payload` is pickled and sent to them, so it is plain data.
         """
 
-    def share(self, value: Sequence[Any] | Any) -> Any:
+    def share(self, value: R) -> R:
         """Collective: the leader's value, on every process."""
 
     def close(self) -> None:

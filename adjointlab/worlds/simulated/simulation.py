@@ -228,7 +228,7 @@ def _waits_for(task: Task) -> tuple[int, ...]:
 class SimulationWatchdog:
     """Ends one run that has lasted too long."""
 
-    def __init__(self, watchdog: Watchdog, scheduler: Scheduler, payload: Any) -> None:
+    def __init__(self, watchdog: Watchdog, scheduler: Scheduler, payload: object) -> None:
         self._watchdog = watchdog
         self._scheduler = scheduler
         self._payload = payload

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextvars
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from adjointlab.worlds.process import RepeatedInterrupt
 from adjointlab.worlds.randomness import GlobalStreams
@@ -55,7 +55,7 @@ class SimulatedWorld:
     def run(
         self,
         body: Body,
-        payload: Any = None,
+        payload: object = None,
         ranks: int | None = None,
         *,
         seed: int = 0,
@@ -85,14 +85,14 @@ class SimulatedWorld:
     def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
         """Return ``conduct(run)``: there are no followers."""
 
-        def run(payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
+        def run(payload: object, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
             RepeatedInterrupt.check()
             return self.run(body, payload, ranks, seed=seed, schedule=schedule)
 
         with RepeatedInterrupt():
             return conduct(run)
 
-    def share(self, value: Any) -> Any:
+    def share(self, value: R) -> R:
         """Return `value`: there is no other process."""
         return value
 
@@ -101,7 +101,7 @@ class SimulatedWorld:
         self._pool.close()
 
 
-def _run_rank(simulation: Simulation, task: Task, body: Body, payload: Any) -> Outcome:
+def _run_rank(simulation: Simulation, task: Task, body: Body, payload: object) -> Outcome:
     """Run `body` as one rank, and return its outcome whatever it raises."""
     if (cancelled_as := task.cancelled_as) is not None:
         return cancelled_as  # before it has started
