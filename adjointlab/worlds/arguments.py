@@ -38,7 +38,6 @@ __all__ = [
     "from_mpi4py",
     "is_datatype",
     "is_in_place",
-    "is_null",
     "is_undefined",
     "mark_cancelled",
     "op",
@@ -102,14 +101,6 @@ def is_in_place(value: object) -> bool:
         return True
     mpi = _mpi4py()
     return mpi is not None and value is mpi.IN_PLACE
-
-
-def is_null(value: object) -> bool:
-    """Return True if `value` is a null communicator, ours or mpi4py's."""
-    if value is None or value is MPI.COMM_NULL:
-        return True
-    mpi = _mpi4py()
-    return mpi is not None and isinstance(value, mpi.Comm) and value == mpi.COMM_NULL
 
 
 def is_datatype(value: object) -> bool:

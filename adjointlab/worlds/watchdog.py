@@ -137,9 +137,8 @@ class RaisingWatchdog:
         self._rank = rank
         self._end = end
         # The two threads share these without a lock: each is replaced as a whole.
-        self._watched: tuple[float, float, object] | None = (
-            None  # start, limit and payload of the run that is watched
-        )
+        # Start, limit and payload of the run that is watched.
+        self._watched: tuple[float, float, object] | None = None
         self._fired_for = 0.0  # the start of the run in which the exception was raised
         self._place = ""
         self._thread: threading.Thread | None = None

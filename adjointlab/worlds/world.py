@@ -130,9 +130,8 @@ class Blocked:
     call: str  # e.g. "Recv(source=1, tag=0)"
     where: str  # "file:line" of the caller outside adjointlab
     waits_for: tuple[int, ...]
-    is_send: bool = field(
-        default=False, compare=False
-    )  # it sends a message, and may wait until that is received
+    # It sends a message, and may wait until that is received.
+    is_send: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         if _is_own(self.where):

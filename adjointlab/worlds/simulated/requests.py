@@ -70,9 +70,8 @@ class SimulatedRequest(MPI.Request):
     def __init__(self, run: Simulation, pending: Pending) -> None:
         self._run = run
         self._pending: Pending | None = pending  # None once completed or freed
-        self._has_failed_late = (
-            False  # a test has failed although the request was ready, which may happen once
-        )
+        # A test has failed although the request was ready, which may happen once.
+        self._has_failed_late = False
         run.open_requests[id(pending)] = pending
         run.interposition.look()
 

@@ -259,9 +259,7 @@ def _overdue_class(limit: float, place: str) -> type[Overdue]:
         def __init__(self) -> None:
             super().__init__(str(overdue(limit, place)))
 
-    OverdueHere.__name__, OverdueHere.__module__ = (
-        Overdue.__name__,
-        Overdue.__module__,
-    )  # as tracebacks show it
-    OverdueHere.__qualname__ = Overdue.__qualname__
+    # As tracebacks show it.
+    OverdueHere.__module__ = Overdue.__module__
+    OverdueHere.__name__ = OverdueHere.__qualname__ = Overdue.__name__
     return OverdueHere
