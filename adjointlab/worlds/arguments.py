@@ -41,7 +41,6 @@ __all__ = [
     "is_undefined",
     "mark_cancelled",
     "op",
-    "root",
     "source",
     "tag",
     "to_mpi4py",
@@ -80,9 +79,6 @@ def op(value: object) -> Operator:
 def source(value: int) -> int:
     """Return a rank, `ANY_SOURCE`, `PROC_NULL` or `ROOT` as adjointlab's."""
     return value if value >= 0 else _integer(value, ("ANY_SOURCE", "PROC_NULL", "ROOT"))
-
-
-root = source
 
 
 def tag(value: int) -> int:
