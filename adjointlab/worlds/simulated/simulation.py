@@ -23,7 +23,7 @@ from adjointlab.worlds.simulated.collectives import CollectiveCall, SharedCommun
 from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.matching import Message, Receive, Send
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, StuckHandler, Task, WorkerPool
-from adjointlab.worlds.simulated.schedules.record import DecisionRecorder
+from adjointlab.worlds.simulated.schedules.replay import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.strategies import strategy_for
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.watchdog import Overdue, Watchdog, overdue
