@@ -54,6 +54,11 @@ class CheckResult:
         return self.result.status
 
     @property
+    def is_reported(self) -> bool:
+        """Return True if there is a text to print: it fails, also as expected, or passes unexpectedly."""
+        return bool(self.known) or self.status is not Status.COHERENT
+
+    @property
     def is_expected(self) -> bool:
         """Return True if it fails as a list of known failures says."""
         return bool(self.known) and self.status is not Status.COHERENT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final
@@ -45,8 +45,9 @@ def check_named(name: str) -> Check[Any]:
         raise ValueError(f"check: {name!r} is not one of {known}") from None
 
 
-def checks_of(subject: CheckedSubject) -> tuple[str, ...]:
-    """Names of the checks that a subject is put to, in order."""
+def checks_of(subject: CheckedSubject, only: Collection[str] | None = None) -> tuple[str, ...]:
+    """Names of the checks that a subject is put to, in order; where `only` names some, of those alone."""
+    asked = [check for check in CHECKS.values() if check.order is not None]
     return tuple(
-        check.name for check in CHECKS.values() if check.order is not None and check.applies_to(subject)
+        check.name for check in asked if (only is None or check.name in only) and check.applies_to(subject)
     )

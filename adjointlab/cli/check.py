@@ -141,8 +141,9 @@ class _CheckRun:
         """Print the failures that have not been printed."""
         from adjointlab.report.failure_text import failure_text
 
-        for text in filter(None, map(failure_text, self.results[self.printed :])):
-            self.out.line(f"{text}\n")
+        for result in self.results[self.printed :]:
+            if result.is_reported:
+                self.out.line(f"{failure_text(result)}\n")
         self.printed = len(self.results)
 
     def print_results(self, quiet: bool) -> None:
@@ -192,9 +193,7 @@ def _selected(references: list[str], only: list[str] | None) -> list[tuple[Found
     found = find(references)
     for name in only or ():
         check_named(name)
-    plan = [
-        (entry, name) for entry in found for name in checks_of(entry.subject) if only is None or name in only
-    ]
+    plan = [(entry, name) for entry in found for name in checks_of(entry.subject, only)]
     if not plan:
         raise UsageError(
             f"--check: none of the subjects has the check {', '.join(only or ())}; see adjointlab list"

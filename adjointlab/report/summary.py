@@ -11,11 +11,19 @@ from rich.table import Table
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.search import SearchResult
 from adjointlab.exit_codes import ExitCode
-from adjointlab.report.failure_text import count
 from adjointlab.session import CheckResult
 from adjointlab.store.text import printable
 
-__all__ = ["blind_spots", "exit_code", "outcome", "proof_summary", "proof_table", "summary", "verdict_table"]
+__all__ = [
+    "blind_spots",
+    "count",
+    "exit_code",
+    "outcome",
+    "proof_summary",
+    "proof_table",
+    "summary",
+    "verdict_table",
+]
 
 _COLOURS = {Status.COHERENT: "green", Status.INCOHERENT: "bold red", Status.UNJUDGED: "bold yellow"}
 
@@ -111,6 +119,11 @@ def blind_spots(results: Sequence[CheckResult]) -> str:
         f"{', '.join(blind)}: no reference and no specification, so a fault that forward and adjoint share stays "
         "unseen; give @subject(reference=...)"
     )
+
+
+def count(number: int, noun: str) -> str:
+    """Return e.g. "1 rank" or "2 ranks"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _cell(text: str) -> str:
