@@ -13,7 +13,7 @@ from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
-from adjointlab.engine.run_case import check_named, is_inapplicable, judge, spaces_of
+from adjointlab.engine.run_case import check_named, is_inapplicable, judge, schedule_invariants, spaces_of
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import Run, Runner
 
@@ -94,9 +94,10 @@ def run_case(run: Runner, case: Case) -> Judgement | None:
     """Run and judge one case under all its schedules; `None` where its check does not apply to it."""
     if case.schedules:
         runs = [run(case, case.ranks, seed=case.schedule, schedule=each) for each in case.schedules]
-        return (
-            None if any(map(is_inapplicable, runs)) else Judgement(judge_all(case, runs), spaces_of(runs[0]))
-        )
+        if any(map(is_inapplicable, runs)):
+            return None
+        verdicts = [judge(case, each) for each in runs]
+        return Judgement(judge_all(case, runs, verdicts, schedule_invariants), spaces_of(runs[0]))
     result = run(case, case.ranks, seed=case.schedule)
     return None if is_inapplicable(result) else Judgement(judge(case, result), spaces_of(result))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.registry import check_named, checks_of
+from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent
 from adjointlab.core.operator import NotInSpace
 from adjointlab.core.space import Space
@@ -26,6 +27,7 @@ __all__ = [
     "checks_of",
     "is_inapplicable",
     "judge",
+    "schedule_invariants",
     "spaces_of",
 ]
 
@@ -79,6 +81,15 @@ def spaces_of(run: Run) -> Spaces | None:
     first = run.outcomes[0]
     value = first.value if isinstance(first, Returned) else None
     return value.spaces if isinstance(value, RankObservation) else None
+
+
+def schedule_invariants(case: Case, run: Run) -> Mapping[str, ScheduleInvariant]:
+    """Return the results of a run, by name, that no schedule may change."""
+    seen: Sequence[RankObservation] = run.values
+    spaces = spaces_of(run)
+    if spaces is None:
+        return {}
+    return check_named(case.check).schedule_invariants(spaces, [each.observation for each in seen])
 
 
 def is_inapplicable(run: Run) -> bool:
