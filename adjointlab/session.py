@@ -9,19 +9,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from adjointlab.checks.registry import check_named
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
-from adjointlab.engine.case_runner import (
+from adjointlab.engine.discovery import Found
+from adjointlab.engine.run_case import (
+    NO_RETURN,
     CaseRunner,
     KnownRuns,
     RecordCase,
     Stage,
+    body,
     nothing_known,
     run_case,
     with_follow_up,
 )
-from adjointlab.engine.discovery import Found
-from adjointlab.engine.run_case import NO_RETURN, body, check_named
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.exit_codes import ExitCode

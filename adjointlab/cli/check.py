@@ -187,8 +187,8 @@ def _writable(json_to: str) -> str:
 
 def _selected(references: list[str], only: list[str] | None) -> list[tuple[Found, str]]:
     """Pair the subjects with their checks, or with those named in `only`."""
+    from adjointlab.checks.registry import check_named, checks_of
     from adjointlab.engine.discovery import find
-    from adjointlab.engine.run_case import check_named, checks_of
 
     found = find(references)
     for name in only or ():

@@ -57,9 +57,9 @@ def exhaust(
         if not quiet:
             out.table(proof_table(results, [bound for _, bound in plan[: len(results)]]))
             out.line()
-        for result in results:
-            if result.is_reported:
-                out.line(f"{failure_text(result)}\n")
+        for each in results:
+            if each.is_reported:
+                out.line(f"{failure_text(each)}\n")
         if not quiet:
             out.line(proof_summary(results))
         if len(results) < len(plan):

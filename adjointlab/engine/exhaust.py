@@ -22,9 +22,8 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.proof import PROOF
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
-from adjointlab.engine.case_runner import Judgement, run_case
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.run_case import body
+from adjointlab.engine.run_case import Judgement, body, run_case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld

@@ -20,21 +20,22 @@ from hypothesis.errors import FailedHealthCheck, Flaky, HypothesisException, Uns
 
 from adjointlab import options
 from adjointlab.checks.check import Spaces
+from adjointlab.checks.registry import check_named
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
-from adjointlab.engine.case_runner import (
+from adjointlab.engine.drawing import cases
+from adjointlab.engine.interleavings import narrowed
+from adjointlab.engine.run_case import (
     CaseRunner,
     Judgement,
     KnownRuns,
     RecordCase,
     Stage,
+    body,
     nothing_known,
     run_case,
     with_follow_up,
 )
-from adjointlab.engine.drawing import cases
-from adjointlab.engine.interleavings import narrowed
-from adjointlab.engine.run_case import body, check_named
 from adjointlab.engine.simulate_first import HangSimulator, is_hang
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import Schedule

@@ -245,7 +245,7 @@ class JobLog:
 
 @dataclass(frozen=True)
 class DeadlyCases:
-    """The cases that have ended a job, as :class:`~adjointlab.engine.case_runner.KnownRuns`."""
+    """The cases that have ended a job, as :class:`~adjointlab.engine.run_case.KnownRuns`."""
 
     deaths: tuple[Death, ...] = ()
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
+from adjointlab.checks.registry import check_named
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import check_named
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.store.atomic import read_file, write_atomically

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import structs
 
 from adjointlab.engine.case import Case
-from adjointlab.engine.case_runner import Stage
+from adjointlab.engine.run_case import Stage
 from adjointlab.store import atomic
 from adjointlab.store.atomic import open_file
 from adjointlab.store.reproducer import WorldName
