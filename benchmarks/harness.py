@@ -21,8 +21,7 @@ import adjointlab as al
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.registry import checks_of
 from adjointlab.core import strategies
-from adjointlab.engine.case import Case
-from adjointlab.engine.drawing import cases
+from adjointlab.engine.case import Case, cases
 from adjointlab.engine.run_case import body, run_case
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.primitives.broadcast import Broadcast

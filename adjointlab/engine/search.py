@@ -22,8 +22,7 @@ from adjointlab import options
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.registry import check_named
 from adjointlab.checks.verdict import Status, Verdict
-from adjointlab.engine.case import Case
-from adjointlab.engine.drawing import cases
+from adjointlab.engine.case import Case, cases
 from adjointlab.engine.interleavings import narrowed
 from adjointlab.engine.run_case import (
     CaseRunner,

@@ -18,8 +18,14 @@ from adjointlab.core import arrays as array_libraries
 from adjointlab.core.layer import Layer, Prepare, elementwise, undeclared
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import Differentiable, FunctionPair, UserFunction, make_layer, make_twin
-from adjointlab.engine.case_data import Parameters
+from adjointlab.engine.adapters import (
+    Differentiable,
+    FunctionPair,
+    Parameters,
+    UserFunction,
+    make_layer,
+    make_twin,
+)
 from adjointlab.typing import Communicator
 
 __all__ = ["Kind", "Options", "Subject", "SubjectError", "subject"]

@@ -26,8 +26,7 @@ import msgspec
 
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Status, Verdict
-from adjointlab.engine.case import Case
-from adjointlab.engine.case_data import from_data, to_data
+from adjointlab.engine.case import Case, from_data, to_data
 from adjointlab.engine.search import SearchResult
 from adjointlab.store import json_lines
 from adjointlab.store.json_lines import json_figures

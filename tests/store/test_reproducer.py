@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 import adjointlab as al
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, Verdict
-from adjointlab.engine.case import Case
-from adjointlab.engine.case_data import from_data, to_data
+from adjointlab.engine.case import Case, from_data, to_data
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.store.reproducer import BadReproducer, read, stored, write, write_case
 from adjointlab.worlds.simulated.world import SimulatedWorld
