@@ -12,9 +12,11 @@ from adjointlab import options
 from adjointlab.cli.output import (
     STDOUT,
     Output,
+    ProgressLine,
     describe_ranks,
     is_replaceable,
     is_standard_output,
+    progress_line,
     write_json,
 )
 from adjointlab.cli.parameters import (
@@ -29,7 +31,6 @@ from adjointlab.cli.parameters import (
     Watchdog,
     Xfails,
 )
-from adjointlab.cli.progress import ProgressLine, progress_line
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.exit_guard import earn

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adjointlab.cli.output import Output
+from adjointlab.cli.output import Output, progress_line
 from adjointlab.cli.parameters import Folder, Quiet, Subjects
-from adjointlab.cli.progress import progress_line
 from adjointlab.cli.startup import UsageError, or_usage_error
 from adjointlab.options import FOLDER
 from adjointlab.worlds.launch import is_launched
