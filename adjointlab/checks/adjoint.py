@@ -20,11 +20,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.compare import first_not_finite, returned_not_finite, square_norm
 from adjointlab.checks.context import CheckContext, Gain
 from adjointlab.checks.matrix import WitnessedCheck
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
-from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent
+from adjointlab.checks.verdict import (
+    Inapplicable,
+    Status,
+    Verdict,
+    first_not_finite,
+    incoherent,
+    returned_not_finite,
+    square_norm,
+)
 from adjointlab.core import arrays
 from adjointlab.core.pairing import ZERO, Exact, pair_local
 

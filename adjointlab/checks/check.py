@@ -12,10 +12,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from adjointlab.checks.compare import Local, Tolerance
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
-from adjointlab.checks.verdict import Verdict
+from adjointlab.checks.verdict import Local, Tolerance, Verdict
 from adjointlab.core.space import Space
 
 __all__ = ["BothDirections", "Check", "CheckedSubject", "Direction", "ObservationT", "Spaces"]

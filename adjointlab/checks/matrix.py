@@ -14,10 +14,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, ObservationT, Spaces
-from adjointlab.checks.compare import element_name, returned_not_finite
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
-from adjointlab.checks.verdict import MatrixEntry, Status, Verdict, coherent, incoherent
+from adjointlab.checks.verdict import (
+    MatrixEntry,
+    Status,
+    Verdict,
+    coherent,
+    element_name,
+    incoherent,
+    returned_not_finite,
+)
 from adjointlab.core.operator import contributions
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray

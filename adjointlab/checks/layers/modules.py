@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from adjointlab.checks.compare import Local
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.verdict import Inapplicable
+from adjointlab.checks.verdict import Inapplicable, Local
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer, undeclared
 from adjointlab.core.layout import Layout
