@@ -27,10 +27,10 @@ from adjointlab.engine.run_case import (
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.exit_codes import ExitCode
+from adjointlab.store.files import printable
 from adjointlab.store.job_log import Done, supervised, work_of
 from adjointlab.store.reproducer import WorldName, Written, stored, write, write_case
 from adjointlab.store.running_case import NAME, EndedBy, Progress, Running, read_file, recording, write_end
-from adjointlab.store.text import printable
 from adjointlab.worlds.watchdog import OverdueReport
 from adjointlab.worlds.world import Exhausted, Runner, World, message_of
 

@@ -117,8 +117,8 @@ class _CheckRun:
         """Run every check of the plan."""
         from adjointlab.report.summary import outcome
         from adjointlab.session import run_check
+        from adjointlab.store.files import printable
         from adjointlab.store.job_log import supervised
-        from adjointlab.store.text import printable
 
         for number, (found, name) in enumerate(self.plan):
             tick = line.track(

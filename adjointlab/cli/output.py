@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 
-from adjointlab.store.atomic import overwrite
-from adjointlab.store.text import printable
+from adjointlab.store.files import overwrite, printable
 from adjointlab.worlds.launch import launched_rank
 
 if TYPE_CHECKING:

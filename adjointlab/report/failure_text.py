@@ -16,8 +16,8 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.report.summary import count
 from adjointlab.session import CheckResult
+from adjointlab.store.files import printable
 from adjointlab.store.reproducer import WorldName
-from adjointlab.store.text import printable
 
 __all__ = ["failure_text", "relative", "replay_command"]
 

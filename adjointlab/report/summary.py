@@ -12,7 +12,7 @@ from adjointlab.checks.verdict import Status
 from adjointlab.engine.search import SearchResult
 from adjointlab.exit_codes import ExitCode
 from adjointlab.session import CheckResult
-from adjointlab.store.text import printable
+from adjointlab.store.files import printable
 
 __all__ = [
     "blind_spots",

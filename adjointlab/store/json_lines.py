@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from adjointlab.store.atomic import open_file, read_file
+from adjointlab.store.files import open_file, read_file
 
 __all__ = ["append", "json_figures", "lines"]
 

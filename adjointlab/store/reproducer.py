@@ -19,9 +19,8 @@ from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
-from adjointlab.store.atomic import read_file, write_atomically
+from adjointlab.store.files import encodable, read_file, write_atomically
 from adjointlab.store.script import script
-from adjointlab.store.text import encodable
 
 __all__ = ["BadReproducer", "Reproducer", "WorldName", "Written", "read", "stored", "write", "write_case"]
 

@@ -30,7 +30,7 @@ from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Kind, Subject
-from adjointlab.store.text import printable
+from adjointlab.store.files import printable
 
 __all__ = ["commented", "literal", "script"]
 
