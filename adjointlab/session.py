@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from adjointlab.checks.registry import check_named
+from adjointlab.checks.check import check_named
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found

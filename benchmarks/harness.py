@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, Phase, Verbosity, given
 from timing import interleaved, print_table, seconds_per_rank
 
 import adjointlab as al
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.context import InputSetting
-from adjointlab.checks.registry import checks_of
 from adjointlab.core import strategies
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.run_case import body, run_case

@@ -31,9 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import adjointlab as al
 from adjointlab import MPI
 from adjointlab.checks.adjoint import AdjointCheck
-from adjointlab.checks.check import Spaces
+from adjointlab.checks.check import Spaces, checks_of
 from adjointlab.checks.context import CheckContext, InputSetting
-from adjointlab.checks.registry import checks_of
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject

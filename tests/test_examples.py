@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import adjointlab as al
-from adjointlab.checks.registry import checks_of
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.search import Budget, investigate

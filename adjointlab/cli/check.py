@@ -188,7 +188,7 @@ def _writable(json_to: str) -> str:
 
 def _selected(references: list[str], only: list[str] | None) -> list[tuple[Found, str]]:
     """Pair the subjects with their checks, or with those named in `only`."""
-    from adjointlab.checks.registry import check_named, checks_of
+    from adjointlab.checks.check import check_named, checks_of
     from adjointlab.engine.discovery import find
 
     found = find(references)

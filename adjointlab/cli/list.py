@@ -14,7 +14,7 @@ def list_subjects(subjects: Subjects = None) -> int:
     """List subjects, their checks, and where they are declared."""
     from rich.table import Table
 
-    from adjointlab.checks.registry import checks_of
+    from adjointlab.checks.check import checks_of
     from adjointlab.engine.discovery import find
 
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import structs
 
-from adjointlab.checks.check import Spaces
+from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.registry import check_named
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent
 from adjointlab.core.operator import NotInSpace

@@ -19,8 +19,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given
 from hypothesis.errors import FailedHealthCheck, Flaky, HypothesisException, Unsatisfiable
 
 from adjointlab import options
-from adjointlab.checks.check import Spaces
-from adjointlab.checks.registry import check_named
+from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.interleavings import narrowed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from adjointlab.checks.registry import check_named, checks_of
+from adjointlab.checks.check import check_named, checks_of
 from adjointlab.engine.subject import Subject, SubjectError
 
 __all__ = ["coherence_of", "coherence_tests"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from adjointlab.checks.registry import check_named
+from adjointlab.checks.check import check_named
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import adjointlab as al
-from adjointlab.checks.registry import checks_of
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 import adjointlab as al
-from adjointlab.checks.registry import checks_of
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Status
 from adjointlab.core.program import Buffer, Program, buffers, copy_to_new
 from adjointlab.engine.search import Budget, SearchResult, investigate

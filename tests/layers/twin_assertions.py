@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from adjointlab.checks.registry import checks_of
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from adjointlab.checks.registry import checks_of
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import adjointlab as al
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.proof import program_matrix
-from adjointlab.checks.registry import checks_of
 from adjointlab.checks.verdict import Status
 from adjointlab.core import strategies
 from adjointlab.core.layout import Layout
