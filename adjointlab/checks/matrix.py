@@ -17,6 +17,8 @@ from adjointlab.checks.check import BothDirections, Check, ObservationT, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
 from adjointlab.checks.verdict import (
+    Figure,
+    Figures,
     MatrixEntry,
     Status,
     Verdict,
@@ -124,9 +126,9 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
         witness = find_witness(spaces, observations)
         # The adjoint's matrix has all columns, the forward's all rows.
         proved = first.matrices.forward.shape == first.matrices.adjoint.shape
-        figures: dict[str, float | str] = {
-            "entries": len(first.columns) * len(first.rows),
-            "proved": "all entries" if proved else "a sample",
+        figures: Figures = {
+            Figure.ENTRIES: len(first.columns) * len(first.rows),
+            Figure.PROVED: "all entries" if proved else "a sample",
         }
         if witness is not None:
             return incoherent(
@@ -144,7 +146,7 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
                 ("row sum", f"{row_sum:g}"),
                 figures=figures,
             )
-        return coherent(**figures)
+        return coherent(figures)
 
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[ProbedMatrices]

@@ -5,9 +5,9 @@ An element is put together from what all ranks hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,6 +19,8 @@ from adjointlab.typing import Array, NumpyArray
 __all__ = [
     "EXACT",
     "Difference",
+    "Figure",
+    "Figures",
     "Inapplicable",
     "Local",
     "MatrixEntry",
@@ -35,6 +37,7 @@ __all__ = [
     "square_norm",
     "summed",
     "unequal_copies_verdict",
+    "unjudged",
 ]
 
 
@@ -54,6 +57,20 @@ class Status(Enum):
     UNJUDGED = "could not be judged"  # a crash or a hang
 
 
+class Figure(StrEnum):
+    """The figures behind a verdict, by the names that they have in reports and files."""
+
+    GAIN = "gain"
+    GAIN_SOURCE = "gain from"
+    MISS_PROBABILITY = "miss probability"  # of an exact test
+    FLOATING_ERROR = "floating error (eq. 26)"  # of [Hewett21]
+    ENTRIES = "entries"  # of a matrix, as many as were compared
+    PROVED = "proved"  # whether those are all
+
+
+Figures: TypeAlias = dict[Figure, float | str]
+
+
 @dataclass(frozen=True)
 class MatrixEntry:
     """Indices of the matrix entry that is wrong: e_column of the domain, f_row of the codomain's dual."""
@@ -68,8 +85,7 @@ class Verdict:
     """Status, headline, the labelled lines that explain it, and the figures behind it.
 
     `kind` distinguishes failures that shrinking must not confuse: a smaller case replaces a failing one only if it fails
-    with the same kind. `figures` are reported for coherent cases too: the miss probability of an exact test, the error
-    of the floating one [Hewett21, eq. 26]. `entry` is the matrix entry that the lines name, if any. `is_exact` is True if
+    with the same kind. `figures` are reported for coherent cases too. `entry` is the matrix entry that the lines name, if any. `is_exact` is True if
     equality was asked for, on integers that nothing rounds.
     """
 
@@ -77,7 +93,7 @@ class Verdict:
     headline: str = ""
     kind: str = ""
     lines: tuple[tuple[str, str], ...] = ()
-    figures: dict[str, float | str] = field(default_factory=dict)
+    figures: Figures = field(default_factory=dict)
     # Read by the generated script alone. Two runs of a case that fails in the same way count as the same failure.
     entry: MatrixEntry | None = field(default=None, compare=False)
     is_exact: bool = False
@@ -93,20 +109,25 @@ class Verdict:
         )
 
 
-def coherent(**figures: float | str) -> Verdict:
+def coherent(figures: Figures | None = None, *, is_exact: bool = False) -> Verdict:
     """Verdict of a check that found nothing wrong."""
-    return Verdict(Status.COHERENT, figures=figures)
+    return Verdict(Status.COHERENT, figures=figures or {}, is_exact=is_exact)
 
 
 def incoherent(
     headline: str,
     *lines: tuple[str, str],
     kind: str = "",
-    figures: Mapping[str, float | str] | None = None,
+    figures: Figures | None = None,
     entry: MatrixEntry | None = None,
 ) -> Verdict:
     """Verdict of a check that found a fault; its kind is the headline unless `kind` gives another."""
-    return Verdict(Status.INCOHERENT, headline, kind or headline, lines, dict(figures or {}), entry)
+    return Verdict(Status.INCOHERENT, headline, kind or headline, lines, figures or {}, entry)
+
+
+def unjudged(headline: str, *lines: tuple[str, str], kind: str = "") -> Verdict:
+    """Verdict on a case that crashed, hung, or was not there; its kind is the headline unless `kind` gives another."""
+    return Verdict(Status.UNJUDGED, headline, kind or headline, lines)
 
 
 Local: TypeAlias = tuple[NumpyArray, ...]

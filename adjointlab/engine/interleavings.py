@@ -9,7 +9,7 @@ from typing import TypeAlias
 from msgspec import structs
 
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
-from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.checks.verdict import Status, Verdict, incoherent
 from adjointlab.engine.case import Case
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import Matched, Run, Runner
@@ -108,7 +108,7 @@ def _difference(
 
 def _dependent(case: Case, runs: Sequence[Run], one: int, other: int, *lines: tuple[str, str]) -> Verdict:
     because = _first_choice(runs[one].matched, runs[other].matched)
-    return Verdict(Status.INCOHERENT, DEPENDS, DEPENDS, (*lines, *(("because", text) for text in because)))
+    return incoherent(DEPENDS, *lines, *(("because", text) for text in because))
 
 
 def _first_choice(one: Sequence[Matched], other: Sequence[Matched]) -> list[str]:

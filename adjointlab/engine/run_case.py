@@ -13,7 +13,7 @@ from msgspec import structs
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
-from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent
+from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core.operator import NotInSpace
 from adjointlab.core.space import Space
 from adjointlab.engine.case import Case
@@ -165,9 +165,11 @@ def judge(case: Case, run: Run) -> Verdict:
     spaces = seen[0].spaces
     for rank, each in enumerate(seen):
         if each.leaks:
-            kind = "communicator left open"
-            lines = (("rank", str(rank)), *each.leaks)
-            return Verdict(Status.UNJUDGED, "communicators are made in calls and never freed", kind, lines)
+            headline, lines = (
+                "communicators are made in calls and never freed",
+                (("rank", str(rank)), *each.leaks),
+            )
+            return unjudged(headline, *lines, kind="communicator left open")
         if each.spaces != spaces:
             # No check can put together elements of different spaces.
             return incoherent("the ranks declare different spaces", ("ranks", f"0 and {rank}"))
@@ -215,21 +217,16 @@ def _from_failure(run: Run) -> Verdict:
         if overdue := [entry for entry in raised if entry[1].is_a(Overdue)]:
             rank, outcome = overdue[0]
             lines.append(("traceback", outcome.traceback.rstrip()))
-            return Verdict(Status.UNJUDGED, f"rank {rank} {outcome.message}", NO_RETURN, tuple(lines))
+            return unjudged(f"rank {rank} {outcome.message}", *lines, kind=NO_RETURN)
         if outcome.is_a(SubjectError):
-            return Verdict(Status.UNJUDGED, outcome.message, SubjectError.__name__)
+            return unjudged(outcome.message, kind=SubjectError.__name__)
         lines.append(("traceback", outcome.traceback.rstrip()))
     if raised and not run.findings:
-        return Verdict(
-            Status.UNJUDGED,
-            f"rank {rank} raised {outcome.kind}: {outcome.message}",
-            f"raised {outcome.kind}",
-            tuple(lines),
-        )
+        raised_kind = f"raised {outcome.kind}"
+        return unjudged(f"rank {rank} {raised_kind}: {outcome.message}", *lines, kind=raised_kind)
     # A mismatch is named first: it explains the deadlock that follows from it.
     kinds = sorted((finding.kind for finding in run.findings), key=lambda kind: "mismatched" not in kind)
-    headline = kinds[0] if kinds else "not every rank came back"
-    return Verdict(Status.UNJUDGED, headline, headline, tuple(lines))
+    return unjudged(kinds[0] if kinds else "not every rank came back", *lines)
 
 
 def _arguments(subject: Subject, parameters: Mapping[str, Any]) -> dict[str, Any]:

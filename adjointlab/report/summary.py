@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich import markup
 from rich.table import Table
 
-from adjointlab.checks.verdict import Status
+from adjointlab.checks.verdict import Figure, Status
 from adjointlab.engine.search import SearchResult
 from adjointlab.exit_codes import ExitCode
 from adjointlab.session import CheckResult
@@ -75,7 +75,7 @@ def proof_table(results: Sequence[CheckResult], bounds: Sequence[Mapping[str, in
             ", ".join(f"{name} {value}" for name, value in bound.items()),
             f"[{_COLOURS[result.status]}]{status}[/]",
             f"{result.tried:,}",
-            f"{result.figures.get('entries', 0):,}",
+            f"{result.figures.get(Figure.ENTRIES, 0):,}",
             f"{result.seconds:.1f}",
         )
     return table
@@ -155,16 +155,16 @@ def _reach(result: SearchResult) -> str:
         return result.verdict.headline
     figures = result.figures
     notes = []
-    if isinstance(miss := figures.get("miss probability"), float):
+    if isinstance(miss := figures.get(Figure.MISS_PROBABILITY), float):
         exact = f"exact: misses a wrong case with probability below {_rounded_up(miss)}"
         if result.exact < result.tried:
             exact = f"{result.exact} of {result.tried} cases {exact}; the rest within rounding"
         notes.append(exact)
     elif result.check == "adjoint":
         notes.append("within rounding only")
-    if isinstance(error := figures.get("floating error (eq. 26)"), float):
+    if isinstance(error := figures.get(Figure.FLOATING_ERROR), float):
         notes.append(f"floating error {error:.1g}")
-    if proved := figures.get("proved"):
+    if proved := figures.get(Figure.PROVED):
         notes.append(
             "entries: " + ("all or a sample" if proved == "various" else str(proved).removesuffix(" entries"))
         )
