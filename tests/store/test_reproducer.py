@@ -148,6 +148,7 @@ def test_writing_again_changes_nothing_and_other_files_are_left_alone(
         lambda content: "[]",
         lambda content: content[:-20],
         lambda content: content.replace('"schema": 1', '"schema": 99'),
+        lambda content: content.replace('"schema": 1,', ""),
         lambda content: content.replace('"ranks": 1', '"ranks": "one"'),
         lambda content: content.replace('"adjoint"', '"__import__"'),
         lambda content: content.replace('"layout"', '"os.system"'),
