@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import adjointlab.checks
 from adjointlab.checks.context import CheckContext
@@ -23,6 +23,7 @@ from adjointlab.checks.verdict import Local, Tolerance, Verdict
 from adjointlab.core.space import Space
 
 __all__ = [
+    "AnyCheck",
     "BothDirections",
     "Check",
     "CheckedSubject",
@@ -94,7 +95,7 @@ class CheckedSubject(Protocol):
     @property
     def has_specification(self) -> bool: ...
     @property
-    def reference(self) -> Callable[..., Any] | None: ...
+    def reference(self) -> object: ...
 
 
 class Check(ABC, Generic[ObservationT]):
@@ -125,7 +126,7 @@ class Check(ABC, Generic[ObservationT]):
         """Return True if the subject has what the check compares; by default, if it is a linear operator."""
         return not subject.is_layer
 
-    def follow_up(self) -> Check[Any] | None:
+    def follow_up(self) -> AnyCheck | None:
         """Check that explains a failure of this one; it runs once, on the smallest failing case."""
         return None
 
@@ -147,14 +148,17 @@ class Check(ABC, Generic[ObservationT]):
         return nullcontext()
 
 
+AnyCheck: TypeAlias = Check[Any]
+"""A check, whatever it observes: the engine hands observations on and does not look into them."""
+
 # The registry
 
 
 @cache
-def all_checks() -> Mapping[str, Check[Any]]:
+def all_checks() -> Mapping[str, AnyCheck]:
     """All checks by name, found by importing the modules of this package; those that run on request come last."""
     package = adjointlab.checks
-    found: dict[str, Check[Any]] = {}
+    found: dict[str, AnyCheck] = {}
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         for value in vars(import_module(module.name)).values():
             # A module that uses the check of another has the same object among its names.
@@ -167,7 +171,7 @@ def all_checks() -> Mapping[str, Check[Any]]:
     return MappingProxyType({check.name: check for check in (*ordinary, *on_request)})
 
 
-def check_named(name: str) -> Check[Any]:
+def check_named(name: str) -> AnyCheck:
     """Return the check called `name`. Raises `ValueError`, naming those that users may ask for."""
     try:
         return all_checks()[name]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from adjointlab.checks.check import BothDirections, Check, ObservationT, Spaces
+from adjointlab.checks.check import AnyCheck, BothDirections, Check, ObservationT, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
 from adjointlab.checks.verdict import (
@@ -75,7 +75,7 @@ class Witness:
 class WitnessedCheck(Check[ObservationT]):
     """A check whose failures are explained by the matrix entry that is wrong."""
 
-    def follow_up(self) -> Check[Any] | None:
+    def follow_up(self) -> AnyCheck | None:
         return WITNESS
 
     def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:

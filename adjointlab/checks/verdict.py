@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -286,14 +286,14 @@ def _largest(array: NumpyArray) -> float:
     return float(np.max(np.abs(array).ravel(), initial=0.0) if array.ndim else abs(array[()]))
 
 
-def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _wide(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
     """Element type for sums and differences of `dtype` that neither wrap around nor round more than float64 does."""
     if dtype.kind in "iu":
         return np.dtype(object)  # Python's integers
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
 
 
-def _number(value: Any) -> str:
+def _number(value: complex) -> str:
     number = complex(value)
     if number.imag:
         return f"{number:g}"

@@ -113,7 +113,7 @@ class Differentiable(LinearOperator):
         return tuple(torch.zeros_like(entry) if entry.grad is None else entry.grad for entry in x)
 
 
-def make_layer(build: UserFunction, prepare: Prepare, comm: Communicator, **parameters: Any) -> Layer:
+def make_layer(build: UserFunction, prepare: Prepare, comm: Communicator, **parameters: object) -> Layer:
     """Make the layer of a case on this rank. Raises `TypeError` for a module that does not say where its tensors lie."""
     module = _module(lambda **arguments: build(comm, **arguments), parameters)
 
@@ -141,7 +141,7 @@ def make_layer(build: UserFunction, prepare: Prepare, comm: Communicator, **para
     )
 
 
-def make_twin(build: UserFunction, **parameters: Any) -> torch.nn.Module:
+def make_twin(build: UserFunction, **parameters: object) -> torch.nn.Module:
     """Make the sequential twin of a case."""
     return _module(build, parameters)
 

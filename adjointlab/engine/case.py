@@ -128,11 +128,11 @@ _MAKE: dict[str, Callable[[Parameters], object]] = {
 }
 """The types that are made in other ways."""
 
-_FLOATS: dict[Any, float] = {text: float(text) for text in ("nan", "-nan", "inf", "-inf")}
+_FLOATS: dict[str, float] = {text: float(text) for text in ("nan", "-nan", "inf", "-inf")}
 """The numbers that JSON does not have."""
 
 
-def to_data(value: object) -> Any:
+def to_data(value: object) -> Data:
     """Return `value` as :data:`Data`; sequences become lists.
 
     Raises `TypeError` for anything that is not data.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
@@ -16,6 +16,7 @@ from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core.operator import NotInSpace
 from adjointlab.core.space import Space
+from adjointlab.engine.adapters import Parameters
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.subject import Subject, SubjectError
@@ -137,7 +138,7 @@ NO_RETURN = "no return"
 class RankObservation:
     """Observation of one rank, the spaces that it declares, and the communicators that its calls leave behind."""
 
-    observation: Any
+    observation: object
     spaces: Spaces
     leaks: tuple[tuple[str, str], ...] = ()
 
@@ -229,7 +230,7 @@ def _from_failure(run: Run) -> Verdict:
     return unjudged(kinds[0] if kinds else "not every rank came back", *lines)
 
 
-def _arguments(subject: Subject, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(subject: Subject, parameters: Parameters) -> dict[str, object]:
     """Arguments of the sequential twin: of a layer all, else those that are no spaces."""
     if subject.is_layer:
         return dict(parameters)
