@@ -28,7 +28,7 @@ from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.exit_codes import ExitCode
 from adjointlab.store.files import printable
-from adjointlab.store.job_log import Done, supervised, work_of
+from adjointlab.store.job_log import Done, check_id_of, supervised
 from adjointlab.store.reproducer import WorldName, Written, stored, write, write_case
 from adjointlab.store.running_case import NAME, EndedBy, Progress, Running, read_file, recording, write_end
 from adjointlab.worlds.watchdog import OverdueReport
@@ -86,20 +86,20 @@ def run_check(
     Raises :class:`SubjectError` for a subject that is incomplete, and
     :class:`~adjointlab.worlds.world.Exhausted` where the job has to be started again.
     """
-    job_log, work = supervised(), work_of(found.subject.location, check)
+    job_log, check_id = supervised(), check_id_of(found.subject.location, check)
     seed = budget.seed
     if seed is None:
-        seed = world.share(secrets.randbits(32) if job_log is None else job_log.seed_of(work))
+        seed = world.share(secrets.randbits(32) if job_log is None else job_log.seed_of(check_id))
     budget = replace(budget, seed=seed)
     if job_log is not None:
         # The leader alone reads: it writes this file, so what other ranks see of it may be older.
-        done: Done | None = world.share(job_log.outcome(work) if world.is_leader else None)
+        done: Done | None = world.share(job_log.outcome(check_id) if world.is_leader else None)
         if done is not None:
             return CheckResult(found, done.result, done.written, done.unwritten)
-        if (death := job_log.death_without_case(work)) is not None:
+        if (death := job_log.death_without_case(check_id)) is not None:
             result = SearchResult(found.subject.name, check, world.name, death.verdict(), seed=seed)
             return CheckResult(found, result)
-        budget = replace(budget, shrinking=job_log.shrinking(work))
+        budget = replace(budget, shrinking=job_log.shrinking(check_id))
     try:
         with _at_work(world, found, check, seed, folder) as (record, known):
             result = investigate(world, found.subject, check, budget, tick, record, known)
@@ -110,7 +110,7 @@ def run_check(
         result = _failed_search(world, found.subject, check, seed, error)
     written, unwritten = _store(world, result, found, folder)
     if job_log is not None and world.is_leader:
-        job_log.finish(Done(work, result, written, unwritten))
+        job_log.finish(Done(check_id, result, written, unwritten))
     return CheckResult(found, result, written, unwritten)
 
 
@@ -131,7 +131,10 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Check
     still being shrunk.
     """
     job_log = supervised()
-    if job_log is not None and job_log.death_without_case(work_of(found.subject.location, check)) is not None:
+    if (
+        job_log is not None
+        and job_log.death_without_case(check_id_of(found.subject.location, check)) is not None
+    ):
         return None
 
     def conduct(run: Runner) -> tuple[Path, SearchResult] | None:
@@ -240,14 +243,14 @@ def _recorded(
                     _keep_previous(file.previous, folder, world)
                 yield None if file is None else file.record, nothing_known
         return
-    work = work_of(progress.location, progress.check)
+    check_id = check_id_of(progress.location, progress.check)
     with (
-        job_log.at(work, folder, is_leader=world.is_leader),
+        job_log.at(check_id, folder, is_leader=world.is_leader),
         recording(job_log.folder, progress, is_leader=world.is_leader) as file,
         # The supervisor has the case shrunk first, and then puts it where it belongs.
         _overdue_reported(world, found, progress, job_log.folder / "late", job_log.folder / NAME),
     ):
-        yield None if file is None else file.record, job_log.deadly_cases(work)
+        yield None if file is None else file.record, job_log.deadly_cases(check_id)
 
 
 def _keep_previous(previous: Running, folder: Path, world: World) -> None:

@@ -73,12 +73,8 @@ class LinearityCheck(Check[LinearityObservation]):
                 if verdict := not_finite_verdict(direction, space, outputs):
                     return verdict
             if difference := first_difference(space, combined, combination, observations[0].tolerance):
-                return incoherent(
-                    f"{direction} is not linear",
-                    ("element", difference.where),
-                    ("F(cx + y)", difference.actual),
-                    ("c F(x) + F(y)", difference.expected),
-                )
+                lines = difference.lines("F(cx + y)", "c F(x) + F(y)")
+                return incoherent(f"{direction} is not linear", *lines)
             nothing = [tuple(np.zeros_like(array) for array in local) for local in zero]
             # Exact for any operator: sums and products of zeros do not round.
             if difference := first_difference(space, zero, nothing):

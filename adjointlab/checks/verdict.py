@@ -141,6 +141,10 @@ class Difference(NamedTuple):
     actual: str
     expected: str
 
+    def lines(self, actual: str, expected: str) -> tuple[tuple[str, str], ...]:
+        """Lines of a report: the element, and both values under these labels."""
+        return ("element", self.where), (actual, self.actual), (expected, self.expected)
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -205,10 +209,7 @@ def unequal_copies_verdict(direction: str, space: Space, local: Sequence[Local])
     if (difference := _first_unequal_copy(space, local)) is None:
         return None
     return incoherent(
-        f"{direction} returns different copies of what is declared equal",
-        ("element", difference.where),
-        ("value", difference.actual),
-        ("but", difference.expected),
+        f"{direction} returns different copies of what is declared equal", *difference.lines("value", "but")
     )
 
 

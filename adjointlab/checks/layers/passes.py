@@ -92,9 +92,7 @@ class Pass:
     inputs: Sequence[Placed]
     cotangents: Sequence[Placed]
     leaves: Sequence[torch.Tensor]  # the inputs as leaves of the graph
-    accumulated: Sequence[torch.Tensor] | None = (
-        None  # in .grad of inputs and parameters; None: .grad is empty
-    )
+    accumulated: Sequence[torch.Tensor] | None = None  # in .grad of inputs and parameters
     outputs: tuple[torch.Tensor, ...] = ()
     results: dict[ResultKind, Local] = field(default_factory=dict)
 

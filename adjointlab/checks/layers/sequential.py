@@ -75,12 +75,8 @@ class SequentialCheck(Check[_Observation]):
         assert first.expected is not None
         actual = [seen.outputs for seen in observations]
         if difference := first_difference(spaces.codomain, actual, first.expected, first.tolerance):
-            return incoherent(
-                "the distributed result is not the sequential one",
-                ("element", difference.where),
-                ("distributed", difference.actual),
-                ("sequential", difference.expected),
-            )
+            lines = difference.lines("distributed", "sequential")
+            return incoherent("the distributed result is not the sequential one", *lines)
         return coherent()
 
     def schedule_invariants(
