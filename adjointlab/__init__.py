@@ -54,7 +54,8 @@ def __getattr__(name: str) -> Any:
         value = import_module(_SUBMODULES[name])
     else:
         raise AttributeError(f"module 'adjointlab' has no attribute {name!r}")
-    globals()[name] = value  # an attribute like any other from now on: operators use these names in every call
+    # An attribute like any other from now on: operators use these names in every call.
+    globals()[name] = value
     return value
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeGuard
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.layers.modules import held, whole_array
+from adjointlab.checks.layers.modules import held_by_all, whole_array
 from adjointlab.checks.layers.twin import PassObservation, first_wrong, twin_passes
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Local, Tolerance, Verdict, coherent, first_difference, incoherent
@@ -59,13 +59,7 @@ class SequentialCheck(Check[_Observation]):
         ]
         result = context.reference(*inputs)
         whole = [arrays.to_numpy(a) for a in (result if isinstance(result, tuple | list) else (result,))]
-        expected = tuple(
-            tuple(
-                held(tensor, array, rank)
-                for tensor, array in zip(context.codomain.tensors, whole, strict=True)
-            )
-            for rank in range(context.comm.Get_size())
-        )
+        expected = held_by_all(context.codomain, whole, context.comm.Get_size())
         return ReferenceOutputs(outputs, expected, context.tolerance)
 
     def judge(self, spaces: Spaces, observations: Sequence[_Observation]) -> Verdict:
