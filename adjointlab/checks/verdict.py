@@ -97,6 +97,7 @@ class Verdict:
     # Read by the generated script alone. Two runs of a case that fails in the same way count as the same failure.
     entry: MatrixEntry | None = field(default=None, compare=False)
     is_exact: bool = False
+    is_hang: bool = False  # ranks waited in vain; one that was merely busy would be as busy elsewhere
 
     @property
     def is_coherent(self) -> bool:
@@ -125,9 +126,9 @@ def incoherent(
     return Verdict(Status.INCOHERENT, headline, kind or headline, lines, figures or {}, entry)
 
 
-def unjudged(headline: str, *lines: tuple[str, str], kind: str = "") -> Verdict:
+def unjudged(headline: str, *lines: tuple[str, str], kind: str = "", is_hang: bool = False) -> Verdict:
     """Verdict on a case that crashed, hung, or was not there; its kind is the headline unless `kind` gives another."""
-    return Verdict(Status.UNJUDGED, headline, kind or headline, lines)
+    return Verdict(Status.UNJUDGED, headline, kind or headline, lines, is_hang=is_hang)
 
 
 Local: TypeAlias = tuple[NumpyArray, ...]
