@@ -21,19 +21,10 @@ import numpy as np
 
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext, Gain
+from adjointlab.checks.elements import first_not_finite, returned_not_finite, square_norm
 from adjointlab.checks.matrix import WitnessedCheck
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
-from adjointlab.checks.verdict import (
-    Figure,
-    Figures,
-    Inapplicable,
-    Verdict,
-    coherent,
-    first_not_finite,
-    incoherent,
-    returned_not_finite,
-    square_norm,
-)
+from adjointlab.checks.verdict import Figure, Figures, Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.pairing import ZERO, Exact, pair_local
 

@@ -18,8 +18,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, Type
 
 import adjointlab.checks
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import Local, Tolerance
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
-from adjointlab.checks.verdict import Local, Tolerance, Verdict
+from adjointlab.checks.verdict import Verdict
 from adjointlab.core.space import Space
 
 __all__ = [

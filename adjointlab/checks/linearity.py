@@ -12,16 +12,9 @@ import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import Local, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
-from adjointlab.checks.verdict import (
-    Local,
-    Tolerance,
-    Verdict,
-    coherent,
-    first_difference,
-    incoherent,
-    not_finite_verdict,
-)
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.typing import Array
 

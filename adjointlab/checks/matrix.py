@@ -15,18 +15,9 @@ import numpy as np
 
 from adjointlab.checks.check import AnyCheck, BothDirections, Check, ObservationT, Spaces
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import element_name, returned_not_finite
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
-from adjointlab.checks.verdict import (
-    Figure,
-    Figures,
-    MatrixEntry,
-    Status,
-    Verdict,
-    coherent,
-    element_name,
-    incoherent,
-    returned_not_finite,
-)
+from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Status, Verdict, coherent, incoherent
 from adjointlab.core.operator import contributions
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray

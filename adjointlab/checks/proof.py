@@ -14,19 +14,11 @@ import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import Local, unequal_copies_verdict
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.matrix import Witness, first_witness
 from adjointlab.checks.specification import require_fitting
-from adjointlab.checks.verdict import (
-    Figure,
-    Figures,
-    Local,
-    MatrixEntry,
-    Verdict,
-    coherent,
-    incoherent,
-    unequal_copies_verdict,
-)
+from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.operator import basis_batch, contributions, coordinates
 from adjointlab.core.program import Program

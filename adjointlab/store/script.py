@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.placement import ORDERS
+from adjointlab.checks.elements import ORDERS
 from adjointlab.checks.verdict import MatrixEntry, Status
 from adjointlab.core import arrays
 from adjointlab.core.operator import basis_vector

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from adjointlab.checks.check import CheckedSubject
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import Local, Tolerance
 from adjointlab.checks.layers.modules import (
     LARGEST,
     LocalModule,
@@ -29,7 +30,6 @@ from adjointlab.checks.layers.modules import (
 )
 from adjointlab.checks.layers.passes import gradients
 from adjointlab.checks.layers.twin import Comparison, PassObservation, TwinCheck, with_expected
-from adjointlab.checks.verdict import Local, Tolerance
 from adjointlab.core.values import Draw
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import square_norm
 from adjointlab.checks.layers.modules import (
     LocalModule,
     ModuleUnderTest,
@@ -38,7 +39,7 @@ from adjointlab.checks.layers.modules import (
     pass_keys,
     reached,
 )
-from adjointlab.checks.verdict import Verdict, coherent, incoherent, square_norm
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.pairing import ZERO, Exact, pair_local
 from adjointlab.core.space import Space

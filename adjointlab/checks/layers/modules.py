@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.verdict import Inapplicable, Local
+from adjointlab.checks.elements import Local
+from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer, undeclared
 from adjointlab.core.layout import Layout

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import Local, Placed, place, placed_as_it_is
 from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, pass_keys, reached, values
-from adjointlab.checks.placement import Placed, place, placed_as_it_is
-from adjointlab.checks.verdict import Local
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layer import Layer

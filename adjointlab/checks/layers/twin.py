@@ -8,17 +8,10 @@ from typing import NamedTuple
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import Difference, Local, Tolerance, first_difference
 from adjointlab.checks.layers.modules import LARGEST, LocalModule, SequentialTwin, held_by_all, values
 from adjointlab.checks.layers.passes import OUTPUTS, Pass, PassPlan, ResultKind, run_passes
-from adjointlab.checks.verdict import (
-    Difference,
-    Local,
-    Tolerance,
-    Verdict,
-    coherent,
-    first_difference,
-    incoherent,
-)
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import LocalType, Space
 
