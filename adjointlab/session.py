@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -211,46 +211,34 @@ def _at_work(
     world: World, found: Found, check: str, seed: int, folder: Path
 ) -> Iterator[tuple[RecordCase | None, KnownRuns]]:
     """While a subject is at work: on the leader, what records each case; and the cases that must not be run again."""
-    job_log = supervised()
+    job_log, check_id = supervised(), check_id_of(found.subject.location, check)
     progress = Progress(
         found.reference, found.subject.location, check, WorldName(world.name), world.ranks, seed
+    )
+    # The supervisor has a case that ended its job made smaller first, and then puts it where it belongs.
+    record_folder, late_folder = (
+        (folder, folder) if job_log is None else (job_log.folder, job_log.folder / "late")
     )
     try:
         if world.share(world.is_exhausted):
             raise Exhausted(
                 "too many communicators were left behind in cases that failed: start the job again"
             )
-        with _recorded(world, found, progress, folder) as record_and_known:
-            yield record_and_known
+        with ExitStack() as stack:
+            if job_log is not None:
+                stack.enter_context(job_log.at(check_id, folder, is_leader=world.is_leader))
+            file = stack.enter_context(recording(record_folder, progress, is_leader=world.is_leader))
+            path = record_folder / NAME if file is None or job_log is not None else file.path
+            stack.enter_context(_overdue_reported(world, found, progress, late_folder, path))
+            if job_log is None and file is not None and file.previous is not None:
+                _keep_previous(file.previous, folder, world)
+            known = nothing_known if job_log is None else job_log.deadly_cases(check_id)
+            yield None if file is None else file.record, known
     except Exhausted:
         # On all ranks alike. This is for the next job or its supervisor; the record of the running case is removed by now.
         if world.is_leader:
-            record_folder = folder if job_log is None else job_log.folder
             write_end(record_folder / NAME, Running.of(progress, None, ended=EndedBy.EXHAUSTION))
         raise
-
-
-@contextmanager
-def _recorded(
-    world: World, found: Found, progress: Progress, folder: Path
-) -> Iterator[tuple[RecordCase | None, KnownRuns]]:
-    job_log = supervised()
-    if job_log is None:
-        with recording(folder, progress, is_leader=world.is_leader) as file:
-            path = folder / NAME if file is None else file.path
-            with _overdue_reported(world, found, progress, folder, path):
-                if file is not None and file.previous is not None:
-                    _keep_previous(file.previous, folder, world)
-                yield None if file is None else file.record, nothing_known
-        return
-    check_id = check_id_of(progress.location, progress.check)
-    with (
-        job_log.at(check_id, folder, is_leader=world.is_leader),
-        recording(job_log.folder, progress, is_leader=world.is_leader) as file,
-        # The supervisor has the case shrunk first, and then puts it where it belongs.
-        _overdue_reported(world, found, progress, job_log.folder / "late", job_log.folder / NAME),
-    ):
-        yield None if file is None else file.record, job_log.deadly_cases(check_id)
 
 
 def _keep_previous(previous: Running, folder: Path, world: World) -> None:
