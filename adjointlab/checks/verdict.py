@@ -63,8 +63,9 @@ class Verdict:
     """Status, headline, the labelled lines that explain it, and the figures behind it.
 
     `kind` distinguishes failures that shrinking must not confuse: a smaller case replaces a failing one only if it fails
-    with the same kind. `figures` are reported for coherent cases too. `entry` is the matrix entry that the lines name, if any. `is_exact` is True if
-    equality was asked for, on integers that nothing rounds.
+    with the same kind. `figures` are reported for coherent cases too. `entry` is the matrix entry that the lines name, if
+    any. `is_exact` is True if equality was asked for, on integers that nothing rounds; `is_hang` if ranks waited in vain, none
+    being merely busy.
     """
 
     status: Status
@@ -75,7 +76,7 @@ class Verdict:
     # Read by the generated script alone. Two runs of a case that fails in the same way count as the same failure.
     entry: MatrixEntry | None = field(default=None, compare=False)
     is_exact: bool = False
-    is_hang: bool = False  # ranks waited in vain; one that was merely busy would be as busy elsewhere
+    is_hang: bool = False
 
     @property
     def is_coherent(self) -> bool:

@@ -173,11 +173,9 @@ def judge(case: Case, run: Run) -> Verdict:
     spaces = seen[0].spaces
     for rank, each in enumerate(seen):
         if each.leaks:
-            headline, lines = (
-                "communicators are made in calls and never freed",
-                (("rank", str(rank)), *each.leaks),
-            )
-            return unjudged(headline, *lines, kind=FindingKind.COMMUNICATOR_LEFT_OPEN)
+            headline, lines = "communicators are made in calls and never freed", each.leaks
+            kind = FindingKind.COMMUNICATOR_LEFT_OPEN
+            return unjudged(headline, ("rank", str(rank)), *lines, kind=kind)
         if each.spaces != spaces:
             # No check can put together elements of different spaces.
             return incoherent("the ranks declare different spaces", ("ranks", f"0 and {rank}"))
@@ -236,6 +234,7 @@ def _from_failure(run: Run) -> Verdict:
         return unjudged("not every rank came back", *lines)
     # A mismatch is named first: it explains the deadlock that follows from it.
     kind = min((finding.kind for finding in run.findings), key=lambda kind: kind not in _MISMATCHES)
+    # A rank that was merely busy would be as busy in simulation.
     is_hang = kind in HANGS and not any(finding.is_busy for finding in run.findings)
     return unjudged(kind, *lines, is_hang=is_hang)
 
