@@ -72,9 +72,7 @@ class LinearityCheck(Check[LinearityObservation]):
             # Exact for any operator: sums and products of zeros do not round.
             if difference := first_difference(space, zero, nothing):
                 return incoherent(
-                    f"{direction} is not linear",
-                    ("element", difference.where),
-                    ("F(0)", difference.actual),
+                    f"{direction} is not linear", ("element", difference.where), ("F(0)", difference.actual)
                 )
         return coherent()
 

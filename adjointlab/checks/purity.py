@@ -129,10 +129,7 @@ def _of_forms(
 ) -> Verdict | None:
     for form in seen[0].forms:
         difference = first_difference(
-            space,
-            [one.forms[form] for one in seen],
-            [one.outputs[one.standard] for one in seen],
-            tolerance,
+            space, [one.forms[form] for one in seen], [one.outputs[one.standard] for one in seen], tolerance
         )
         if difference is not None:
             return incoherent(
@@ -150,11 +147,7 @@ def _of_forms(
 
 
 def _observe(
-    context: CheckContext,
-    direction: str,
-    side: Side,
-    space: Space,
-    apply: Callable[..., tuple[Array, ...]],
+    context: CheckContext, direction: str, side: Side, space: Space, apply: Callable[..., tuple[Array, ...]]
 ) -> DirectionOutputs:
     bound = context.integers()
     outputs: dict[Circumstance, Local] = {}

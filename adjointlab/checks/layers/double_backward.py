@@ -90,11 +90,7 @@ def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict
     ]
     if with_graph and wanted:
         first: Sequence[torch.Tensor | None] = torch.autograd.grad(
-            with_graph,
-            [leaf for leaf, _ in wanted],
-            of_those,
-            create_graph=True,
-            allow_unused=True,
+            with_graph, [leaf for leaf, _ in wanted], of_those, create_graph=True, allow_unused=True
         )
         # Of a layer that is linear in all it has, the gradients are constant: there is nothing to differentiate.
         second = [
