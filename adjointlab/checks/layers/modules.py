@@ -71,7 +71,7 @@ class ModuleUnderTest(ABC):
 
     @abstractmethod
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
-        """What the module has of the drawn tensor at `position` in a space."""
+        """The module's part of the drawn tensor at `position` in a space."""
 
     @abstractmethod
     def check_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
