@@ -19,8 +19,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
 
-from adjointlab.checks.compare import EXACT, Local, Tolerance
-from adjointlab.checks.placement import ORDERS, Placed, place
+from adjointlab.checks.elements import EXACT, ORDERS, Local, Placed, Tolerance, place
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer

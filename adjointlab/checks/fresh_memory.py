@@ -11,12 +11,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from unittest.mock import patch
 
 import numpy as np
 
 __all__ = ["FILLS", "controlled", "filled"]
+
+P = ParamSpec("P")
+ArrayT = TypeVar("ArrayT")
 
 FILLS = (np.nan, 77.0)
 """NaN, which arithmetic passes on, and a number, which comparisons and conversions to integers pass on too."""
@@ -47,7 +50,7 @@ def controlled() -> Iterator[None]:
         yield
 
 
-def _allocators() -> Iterator[tuple[Any, str]]:
+def _allocators() -> Iterator[tuple[object, str]]:
     for name in ("empty", "empty_like"):
         yield np, name
     if "torch" in sys.modules:
@@ -57,8 +60,8 @@ def _allocators() -> Iterator[tuple[Any, str]]:
         yield torch.Tensor, "new_empty"
 
 
-def _filling(allocate: Callable[..., Any]) -> Callable[..., Any]:
-    def fill(*args: Any, **kwargs: Any) -> Any:
+def _filling(allocate: Callable[P, ArrayT]) -> Callable[P, ArrayT]:
+    def fill(*args: P.args, **kwargs: P.kwargs) -> ArrayT:
         array = allocate(*args, **kwargs)
         value = _fill.get()
         if value is not None:

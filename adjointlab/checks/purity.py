@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
-from adjointlab.checks.compare import Local, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.context import CheckContext, Side
+from adjointlab.checks.elements import ORDERS, Local, Placed, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
-from adjointlab.checks.placement import ORDERS, Placed
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.space import Space
@@ -130,10 +129,7 @@ def _of_forms(
 ) -> Verdict | None:
     for form in seen[0].forms:
         difference = first_difference(
-            space,
-            [one.forms[form] for one in seen],
-            [one.outputs[one.standard] for one in seen],
-            tolerance,
+            space, [one.forms[form] for one in seen], [one.outputs[one.standard] for one in seen], tolerance
         )
         if difference is not None:
             return incoherent(
@@ -151,11 +147,7 @@ def _of_forms(
 
 
 def _observe(
-    context: CheckContext,
-    direction: str,
-    side: Side,
-    space: Space,
-    apply: Callable[..., tuple[Array, ...]],
+    context: CheckContext, direction: str, side: Side, space: Space, apply: Callable[..., tuple[Array, ...]]
 ) -> DirectionOutputs:
     bound = context.integers()
     outputs: dict[Circumstance, Local] = {}

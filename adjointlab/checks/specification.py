@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, CheckedSubject, Spaces
-from adjointlab.checks.compare import EXACT, Local, first_difference, not_finite_verdict
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import EXACT, Local, first_difference, not_finite_verdict
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.program import Program, buffers

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
+from typing import TypeAlias
 
-__all__ = ["Inapplicable", "MatrixEntry", "Status", "Verdict", "coherent", "incoherent"]
+__all__ = [
+    "Figure",
+    "Figures",
+    "Inapplicable",
+    "MatrixEntry",
+    "Status",
+    "Verdict",
+    "coherent",
+    "incoherent",
+    "unjudged",
+]
 
 
 class Inapplicable(Exception):
@@ -25,6 +35,20 @@ class Status(Enum):
     UNJUDGED = "could not be judged"  # a crash or a hang
 
 
+class Figure(StrEnum):
+    """The figures behind a verdict, by the names that they have in reports and files."""
+
+    GAIN = "gain"
+    GAIN_SOURCE = "gain from"
+    MISS_PROBABILITY = "miss probability"  # of an exact test
+    FLOATING_ERROR = "floating error (eq. 26)"  # of [Hewett21]
+    ENTRIES = "entries"  # of a matrix, as many as were compared
+    PROVED = "proved"  # whether those are all
+
+
+Figures: TypeAlias = dict[Figure, float | str]
+
+
 @dataclass(frozen=True)
 class MatrixEntry:
     """Indices of the matrix entry that is wrong: e_column of the domain, f_row of the codomain's dual."""
@@ -39,19 +63,20 @@ class Verdict:
     """Status, headline, the labelled lines that explain it, and the figures behind it.
 
     `kind` distinguishes failures that shrinking must not confuse: a smaller case replaces a failing one only if it fails
-    with the same kind. `figures` are reported for coherent cases too: the miss probability of an exact test, the error
-    of the floating one [Hewett21, eq. 26]. `entry` is the matrix entry that the lines name, if any. `is_exact` is True if
-    equality was asked for, on integers that nothing rounds.
+    with the same kind. `figures` are reported for coherent cases too. `entry` is the matrix entry that the lines name, if
+    any. `is_exact` is True if equality was asked for, on integers that nothing rounds; `is_hang` if ranks waited in vain, none
+    being merely busy.
     """
 
     status: Status
     headline: str = ""
     kind: str = ""
     lines: tuple[tuple[str, str], ...] = ()
-    figures: dict[str, float | str] = field(default_factory=dict)
+    figures: Figures = field(default_factory=dict)
     # Read by the generated script alone. Two runs of a case that fails in the same way count as the same failure.
     entry: MatrixEntry | None = field(default=None, compare=False)
     is_exact: bool = False
+    is_hang: bool = False
 
     @property
     def is_coherent(self) -> bool:
@@ -64,17 +89,22 @@ class Verdict:
         )
 
 
-def coherent(**figures: float | str) -> Verdict:
+def coherent(figures: Figures | None = None, *, is_exact: bool = False) -> Verdict:
     """Verdict of a check that found nothing wrong."""
-    return Verdict(Status.COHERENT, figures=figures)
+    return Verdict(Status.COHERENT, figures=figures or {}, is_exact=is_exact)
 
 
 def incoherent(
     headline: str,
     *lines: tuple[str, str],
     kind: str = "",
-    figures: Mapping[str, float | str] | None = None,
+    figures: Figures | None = None,
     entry: MatrixEntry | None = None,
 ) -> Verdict:
     """Verdict of a check that found a fault; its kind is the headline unless `kind` gives another."""
-    return Verdict(Status.INCOHERENT, headline, kind or headline, lines, dict(figures or {}), entry)
+    return Verdict(Status.INCOHERENT, headline, kind or headline, lines, figures or {}, entry)
+
+
+def unjudged(headline: str, *lines: tuple[str, str], kind: str = "", is_hang: bool = False) -> Verdict:
+    """Verdict on a case that crashed, hung, or was not there; its kind is the headline unless `kind` gives another."""
+    return Verdict(Status.UNJUDGED, headline, kind or headline, lines, is_hang=is_hang)

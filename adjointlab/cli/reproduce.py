@@ -93,7 +93,8 @@ def _ranks(file: Path) -> int | None:
 
 def _outcome(stored: Reproducer, result: SearchResult) -> Reproduced:
     from adjointlab.checks.verdict import Status
-    from adjointlab.engine.simulate_first import HANGS, is_hang
+    from adjointlab.engine.run_case import HANGS
+    from adjointlab.engine.search import NONDETERMINISTIC
 
     kind = result.verdict.kind
     if result.status is Status.COHERENT:
@@ -101,7 +102,7 @@ def _outcome(stored: Reproducer, result: SearchResult) -> Reproduced:
     # A hang has other names in the other world, and a case that changes from run to run may fail in any way.
     is_same = (
         kind == stored.kind
-        or stored.kind == "nondeterministic"
-        or (is_hang(result.verdict) and stored.kind in HANGS)
+        or stored.kind == NONDETERMINISTIC
+        or (result.verdict.is_hang and stored.kind in HANGS)
     )
     return Reproduced.YES if is_same else Reproduced.BROKEN

@@ -26,8 +26,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
-from adjointlab.checks.compare import square_norm
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import square_norm
 from adjointlab.checks.layers.modules import (
     LocalModule,
     ModuleUnderTest,
@@ -37,6 +37,7 @@ from adjointlab.checks.layers.modules import (
     held,
     in_shape_of,
     pass_keys,
+    reached,
 )
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
@@ -244,11 +245,9 @@ class _Point:
         """J*w, by inputs and by parameters. Collective."""
         import torch
 
-        reached = [
-            (y, in_shape_of(y, w)) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad
-        ]
-        if reached:
-            torch.autograd.backward([y for y, _ in reached], [w for _, w in reached])
+        with_graph, of_those = reached(outputs, cotangents)
+        if with_graph:
+            torch.autograd.backward(with_graph, of_those)
         # Only now: a layer may change its parameters in a pass, as an embedding with `max_norm` does.
         self.parameters = [parameter.detach().clone() for parameter in self.version.parameters()]
 

@@ -1,4 +1,16 @@
-"""Comparisons of elements of a space, put together from what all ranks hold, and the verdicts on what they find."""
+"""Elements of spaces, as ranks hold them: placed in memory for an operator, compared, and the verdicts on what differs.
+
+Every input is a view into a larger buffer, which is filled with NaN (the largest integer, for integers), so that whoever reads
+beside the input poisons the result, and whoever writes beside it is found by comparing the buffer's bits. With guard cells `.`:
+
+    row-major      a b c d e f . .        column-major   a d b e c f . .      of  a b c
+                                                                                  d e f
+    offset     . . . . .        strided   . . . . . . .        reversed   the view of offset,
+               . a b c .                  . a . b . c .                   backwards in every dimension
+               . d e f .                  . . . . . . .
+               . . . . .                  . d . e . f .
+                                          . . . . . . .
+"""
 
 from __future__ import annotations
 
@@ -15,18 +27,90 @@ from adjointlab.typing import Array, NumpyArray
 
 __all__ = [
     "EXACT",
+    "ORDERS",
     "Difference",
     "Local",
+    "Placed",
     "Tolerance",
     "element_name",
     "first_difference",
     "first_not_finite",
     "not_finite_verdict",
+    "place",
+    "placed_as_it_is",
     "returned_not_finite",
     "square_norm",
     "summed",
     "unequal_copies_verdict",
 ]
+
+# Placement
+
+ORDERS = ("row-major", "column-major", "strided", "offset", "reversed")
+"""Row-major first: the order that shrinking goes to. "reversed" strides are negative, which torch does not have."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The view that the operator gets, and the buffer around it with a copy of its bits.
+
+    `values` are the drawn values in NumPy, in memory that the operator never sees.
+    """
+
+    values: NumpyArray
+    view: Any  # an Array, which torch's functions take too
+    buffer: Array
+    bits: NumpyArray
+
+    @property
+    def unchanged(self) -> bool:
+        """True if every bit of the buffer, guard zones included, is as it was; NaN equals itself here."""
+        return bool(np.array_equal(_bits(self.buffer), self.bits))
+
+
+def place(values: NumpyArray, dtype: str, library: str, order: str) -> Placed:
+    """Return `values` as an array of `library`, in the memory order that is asked for.
+
+    Raises `ValueError` for an unknown order.
+    """
+    if order not in ORDERS:
+        raise ValueError(f"order: {order!r} is not one of {', '.join(ORDERS)}")
+    view: Any
+    if order in ("row-major", "column-major"):
+        # Guard cells at the end alone: this is the plainest memory there is, with nothing before it and no strides.
+        buffer = _guard((values.size + 2,), dtype, library)
+        transposed = order == "column-major" and values.ndim > 1
+        view = buffer[: values.size].reshape(values.shape[::-1] if transposed else values.shape)
+        if transposed:
+            dims = range(values.ndim - 1, -1, -1)
+            view = view.permute(*dims) if library == "torch" else view.transpose(*dims)
+    else:
+        step = 2 if order == "strided" else 1
+        buffer = _guard(tuple(step * side + 2 if side else 1 for side in values.shape), dtype, library)
+        view = buffer[(..., *(slice(1, 1 + step * side, step) for side in values.shape))]
+        if order == "reversed" and library != "torch" and values.ndim:
+            view = view[tuple(slice(None, None, -1) for _ in values.shape)]
+    if values.size:
+        arrays.copy_into(view, arrays.from_numpy(values, dtype, library))
+    return Placed(values, view, buffer, _bits(buffer))
+
+
+def placed_as_it_is(array: Array) -> Placed:
+    """Return `array` where it lies, without guard zones."""
+    return Placed(arrays.to_numpy(array).copy(), array, array, _bits(array))
+
+
+def _guard(shape: tuple[int, ...], dtype: str, library: str) -> Array:
+    buffer: Array = arrays.empty(shape, dtype, library)
+    buffer[...] = np.iinfo(dtype).max if dtype.startswith("int") else np.nan
+    return buffer
+
+
+def _bits(array: Array) -> NumpyArray:
+    return np.frombuffer(arrays.message(array).tobytes(), dtype=np.uint8)
+
+
+# Comparison
 
 Local: TypeAlias = tuple[NumpyArray, ...]
 """One rank's part of an element of a space, in NumPy: one array for each tensor."""
@@ -38,6 +122,10 @@ class Difference(NamedTuple):
     where: str
     actual: str
     expected: str
+
+    def lines(self, actual: str, expected: str) -> tuple[tuple[str, str], ...]:
+        """Lines of a report: the element, and both values under these labels."""
+        return ("element", self.where), (actual, self.actual), (expected, self.expected)
 
 
 @dataclass(frozen=True)
@@ -103,10 +191,7 @@ def unequal_copies_verdict(direction: str, space: Space, local: Sequence[Local])
     if (difference := _first_unequal_copy(space, local)) is None:
         return None
     return incoherent(
-        f"{direction} returns different copies of what is declared equal",
-        ("element", difference.where),
-        ("value", difference.actual),
-        ("but", difference.expected),
+        f"{direction} returns different copies of what is declared equal", *difference.lines("value", "but")
     )
 
 
@@ -184,14 +269,14 @@ def _largest(array: NumpyArray) -> float:
     return float(np.max(np.abs(array).ravel(), initial=0.0) if array.ndim else abs(array[()]))
 
 
-def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _wide(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
     """Element type for sums and differences of `dtype` that neither wrap around nor round more than float64 does."""
     if dtype.kind in "iu":
         return np.dtype(object)  # Python's integers
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
 
 
-def _number(value: Any) -> str:
+def _number(value: complex) -> str:
     number = complex(value)
     if number.imag:
         return f"{number:g}"
