@@ -17,7 +17,7 @@ from adjointlab.core.arguments import check_argument
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import integers
-from adjointlab.core.program import Buffer, Generator, Program, buffers
+from adjointlab.core.program import Buffer, Generator, Program, buffers_by_rank
 from adjointlab.core.space import Space, Tensor
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast import broadcast_steps
@@ -70,8 +70,8 @@ class AllSumReduce(LinearOperator):
 
     def specification(self) -> Program:
         """Eq. 19 for each sub-partition."""
-        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
-        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
+        x = buffers_by_rank(self.domain)
+        y = buffers_by_rank(self.codomain)
         steps: list[Generator] = []
         for group in self.groups:
             first = x[group.ranks[0]]

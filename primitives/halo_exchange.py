@@ -24,7 +24,7 @@ from adjointlab.core.arguments import check_argument
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import integers
-from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
+from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers_by_rank
 from adjointlab.core.space import Space
 from adjointlab.primitives.boxes import region_in
 from adjointlab.primitives.collectives import result_array
@@ -85,8 +85,8 @@ class HaloExchange(LinearOperator):
 
     def specification(self) -> Program:
         """One Add for each box of each worker's window, from its sender's bulk."""
-        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
-        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
+        x = buffers_by_rank(self.domain)
+        y = buffers_by_rank(self.codomain)
         steps: list[Generator] = [Allocate(buffer) for buffer in y.values()]
         # Every pair of workers: slow, and right by inspection, with no table that the implementation uses too.
         for sender, receiver in product(x, y):

@@ -27,7 +27,7 @@ from adjointlab.core.program import (
     Generator,
     Program,
     Region,
-    buffers,
+    buffers_by_rank,
     copy,
 )
 from adjointlab.core.space import Space
@@ -77,7 +77,7 @@ class HaloExchangeInPlace(HaloExchange):
 
     def specification(self) -> Program:
         """The padding is cleared, then come eqs. 23 and 22."""
-        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
+        x = buffers_by_rank(self.domain)
         # Padding has no sender that would overwrite it. Cleared once, it is sent on by no phase.
         steps = [Clear(region) for buffer in x.values() for region in self._padding(buffer)]
         phases = (step for dim in range(self.bulk.order) for step in self._phase(dim, x))

@@ -16,7 +16,7 @@ from itertools import product
 
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import integers
-from adjointlab.core.program import Add, Allocate, Deallocate, Generator, Program, buffers
+from adjointlab.core.program import Add, Allocate, Deallocate, Generator, Program, buffers_by_rank
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.primitives.validation import arguments_renamed, as_integer
 
@@ -84,9 +84,7 @@ def discard_program(narrow: Tensor, wide: Tensor, dim: int) -> Program:
 
 
 def _program(narrow: Tensor, wide: Tensor, dim: int, widens: bool, own_part_only: bool) -> Program:
-    narrow_of_rank, wide_of_rank = (
-        {buffer.rank: buffer for buffer in buffers(Space(tensor))} for tensor in (narrow, wide)
-    )
+    narrow_of_rank, wide_of_rank = (buffers_by_rank(Space(tensor)) for tensor in (narrow, wide))
     source, target = (narrow_of_rank, wide_of_rank) if widens else (wide_of_rank, narrow_of_rank)
     steps: list[Generator] = []
     axis = narrow.layout.axes[dim]
