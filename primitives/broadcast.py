@@ -9,11 +9,9 @@ for each worker a of P_x and the workers {k} of P_y that the broadcasting rules 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator
 from adjointlab.primitives.collectives import OneToManyOperator
-from adjointlab.typing import Array
 
 __all__ = ["Broadcast", "broadcast_steps"]
 
@@ -51,11 +49,3 @@ class Broadcast(OneToManyOperator):
     def steps(self, one: Buffer, many: Sequence[Buffer]) -> Sequence[Generator]:
         """Eq. 16, for a worker of P_x."""
         return broadcast_steps(one, many)
-
-    def forward(self, x: Array, out: Array | None = None) -> Any:
-        """The local tensor of y = B x, in `out` if given."""
-        return self.copy_to_many(x, out)
-
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
-        """The local tensor of B* y, in `out` if given."""
-        return self.sum_to_one(y, out)

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -114,7 +114,15 @@ class OneToManyOperator(LinearOperator):
             shape=self.one.layout.local_shape(group.one),
         )
 
-    def copy_to_many(self, array: Array, out: Array | None = None) -> Array:
+    def forward(self, x: Array, out: Array | None = None) -> Any:
+        """The local tensor of y, in `out` if given."""
+        return self._copy_to_many(x, out) if self.copies else self._sum_to_one(x, out)
+
+    def adjoint(self, y: Array, out: Array | None = None) -> Any:
+        """The local tensor of the cotangent of x, in `out` if given."""
+        return self._sum_to_one(y, out) if self.copies else self._copy_to_many(y, out)
+
+    def _copy_to_many(self, array: Array, out: Array | None = None) -> Array:
         """A_{k}, then the broadcasting summation, then D_a: collective, the tensor over P_y of the one over P_x.
 
         A worker of P_y may give the memory for its result as `out`. Raises `ValueError` if `array` is not this rank's
@@ -133,7 +141,7 @@ class OneToManyOperator(LinearOperator):
                 arrays.copy_into(result, array)  # after the collective, so that nobody waits for it
         return result
 
-    def sum_to_one(self, array: Array, out: Array | None = None) -> Array:
+    def _sum_to_one(self, array: Array, out: Array | None = None) -> Array:
         """A_a, then the reducing summation, then D_{k}: collective, the tensor over P_x of the one over P_y.
 
         A worker of P_x may give the memory for its result as `out`. Raises `ValueError` if `array` is not this rank's

@@ -9,11 +9,9 @@ for each worker a of P_y and the workers {k} of P_x that the broadcasting rules,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator
 from adjointlab.primitives.collectives import OneToManyOperator
-from adjointlab.typing import Array
 
 __all__ = ["SumReduce", "sum_reduce_steps"]
 
@@ -52,11 +50,3 @@ class SumReduce(OneToManyOperator):
     def steps(self, one: Buffer, many: Sequence[Buffer]) -> Sequence[Generator]:
         """Section 2.2.4's R, for a worker of P_y."""
         return sum_reduce_steps(many, one)
-
-    def forward(self, x: Array, out: Array | None = None) -> Any:
-        """The local tensor of y = R x, in `out` if given."""
-        return self.sum_to_one(x, out)
-
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
-        """The local tensor of R* y, in `out` if given."""
-        return self.copy_to_many(y, out)
