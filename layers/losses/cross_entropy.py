@@ -39,7 +39,7 @@ from adjointlab.worlds.constants import to_mpi4py
 __all__ = ["CrossEntropyLoss"]
 
 
-class CrossEntropyLoss(Loss):
+class CrossEntropyLoss(Loss, torch_classes=(nn.CrossEntropyLoss,)):
     """`torch.nn.CrossEntropyLoss` over `partition` = P_n x P_c x P_1 x ..., for logits of `input_shape` (n, C, d_1, ...).
 
     Called with (logits, targets): the logits are cut over any dimensions, the classes too. The targets are class indices
@@ -57,7 +57,6 @@ class CrossEntropyLoss(Loss):
     for targets out of bounds, whichever rank has them: the same on every rank, and before anything else is sent.
     """
 
-    torch_classes = (nn.CrossEntropyLoss,)
     argument_names = ("weight", "ignore_index", "reduction", "label_smoothing")
     weight: torch.Tensor | None
 
