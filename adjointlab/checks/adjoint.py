@@ -26,7 +26,7 @@ from adjointlab.checks.matrix import WitnessedCheck
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent
 from adjointlab.core import arrays
-from adjointlab.core.pairing import ZERO, Exact, pair_local
+from adjointlab.core.vectors import ZERO, Exact, pair_local
 
 __all__ = ["ADJOINT", "AdjointCheck", "DotTestObservation", "InnerProducts", "miss_probability"]
 

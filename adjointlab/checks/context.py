@@ -27,7 +27,7 @@ from adjointlab.core.layer import Layer
 from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forward
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.vectors import Draw, local_values
 from adjointlab.typing import Array, Communicator, NumpyArray
 
 __all__ = ["CheckContext", "Gain", "GainSource", "InputSetting", "Side"]
@@ -206,7 +206,7 @@ class CheckContext:
         """This rank's part of a random element of `space`, each tensor with the buffer that it lies in.
 
         Values are integers up to `bound`, or fill the significand where that is 0, times ``2**exponent``
-        (:class:`adjointlab.core.values.Draw`). Every rank draws its own part without communication. Where several ranks hold
+        (:class:`adjointlab.core.vectors.Draw`). Every rank draws its own part without communication. Where several ranks hold
         the same element of a varying or partial tensor, each draws another value: with equal copies, an adjoint of a broadcast
         that returns P times one cotangent, and not the sum of all P, would pass.
         """

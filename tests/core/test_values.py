@@ -15,7 +15,7 @@ from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
-from adjointlab.core.values import Draw, global_values, local_values
+from adjointlab.core.vectors import Draw, global_values, local_values
 
 small = settings(max_examples=50, deadline=None)
 FLOATING = sorted(name for name, entry in DTYPES.items() if not entry.is_integer)

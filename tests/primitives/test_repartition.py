@@ -13,7 +13,7 @@ from adjointlab.core import arrays
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.vectors import Draw, local_values
 from adjointlab.primitives.gather import Gather
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.scatter import Scatter
