@@ -34,8 +34,8 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 
-from adjointlab.core.arguments import check_argument
 from adjointlab.core.operator import LinearOperator, apply_forward
+from adjointlab.core.space import check_argument
 
 __all__ = ["apply", "carried", "connected", "differentiable", "of_nothing"]
 

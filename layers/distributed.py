@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from adjointlab.core.agreement import raise_first
-from adjointlab.core.arguments import check_argument
 from adjointlab.core.partition import Partition
-from adjointlab.core.space import Space
+from adjointlab.core.space import Space, check_argument
 from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.parameters import DistributedParameters, local_window
 from adjointlab.layers.torch_modules import TorchClasses, dtype_name

@@ -9,10 +9,9 @@ from typing import Any, NoReturn, Self
 import torch
 from torch import nn
 
-from adjointlab.core.arguments import check_argument
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.core.space import LocalType, Space, Tensor, check_argument
 from adjointlab.layers.torch_modules import dtype_name, uninitialised_copy
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.typing import Communicator

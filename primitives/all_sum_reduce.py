@@ -13,12 +13,11 @@ from functools import partial
 from typing import Any
 
 from adjointlab.core import arrays
-from adjointlab.core.arguments import check_argument
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import integers
 from adjointlab.core.program import Buffer, Generator, Program, buffers_by_rank
-from adjointlab.core.space import Space, Tensor
+from adjointlab.core.space import Space, Tensor, check_argument
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast import broadcast_steps
 from adjointlab.primitives.collectives import result_array, sum_into

@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from adjointlab.core import arrays
-from adjointlab.core.arguments import check_argument
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition, integers
 from adjointlab.core.program import Program
-from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.core.space import LocalType, Space, Tensor, check_argument
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.assignment import Assignment, checked_assignment, layout_of, local_types, subscript
 from adjointlab.primitives.collectives import result_array

@@ -28,11 +28,10 @@ from typing import Any, NamedTuple
 
 from adjointlab import MPI
 from adjointlab.core import arrays
-from adjointlab.core.arguments import check_argument
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Add, Allocate, Deallocate, Generator, Program, buffers
-from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.core.space import LocalType, Space, Tensor, check_argument
 from adjointlab.primitives.boxes import (
     ViewIndex,
     assemble,

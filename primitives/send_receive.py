@@ -11,11 +11,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from adjointlab.core import arrays
-from adjointlab.core.arguments import check_argument, check_arguments
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Program, buffers, copy_to_new, move_to_new
-from adjointlab.core.space import Space, Tensor
+from adjointlab.core.space import Space, Tensor, check_argument, check_arguments
 from adjointlab.primitives.validation import check_layout, single_worker
 from adjointlab.typing import Array, Communicator
 

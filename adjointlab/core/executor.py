@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from adjointlab.core import arrays
-from adjointlab.core.arguments import check_argument
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import (
     Add,
@@ -25,7 +24,7 @@ from adjointlab.core.program import (
     Region,
     buffers,
 )
-from adjointlab.core.space import Space, Tensor
+from adjointlab.core.space import Space, Tensor, check_argument
 from adjointlab.typing import Array, Communicator, Request
 
 __all__ = ["LocalProgram", "ProgramOperator", "execute"]

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from adjointlab.core import arrays
-from adjointlab.core.arguments import batch_shape, mismatch
-from adjointlab.core.space import Space
+from adjointlab.core.space import Space, batch_shape, mismatch
 from adjointlab.typing import Array, Communicator, NumpyArray
 
 if TYPE_CHECKING:
