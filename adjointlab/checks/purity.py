@@ -15,6 +15,7 @@ from adjointlab.checks.fresh_memory import FILLS, controlled, filled
 from adjointlab.checks.placement import ORDERS, Placed
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.core.operator import Direction
 from adjointlab.core.space import Space
 from adjointlab.typing import Array
 
@@ -71,8 +72,8 @@ class PurityCheck(Check[PurityObservation]):
     def observe(self, context: CheckContext) -> PurityObservation:
         return PurityObservation(
             BothDirections(
-                _observe(context, "forward", "primal", context.domain, context.forward),
-                _observe(context, "adjoint", "dual", context.codomain.dual, context.adjoint),
+                _observe(context, Direction.FORWARD, "primal", context.domain, context.forward),
+                _observe(context, Direction.ADJOINT, "dual", context.codomain.dual, context.adjoint),
             ),
             context.tolerance,
         )
@@ -103,7 +104,7 @@ class PurityCheck(Check[PurityObservation]):
 
 
 def _of_circumstances(
-    direction: str, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
+    direction: Direction, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
 ) -> Verdict | None:
     standard, *others = seen[0].outputs
     for circumstance in others:
@@ -126,7 +127,7 @@ def _of_circumstances(
 
 
 def _of_forms(
-    direction: str, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
+    direction: Direction, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
 ) -> Verdict | None:
     for form in seen[0].forms:
         difference = first_difference(
@@ -152,7 +153,7 @@ def _of_forms(
 
 def _observe(
     context: CheckContext,
-    direction: str,
+    direction: Direction,
     side: Side,
     space: Space,
     apply: Callable[..., tuple[Array, ...]],
