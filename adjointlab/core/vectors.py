@@ -23,11 +23,10 @@ from typing import Literal
 import numpy as np
 
 from adjointlab.core import arrays
-from adjointlab.core.layout import Window
 from adjointlab.core.space import Space, Tensor
 from adjointlab.typing import Array, NumpyArray
 
-__all__ = ["ZERO", "Draw", "Exact", "NotFinite", "Role", "dot", "global_values", "local_values", "pair_local"]
+__all__ = ["ZERO", "Draw", "Exact", "NotFinite", "Role", "dot", "local_values", "pair_local"]
 
 Role = Literal["primal", "dual"]
 """Values are an argument of an operator, or a cotangent."""
@@ -71,23 +70,8 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
     window = layout.window(rank)
     if window is None:
         return np.zeros(layout.local_shape(rank), dtype=tensor.element.in_numpy)
-    return _values(tensor, position, window, _copy_key(tensor, rank), draw)
-
-
-def global_values(space: Space, position: int, draw: Draw) -> NumpyArray:
-    """Return the global tensor whose windows :func:`local_values` gives, for the sequential twin.
-
-    Raises `ValueError` where ranks hold different values of one element, so that there is no global tensor.
-    """
-    tensor = space.tensors[position]
-    if any(_differs(tensor)):
-        raise ValueError(f"the copies in {tensor} have values of their own; there is no one global tensor")
-    return _values(tensor, position, tuple((0, side) for side in tensor.layout.shape), 0, draw)
-
-
-def _values(tensor: Tensor, position: int, window: tuple[Window, ...], copy: int, draw: Draw) -> NumpyArray:
     key = 0
-    for part in (draw.seed, draw.index, position, int(draw.role == "dual"), copy):
+    for part in (draw.seed, draw.index, position, int(draw.role == "dual"), _copy_key(tensor, rank)):
         key = _mix_int(key ^ part)
     # The counter of an element is its row-major index in the hull of the tensor and all windows, not in the tensor: windows may
     # reach beyond the tensor, and what they hold there needs values too.
