@@ -25,10 +25,10 @@ workers (| bulk, [ ] window):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import nn
@@ -155,7 +155,9 @@ class Convolution(AffineModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d))
         super().check_sequential(module.convolution if isinstance(module, Padded) else module)
 
     def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        convolve: Any = (functional.conv1d, functional.conv2d, functional.conv3d)[len(self.stride) - 1]
+        convolve: Callable[..., torch.Tensor] = (functional.conv1d, functional.conv2d, functional.conv3d)[
+            len(self.stride) - 1
+        ]
         bias_inside: torch.Tensor | None = None
         if not self.partition.is_active(self.rank) or 0 in (
             x.numel(),

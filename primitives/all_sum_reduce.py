@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
 from adjointlab.core import arrays
 from adjointlab.core.layout import Layout
@@ -79,11 +78,11 @@ class AllSumReduce(LinearOperator):
             steps += broadcast_steps(total, [y[rank] for rank in group.ranks])
         return Program(x.values(), steps)
 
-    def forward(self, x: Array, out: Array | None = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Array:
         """The local tensor of y = 𝒜 x, in `out` if given."""
         return self._sum(self.domain.tensors[0], x, out)
 
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """The local tensor of 𝒜* y = 𝒜 y, in `out` if given."""
         return self._sum(self.codomain.tensors[0], y, out)
 

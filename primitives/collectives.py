@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -113,11 +113,11 @@ class OneToManyOperator(LinearOperator):
             shape=self.one.layout.local_shape(group.one),
         )
 
-    def forward(self, x: Array, out: Array | None = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Array:
         """The local tensor of y, in `out` if given."""
         return self._copy_to_many(x, out) if self.copies else self._sum_to_one(x, out)
 
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """The local tensor of the cotangent of x, in `out` if given."""
         return self._sum_to_one(y, out) if self.copies else self._copy_to_many(y, out)
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import Any
 
 from adjointlab.core import arrays
 from adjointlab.core.layout import Layout, Window
@@ -112,7 +111,7 @@ class HaloExchange(LinearOperator):
             in_window = tuple(target for _, target in intervals)
             yield Add(region_in(x, bulk, in_bulk), region_in(y, window, in_window))
 
-    def forward(self, x: Array, out: Array | None = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Array:
         """The local tensor of y = H x, in `out` if given."""
         batch = check_argument(self.domain.tensors[0], x, self._rank)
         if self._phases is None:
@@ -125,7 +124,7 @@ class HaloExchange(LinearOperator):
         self._phases.forward(x, y, batch, meanwhile=keep_own)
         return y
 
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """The local tensor of H* y, in `out` if given."""
         batch = check_argument(self.codomain.tensors[0], y, self._rank)
         if self._phases is None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 from adjointlab.core import arrays
 from adjointlab.core.layout import Layout, Window
@@ -155,7 +154,7 @@ class HaloExchangeInPlace(HaloExchange):
                 slab: Box = (*window[:dim], beyond, *window[dim + 1 :])
                 yield region_in(buffer, window, slab)
 
-    def forward(self, x: Array, out: Array | None = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Array:
         """The local tensor of H x, in `out` if given, which may be x."""
         if out is x:
             return self.forward_(x)
@@ -168,7 +167,7 @@ class HaloExchangeInPlace(HaloExchange):
         self._phases.forward(bulk, y, batch, meanwhile=lambda: arrays.copy_into(self._bulk(y), bulk))
         return y
 
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """The local tensor of H* y, in `out` if given, which may be y."""
         if out is y:
             return self.adjoint_(y)
@@ -185,7 +184,7 @@ class HaloExchangeInPlace(HaloExchange):
         self._phases.adjoint(y, bulk, batch, meanwhile=keep_bulk)
         return x
 
-    def forward_(self, x: Array) -> Any:
+    def forward_(self, x: Array) -> Array:
         """H in place: x with its halo overwritten."""
         batch = check_argument(self.domain.tensors[0], x, self._rank)
         check_writable("x", x, self._rank)
@@ -193,7 +192,7 @@ class HaloExchangeInPlace(HaloExchange):
             self._phases.forward(self._bulk(x), x, batch)
         return x
 
-    def adjoint_(self, y: Array) -> Any:
+    def adjoint_(self, y: Array) -> Array:
         """H* in place: y with its halo added into the bulks of its owners and cleared."""
         batch = check_argument(self.codomain.tensors[0], y, self._rank)
         check_writable("y", y, self._rank)

@@ -15,11 +15,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from adjointlab.core import arrays, program
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import LinearOperator
+from adjointlab.core.operator import LinearOperator, Result
 from adjointlab.core.program import Buffer, Generator, Program
 from adjointlab.core.space import Space, Tensor, check_arguments, check_out
 from adjointlab.primitives.validation import check_layout
@@ -73,11 +73,11 @@ class MemoryOperator(LinearOperator):
         steps = (step for pair in zip(a, b, strict=True) for step in self.generators(*pair))
         return Program(program.buffers(self.domain), steps)
 
-    def forward(self, *x: Array, out: Sequence[Array] | None = None) -> Any:
+    def forward(self, *x: Array, out: Sequence[Array] | None = None) -> Result:
         """The buffers after the operation, on this worker."""
         return self._apply(self.rows, self.domain, self.codomain, x, out)
 
-    def adjoint(self, *y: Array, out: Sequence[Array] | None = None) -> Any:
+    def adjoint(self, *y: Array, out: Sequence[Array] | None = None) -> Result:
         """The buffers after the adjoint operation, on this worker."""
         return self._apply(self._columns, self.codomain.dual, self.domain.dual, y, out)
 

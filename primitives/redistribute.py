@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from adjointlab.core import arrays
 from adjointlab.core.operator import LinearOperator
@@ -116,12 +116,12 @@ class Redistribute(LinearOperator):
             *(steps or ["nothing to be done"]),
         ]
 
-    def forward(self, x: Array, out: Array | None = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Array:
         """The local tensor of y, in `out` if given."""
         stages = [stage.forward for stage in self._stages]
         return self._apply(stages, range(len(stages) - 1), self.domain, self.codomain, x, out)
 
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """The local tensor of the cotangent of x, in `out` if given."""
         stages = [stage.adjoint for stage in reversed(self._stages)]
         between = reversed(range(len(stages) - 1))

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -213,11 +213,11 @@ class SegmentedOperator(LinearOperator):
     def _program(self, each: SegmentedMap) -> Program:
         return segments.segmented_program(*self._tensors, self.dim, each.widens, each.own_part_only)
 
-    def forward(self, x: Array, out: Array | None = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Array:
         """The local tensor of y, in `out` if given."""
         return self._maps[0].apply(self._segment, x, out)
 
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """The local tensor of the cotangent of x, in `out` if given."""
         return self._maps[1].apply(self._segment, y, out)
 

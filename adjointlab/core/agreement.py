@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from adjointlab.core.operator import AdjointOperator, CompositeOperator, LinearOperator, Result
+from adjointlab.core.program import Program
 from adjointlab.core.space import Space, check_arguments
 from adjointlab.typing import Array, Communicator
 
@@ -37,7 +36,7 @@ class CheckedOperator(CompositeOperator):
         self._agree(self.codomain.dual, y)
         return self.parts[0].adjoint(*y)
 
-    def specification(self) -> Any:
+    def specification(self) -> Program | tuple[Program, Program] | None:
         return self.parts[0].specification()
 
     def __str__(self) -> str:

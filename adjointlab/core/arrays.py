@@ -313,7 +313,7 @@ def _address_range(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + span * tensor.element_size()
 
 
-def _not_scalar(value: Any) -> Array:
+def _not_scalar(value: Array) -> Array:
     return np.asarray(value) if _is_scalar(value) else value
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import partial
 from math import prod
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsComplex, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -319,7 +319,7 @@ def _apply(
     for tensor, output in zip(target.tensors, outputs, strict=True):
         if found := mismatch(tensor, output, rank, batch):
             raise NotInSpace(f"{direction} returned {found}")
-    return outputs
+    return cast("tuple[A, ...]", outputs)
 
 
 def basis_vector(space: Space, index: int, rank: int, library: str = "numpy") -> tuple[Array, ...]:
@@ -399,7 +399,7 @@ def _both(programs: Program | tuple[Program, Program]) -> tuple[Program, Program
     return programs if isinstance(programs, tuple) else (programs, programs.adjoint())
 
 
-def _tuple(value: Any) -> tuple[Any, ...]:
+def _tuple(value: Result) -> tuple[Array, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
@@ -414,7 +414,7 @@ def _add(x: Array, y: Array) -> Array:
     return x if 0 in x.shape and 0 in y.shape else arrays.add(x, y)
 
 
-def _number(scalar: Any) -> int | float | complex:
+def _number(scalar: SupportsComplex) -> int | float | complex:
     """Return `scalar` as the narrowest of Python's numbers: unlike NumPy's scalars, these change no array's element type."""
     if isinstance(scalar, Integral):
         return int(scalar)

@@ -120,7 +120,7 @@ class CrossEntropyLoss(Loss, torch_classes=(nn.CrossEntropyLoss,)):
     def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The local tensor of the loss, from those of the logits and of the targets."""
         x, targets = self.check_inputs(x, targets)
-        targets = self.spread_targets.forward(targets)
+        targets = cast("torch.Tensor", self.spread_targets.forward(targets))
         active = self.partition.is_active(self.rank)
         if active:
             # Differences of logits: of large ones, the sum with the logarithm would lose its digits.
