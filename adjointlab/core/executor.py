@@ -56,9 +56,8 @@ class LocalProgram:
         """
         scope = {name: arrays.copy(memory[name]) for name in self.inputs}
         requests: list[Request] = []
-        in_flight: list[
-            Array
-        ] = []  # MPI reads a message until the send completes, so nobody may free it before
+        # MPI reads a message until the send completes, so nobody may free it before.
+        in_flight: list[Array] = []
         for position, step in self.steps:
             match step:
                 case Allocate(buffer):
@@ -122,8 +121,8 @@ class ProgramOperator(LinearOperator):
             _check_buffers(name, "starts from", program.inputs, source)
             _check_buffers(name, "ends with", program.outputs, target)
         self.comm, self.domain, self.codomain = comm, domain, codomain
-        self.gain = max(forward.gain(), backward.gain())
         # The gain is read off the program, in both directions, so that the exact test applies to any program.
+        self.gain = max(forward.gain(), backward.gain())
         self.fan_in = self.gain  # no coefficient is below 1, so no sum has more terms than its row sum
         self._programs = (forward, adjoint)
         self._forward = LocalProgram(forward, comm.Get_rank())
