@@ -14,6 +14,7 @@ from adjointlab.checks.forms import other_forms
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.core.operator import Direction
 from adjointlab.core.space import Space
 from adjointlab.typing import Array
 
@@ -70,8 +71,8 @@ class PurityCheck(Check[PurityObservation]):
     def observe(self, context: CheckContext) -> PurityObservation:
         return PurityObservation(
             BothDirections(
-                _observe(context, "forward", "primal", context.domain, context.forward),
-                _observe(context, "adjoint", "dual", context.codomain.dual, context.adjoint),
+                _observe(context, Direction.FORWARD, "primal", context.domain, context.forward),
+                _observe(context, Direction.ADJOINT, "dual", context.codomain.dual, context.adjoint),
             ),
             context.tolerance,
         )
@@ -102,7 +103,7 @@ class PurityCheck(Check[PurityObservation]):
 
 
 def _of_circumstances(
-    direction: str, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
+    direction: Direction, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
 ) -> Verdict | None:
     standard, *others = seen[0].outputs
     for circumstance in others:
@@ -125,7 +126,7 @@ def _of_circumstances(
 
 
 def _of_forms(
-    direction: str, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
+    direction: Direction, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
 ) -> Verdict | None:
     for form in seen[0].forms:
         difference = first_difference(
@@ -147,7 +148,11 @@ def _of_forms(
 
 
 def _observe(
-    context: CheckContext, direction: str, side: Side, space: Space, apply: Callable[..., tuple[Array, ...]]
+    context: CheckContext,
+    direction: Direction,
+    side: Side,
+    space: Space,
+    apply: Callable[..., tuple[Array, ...]],
 ) -> DirectionOutputs:
     bound = context.integers()
     outputs: dict[Circumstance, Local] = {}

@@ -14,7 +14,7 @@ from adjointlab.checks.elements import Local, Tolerance, first_difference, not_f
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
-from adjointlab.core.operator import LinearOperator
+from adjointlab.core.operator import Direction, LinearOperator
 from adjointlab.core.space import Space
 from adjointlab.typing import Array
 
@@ -82,7 +82,7 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
 
 
 def _of_call(
-    direction: str, space: Space, call: int, outputs: Sequence[CallOutputs], tolerance: Tolerance
+    direction: Direction, space: Space, call: int, outputs: Sequence[CallOutputs], tolerance: Tolerance
 ) -> Verdict | None:
     fresh = [each.fresh for each in outputs]
     on_return = [each.on_return for each in outputs]

@@ -18,7 +18,7 @@ from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.program import Program, buffers
 from adjointlab.core.space import Space
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.vectors import Draw, local_values
 
 __all__ = ["SPECIFICATION", "SpecificationCheck", "require_fitting"]
 

@@ -30,7 +30,7 @@ from adjointlab.checks.layers.modules import (
 )
 from adjointlab.checks.layers.passes import gradients
 from adjointlab.checks.layers.twin import Comparison, PassObservation, TwinCheck, with_expected
-from adjointlab.core.values import Draw
+from adjointlab.core.vectors import Draw
 
 if TYPE_CHECKING:
     import torch

@@ -41,9 +41,8 @@ from adjointlab.checks.layers.modules import (
 )
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
-from adjointlab.core.pairing import ZERO, Exact, pair_local
 from adjointlab.core.space import Space
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.vectors import ZERO, Draw, Exact, local_values, pair_local
 
 if TYPE_CHECKING:
     import torch

@@ -26,7 +26,7 @@ from adjointlab.core.layer import Layer, undeclared
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import NotInSpace
 from adjointlab.core.space import LocalType, Space, Tensor
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.vectors import Draw, local_values
 from adjointlab.typing import NumpyArray
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvarian
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
-from adjointlab.core.values import Draw
+from adjointlab.core.vectors import Draw
 
 __all__ = ["SEQUENTIAL", "SequentialCheck"]
 
