@@ -32,7 +32,7 @@ from adjointlab.cli.parameters import (
 from adjointlab.cli.progress import ProgressLine, progress_line
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.exit_codes import ExitCode
-from adjointlab.worlds.exit_guard import earn
+from adjointlab.worlds.process import earn
 
 if TYPE_CHECKING:
     from adjointlab.engine.discovery import Found

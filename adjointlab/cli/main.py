@@ -26,8 +26,8 @@ from adjointlab.cli.replay import replay
 from adjointlab.cli.run import run
 from adjointlab.cli.startup import UsageError, abort_all_ranks, collective_interrupts
 from adjointlab.exit_codes import ExitCode
-from adjointlab.worlds.exit_guard import earn, install_exit_guard
 from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.process import earn, install_exit_guard
 
 __all__ = ["app", "exit_code_of", "main"]
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
-from adjointlab.worlds.interrupts import Interrupts, RepeatedInterrupt
 from adjointlab.worlds.launch import is_launched, open_world
+from adjointlab.worlds.process import Interrupts, RepeatedInterrupt
 from adjointlab.worlds.watchdog import Watchdog
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import pytest
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.pytest.profile import PATIENCE, Profile, WorldKind, add_options, read_profile
-from adjointlab.worlds.exit_guard import earn, install_exit_guard
 from adjointlab.worlds.launch import is_launched, launched_rank
+from adjointlab.worlds.process import earn, install_exit_guard
 
 if TYPE_CHECKING:
     from adjointlab.engine.subject import Subject

@@ -1,4 +1,4 @@
-"""Lines of user code that call MPI: noted cheaply at every call, and looked up only when a report shows them.
+"""Calls of MPI as reports show them, and lines of user code: noted cheaply at every call, formatted only when a report needs them.
 
 A frame on the stack of a rank belongs to one of three kinds of code. Reports name a line of the first kind that there is::
 
@@ -15,11 +15,20 @@ from enum import Enum, auto
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from adjointlab import MPI
 
-__all__ = ["CallSite", "call_site", "call_site_of_thread", "is_lab", "is_worlds", "user_frame"]
+__all__ = [
+    "CallSite",
+    "SimulatedCall",
+    "call_here",
+    "call_site",
+    "call_site_of_thread",
+    "is_lab",
+    "is_worlds",
+    "user_frame",
+]
 
 _WORLDS: Final = (str(Path(__file__).parent) + os.sep, str(MPI.__file__))
 _LAB: Final = str(Path(__file__).parents[1]) + os.sep
@@ -122,3 +131,34 @@ def _user_frame_behind(lab_frame: FrameType) -> FrameType:
             return outer
         outer = outer.f_back
     return lab_frame
+
+
+class SimulatedCall:
+    """A call: its name, the arguments worth showing, and the line of user code that makes it."""
+
+    __slots__ = ("_arguments", "_code", "_instruction", "name")
+
+    def __init__(self, name: str, arguments: tuple[tuple[str, Any], ...], frame: FrameType) -> None:
+        self.name = name
+        self._arguments = arguments
+        # Not the frame itself, which would keep all local variables of user code alive.
+        self._code = frame.f_code
+        self._instruction = frame.f_lasti
+
+    @property
+    def where(self) -> str:
+        """``file:line`` of the caller."""
+        return str(CallSite(self._code, self._instruction))
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name}={_formatted(value)}" for name, value in self._arguments)
+        return f"{self.name}({shown})"
+
+
+def call_here(name: str, *arguments: tuple[str, Any]) -> SimulatedCall:
+    """The call `name` that user code is making now."""
+    return SimulatedCall(name, arguments, user_frame(sys._getframe(1)))
+
+
+def _formatted(value: Any) -> str:
+    return value.value if isinstance(value, MPI.Op) else str(value)

@@ -208,7 +208,7 @@ class Run:
     """One execution of a body: an outcome for each rank, and what the world found.
 
     `matched` lists, in the order of time, the calls that left open what they match; `decisions` is the record of the
-    schedule (:mod:`adjointlab.worlds.decisions`). Both are empty where the world does not know, or did not choose.
+    schedule (:mod:`adjointlab.worlds.schedule`). Both are empty where the world does not know, or did not choose.
     """
 
     outcomes: tuple[Outcome, ...]

@@ -34,7 +34,7 @@ from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.sum_reduce import SumReduce
 from adjointlab.typing import Communicator
-from adjointlab.worlds.constants import to_mpi4py
+from adjointlab.worlds.arguments import to_mpi4py
 
 __all__ = ["CrossEntropyLoss"]
 

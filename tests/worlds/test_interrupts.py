@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from adjointlab.worlds.interrupts import RepeatedInterrupt
+from adjointlab.worlds.process import RepeatedInterrupt
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
 

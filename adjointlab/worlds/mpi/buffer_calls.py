@@ -15,8 +15,7 @@ from mpi4py import MPI
 
 from adjointlab import MPI as ours
 from adjointlab.typing import Buffer, Status
-from adjointlab.worlds.buffers import elements
-from adjointlab.worlds.constants import to_mpi4py
+from adjointlab.worlds.arguments import elements, to_mpi4py
 from adjointlab.worlds.mpi.call_log import SignatureReader
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.communicator_base import CommBase

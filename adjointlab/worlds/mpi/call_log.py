@@ -17,9 +17,9 @@ import numpy as np
 
 from adjointlab import MPI as ours
 from adjointlab.typing import Buffer
-from adjointlab.worlds.buffers import elements as elements_of
+from adjointlab.worlds.arguments import elements as elements_of
+from adjointlab.worlds.arguments import is_in_place, op
 from adjointlab.worlds.call_sites import CallSite
-from adjointlab.worlds.constants import is_in_place, op
 from adjointlab.worlds.mpi.calls import PARAMETERS
 
 __all__ = [

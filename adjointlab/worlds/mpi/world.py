@@ -22,7 +22,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from mpi4py import MPI
 
-from adjointlab.worlds.interrupts import Interrupts
 from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.call_log import RunStatistics
 from adjointlab.worlds.mpi.communicator import GuardedComm
@@ -32,8 +31,8 @@ from adjointlab.worlds.mpi.diagnosis import conclude
 from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.pickling import PackedException, pack_outcome, unpack_outcome
 from adjointlab.worlds.mpi.polling import keep_alive
+from adjointlab.worlds.process import Interposition, Interrupts
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
-from adjointlab.worlds.requests import Interposition
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import EXIT_CODE, Overdue, RaisingWatchdog, Watchdog
 from adjointlab.worlds.world import (

@@ -1,488 +1,415 @@
-"""Collectives on buffers: how each reads its arguments, what its ranks must agree on, what it computes.
+"""Collectives of the simulated world: how the calls of the ranks match, and those that move objects.
 
-Each is a function of a communicator and mpi4py's arguments that returns a :class:`BufferContribution`, named as in
-mpi4py; the rank that arrives last computes for all.
+Collectives have no tags: the n-th collective that one rank calls on a communicator matches the n-th of every other rank
+(MPI 4.1, section 6.1). So each rank's calls are counted, and a pending collective is found by its number::
+
+    rank 0   Bcast  Reduce .           pending: 1 (rank 1 is missing), 2 (ranks 0 and 1 are)
+    rank 1   Bcast  .      .
+    rank 2   Bcast  Reduce Barrier     a non-blocking form: rank 2 need not have waited for number 1
+
+Each call brings a :class:`Contribution`: the arguments of its rank, and the computation. The rank that arrives last computes
+for all. If two ranks call different collectives, or with arguments that do not fit, that is reported at once, and both are
+cancelled. Collectives on buffers are in :mod:`~adjointlab.worlds.simulated.buffer_collectives`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import accumulate
-from typing import TypeAlias
-
-import numpy as np
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
 
 from adjointlab import MPI
-from adjointlab.typing import Buffer, Communicator
-from adjointlab.worlds.buffers import Blocks, Elements, Flat, blocks, elements
-from adjointlab.worlds.constants import is_in_place
-from adjointlab.worlds.constants import op as as_op
-from adjointlab.worlds.simulated.contribution import Contribution, Disagreement, Signature, valid_root
-from adjointlab.worlds.simulated.matching import poison
-from adjointlab.worlds.simulated.reductions import Operator, accumulate_into, check, fold
+from adjointlab.typing import Communicator
+from adjointlab.worlds.arguments import op as as_op
+from adjointlab.worlds.call_sites import SimulatedCall
+from adjointlab.worlds.simulated.groups import Grid
+from adjointlab.worlds.simulated.matching import Mailbox, unpickle
+from adjointlab.worlds.simulated.reductions import Operator, fold_objects
+from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
+from adjointlab.worlds.simulated.schedules.strategy import Strategy
+from adjointlab.worlds.world import Blocked, Cancelled, Finding
 
-__all__ = ["BUFFER_COLLECTIVES", "BufferContribution"]
+__all__ = [
+    "OBJECT_COLLECTIVES",
+    "CollectiveCall",
+    "Contribution",
+    "Disagreement",
+    "ObjectContribution",
+    "SharedCommunicator",
+    "Signature",
+    "pickled",
+    "valid_root",
+]
 
 
-class BufferContribution(Contribution):
-    """Buffers of one rank in a collective."""
+class Disagreement(Exception):
+    """The arguments of two ranks do not fit together."""
 
-    __slots__ = ("_buffer", "_poisoned", "_sent", "_watched", "counts", "op", "receive", "send")
+    def __init__(self, one: int, other: int, reason: str) -> None:
+        super().__init__(reason)
+        self.ranks = one, other  # of the communicator
+
+
+class Signature(NamedTuple):
+    """Arguments that all ranks must agree on; None where a rank has no say."""
+
+    root: int | None = None
+    op: str | None = None
+    datatype: str | None = None
+    shape: object = None  # a count, counts, or what a new communicator is made from
+
+
+class Contribution:
+    """Arguments of one rank, and the computation that the last rank to arrive performs for all."""
+
+    __slots__ = ("compute", "group", "kind", "root", "signature")
+
+    def __init__(self, kind: str, compute: Callable[[Sequence[Any]], None], signature: Signature) -> None:
+        self.kind = kind  # equal for calls that match
+        self.compute = compute  # takes the contributions of all ranks
+        self.root = signature.root or 0
+        self.signature = signature
+        self.group: list[int] | None = None  # of the communicator to be made, where the call names one
+
+    # Of a non-blocking collective, whose buffers belong to the run until `finish`
+
+    def watch(self) -> None:
+        """Note what the send buffer holds, so that :meth:`misuse` sees changes."""
+
+    def hold(self) -> None:
+        """Read the send buffer now."""
+
+    def delay(self) -> None:
+        """Write the result elsewhere, and make the receive buffer useless until :meth:`finish`."""
+
+    def misuse(self) -> str:
+        """Describe what user code has done to the buffers before :meth:`finish`; empty if nothing is wrong."""
+        return ""
+
+    def finish(self) -> Any:
+        """Give the buffers back to user code; return the call's result."""
+
+
+def valid_root(comm: Communicator, root: int) -> int:
+    """`root`, if it is a rank of `comm`; `adjointlab.MPI.Exception` otherwise."""
+    if not 0 <= root < comm.size:
+        raise MPI.Exception(
+            f"Invalid root {root}: must be nonnegative and less than {comm.size}", MPI.ERR_ROOT
+        )
+    return root
+
+
+_AGREED = Signature("the root", "the operation", "the datatype", "the count or shape")  # type: ignore[arg-type]
+
+
+class CollectiveCall(Pending):
+    """Call of a collective by one rank; done when all ranks have called it."""
+
+    __slots__ = ("collective", "contribution")
+
+    def __init__(
+        self, task: Task, call: SimulatedCall, contribution: Contribution, collective: PendingCollective
+    ) -> None:
+        super().__init__(task, call)
+        self.contribution = contribution
+        self.collective = collective
+
+    def waits_for(self) -> tuple[int, ...]:
+        collective = self.collective
+        calls = zip(collective.shared.members, collective.calls, strict=True)
+        return tuple(member for member, call in calls if call is None)
+
+    def misuse(self) -> str:
+        return self.contribution.misuse()
+
+    def finish(self) -> Any:
+        self.collective.compute_if_postponed()
+        return self.contribution.finish()
+
+    def __str__(self) -> str:
+        return f"rank {self.task.rank} calls {self.call} at {self.call.where}"
+
+
+class PendingCollective:
+    """A collective that some ranks have called, and others have not."""
+
+    __slots__ = ("_postponed", "agreed", "calls", "fits", "missing", "proposers", "shared")
+
+    def __init__(self, shared: SharedCommunicator, first: Contribution, rank: int) -> None:
+        self.shared = shared
+        self.calls: list[CollectiveCall | None] = [None] * len(shared.members)
+        self.missing = len(shared.members)
+        self.fits = True  # no two calls contradict each other
+        self.agreed = first.signature
+        self.proposers = [rank] * len(first.signature)  # by field: the first rank that had a say
+        self._postponed: Callable[[], None] | None = None
+
+    def join(self, rank: int, call: CollectiveCall) -> tuple[int, str] | None:
+        """Add the call of `rank`; return with which rank, and about what, it disagrees, or None."""
+        self.calls[rank] = call
+        self.missing -= 1
+        own = call.contribution.signature
+        if own == self.agreed:
+            return None  # nearly always, and P ranks join: so no loop
+        merged: list[Any] = list(self.agreed)
+        for field, (agreed, value) in enumerate(zip(self.agreed, own, strict=True)):
+            if agreed is None:
+                merged[field], self.proposers[field] = value, rank
+            elif value is not None and value != agreed:
+                return self.proposers[field], f"{_AGREED[field]} is {agreed} on one and {value} on the other"
+        self.agreed = Signature(*merged)
+        return None
+
+    def postpone(self, compute: Callable[[], None]) -> None:
+        """Call `compute` only when the first rank takes its result."""
+        self._postponed = compute
+
+    def compute_if_postponed(self) -> None:
+        """Call now what was postponed."""
+        if self._postponed is not None:
+            compute, self._postponed = self._postponed, None
+            compute()
+
+
+class SharedCommunicator:
+    """State that the ranks of one communicator share. What one of them holds is a view of it, a ``Communicator``."""
+
+    def __init__(
+        self,
+        members: tuple[int, ...],
+        scheduler: Scheduler,
+        strategy: Strategy,
+        findings: list[Finding],
+        grid: Grid | None = None,
+    ) -> None:
+        self.members = members  # their ranks in the run, by their ranks here
+        self.ranks = {member: rank for rank, member in enumerate(members)}
+        self.grid = grid
+        self.made: SimulatedCall | None = None  # by which line of user code; None for the run's own
+        self.mailboxes = [Mailbox(scheduler, strategy, findings) for _ in members]
+        self._scheduler = scheduler
+        self._findings = findings
+        self._strategy = strategy
+        self._counts = [0] * len(members)  # of the collectives that each rank has called
+        self._pending: dict[int, PendingCollective] = {}  # by number, as the ranks count
+
+    @cached_property
+    def name(self) -> str:
+        """Name in reports, until user code gives it another."""
+        return "ranks " + " ".join(map(str, self.members))
+
+    def __str__(self) -> str:
+        made = "" if self.made is None else f", made at {self.made.where}"
+        return f"the communicator of {self.name}{made}"
+
+    def call_collective(
+        self,
+        rank: int,
+        task: Task,
+        call: SimulatedCall,
+        contribution: Contribution,
+        *,
+        may_be_postponed: bool = False,
+    ) -> CollectiveCall:
+        """Join the next collective of `rank`, and complete it if that was the last one missing.
+
+        Of a non-blocking collective the result `may_be_postponed`: then it is computed when the first rank asks for it.
+        """
+        number = self._counts[rank]
+        self._counts[rank] = number + 1
+        self._scheduler.progress += 1
+        collective = self._pending.get(number)
+        if collective is None:
+            collective = self._pending[number] = PendingCollective(self, contribution, rank)
+        own = CollectiveCall(task, call, contribution, collective)
+        first = next((other for other in collective.calls if other is not None), own)
+        disagreement = collective.join(rank, own)
+        fits = first.contribution.kind == contribution.kind and disagreement is None
+        collective.fits = collective.fits and fits
+        if first.contribution.kind != contribution.kind:
+            self._mismatch(number, first, own, "they call different collectives")
+        if disagreement is not None:
+            other, reason = disagreement
+            self._mismatch(number, collective.calls[other] or first, own, reason)
+        if collective.missing == 0:
+            del self._pending[number]
+        # One that does not fit is never completed: who joined it rightly waits until it is told that its peers have failed.
+        if collective.missing == 0 and collective.fits:
+            calls = [each for each in collective.calls if each is not None]
+            if may_be_postponed and self._strategy.deviates():
+                collective.postpone(lambda: self._compute(number, calls))
+            else:
+                self._compute(number, calls)
+            for each in calls:
+                self._scheduler.complete(each)
+        return own
+
+    def _compute(self, number: int, calls: list[CollectiveCall]) -> None:
+        try:
+            calls[0].contribution.compute([call.contribution for call in calls])
+        except Disagreement as disagreement:
+            one, other = disagreement.ranks
+            self._mismatch(number, calls[one], calls[other], str(disagreement))
+
+    def _mismatch(self, number: int, one: CollectiveCall, other: CollectiveCall, reason: str) -> None:
+        """Report that two calls do not match, and cancel both ranks."""
+        is_of_all = len(self.members) == len(self._scheduler.tasks)
+        where = "" if is_of_all else f" of ranks {', '.join(map(str, self.members))}"
+        self._findings.append(
+            Finding(
+                "mismatched collective", f"in collective {number + 1}{where}, {reason}\n  {one}\n  {other}"
+            )
+        )
+        for call, peer in ((one, other), (other, one)):
+            blocked = Blocked(str(call.call), call.call.where, (peer.task.rank,))
+            self._scheduler.cancel(call.task, blocked)
+        # The running rank is the last to arrive, and need not be one of the two.
+        raise Cancelled
+
+
+class ObjectContribution(Contribution):
+    """Pickled object of one rank, and how its result is made of what the computation gives it.
+
+    There are no buffers to watch: pickling has read the object when the call is made.
+    """
+
+    __slots__ = ("given", "payload", "result")
 
     def __init__(
         self,
         kind: str,
-        compute: Callable[[Sequence[BufferContribution]], None],
+        compute: Callable[[Sequence[ObjectContribution]], None],
+        payload: Any = None,
         *,
-        send: Elements | Blocks | None = None,
-        receive: Elements | Blocks | None = None,
         root: int | None = None,
-        op: MPI.Op | None = None,
-        count: object = None,
-        counts: list[int] | None = None,
+        op: Operator | None = None,
+        result: Callable[[Any], Any] = unpickle,
+        shape: object = None,
     ) -> None:
-        either = send or receive
-        datatype = None if either is None else either.datatype.numpy
-        super().__init__(kind, compute, Signature(root, None if op is None else op.value, datatype, count))
-        if send is not None and receive is not None and _overlap(send, receive):
-            raise MPI.Exception(f"{kind}: the send and receive buffers must not be aliased", MPI.ERR_BUFFER)
-        self.send = send  # None: in place, or nothing to send
-        self.receive = receive  # None: nothing to receive
-        self.op = op
-        self.counts = counts
-        self._watched: Elements | Blocks | None = None  # the send buffer of a non-blocking call
-        self._sent: list[bytes] = []  # what it held at the call
-        self._buffer: Flat | None = None  # the user's receive buffer, while results are written elsewhere
-        self._poisoned: list[bytes] = []  # what it has held since
+        super().__init__(kind, compute, Signature(root, None if op is None else _op_name(op), None, shape))
+        self.payload = payload
+        self.result = result
+        self.given: Any = None  # set by `compute`
 
-    @property
-    def contribution(self) -> Flat:
-        """Elements that the rank contributes, be it in place."""
-        own = self.receive if self.send is None else self.send
-        assert own is not None
-        return own.array
-
-    @property
-    def result(self) -> Flat:
-        """Elements that receive the result."""
-        assert self.receive is not None
-        return self.receive.array
-
-    @property
-    def operation(self) -> MPI.Op:
-        """The reduction operation."""
-        assert self.op is not None
-        return self.op
-
-    def watch(self) -> None:
-        if self.send is not None:
-            self._watched, self._sent = self.send, _contents(self.send)
-
-    def misuse(self) -> str:
-        if self._watched is not None and _contents(self._watched) != self._sent:
-            return "changed the send buffer"
-        if self._buffer is None or self.receive is None:
-            return ""
-        is_intact = _contents(self.receive._replace(array=self._buffer)) == self._poisoned
-        return "" if is_intact else "wrote into the receive buffer"
-
-    def hold(self) -> None:
-        if self.send is not None:
-            self.send = self.send._replace(array=self.send.array.copy())
-
-    def delay(self) -> None:
-        if self.receive is not None:
-            self._buffer = self.receive.array
-            # A copy and not an empty array: what lies between the blocks is not ours, and must keep its values.
-            self.receive = self.receive._replace(array=self._buffer.copy())
-            for block in _slices(self.receive):
-                poison(self._buffer[block])
-            self._poisoned = _contents(self.receive._replace(array=self._buffer))
-
-    def finish(self) -> None:
-        if self._buffer is not None and self.receive is not None:
-            for block in _slices(self.receive):
-                self._buffer[block] = self.receive.array[block]
-            self._buffer = None
+    def finish(self) -> Any:
+        return self.result(self.given)
 
 
-Contributions: TypeAlias = Sequence[BufferContribution]
+Contributions: TypeAlias = Sequence[ObjectContribution]
 
 
-def _slices(buffer: Elements | Blocks) -> list[slice]:
-    if isinstance(buffer, Elements):
-        return [slice(None)]
-    return [slice(start, start + n) for start, n in zip(buffer.displacements, buffer.counts, strict=True)]
+def pickled(value: object) -> bytes:
+    """`value` as it is sent."""
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def _contents(buffer: Elements | Blocks) -> list[bytes]:
-    return [buffer.array[block].tobytes() for block in _slices(buffer)]
+def _op_name(op: Operator) -> str:
+    """Name of the operation as far as ranks can agree on it: each has its own copy of a function of user code."""
+    known = as_op(op)
+    return known.value if isinstance(known, MPI.Op) else "an operation of user code"
 
 
-def _overlap(send: Elements | Blocks, receive: Elements | Blocks) -> bool:
-    if not np.may_share_memory(send.array, receive.array):
-        return False
-    # Blocks of one array may be sent and received at once, as long as no element is in both.
-    return any(
-        np.may_share_memory(send.array[sent], receive.array[received])
-        for sent in _slices(send)
-        for received in _slices(receive)
-    )
+def _unpickle_all(payloads: Iterable[bytes]) -> list[Any]:
+    return [unpickle(payload) for payload in payloads]
 
 
-# Reading arguments
+def _no_result(_: object) -> None:
+    return None
 
 
-def _sent(spec: Buffer, divisor: int = 1) -> Elements:
-    return elements(spec, writable=False, divisor=divisor)
+def _fold(op: Operator) -> Callable[[Sequence[bytes]], Any]:
+    known = as_op(op)
+    # Only rank 0 of an exclusive scan is given nothing to combine.
+    return lambda payloads: fold_objects(known, _unpickle_all(payloads)) if payloads else None
 
 
-def _received(spec: Buffer, divisor: int = 1) -> Elements:
-    return elements(spec, writable=True, divisor=divisor)
-
-
-def _sent_unless_in_place(spec: Buffer, divisor: int = 1) -> Elements | None:
-    return None if is_in_place(spec) else _sent(spec, divisor)
-
-
-def _check_datatypes(send: Elements | None, receive: Elements) -> None:
-    if send is not None and send.datatype != receive.datatype:
-        raise ValueError("mismatch in send and receive MPI datatypes")
-
-
-def _reduction(
-    kind: str,
-    compute: Callable[[Contributions], None],
-    sendbuf: Buffer,
-    recvbuf: Buffer,
-    op: Operator,
-    root: int | None = None,
-    *,
-    receives: bool = True,
-) -> BufferContribution:
-    """Contribution to a reduction with as many elements received as sent."""
-    receive = _received(recvbuf) if receives else None
-    send = _sent_unless_in_place(sendbuf) if receives else _sent(sendbuf)
-    if send is not None and receive is not None:
-        _check_datatypes(send, receive)
-        if send.array.size != receive.array.size:
-            raise ValueError(
-                f"mismatch in send count {send.array.size} and receive count {receive.array.size}"
-            )
-    either = send or receive
-    assert either is not None
-    checked = check(as_op(op), either)
-    return BufferContribution(
-        kind, compute, send=send, receive=receive, root=root, op=checked, count=either.array.size
-    )
-
-
-# The collectives: first what each computes from the contributions of all ranks, then how a rank's call is read.
-
-
-def _bcast(contributions: Contributions) -> None:
-    data = contributions[contributions[0].root].contribution
+def _give_roots_to_all(contributions: Contributions) -> None:
     for each in contributions:
-        if each.receive is not None:
-            each.result[:] = data
+        each.given = contributions[each.root].payload
 
 
-def Bcast(comm: Communicator, buf: Buffer, root: int = 0) -> BufferContribution:
-    if valid_root(comm, root) == comm.rank:
-        send = _sent(buf)
-        return BufferContribution("Bcast", _bcast, send=send, root=root, count=send.array.size)
-    receive = _received(buf)
-    return BufferContribution("Bcast", _bcast, receive=receive, root=root, count=receive.array.size)
-
-
-def _reduce(contributions: Contributions) -> None:
-    first = contributions[0]
-    contributions[first.root].result[:] = fold(first.operation, [each.contribution for each in contributions])
-
-
-def Reduce(
-    comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, op: Operator = MPI.SUM, root: int = 0
-) -> BufferContribution:
-    receives = valid_root(comm, root) == comm.rank
-    return _reduction("Reduce", _reduce, sendbuf, recvbuf, op, root, receives=receives)
-
-
-def _allreduce(contributions: Contributions) -> None:
-    total = fold(contributions[0].operation, [each.contribution for each in contributions])
+def _give_all_to_all(contributions: Contributions) -> None:
+    payloads = [each.payload for each in contributions]
     for each in contributions:
-        each.result[:] = total
+        each.given = payloads
 
 
-def Allreduce(
-    comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, op: Operator = MPI.SUM
-) -> BufferContribution:
-    return _reduction("Allreduce", _allreduce, sendbuf, recvbuf, op)
+def _give_first(extra: int) -> Callable[[Contributions], None]:
+    """Each rank is given the payloads of the ranks below it, and of so many more."""
+
+    def compute(contributions: Contributions) -> None:
+        payloads = [each.payload for each in contributions]
+        for rank, each in enumerate(contributions):
+            each.given = payloads[: rank + extra]
+
+    return compute
 
 
-def _scan(contributions: Contributions) -> None:
-    total: Flat | None = None
-    for each in contributions:
-        if total is None:
-            total = each.contribution.copy()
-        else:
-            accumulate_into(total, each.operation, each.contribution)
-        each.result[:] = total
+def _give_one_each(contributions: Contributions) -> None:
+    payloads = contributions[contributions[0].root].payload
+    for each, payload in zip(contributions, payloads, strict=True):
+        each.given = payload
 
 
-def Scan(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, op: Operator = MPI.SUM) -> BufferContribution:
-    return _reduction("Scan", _scan, sendbuf, recvbuf, op)
-
-
-def _exscan(contributions: Contributions) -> None:
-    # What rank 0 receives is undefined in MPI: its buffer stays as it is.
-    total = contributions[0].contribution.copy()
-    for each in contributions[1:]:
-        own = each.contribution.copy()  # in place, the next line overwrites it
-        each.result[:] = total
-        accumulate_into(total, each.operation, own)
-
-
-def Exscan(
-    comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, op: Operator = MPI.SUM
-) -> BufferContribution:
-    return _reduction("Exscan", _exscan, sendbuf, recvbuf, op)
-
-
-def _reduce_scatter(contributions: Contributions) -> None:
-    counts = contributions[0].counts
-    if counts is None:
-        counts = [each.result.size for each in contributions]
-    total = fold(contributions[0].operation, [each.contribution for each in contributions])
-    if sum(counts) != total.size:
-        reason = f"send count {total.size}, but the receive counts {counts} sum to {sum(counts)}"
-        raise Disagreement(0, len(contributions) - 1, reason)
-    starts = accumulate(counts, initial=0)
-    for each, start, count in zip(contributions, starts, counts, strict=False):
-        each.result[:count] = total[start : start + count]
-
-
-def Reduce_scatter(
-    comm: Communicator,
-    sendbuf: Buffer,
-    recvbuf: Buffer,
-    recvcounts: Sequence[int] | None = None,
-    op: Operator = MPI.SUM,
-) -> BufferContribution:
-    receive, send = _received(recvbuf), _sent_unless_in_place(sendbuf)
-    _check_datatypes(send, receive)
-    own = send or receive
-    counts = None if recvcounts is None else [int(count) for count in recvcounts]
-    if counts is None:
-        if send is None:
-            raise TypeError("Reduce_scatter in place needs recvcounts")
-    elif len(counts) != comm.size:
-        raise ValueError(f"expecting {comm.size} items, got {len(counts)}")
-    elif own.array.size != sum(counts):
-        kind = "receive" if send is None else "send"
-        raise ValueError(f"mismatch in {kind} count {own.array.size} and sum(counts) {sum(counts)}")
-    elif send is not None and receive.array.size != counts[comm.rank]:
-        raise ValueError(
-            f"mismatch in receive count {receive.array.size} and counts[{comm.rank}] {counts[comm.rank]}"
-        )
-    return BufferContribution(
-        "Reduce_scatter",
-        _reduce_scatter,
-        send=send,
-        receive=receive,
-        op=check(as_op(op), own),
-        count=own.array.size,
-        counts=counts,
-    )
-
-
-def Reduce_scatter_block(
-    comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, op: Operator = MPI.SUM
-) -> BufferContribution:
-    send = _sent_unless_in_place(sendbuf, comm.size)
-    receive = _received(recvbuf, comm.size if send is None else 1)
-    _check_datatypes(send, receive)
-    count = receive.array.size // (comm.size if send is None else 1)
-    if send is not None and send.array.size != count * comm.size:
-        raise ValueError(f"mismatch in send count {send.array.size // comm.size} and receive count {count}")
-    return BufferContribution(
-        "Reduce_scatter_block",
-        _reduce_scatter,
-        send=send,
-        receive=receive,
-        op=check(as_op(op), send or receive),
-        count=count,
-        counts=[count] * comm.size,
-    )
-
-
-def _block(buffer: Elements | Blocks | None, rank: int, ranks: int) -> Flat:
-    """Part of `buffer` that belongs to `rank`."""
-    assert buffer is not None
-    if isinstance(buffer, Blocks):
-        start, count = buffer.displacements[rank], buffer.counts[rank]
-    else:
-        count = buffer.array.size // ranks
-        start = rank * count
-    return buffer.array[start : start + count]
-
-
-def _move(source: Flat, target: Flat, sender: int, receiver: int) -> None:
-    if source.size != target.size:
-        reason = f"the first sends {source.size} elements to the second, which expects {target.size}"
-        raise Disagreement(sender, receiver, reason)
-    target[:] = source
-
-
-def _gather(contributions: Contributions) -> None:
-    root, ranks = contributions[0].root, len(contributions)
+def _transpose(contributions: Contributions) -> None:
     for rank, each in enumerate(contributions):
-        if each.send is not None:
-            _move(each.send.array, _block(contributions[root].receive, rank, ranks), rank, root)
+        each.given = [other.payload[rank] for other in contributions]
 
 
-def _gathering(
-    kind: str, comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, root: int
-) -> BufferContribution:
-    # MPI ignores the receive buffer of all ranks but the root, which may be anything there.
-    if valid_root(comm, root) != comm.rank:
-        send = _sent(sendbuf)
-        return BufferContribution(kind, _gather, root=root, send=send, count=_count(kind, send, 1))
-    receive = _of_all_ranks(kind, comm, recvbuf, writable=True)
-    own = _sent_unless_in_place(sendbuf)
-    count = _count(kind, receive, comm.size)
-    return BufferContribution(kind, _gather, root=root, send=own, receive=receive, count=count)
+def _pickle_each(comm: Communicator, objects: Iterable[Any]) -> list[bytes]:
+    listed = list(objects)
+    if len(listed) != comm.size:
+        raise ValueError(f"expecting {comm.size} items, got {len(listed)}")
+    return [pickled(each) for each in listed]
 
 
-def _of_all_ranks(kind: str, comm: Communicator, spec: Buffer, *, writable: bool) -> Elements | Blocks:
-    if kind.endswith("v"):
-        return blocks(spec, comm.size, writable=writable)
-    return elements(spec, writable=writable, divisor=comm.size)
+def barrier(comm: Communicator) -> ObjectContribution:
+    return ObjectContribution("Barrier", _no_result, result=_no_result)
 
 
-def _count(kind: str, buffer: Elements | Blocks, ranks: int) -> int | None:
-    """Elements of each rank, which all must agree on; None for the vector forms, where they may differ."""
-    return None if kind.endswith("v") else buffer.array.size // ranks
+def bcast(comm: Communicator, obj: Any, root: int = 0) -> ObjectContribution:
+    payload = pickled(obj) if valid_root(comm, root) == comm.rank else None
+    # mpi4py unpickles on the root too: what comes back is a copy there as well.
+    return ObjectContribution("bcast", _give_roots_to_all, payload, root=root)
 
 
-def Gather(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, root: int = 0) -> BufferContribution:
-    return _gathering("Gather", comm, sendbuf, recvbuf, root)
+def gather(comm: Communicator, sendobj: Any, root: int = 0) -> ObjectContribution:
+    result = _unpickle_all if valid_root(comm, root) == comm.rank else _no_result
+    return ObjectContribution("gather", _give_all_to_all, pickled(sendobj), root=root, result=result)
 
 
-def Gatherv(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, root: int = 0) -> BufferContribution:
-    return _gathering("Gatherv", comm, sendbuf, recvbuf, root)
+def scatter(comm: Communicator, sendobj: Any, root: int = 0) -> ObjectContribution:
+    payload = _pickle_each(comm, sendobj) if valid_root(comm, root) == comm.rank else None
+    return ObjectContribution("scatter", _give_one_each, payload, root=root)
 
 
-def _scatter(contributions: Contributions) -> None:
-    root, ranks = contributions[0].root, len(contributions)
-    for rank, each in enumerate(contributions):
-        if each.receive is not None:
-            _move(_block(contributions[root].send, rank, ranks), each.result, root, rank)
+def allgather(comm: Communicator, sendobj: Any) -> ObjectContribution:
+    return ObjectContribution("allgather", _give_all_to_all, pickled(sendobj), result=_unpickle_all)
 
 
-def _scattering(
-    kind: str, comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, root: int
-) -> BufferContribution:
-    if valid_root(comm, root) != comm.rank:
-        receive = _received(recvbuf)
-        return BufferContribution(kind, _scatter, root=root, receive=receive, count=_count(kind, receive, 1))
-    send = _of_all_ranks(kind, comm, sendbuf, writable=False)
-    own = None if is_in_place(recvbuf) else _received(recvbuf)
-    count = _count(kind, send, comm.size)
-    return BufferContribution(kind, _scatter, root=root, send=send, receive=own, count=count)
+def alltoall(comm: Communicator, sendobj: Any) -> ObjectContribution:
+    return ObjectContribution("alltoall", _transpose, _pickle_each(comm, sendobj), result=_unpickle_all)
 
 
-def Scatter(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, root: int = 0) -> BufferContribution:
-    return _scattering("Scatter", comm, sendbuf, recvbuf, root)
+def reduce(comm: Communicator, sendobj: Any, op: Operator = MPI.SUM, root: int = 0) -> ObjectContribution:
+    result = _fold(op) if valid_root(comm, root) == comm.rank else _no_result
+    return ObjectContribution("reduce", _give_all_to_all, pickled(sendobj), root=root, op=op, result=result)
 
 
-def Scatterv(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, root: int = 0) -> BufferContribution:
-    return _scattering("Scatterv", comm, sendbuf, recvbuf, root)
+def allreduce(comm: Communicator, sendobj: Any, op: Operator = MPI.SUM) -> ObjectContribution:
+    return ObjectContribution("allreduce", _give_all_to_all, pickled(sendobj), op=op, result=_fold(op))
 
 
-def _allgather(contributions: Contributions) -> None:
-    ranks = len(contributions)
-    parts = [
-        _block(each.receive, rank, ranks) if each.send is None else each.send.array
-        for rank, each in enumerate(contributions)
-    ]
-    whole = np.concatenate(parts)
-    for receiver, each in enumerate(contributions):
-        receive = each.receive
-        if isinstance(receive, Elements):
-            _move(whole, receive.array, 0, receiver)
-        elif receive is not None and receive.packed and receive.counts == [part.size for part in parts]:
-            # One copy where blocks follow each other, in place of one for each pair of ranks.
-            receive.array[: whole.size] = whole
-        else:
-            for sender, part in enumerate(parts):
-                _move(part, _block(receive, sender, ranks), sender, receiver)
+def scan(comm: Communicator, sendobj: Any, op: Operator = MPI.SUM) -> ObjectContribution:
+    return ObjectContribution("scan", _give_first(1), pickled(sendobj), op=op, result=_fold(op))
 
 
-def Allgather(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
-    receive = _received(recvbuf, comm.size)
-    send = _sent_unless_in_place(sendbuf)
-    count = receive.array.size // comm.size if send is None else send.array.size
-    return BufferContribution("Allgather", _allgather, send=send, receive=receive, count=count)
+def exscan(comm: Communicator, sendobj: Any, op: Operator = MPI.SUM) -> ObjectContribution:
+    return ObjectContribution("exscan", _give_first(0), pickled(sendobj), op=op, result=_fold(op))
 
 
-def Allgatherv(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
-    receive = blocks(recvbuf, comm.size, writable=True)
-    send = _sent_unless_in_place(sendbuf)
-    counts = tuple(receive.counts)
-    return BufferContribution("Allgatherv", _allgather, send=send, receive=receive, count=counts)
-
-
-def _alltoall(contributions: Contributions) -> None:
-    ranks = len(contributions)
-    # In place, what is sent would be overwritten by what is received before it.
-    sends = [
-        each.send or (each.receive and each.receive._replace(array=each.receive.array.copy()))
-        for each in contributions
-    ]
-    for receiver, each in enumerate(contributions):
-        for sender, send in enumerate(sends):
-            _move(_block(send, receiver, ranks), _block(each.receive, sender, ranks), sender, receiver)
-
-
-def Alltoall(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
-    receive = _received(recvbuf, comm.size)
-    send = _sent_unless_in_place(sendbuf, comm.size)
-    count = (send or receive).array.size // comm.size
-    return BufferContribution("Alltoall", _alltoall, send=send, receive=receive, count=count)
-
-
-def Alltoallv(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
-    receive = blocks(recvbuf, comm.size, writable=True)
-    send = None if is_in_place(sendbuf) else blocks(sendbuf, comm.size, writable=False)
-    return BufferContribution("Alltoallv", _alltoall, send=send, receive=receive)
-
-
-def _barrier(contributions: Contributions) -> None:
-    """Nothing to compute: it is complete when all ranks have called it."""
-
-
-def Barrier(comm: Communicator) -> BufferContribution:
-    return BufferContribution("Barrier", _barrier)
-
-
-BUFFER_COLLECTIVES: dict[str, Callable[..., BufferContribution]] = {
+OBJECT_COLLECTIVES: dict[str, Callable[..., ObjectContribution]] = {
     each.__name__: each
-    for each in (
-        Barrier,
-        Bcast,
-        Reduce,
-        Allreduce,
-        Reduce_scatter,
-        Reduce_scatter_block,
-        Scan,
-        Exscan,
-        Gather,
-        Gatherv,
-        Scatter,
-        Scatterv,
-        Allgather,
-        Allgatherv,
-        Alltoall,
-        Alltoallv,
-    )
+    for each in (barrier, bcast, gather, scatter, allgather, alltoall, reduce, allreduce, scan, exscan)
 }

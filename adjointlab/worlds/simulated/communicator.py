@@ -8,23 +8,27 @@ from typing import Any, Final, NoReturn
 
 from adjointlab import MPI
 from adjointlab.typing import Buffer, Status
-from adjointlab.worlds import constants
-from adjointlab.worlds.buffers import elements
+from adjointlab.worlds.arguments import elements, fill_status
+from adjointlab.worlds.arguments import source as as_source
+from adjointlab.worlds.arguments import tag as as_tag
+from adjointlab.worlds.call_sites import SimulatedCall, call_here
 from adjointlab.worlds.local_calls import ONLY_MPI, LocalCalls, missing
-from adjointlab.worlds.simulated.calls import SimulatedCall, call_here
-from adjointlab.worlds.simulated.collectives import BUFFER_COLLECTIVES
+from adjointlab.worlds.simulated.buffer_collectives import BUFFER_COLLECTIVES
+from adjointlab.worlds.simulated.collectives import (
+    OBJECT_COLLECTIVES,
+    Contribution,
+    SharedCommunicator,
+    pickled,
+)
 from adjointlab.worlds.simulated.communicator_creation import (
     COMMUNICATOR_MAKERS,
     GRID_MAKERS,
     contribution_to,
 )
-from adjointlab.worlds.simulated.contribution import Contribution
 from adjointlab.worlds.simulated.groups import Grid, SimulatedGroup
 from adjointlab.worlds.simulated.matching import Message, Null, PendingProbe, Receive, Send
-from adjointlab.worlds.simulated.object_collectives import OBJECT_COLLECTIVES, pickled
 from adjointlab.worlds.simulated.requests import SimulatedRequest
 from adjointlab.worlds.simulated.scheduler import Pending, Task
-from adjointlab.worlds.simulated.shared_communicator import SharedCommunicator
 from adjointlab.worlds.simulated.simulation import Simulation
 from adjointlab.worlds.world import Cancelled, Dead, Finding, Matched
 
@@ -195,7 +199,7 @@ class Communicator(LocalCalls):
     def Iprobe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Status | None = None
     ) -> bool:
-        if constants.source(source) == MPI.PROC_NULL:
+        if as_source(source) == MPI.PROC_NULL:
             return self.Probe(source, tag, status)  # true at once, with the status of a message from nobody
         return self._look_for_message("Iprobe", source, tag, status) is not None
 
@@ -207,7 +211,7 @@ class Communicator(LocalCalls):
     def Improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Status | None = None
     ) -> MatchedMessage | None:
-        if constants.source(source) == MPI.PROC_NULL:
+        if as_source(source) == MPI.PROC_NULL:
             return self.Mprobe(source, tag, status)
         message = self._look_for_message("Improbe", source, tag, status)
         return None if message is None else self._match(message)
@@ -262,7 +266,7 @@ class Communicator(LocalCalls):
         return call_here(name, *arguments, *((("comm", self._name),) if self._name else ()))
 
     def _peer(self, value: int) -> int:
-        peer = constants.source(value)
+        peer = as_source(value)
         if not 0 <= peer < self.size and peer not in (MPI.ANY_SOURCE, MPI.PROC_NULL):
             raise MPI.Exception(
                 f"Invalid rank {value}: must be nonnegative and less than {self.size}", MPI.ERR_RANK
@@ -311,7 +315,7 @@ class Communicator(LocalCalls):
 
     def _receive(self, name: str, buf: Buffer, source: int, tag: int, *, blocking: bool = True) -> Pending:
         """Start a receive."""
-        source, tag = self._peer(source), constants.tag(tag)
+        source, tag = self._peer(source), as_tag(tag)
         call = self._call(name, ("source", source), ("tag", tag))
         self._begin()
         if source == MPI.PROC_NULL:
@@ -368,7 +372,7 @@ class Communicator(LocalCalls):
         return self._complete(pending) if blocking else self._request(pending)
 
     def _probe(self, name: str, source: int, tag: int) -> PendingProbe:
-        source, tag = self._peer(source), constants.tag(tag)
+        source, tag = self._peer(source), as_tag(tag)
         call = self._call(name, ("source", source), ("tag", tag))
         self._begin()
         return PendingProbe(self._task, call, source, tag, self._shared.members)
@@ -376,7 +380,7 @@ class Communicator(LocalCalls):
     def _await_message(self, name: str, source: int, tag: int, status: Status | None) -> Message | None:
         probe = self._probe(name, source, tag)
         if probe.source == MPI.PROC_NULL:
-            constants.fill_status(status, MPI.PROC_NULL, MPI.ANY_TAG, 0)
+            fill_status(status, MPI.PROC_NULL, MPI.ANY_TAG, 0)
             return None
         mailbox = self._shared.mailboxes[self.rank]
         if mailbox.find(probe) is None:
@@ -396,7 +400,7 @@ class Communicator(LocalCalls):
             if probe.source == MPI.ANY_SOURCE:
                 matched = f"receives from rank {message.sender.rank}"
                 self._scheduler.matched.append(Matched(self._task.rank, probe.call, matched))
-            constants.fill_status(status, message.source, message.tag, message.nbytes)
+            fill_status(status, message.source, message.tag, message.nbytes)
         return message
 
     def _match(self, message: Message | None) -> MatchedMessage:

@@ -8,10 +8,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from adjointlab import MPI
-from adjointlab.worlds.constants import is_undefined
-from adjointlab.worlds.simulated.contribution import Disagreement
+from adjointlab.worlds.arguments import is_undefined
+from adjointlab.worlds.simulated.collectives import Disagreement, ObjectContribution
 from adjointlab.worlds.simulated.groups import Grid, SimulatedGroup
-from adjointlab.worlds.simulated.object_collectives import ObjectContribution
 
 if TYPE_CHECKING:
     from adjointlab.worlds.simulated.communicator import Communicator

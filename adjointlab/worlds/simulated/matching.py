@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from adjointlab import MPI
-from adjointlab.worlds.buffers import Elements, Flat
-from adjointlab.worlds.simulated.calls import SimulatedCall
+from adjointlab.worlds.arguments import Elements, Flat
+from adjointlab.worlds.call_sites import SimulatedCall
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.world import Blocked, Finding, Matched

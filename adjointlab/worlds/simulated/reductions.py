@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from adjointlab import MPI
-from adjointlab.worlds.buffers import Elements, Flat
+from adjointlab.worlds.arguments import Elements, Flat
 
 __all__ = ["Operator", "accumulate_into", "check", "fold", "fold_objects"]
 

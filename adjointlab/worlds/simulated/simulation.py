@@ -1,27 +1,34 @@
-"""One run of the simulated world: what its ranks share, and what is found wrong with it."""
+"""One run of the simulated world: what its ranks share, how it is ended if it does not end by itself, and what is found wrong.
+
+A run in which no rank can go on is diagnosed (:class:`Diagnosis`): deadlock, livelock, or the failure of another rank. One that
+lasts too long is ended by :class:`SimulationWatchdog`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from adjointlab.typing import Status
-from adjointlab.worlds.constants import fill_status, mark_cancelled
+from adjointlab.worlds.arguments import fill_status, mark_cancelled
+from adjointlab.worlds.call_sites import call_site_of_thread
+from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
+from adjointlab.worlds.process import Interposition
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
-from adjointlab.worlds.requests import Interposition
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.simulated.diagnosis import Diagnosis
+from adjointlab.worlds.simulated.collectives import CollectiveCall, SharedCommunicator
 from adjointlab.worlds.simulated.groups import Grid
-from adjointlab.worlds.simulated.matching import Message, Receive
-from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
+from adjointlab.worlds.simulated.matching import Message, Receive, Send
+from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, StuckHandler, Task, WorkerPool
 from adjointlab.worlds.simulated.schedules.record import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.strategies import strategy_for
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.simulated.shared_communicator import SharedCommunicator
-from adjointlab.worlds.simulated.threads import WorkerPool
-from adjointlab.worlds.world import Finding, Outcome, Returned, Run
+from adjointlab.worlds.watchdog import EXIT_CODE, Overdue, Watchdog, overdue
+from adjointlab.worlds.world import Blocked, Finding, Outcome, PeerFailed, Raised, Returned, Run
 
-__all__ = ["Simulation"]
+__all__ = ["Diagnosis", "Simulation", "SimulationWatchdog"]
 
 
 class Simulation:
@@ -118,3 +125,139 @@ class Simulation:
         for pending in self.open_requests.values():
             text = f"rank {pending.task.rank} never completed {pending.call} at {pending.call.where}"
             self.findings.append(Finding("request left open", text))
+
+
+LIVELOCK = 0.5
+"""Seconds of polling in vain, as a share of each polling rank: a loop with an end of its own seldom lasts longer."""
+
+
+class Diagnosis(StuckHandler):
+    """Explains why ranks make no progress, and cancels them all."""
+
+    def __init__(self, run: Simulation) -> None:
+        self._run = run
+
+    def on_deadlock(self, blocked: list[Task]) -> None:
+        if not self._cancelled_for_a_failure(blocked):
+            crossed = self._crossed_collectives(blocked)
+            kind = "deadlock" if crossed is None else "mismatched collective"
+            lines = [] if crossed is None else [crossed]
+            self._run.findings.append(Finding(kind, "\n".join([*lines, *self._deadlock(blocked)])))
+            self._cancel(blocked, Blocked)
+
+    def on_livelock(self, stuck: list[Task], seconds: float) -> None:
+        if not self._cancelled_for_a_failure(stuck) and seconds >= LIVELOCK:
+            text = "\n".join([POLLING, *map(self._line, stuck)])
+            self._run.findings.append(Finding("livelock", text))
+            self._cancel(stuck, Blocked)
+
+    def _cancelled_for_a_failure(self, stuck: list[Task]) -> bool:
+        """Cancel ranks that wait for others because some rank has failed: not their fault, and no finding."""
+        failed = tuple(
+            task.rank
+            for task in self._run.scheduler.tasks
+            if isinstance(task.cancelled_as or task.outcome, Raised | Blocked)
+        )
+        if failed:
+            self._cancel(stuck, lambda call, where, _waits_for: PeerFailed(call, where, failed))
+        return bool(failed)
+
+    def _cancel(self, tasks: list[Task], outcome: Callable[[str, str, tuple[int, ...]], Outcome]) -> None:
+        # All outcomes first: they say what the ranks wait for, which changes as soon as one of them is cancelled.
+        outcomes = [outcome(str(task.call), _where(task), _waits_for(task)) for task in tasks]
+        for task, its_outcome in zip(tasks, outcomes, strict=True):
+            self._run.scheduler.cancel(task, its_outcome)
+
+    def _deadlock(self, blocked: list[Task]) -> Iterator[str]:
+        yield heading(len(blocked), len(self._run.scheduler.tasks))
+        yield from map(self._line, blocked)
+        yield from cycle_line({task.rank: _waits_for(task) for task in blocked})
+        yield from (f"  rank {rank} has not received {message}" for rank, message in self._run.unreceived())
+        if any(isinstance(pending, Send) for task in blocked for pending in task.waiting):
+            yield UNBUFFERED_SENDS
+
+    def _crossed_collectives(self, blocked: list[Task]) -> str | None:
+        """Describe two ranks that call the collectives of two communicators in different orders, if there are two.
+
+        Each then waits for the other, in a collective that the other would call next.
+        """
+        calls: dict[int, CollectiveCall] = {
+            task.rank: pending
+            for task in blocked
+            for pending in task.waiting
+            if isinstance(pending, CollectiveCall)
+        }
+        for rank, call in calls.items():
+            for other in call.waits_for():
+                others_call = calls.get(other)
+                if others_call is not None and rank in others_call.waits_for():
+                    return (
+                        f"rank {rank} and rank {other} call collectives of two communicators in different orders\n"
+                        f"  rank {rank} is in one of {call.collective.shared}\n"
+                        f"  rank {other} is in one of {others_call.collective.shared}"
+                    )
+        return None
+
+    def _line(self, task: Task) -> str:
+        """Describe where a rank is, and what it waits for."""
+        ended = [each.outcome is not None for each in self._run.scheduler.tasks]
+        text = f"  rank {task.rank} in {task.call} at {_where(task)}{waits_for_text(_waits_for(task), ended)}"
+        # A wait for requests does not say what they are: so the calls that made them, too.
+        inner = {
+            f"{pending.call} at {pending.call.where}"
+            for pending in task.waiting
+            if pending.call is not task.call and not pending.done
+        }
+        return text + "".join(f"\n    for {each}" for each in sorted(inner))
+
+
+def _where(task: Task) -> str:
+    return "?" if task.call is None else task.call.where
+
+
+def _waits_for(task: Task) -> tuple[int, ...]:
+    """Ranks that `task` waits for, each once."""
+    ranks: Iterable[int] = (rank for each in task.waiting if not each.done for rank in each.waits_for())
+    return tuple(dict.fromkeys(ranks))
+
+
+class SimulationWatchdog:
+    """Ends one run that has lasted too long."""
+
+    def __init__(self, watchdog: Watchdog, scheduler: Scheduler, payload: Any) -> None:
+        self._watchdog = watchdog
+        self._scheduler = scheduler
+        self._payload = payload
+        self._started = time.monotonic()
+        self._has_raised = False
+
+    def look(self) -> None:
+        """Raise :class:`Overdue` in the running rank once the limit has passed; some seconds later, end the process."""
+        limit = self._watchdog.seconds_in_simulation
+        over = time.monotonic() - self._started - limit
+        if over < 0:
+            return
+        running = self._scheduler.current
+        thread = 0 if running.worker is None else running.worker.thread.ident or 0
+        if not self._has_raised:
+            self._has_raised = True
+            self._watchdog.has_fired = True
+            self._scheduler.raise_in_current(_overdue_class(limit, call_site_of_thread(thread)))
+        elif over > self._watchdog.grace(limit):
+            self._watchdog.report_overdue(f"rank {running.rank}", limit, self._payload, thread)
+            os._exit(EXIT_CODE)
+
+
+def _overdue_class(limit: float, place: str) -> type[Overdue]:
+    """Class of an :class:`Overdue` with its message: CPython takes a class to raise in another thread, not an instance."""
+
+    class OverdueHere(Overdue):
+        def __init__(self) -> None:
+            super().__init__(str(overdue(limit, place)))
+
+    OverdueHere.__name__, OverdueHere.__module__ = (
+        Overdue.__name__,
+        Overdue.__module__,
+    )  # as tracebacks show it
+    OverdueHere.__qualname__ = Overdue.__qualname__
+    return OverdueHere

@@ -12,14 +12,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from adjointlab.worlds.interrupts import RepeatedInterrupt
+from adjointlab.worlds.process import RepeatedInterrupt
 from adjointlab.worlds.randomness import GlobalStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.communicator import Communicator
-from adjointlab.worlds.simulated.scheduler import Task
-from adjointlab.worlds.simulated.simulation import Simulation
-from adjointlab.worlds.simulated.threads import WorkerPool
-from adjointlab.worlds.simulated.watchdog import SimulationWatchdog
+from adjointlab.worlds.simulated.scheduler import Task, WorkerPool
+from adjointlab.worlds.simulated.simulation import Simulation, SimulationWatchdog
 from adjointlab.worlds.watchdog import Watchdog
 from adjointlab.worlds.world import Body, Cancelled, Dead, Outcome, Raised, RankContext, Returned, Run, Runner
 

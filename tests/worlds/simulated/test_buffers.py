@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from adjointlab import MPI
-from adjointlab.worlds.buffers import blocks, elements
+from adjointlab.worlds.arguments import blocks, elements
 
 
 def read(spec, **keywords):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from adjointlab import MPI
-from adjointlab.worlds import constants
+from adjointlab.worlds import arguments
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
 theirs = pytest.importorskip("mpi4py.MPI")
@@ -14,39 +14,39 @@ WORLD = SimulatedWorld(2)
 
 @pytest.mark.parametrize("op", list(MPI.Op), ids=lambda op: op.value)
 def test_operations_go_both_ways(op):
-    assert constants.to_mpi4py(op) == getattr(theirs, op.value)
-    assert constants.op(getattr(theirs, op.value)) is op
-    assert constants.from_mpi4py(getattr(theirs, op.value)) is op
+    assert arguments.to_mpi4py(op) == getattr(theirs, op.value)
+    assert arguments.op(getattr(theirs, op.value)) is op
+    assert arguments.from_mpi4py(getattr(theirs, op.value)) is op
 
 
 @pytest.mark.parametrize("name", ["ANY_SOURCE", "ANY_TAG", "PROC_NULL", "ROOT", "UNDEFINED"])
 def test_integers_go_to_mpi4py(name):
-    assert constants.to_mpi4py(getattr(MPI, name)) == getattr(theirs, name)
+    assert arguments.to_mpi4py(getattr(MPI, name)) == getattr(theirs, name)
 
 
 def test_integers_are_read_by_what_they_stand_for():
-    assert constants.source(theirs.ANY_SOURCE) == MPI.ANY_SOURCE
-    assert constants.source(theirs.PROC_NULL) == MPI.PROC_NULL
-    assert constants.tag(theirs.ANY_TAG) == MPI.ANY_TAG
-    assert constants.is_undefined(theirs.UNDEFINED)
-    assert constants.source(3) == constants.tag(3) == 3
-    assert constants.to_mpi4py(3) == 3
+    assert arguments.source(theirs.ANY_SOURCE) == MPI.ANY_SOURCE
+    assert arguments.source(theirs.PROC_NULL) == MPI.PROC_NULL
+    assert arguments.tag(theirs.ANY_TAG) == MPI.ANY_TAG
+    assert arguments.is_undefined(theirs.UNDEFINED)
+    assert arguments.source(3) == arguments.tag(3) == 3
+    assert arguments.to_mpi4py(3) == 3
 
 
-@pytest.mark.parametrize("name", sorted(constants.DATATYPES))
+@pytest.mark.parametrize("name", sorted(arguments.DATATYPES))
 def test_datatypes_go_both_ways(name):
-    ours = constants.DATATYPES[name]
-    there = constants.to_mpi4py(ours)
-    assert constants.datatype(there).numpy == ours.numpy
+    ours = arguments.DATATYPES[name]
+    there = arguments.to_mpi4py(ours)
+    assert arguments.datatype(there).numpy == ours.numpy
     assert there.Get_size() == np.dtype(ours.numpy).itemsize
 
 
 def test_buffer_specifications_are_translated_item_by_item():
     array = np.zeros(3)
-    translated = constants.to_mpi4py([array, (1, 2), MPI.DOUBLE])
+    translated = arguments.to_mpi4py([array, (1, 2), MPI.DOUBLE])
     assert translated[0] is array
     assert translated[1:] == [(1, 2), theirs.DOUBLE]
-    assert constants.to_mpi4py(MPI.IN_PLACE) is theirs.IN_PLACE
+    assert arguments.to_mpi4py(MPI.IN_PLACE) is theirs.IN_PLACE
 
 
 def test_a_communicator_takes_mpi4pys_constants():

@@ -19,8 +19,7 @@ from adjointlab.engine.discovery import found_as
 from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.store.reproducer import read
-from adjointlab.worlds.decisions import decode
-from adjointlab.worlds.schedule import Schedule, schedules_from
+from adjointlab.worlds.schedule import Schedule, decode, schedules_from
 from adjointlab.worlds.simulated.schedules.pct import PriorityWalk
 from adjointlab.worlds.simulated.schedules.record import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.replay import Replay

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-from adjointlab.worlds.decisions import DecisionKind, append, encode
+from adjointlab.worlds.schedule import DecisionKind, append, encode
 from adjointlab.worlds.simulated.schedules.strategy import Ready, ReadyRank, Strategy
 
 __all__ = ["DecisionRecorder"]
@@ -55,5 +55,5 @@ class DecisionRecorder(Strategy):
 
     @property
     def decisions(self) -> str:
-        """Text of the decisions so far, see :mod:`adjointlab.worlds.decisions`."""
+        """Text of the decisions so far, see :mod:`adjointlab.worlds.schedule`."""
         return encode(bytes(self._numbers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from adjointlab.worlds.decisions import DecisionKind, decode
+from adjointlab.worlds.schedule import DecisionKind, decode
 from adjointlab.worlds.simulated.schedules.strategy import Ready, ReadyRank, Strategy
 
 __all__ = ["Replay"]

@@ -1,18 +1,78 @@
-"""Ctrl-C, held back while processes exchange messages and let through where user code runs.
-
-An exception in the middle of an exchange would leave one process waiting for what another no longer sends, and the job would
-hang rather than end.
-"""
+"""What the lab puts its own in place of in its process, while user code runs: exits, Ctrl-C, and the request class of mpi4py."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from types import FrameType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NoReturn
 
-__all__ = ["Interrupts", "RepeatedInterrupt"]
+from adjointlab import MPI
+from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.call_sites import is_lab
+
+__all__ = ["Interposition", "Interrupts", "RepeatedInterrupt", "earn", "install_exit_guard"]
+
+_LEAVING: Final = ("_exit", "execv", "execve")  # the other forms of exec call one of these two
+
+_earned: int | None = None
+_stderr = 2
+
+
+def install_exit_guard(stderr: int = 2) -> None:
+    """Have this process end with what it has earned, whoever ends it; messages go to the descriptor `stderr`."""
+    global _stderr
+    _stderr = stderr
+    for name in _LEAVING:
+        original = getattr(os, name)
+        if not hasattr(original, "is_guarded"):
+            setattr(os, name, _guarded(name, original, os.getpid()))
+
+
+def earn(code: int) -> None:
+    """Set the exit code that the verdicts so far have earned; before the first it is that of an unjudged check."""
+    global _earned
+    _earned = code
+
+
+def _guarded(name: str, original: Callable[..., NoReturn], guarded_pid: int) -> Callable[..., NoReturn]:
+    leave = os._exit
+
+    def guarded(*arguments: Any, **keywords: Any) -> NoReturn:
+        caller = _caller()
+        if os.getpid() != guarded_pid or (caller and is_lab(caller.rpartition(":")[0])):
+            original(*arguments, **keywords)
+        shown = ", ".join([*map(repr, arguments), *(f"{key}={value!r}" for key, value in keywords.items())])
+        code = ExitCode.UNJUDGED if _earned is None else _earned
+        text = f"adjointlab: user code ended the process by os.{name}({shown}){caller and f' at {caller}'}"
+        rest = "; what was not judged by then is not judged" if code == ExitCode.UNJUDGED else ""
+        try:
+            sys.stdout.flush()
+            os.write(_stderr, f"{text}{rest}; exit code {code}\n".encode(errors="backslashreplace"))
+        finally:
+            leave(code)
+
+    guarded.is_guarded = True  # type: ignore[attr-defined]
+    return guarded
+
+
+def _caller() -> str:
+    """Return "file:line" of what called the guarded function; empty where only Python itself did."""
+    try:
+        frame = sys._getframe(2)
+    except ValueError:  # an exit hook: the interpreter calls it without a frame
+        return ""
+    return (
+        ""
+        if frame.f_code.co_filename == threading.__file__
+        else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    )
+
 
 _ECHO: Final = 1.0
 """Seconds in which one Ctrl-C may arrive twice: from the terminal, and passed on by mpiexec."""
@@ -119,3 +179,49 @@ class RepeatedInterrupt:
     def _receive(signal_number: int, frame: FrameType | None) -> None:
         RepeatedInterrupt._pending = True
         raise KeyboardInterrupt
+
+
+_UPPER_CASE: Final = ("Waitall", "Waitany", "Waitsome", "Testall", "Testany", "Testsome")
+_NAMES: Final = (*_UPPER_CASE, *map(str.lower, _UPPER_CASE))
+
+
+class Interposition:
+    """Context in which ``mpi4py.MPI.Request`` completes the requests of the worlds too."""
+
+    def __init__(self) -> None:
+        self._original: Any = None
+
+    def __enter__(self) -> None:
+        self.look()
+
+    def __exit__(self, *_: object) -> None:
+        if self._original is not None:
+            sys.modules["mpi4py.MPI"].Request = self._original  # type: ignore[attr-defined]
+            self._original = None
+
+    def look(self) -> None:
+        """Take effect if mpi4py has been imported by now: user code may do so at any time of a run."""
+        mpi: Any = sys.modules.get("mpi4py.MPI")
+        if mpi is not None and self._original is None:
+            self._original = mpi.Request
+            mpi.Request = _for_both(mpi.Request)
+
+
+@lru_cache(maxsize=2)
+def _for_both(theirs: Any) -> Any:
+    class EitherKind(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, theirs | MPI.Request)
+
+    forked = {name: staticmethod(_forked(name, getattr(theirs, name))) for name in _NAMES}
+    return EitherKind("Request", (theirs,), {"__module__": "mpi4py.MPI", **forked})
+
+
+def _forked(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
+    ours: Callable[..., Any] = getattr(MPI.Request, name)
+
+    def call(requests: Sequence[Any], *statuses: Any, **keywords: Any) -> Any:
+        is_ours = any(isinstance(request, MPI.Request) for request in requests)
+        return (ours if is_ours else theirs)(requests, *statuses, **keywords)
+
+    return call

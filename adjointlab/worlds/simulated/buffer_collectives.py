@@ -1,0 +1,487 @@
+"""Collectives on buffers: how each reads its arguments, what its ranks must agree on, what it computes.
+
+Each is a function of a communicator and mpi4py's arguments that returns a :class:`BufferContribution`, named as in
+mpi4py; the rank that arrives last computes for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import TypeAlias
+
+import numpy as np
+
+from adjointlab import MPI
+from adjointlab.typing import Buffer, Communicator
+from adjointlab.worlds.arguments import Blocks, Elements, Flat, blocks, elements, is_in_place
+from adjointlab.worlds.arguments import op as as_op
+from adjointlab.worlds.simulated.collectives import Contribution, Disagreement, Signature, valid_root
+from adjointlab.worlds.simulated.matching import poison
+from adjointlab.worlds.simulated.reductions import Operator, accumulate_into, check, fold
+
+__all__ = ["BUFFER_COLLECTIVES", "BufferContribution"]
+
+
+class BufferContribution(Contribution):
+    """Buffers of one rank in a collective."""
+
+    __slots__ = ("_buffer", "_poisoned", "_sent", "_watched", "counts", "op", "receive", "send")
+
+    def __init__(
+        self,
+        kind: str,
+        compute: Callable[[Sequence[BufferContribution]], None],
+        *,
+        send: Elements | Blocks | None = None,
+        receive: Elements | Blocks | None = None,
+        root: int | None = None,
+        op: MPI.Op | None = None,
+        count: object = None,
+        counts: list[int] | None = None,
+    ) -> None:
+        either = send or receive
+        datatype = None if either is None else either.datatype.numpy
+        super().__init__(kind, compute, Signature(root, None if op is None else op.value, datatype, count))
+        if send is not None and receive is not None and _overlap(send, receive):
+            raise MPI.Exception(f"{kind}: the send and receive buffers must not be aliased", MPI.ERR_BUFFER)
+        self.send = send  # None: in place, or nothing to send
+        self.receive = receive  # None: nothing to receive
+        self.op = op
+        self.counts = counts
+        self._watched: Elements | Blocks | None = None  # the send buffer of a non-blocking call
+        self._sent: list[bytes] = []  # what it held at the call
+        self._buffer: Flat | None = None  # the user's receive buffer, while results are written elsewhere
+        self._poisoned: list[bytes] = []  # what it has held since
+
+    @property
+    def contribution(self) -> Flat:
+        """Elements that the rank contributes, be it in place."""
+        own = self.receive if self.send is None else self.send
+        assert own is not None
+        return own.array
+
+    @property
+    def result(self) -> Flat:
+        """Elements that receive the result."""
+        assert self.receive is not None
+        return self.receive.array
+
+    @property
+    def operation(self) -> MPI.Op:
+        """The reduction operation."""
+        assert self.op is not None
+        return self.op
+
+    def watch(self) -> None:
+        if self.send is not None:
+            self._watched, self._sent = self.send, _contents(self.send)
+
+    def misuse(self) -> str:
+        if self._watched is not None and _contents(self._watched) != self._sent:
+            return "changed the send buffer"
+        if self._buffer is None or self.receive is None:
+            return ""
+        is_intact = _contents(self.receive._replace(array=self._buffer)) == self._poisoned
+        return "" if is_intact else "wrote into the receive buffer"
+
+    def hold(self) -> None:
+        if self.send is not None:
+            self.send = self.send._replace(array=self.send.array.copy())
+
+    def delay(self) -> None:
+        if self.receive is not None:
+            self._buffer = self.receive.array
+            # A copy and not an empty array: what lies between the blocks is not ours, and must keep its values.
+            self.receive = self.receive._replace(array=self._buffer.copy())
+            for block in _slices(self.receive):
+                poison(self._buffer[block])
+            self._poisoned = _contents(self.receive._replace(array=self._buffer))
+
+    def finish(self) -> None:
+        if self._buffer is not None and self.receive is not None:
+            for block in _slices(self.receive):
+                self._buffer[block] = self.receive.array[block]
+            self._buffer = None
+
+
+Contributions: TypeAlias = Sequence[BufferContribution]
+
+
+def _slices(buffer: Elements | Blocks) -> list[slice]:
+    if isinstance(buffer, Elements):
+        return [slice(None)]
+    return [slice(start, start + n) for start, n in zip(buffer.displacements, buffer.counts, strict=True)]
+
+
+def _contents(buffer: Elements | Blocks) -> list[bytes]:
+    return [buffer.array[block].tobytes() for block in _slices(buffer)]
+
+
+def _overlap(send: Elements | Blocks, receive: Elements | Blocks) -> bool:
+    if not np.may_share_memory(send.array, receive.array):
+        return False
+    # Blocks of one array may be sent and received at once, as long as no element is in both.
+    return any(
+        np.may_share_memory(send.array[sent], receive.array[received])
+        for sent in _slices(send)
+        for received in _slices(receive)
+    )
+
+
+# Reading arguments
+
+
+def _sent(spec: Buffer, divisor: int = 1) -> Elements:
+    return elements(spec, writable=False, divisor=divisor)
+
+
+def _received(spec: Buffer, divisor: int = 1) -> Elements:
+    return elements(spec, writable=True, divisor=divisor)
+
+
+def _sent_unless_in_place(spec: Buffer, divisor: int = 1) -> Elements | None:
+    return None if is_in_place(spec) else _sent(spec, divisor)
+
+
+def _check_datatypes(send: Elements | None, receive: Elements) -> None:
+    if send is not None and send.datatype != receive.datatype:
+        raise ValueError("mismatch in send and receive MPI datatypes")
+
+
+def _reduction(
+    kind: str,
+    compute: Callable[[Contributions], None],
+    sendbuf: Buffer,
+    recvbuf: Buffer,
+    op: Operator,
+    root: int | None = None,
+    *,
+    receives: bool = True,
+) -> BufferContribution:
+    """Contribution to a reduction with as many elements received as sent."""
+    receive = _received(recvbuf) if receives else None
+    send = _sent_unless_in_place(sendbuf) if receives else _sent(sendbuf)
+    if send is not None and receive is not None:
+        _check_datatypes(send, receive)
+        if send.array.size != receive.array.size:
+            raise ValueError(
+                f"mismatch in send count {send.array.size} and receive count {receive.array.size}"
+            )
+    either = send or receive
+    assert either is not None
+    checked = check(as_op(op), either)
+    return BufferContribution(
+        kind, compute, send=send, receive=receive, root=root, op=checked, count=either.array.size
+    )
+
+
+# The collectives: first what each computes from the contributions of all ranks, then how a rank's call is read.
+
+
+def _bcast(contributions: Contributions) -> None:
+    data = contributions[contributions[0].root].contribution
+    for each in contributions:
+        if each.receive is not None:
+            each.result[:] = data
+
+
+def Bcast(comm: Communicator, buf: Buffer, root: int = 0) -> BufferContribution:
+    if valid_root(comm, root) == comm.rank:
+        send = _sent(buf)
+        return BufferContribution("Bcast", _bcast, send=send, root=root, count=send.array.size)
+    receive = _received(buf)
+    return BufferContribution("Bcast", _bcast, receive=receive, root=root, count=receive.array.size)
+
+
+def _reduce(contributions: Contributions) -> None:
+    first = contributions[0]
+    contributions[first.root].result[:] = fold(first.operation, [each.contribution for each in contributions])
+
+
+def Reduce(
+    comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, op: Operator = MPI.SUM, root: int = 0
+) -> BufferContribution:
+    receives = valid_root(comm, root) == comm.rank
+    return _reduction("Reduce", _reduce, sendbuf, recvbuf, op, root, receives=receives)
+
+
+def _allreduce(contributions: Contributions) -> None:
+    total = fold(contributions[0].operation, [each.contribution for each in contributions])
+    for each in contributions:
+        each.result[:] = total
+
+
+def Allreduce(
+    comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, op: Operator = MPI.SUM
+) -> BufferContribution:
+    return _reduction("Allreduce", _allreduce, sendbuf, recvbuf, op)
+
+
+def _scan(contributions: Contributions) -> None:
+    total: Flat | None = None
+    for each in contributions:
+        if total is None:
+            total = each.contribution.copy()
+        else:
+            accumulate_into(total, each.operation, each.contribution)
+        each.result[:] = total
+
+
+def Scan(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, op: Operator = MPI.SUM) -> BufferContribution:
+    return _reduction("Scan", _scan, sendbuf, recvbuf, op)
+
+
+def _exscan(contributions: Contributions) -> None:
+    # What rank 0 receives is undefined in MPI: its buffer stays as it is.
+    total = contributions[0].contribution.copy()
+    for each in contributions[1:]:
+        own = each.contribution.copy()  # in place, the next line overwrites it
+        each.result[:] = total
+        accumulate_into(total, each.operation, own)
+
+
+def Exscan(
+    comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, op: Operator = MPI.SUM
+) -> BufferContribution:
+    return _reduction("Exscan", _exscan, sendbuf, recvbuf, op)
+
+
+def _reduce_scatter(contributions: Contributions) -> None:
+    counts = contributions[0].counts
+    if counts is None:
+        counts = [each.result.size for each in contributions]
+    total = fold(contributions[0].operation, [each.contribution for each in contributions])
+    if sum(counts) != total.size:
+        reason = f"send count {total.size}, but the receive counts {counts} sum to {sum(counts)}"
+        raise Disagreement(0, len(contributions) - 1, reason)
+    starts = accumulate(counts, initial=0)
+    for each, start, count in zip(contributions, starts, counts, strict=False):
+        each.result[:count] = total[start : start + count]
+
+
+def Reduce_scatter(
+    comm: Communicator,
+    sendbuf: Buffer,
+    recvbuf: Buffer,
+    recvcounts: Sequence[int] | None = None,
+    op: Operator = MPI.SUM,
+) -> BufferContribution:
+    receive, send = _received(recvbuf), _sent_unless_in_place(sendbuf)
+    _check_datatypes(send, receive)
+    own = send or receive
+    counts = None if recvcounts is None else [int(count) for count in recvcounts]
+    if counts is None:
+        if send is None:
+            raise TypeError("Reduce_scatter in place needs recvcounts")
+    elif len(counts) != comm.size:
+        raise ValueError(f"expecting {comm.size} items, got {len(counts)}")
+    elif own.array.size != sum(counts):
+        kind = "receive" if send is None else "send"
+        raise ValueError(f"mismatch in {kind} count {own.array.size} and sum(counts) {sum(counts)}")
+    elif send is not None and receive.array.size != counts[comm.rank]:
+        raise ValueError(
+            f"mismatch in receive count {receive.array.size} and counts[{comm.rank}] {counts[comm.rank]}"
+        )
+    return BufferContribution(
+        "Reduce_scatter",
+        _reduce_scatter,
+        send=send,
+        receive=receive,
+        op=check(as_op(op), own),
+        count=own.array.size,
+        counts=counts,
+    )
+
+
+def Reduce_scatter_block(
+    comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, op: Operator = MPI.SUM
+) -> BufferContribution:
+    send = _sent_unless_in_place(sendbuf, comm.size)
+    receive = _received(recvbuf, comm.size if send is None else 1)
+    _check_datatypes(send, receive)
+    count = receive.array.size // (comm.size if send is None else 1)
+    if send is not None and send.array.size != count * comm.size:
+        raise ValueError(f"mismatch in send count {send.array.size // comm.size} and receive count {count}")
+    return BufferContribution(
+        "Reduce_scatter_block",
+        _reduce_scatter,
+        send=send,
+        receive=receive,
+        op=check(as_op(op), send or receive),
+        count=count,
+        counts=[count] * comm.size,
+    )
+
+
+def _block(buffer: Elements | Blocks | None, rank: int, ranks: int) -> Flat:
+    """Part of `buffer` that belongs to `rank`."""
+    assert buffer is not None
+    if isinstance(buffer, Blocks):
+        start, count = buffer.displacements[rank], buffer.counts[rank]
+    else:
+        count = buffer.array.size // ranks
+        start = rank * count
+    return buffer.array[start : start + count]
+
+
+def _move(source: Flat, target: Flat, sender: int, receiver: int) -> None:
+    if source.size != target.size:
+        reason = f"the first sends {source.size} elements to the second, which expects {target.size}"
+        raise Disagreement(sender, receiver, reason)
+    target[:] = source
+
+
+def _gather(contributions: Contributions) -> None:
+    root, ranks = contributions[0].root, len(contributions)
+    for rank, each in enumerate(contributions):
+        if each.send is not None:
+            _move(each.send.array, _block(contributions[root].receive, rank, ranks), rank, root)
+
+
+def _gathering(
+    kind: str, comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, root: int
+) -> BufferContribution:
+    # MPI ignores the receive buffer of all ranks but the root, which may be anything there.
+    if valid_root(comm, root) != comm.rank:
+        send = _sent(sendbuf)
+        return BufferContribution(kind, _gather, root=root, send=send, count=_count(kind, send, 1))
+    receive = _of_all_ranks(kind, comm, recvbuf, writable=True)
+    own = _sent_unless_in_place(sendbuf)
+    count = _count(kind, receive, comm.size)
+    return BufferContribution(kind, _gather, root=root, send=own, receive=receive, count=count)
+
+
+def _of_all_ranks(kind: str, comm: Communicator, spec: Buffer, *, writable: bool) -> Elements | Blocks:
+    if kind.endswith("v"):
+        return blocks(spec, comm.size, writable=writable)
+    return elements(spec, writable=writable, divisor=comm.size)
+
+
+def _count(kind: str, buffer: Elements | Blocks, ranks: int) -> int | None:
+    """Elements of each rank, which all must agree on; None for the vector forms, where they may differ."""
+    return None if kind.endswith("v") else buffer.array.size // ranks
+
+
+def Gather(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, root: int = 0) -> BufferContribution:
+    return _gathering("Gather", comm, sendbuf, recvbuf, root)
+
+
+def Gatherv(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, root: int = 0) -> BufferContribution:
+    return _gathering("Gatherv", comm, sendbuf, recvbuf, root)
+
+
+def _scatter(contributions: Contributions) -> None:
+    root, ranks = contributions[0].root, len(contributions)
+    for rank, each in enumerate(contributions):
+        if each.receive is not None:
+            _move(_block(contributions[root].send, rank, ranks), each.result, root, rank)
+
+
+def _scattering(
+    kind: str, comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, root: int
+) -> BufferContribution:
+    if valid_root(comm, root) != comm.rank:
+        receive = _received(recvbuf)
+        return BufferContribution(kind, _scatter, root=root, receive=receive, count=_count(kind, receive, 1))
+    send = _of_all_ranks(kind, comm, sendbuf, writable=False)
+    own = None if is_in_place(recvbuf) else _received(recvbuf)
+    count = _count(kind, send, comm.size)
+    return BufferContribution(kind, _scatter, root=root, send=send, receive=own, count=count)
+
+
+def Scatter(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, root: int = 0) -> BufferContribution:
+    return _scattering("Scatter", comm, sendbuf, recvbuf, root)
+
+
+def Scatterv(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, root: int = 0) -> BufferContribution:
+    return _scattering("Scatterv", comm, sendbuf, recvbuf, root)
+
+
+def _allgather(contributions: Contributions) -> None:
+    ranks = len(contributions)
+    parts = [
+        _block(each.receive, rank, ranks) if each.send is None else each.send.array
+        for rank, each in enumerate(contributions)
+    ]
+    whole = np.concatenate(parts)
+    for receiver, each in enumerate(contributions):
+        receive = each.receive
+        if isinstance(receive, Elements):
+            _move(whole, receive.array, 0, receiver)
+        elif receive is not None and receive.packed and receive.counts == [part.size for part in parts]:
+            # One copy where blocks follow each other, in place of one for each pair of ranks.
+            receive.array[: whole.size] = whole
+        else:
+            for sender, part in enumerate(parts):
+                _move(part, _block(receive, sender, ranks), sender, receiver)
+
+
+def Allgather(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
+    receive = _received(recvbuf, comm.size)
+    send = _sent_unless_in_place(sendbuf)
+    count = receive.array.size // comm.size if send is None else send.array.size
+    return BufferContribution("Allgather", _allgather, send=send, receive=receive, count=count)
+
+
+def Allgatherv(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
+    receive = blocks(recvbuf, comm.size, writable=True)
+    send = _sent_unless_in_place(sendbuf)
+    counts = tuple(receive.counts)
+    return BufferContribution("Allgatherv", _allgather, send=send, receive=receive, count=counts)
+
+
+def _alltoall(contributions: Contributions) -> None:
+    ranks = len(contributions)
+    # In place, what is sent would be overwritten by what is received before it.
+    sends = [
+        each.send or (each.receive and each.receive._replace(array=each.receive.array.copy()))
+        for each in contributions
+    ]
+    for receiver, each in enumerate(contributions):
+        for sender, send in enumerate(sends):
+            _move(_block(send, receiver, ranks), _block(each.receive, sender, ranks), sender, receiver)
+
+
+def Alltoall(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
+    receive = _received(recvbuf, comm.size)
+    send = _sent_unless_in_place(sendbuf, comm.size)
+    count = (send or receive).array.size // comm.size
+    return BufferContribution("Alltoall", _alltoall, send=send, receive=receive, count=count)
+
+
+def Alltoallv(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
+    receive = blocks(recvbuf, comm.size, writable=True)
+    send = None if is_in_place(sendbuf) else blocks(sendbuf, comm.size, writable=False)
+    return BufferContribution("Alltoallv", _alltoall, send=send, receive=receive)
+
+
+def _barrier(contributions: Contributions) -> None:
+    """Nothing to compute: it is complete when all ranks have called it."""
+
+
+def Barrier(comm: Communicator) -> BufferContribution:
+    return BufferContribution("Barrier", _barrier)
+
+
+BUFFER_COLLECTIVES: dict[str, Callable[..., BufferContribution]] = {
+    each.__name__: each
+    for each in (
+        Barrier,
+        Bcast,
+        Reduce,
+        Allreduce,
+        Reduce_scatter,
+        Reduce_scatter_block,
+        Scan,
+        Exscan,
+        Gather,
+        Gatherv,
+        Scatter,
+        Scatterv,
+        Allgather,
+        Allgatherv,
+        Alltoall,
+        Alltoallv,
+    )
+}
