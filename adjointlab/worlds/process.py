@@ -1,4 +1,4 @@
-"""What the lab puts its own in place of in its process, while user code runs: exits, Ctrl-C, and the request class of mpi4py."""
+"""What the lab puts its own in place of in its process, while user code runs: exits and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, ClassVar, Final, NoReturn
 
-from adjointlab import MPI
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.call_sites import is_lab
 
-__all__ = ["Interposition", "Interrupts", "RepeatedInterrupt", "earn", "install_exit_guard"]
+__all__ = ["Interrupts", "RepeatedInterrupt", "earn", "install_exit_guard"]
 
 _LEAVING: Final = ("_exit", "execv", "execve")  # the other forms of exec call one of these two
 
@@ -179,49 +177,3 @@ class RepeatedInterrupt:
     def _receive(signal_number: int, frame: FrameType | None) -> None:
         RepeatedInterrupt._pending = True
         raise KeyboardInterrupt
-
-
-_UPPER_CASE: Final = ("Waitall", "Waitany", "Waitsome", "Testall", "Testany", "Testsome")
-_NAMES: Final = (*_UPPER_CASE, *map(str.lower, _UPPER_CASE))
-
-
-class Interposition:
-    """Context in which ``mpi4py.MPI.Request`` completes the requests of the worlds too."""
-
-    def __init__(self) -> None:
-        self._original: Any = None
-
-    def __enter__(self) -> None:
-        self.look()
-
-    def __exit__(self, *_: object) -> None:
-        if self._original is not None:
-            sys.modules["mpi4py.MPI"].Request = self._original  # type: ignore[attr-defined]
-            self._original = None
-
-    def look(self) -> None:
-        """Take effect if mpi4py has been imported by now: user code may do so at any time of a run."""
-        mpi: Any = sys.modules.get("mpi4py.MPI")
-        if mpi is not None and self._original is None:
-            self._original = mpi.Request
-            mpi.Request = _for_both(mpi.Request)
-
-
-@lru_cache(maxsize=2)
-def _for_both(theirs: Any) -> Any:
-    class EitherKind(type):
-        def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, theirs | MPI.Request)
-
-    forked = {name: staticmethod(_forked(name, getattr(theirs, name))) for name in _NAMES}
-    return EitherKind("Request", (theirs,), {"__module__": "mpi4py.MPI", **forked})
-
-
-def _forked(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    ours: Callable[..., Any] = getattr(MPI.Request, name)
-
-    def call(requests: Sequence[Any], *statuses: Any, **keywords: Any) -> Any:
-        is_ours = any(isinstance(request, MPI.Request) for request in requests)
-        return (ours if is_ours else theirs)(requests, *statuses, **keywords)
-
-    return call

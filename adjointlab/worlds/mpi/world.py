@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from mpi4py import MPI
 
+from adjointlab.worlds.interposition import Interposition, own_handle
 from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.call_log import RunStatistics
 from adjointlab.worlds.mpi.communicator import GuardedComm
@@ -31,7 +32,7 @@ from adjointlab.worlds.mpi.diagnosis import conclude
 from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.pickling import PackedException, pack_outcome, unpack_outcome
 from adjointlab.worlds.mpi.polling import keep_alive
-from adjointlab.worlds.process import Interposition, Interrupts
+from adjointlab.worlds.process import Interrupts
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import EXIT_CODE, Overdue, RaisingWatchdog, Watchdog
@@ -336,7 +337,7 @@ class MPIWorld:
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
             context = RankContext(rank, command.ranks, self._communicator_of(command.ranks))
-            with Interposition():
+            with Interposition(lambda: context.comm):
                 try:
                     interrupts.allow()
                     with self._watchdog_thread.watch(payload, limit):
@@ -386,7 +387,7 @@ class MPIWorld:
         last_resort = threading.Timer(_SECONDS_FOR_ABORT, os._exit, (EXIT_CODE,))
         last_resort.daemon = True
         last_resort.start()
-        MPI.COMM_WORLD.Abort(EXIT_CODE)
+        own_handle(MPI.COMM_WORLD).Abort(EXIT_CODE)
 
     def _communicator_of(self, ranks: int) -> GuardedComm:
         """Return the communicator of the first `ranks` processes. All of them ask for it at the same time."""
