@@ -409,7 +409,9 @@ class Communicator(LocalCalls):
         return MatchedMessage(self, message)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Communicator) and self._shared is other._shared and self.rank == other.rank
+        if not isinstance(other, Communicator):
+            return NotImplemented  # it may be mpi4py's COMM_WORLD, which knows what it means
+        return self._shared is other._shared and self.rank == other.rank
 
     __hash__ = None  # type: ignore[assignment]
 
