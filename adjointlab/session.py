@@ -9,26 +9,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.checks.check import check_named
+from adjointlab.checks.verdict import Status, unjudged
 from adjointlab.engine.case import Case
-from adjointlab.engine.case_runner import (
+from adjointlab.engine.discovery import Found
+from adjointlab.engine.run_case import (
+    NO_RETURN,
     CaseRunner,
     KnownRuns,
     RecordCase,
     Stage,
+    body,
     nothing_known,
     run_case,
     with_follow_up,
 )
-from adjointlab.engine.discovery import Found
-from adjointlab.engine.run_case import NO_RETURN, body, check_named
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.exit_codes import ExitCode
+from adjointlab.store.files import printable
 from adjointlab.store.job_log import Done, supervised, work_of
 from adjointlab.store.reproducer import WorldName, Written, stored, write, write_case
 from adjointlab.store.running_case import NAME, EndedBy, Progress, Running, read_file, recording, write_end
-from adjointlab.store.text import printable
 from adjointlab.worlds.watchdog import OverdueReport
 from adjointlab.worlds.world import Exhausted, Runner, World, message_of
 
@@ -52,6 +54,11 @@ class CheckResult:
     @property
     def status(self) -> Status:
         return self.result.status
+
+    @property
+    def is_reported(self) -> bool:
+        """Return True if there is a text to print: it fails, also as expected, or passes unexpectedly."""
+        return bool(self.known) or self.status is not Status.COHERENT
 
     @property
     def is_expected(self) -> bool:
@@ -90,10 +97,8 @@ def run_check(
         if done is not None:
             return CheckResult(found, done.result, done.written, done.unwritten)
         if (death := job_log.death_without_case(work)) is not None:
-            verdict = death.verdict()
-            return CheckResult(
-                found, SearchResult(found.subject.name, check, world.name, verdict, 0, seed, 0.0)
-            )
+            result = SearchResult(found.subject.name, check, world.name, death.verdict(), seed=seed)
+            return CheckResult(found, result)
         budget = replace(budget, shrinking=job_log.shrinking(work))
     try:
         with _at_work(world, found, check, seed, folder) as (record, known):
@@ -167,7 +172,7 @@ def _store(world: World, result: SearchResult, found: Found, folder: Path) -> tu
 def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> SearchResult:
     judgement = run_case(run, case)
     if judgement is None:
-        verdict, spaces = Verdict(Status.UNJUDGED, _NOTHING_TO_SAY, _NOTHING_TO_SAY), None
+        verdict, spaces = unjudged(_NOTHING_TO_SAY), None
     else:
         verdict, spaces = with_follow_up(run, case, judgement.verdict), judgement.spaces
     return SearchResult(
@@ -175,29 +180,24 @@ def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> Search
         case.check,
         world.name,
         verdict,
-        1,
-        case.setting.seed,
-        0.0,
-        case,
-        spaces,
-        case.ranks,
-        verdict.figures,
-        int(verdict.is_exact),
+        tried=1,
+        seed=case.setting.seed,
+        case=case,
+        spaces=spaces,
+        drawn_ranks=case.ranks,
+        figures=verdict.figures,
+        exact=int(verdict.is_exact),
     )
 
 
 def _failed_search(
     world: World, subject: Subject, check: str, seed: int, error: BaseException
 ) -> SearchResult:
-    kind = type(error).__name__
+    kind = f"raised {type(error).__name__}"
     text = "".join(traceback.format_exception(error)).rstrip()
-    verdict = Verdict(
-        Status.UNJUDGED,
-        f"drawing its cases raised {kind}: {message_of(error)}",
-        f"raised {kind}",
-        (("traceback", text),),
-    )
-    return SearchResult(subject.name, check, world.name, verdict, 0, seed, 0.0)
+    headline = f"drawing its cases {kind}: {message_of(error)}"
+    verdict = unjudged(headline, ("traceback", text), kind=kind)
+    return SearchResult(subject.name, check, world.name, verdict, seed=seed)
 
 
 # The record of what is running
@@ -254,8 +254,7 @@ def _keep_previous(previous: Running, folder: Path, world: World) -> None:
     """Store the case at which an earlier job died, before its record is written over."""
     if previous.case is None or previous.ended is not EndedBy.NOTHING:
         return
-    headline = "the job ended while this case ran"
-    verdict = Verdict(Status.UNJUDGED, headline, headline)
+    verdict = unjudged("the job ended while this case ran")
     try:
         path = write_case(previous.case, previous.location, previous.world, verdict, folder)
     except (OSError, TypeError):
@@ -287,7 +286,7 @@ def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path
     def store(payload: object, late: str, stack: str) -> str:
         if not isinstance(payload, Case):
             return ""
-        verdict = Verdict(Status.UNJUDGED, late, NO_RETURN, (("because", late), ("stack", stack)))
+        verdict = unjudged(late, ("because", late), ("stack", stack), kind=NO_RETURN)
         before = read_file(record)
         done, stage = (0, Stage.DRAWING) if before is None else (before.done, before.stage)
         result = SearchResult(
@@ -297,8 +296,7 @@ def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path
             verdict,
             done,
             progress.seed,
-            0.0,
-            payload,
+            case=payload,
             drawn_ranks=payload.ranks,
         )
         path = str(write(result, found.subject, folder).json)

@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from adjointlab.engine.run_case import checks_of  # noqa: E402
+from adjointlab.checks.check import checks_of  # noqa: E402
 from adjointlab.engine.search import Budget, SearchResult, investigate  # noqa: E402
 from adjointlab.engine.subject import Subject  # noqa: E402
 from adjointlab.worlds.launch import open_world  # noqa: E402

@@ -18,12 +18,11 @@ from hypothesis import HealthCheck, Phase, Verbosity, given
 from timing import interleaved, print_table, seconds_per_rank
 
 import adjointlab as al
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.context import InputSetting
 from adjointlab.core import strategies
-from adjointlab.engine.case import Case
-from adjointlab.engine.case_runner import run_case
-from adjointlab.engine.drawing import cases
-from adjointlab.engine.run_case import body, checks_of
+from adjointlab.engine.case import Case, cases
+from adjointlab.engine.run_case import body, run_case
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.worlds.simulated.world import SimulatedWorld

@@ -31,10 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import adjointlab as al
 from adjointlab import MPI
 from adjointlab.checks.adjoint import AdjointCheck
-from adjointlab.checks.check import Spaces
+from adjointlab.checks.check import Spaces, checks_of
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.verdict import Verdict
-from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.subjects import installed as built_in

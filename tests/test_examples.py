@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import adjointlab as al
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.launch import is_launched

@@ -20,11 +20,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.compare import first_not_finite, returned_not_finite, square_norm
 from adjointlab.checks.context import CheckContext, Gain
 from adjointlab.checks.matrix import WitnessedCheck
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
-from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent
+from adjointlab.checks.verdict import (
+    Figure,
+    Figures,
+    Inapplicable,
+    Verdict,
+    coherent,
+    first_not_finite,
+    incoherent,
+    returned_not_finite,
+    square_norm,
+)
 from adjointlab.core import arrays
 from adjointlab.core.pairing import ZERO, Exact, pair_local
 
@@ -112,14 +121,14 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
         tolerances = [_rounding_bound(draw, first) for draw in draws]
         with_integers = [tolerance for draw, tolerance in zip(draws, tolerances, strict=True) if draw.bound]
         is_exact = bool(with_integers) and not any(with_integers)
-        figures: dict[str, float | str] = {"gain": first.gain.value, "gain from": first.gain.source.value}
+        figures: Figures = {Figure.GAIN: first.gain.value, Figure.GAIN_SOURCE: first.gain.source.value}
         if is_exact:
-            figures["miss probability"] = miss_probability(draws[0].bound) ** len(with_integers)
+            figures[Figure.MISS_PROBABILITY] = miss_probability(draws[0].bound) ** len(with_integers)
         for draw, tolerance in zip(draws, tolerances, strict=True):
             error = _error(draw, spaces.mixed)
             sizes = draw.magnitudes
             if sizes is not None and not draw.bound:
-                figures["floating error (eq. 26)"] = _normwise(sizes, error)
+                figures[Figure.FLOATING_ERROR] = _normwise(sizes, error)
             if error > tolerance:
                 form = f"integers up to {draw.bound}, {'within rounding' if tolerance else 'exact'}"
                 lines = [
@@ -130,7 +139,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
                 if sizes is not None:
                     lines.append(("error", f"{_normwise(sizes, error):.3g} (eq. 26)"))
                 return incoherent("adjoint is not the transpose of forward", *lines, figures=figures)
-        return Verdict(Status.COHERENT, figures=figures, is_exact=is_exact)
+        return coherent(figures, is_exact=is_exact)
 
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[DotTestObservation]

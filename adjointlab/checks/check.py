@@ -1,24 +1,39 @@
-"""The interface of a check: an observation on every rank, and one judgement of all observations.
+"""The interface of a check: an observation on every rank, and one judgement of all observations; and the checks there are.
 
 To add a check, write a module in this package that defines a subclass of :class:`Check` and an instance of it, at module
-level. :mod:`adjointlab.checks.registry` finds the instance; nothing else has to list it.
+level. :func:`all_checks` finds the instance; nothing else has to list it.
 """
 
 from __future__ import annotations
 
+import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from adjointlab.checks.compare import Local, Tolerance
+import adjointlab.checks
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
-from adjointlab.checks.verdict import Verdict
+from adjointlab.checks.verdict import Local, Tolerance, Verdict
 from adjointlab.core.space import Space
 
-__all__ = ["BothDirections", "Check", "CheckedSubject", "Direction", "ObservationT", "Spaces"]
+__all__ = [
+    "AnyCheck",
+    "BothDirections",
+    "Check",
+    "CheckedSubject",
+    "Direction",
+    "ObservationT",
+    "Spaces",
+    "all_checks",
+    "check_named",
+    "checks_of",
+]
 
 T = TypeVar("T")
 ObservationT = TypeVar("ObservationT")
@@ -80,7 +95,7 @@ class CheckedSubject(Protocol):
     @property
     def has_specification(self) -> bool: ...
     @property
-    def reference(self) -> Callable[..., Any] | None: ...
+    def reference(self) -> object: ...
 
 
 class Check(ABC, Generic[ObservationT]):
@@ -111,7 +126,7 @@ class Check(ABC, Generic[ObservationT]):
         """Return True if the subject has what the check compares; by default, if it is a linear operator."""
         return not subject.is_layer
 
-    def follow_up(self) -> Check[Any] | None:
+    def follow_up(self) -> AnyCheck | None:
         """Check that explains a failure of this one; it runs once, on the smallest failing case."""
         return None
 
@@ -131,3 +146,43 @@ class Check(ABC, Generic[ObservationT]):
     def surroundings(self) -> AbstractContextManager[None]:
         """Context manager that every process enters around all cases of this check."""
         return nullcontext()
+
+
+AnyCheck: TypeAlias = Check[Any]
+"""A check, whatever it observes: the engine hands observations on and does not look into them."""
+
+# The registry
+
+
+@cache
+def all_checks() -> Mapping[str, AnyCheck]:
+    """All checks by name, found by importing the modules of this package; those that run on request come last."""
+    package = adjointlab.checks
+    found: dict[str, AnyCheck] = {}
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        for value in vars(import_module(module.name)).values():
+            # A module that uses the check of another has the same object among its names.
+            if isinstance(value, Check) and found.setdefault(value.name, value) is not value:
+                raise TypeError(f"two checks are called {value.name!r}; the second is in {module.name}")
+    on_request = [check for check in found.values() if check.order is None]
+    ordinary = [check for check in found.values() if check.order is not None]
+    # By name where two have the same position, so that the order does not depend on the file system.
+    ordinary.sort(key=lambda check: (check.order, check.name))
+    return MappingProxyType({check.name: check for check in (*ordinary, *on_request)})
+
+
+def check_named(name: str) -> AnyCheck:
+    """Return the check called `name`. Raises `ValueError`, naming those that users may ask for."""
+    try:
+        return all_checks()[name]
+    except KeyError:
+        known = ", ".join(check.name for check in all_checks().values() if check.order is not None)
+        raise ValueError(f"check: {name!r} is not one of {known}") from None
+
+
+def checks_of(subject: CheckedSubject, only: Collection[str] | None = None) -> tuple[str, ...]:
+    """Names of the checks that a subject is put to, in order; where `only` names some, of those alone."""
+    asked = [check for check in all_checks().values() if check.order is not None]
+    return tuple(
+        check.name for check in asked if (only is None or check.name in only) and check.applies_to(subject)
+    )

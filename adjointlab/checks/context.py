@@ -19,9 +19,8 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
 
-from adjointlab.checks.compare import EXACT, Local, Tolerance
 from adjointlab.checks.placement import ORDERS, Placed, place
-from adjointlab.checks.verdict import Inapplicable
+from adjointlab.checks.verdict import EXACT, Inapplicable, Local, Tolerance
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forward

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
-from adjointlab.checks.compare import Local, unequal_copies_verdict
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.checks.verdict import Local, Verdict, coherent, incoherent, unequal_copies_verdict
 from adjointlab.core import arrays
 
 __all__ = ["DECLARED", "DeclaredCheck"]

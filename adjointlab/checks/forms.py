@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -90,7 +89,7 @@ def _are(returned: object, memory: Sequence[Array]) -> bool:
     return len(results) == len(memory) and all(map(_is, results, memory))
 
 
-def _is(result: Any, memory: Array) -> bool:
+def _is(result: object, memory: Array) -> bool:
     return result is memory or (
         arrays.is_array(result)
         and tuple(result.shape) == tuple(memory.shape)

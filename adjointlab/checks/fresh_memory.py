@@ -11,12 +11,20 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from unittest.mock import patch
 
 import numpy as np
 
+from adjointlab.typing import NumpyArray
+
+if TYPE_CHECKING:
+    import torch
+
 __all__ = ["FILLS", "controlled", "filled"]
+
+P = ParamSpec("P")
+ArrayT = TypeVar("ArrayT", bound="NumpyArray | torch.Tensor")
 
 FILLS = (np.nan, 77.0)
 """NaN, which arithmetic passes on, and a number, which comparisons and conversions to integers pass on too."""
@@ -47,7 +55,7 @@ def controlled() -> Iterator[None]:
         yield
 
 
-def _allocators() -> Iterator[tuple[Any, str]]:
+def _allocators() -> Iterator[tuple[object, str]]:
     for name in ("empty", "empty_like"):
         yield np, name
     if "torch" in sys.modules:
@@ -57,8 +65,8 @@ def _allocators() -> Iterator[tuple[Any, str]]:
         yield torch.Tensor, "new_empty"
 
 
-def _filling(allocate: Callable[..., Any]) -> Callable[..., Any]:
-    def fill(*args: Any, **kwargs: Any) -> Any:
+def _filling(allocate: Callable[P, ArrayT]) -> Callable[P, ArrayT]:
+    def fill(*args: P.args, **kwargs: P.kwargs) -> ArrayT:
         array = allocate(*args, **kwargs)
         value = _fill.get()
         if value is not None:
@@ -68,7 +76,7 @@ def _filling(allocate: Callable[..., Any]) -> Callable[..., Any]:
     return fill
 
 
-def _overwrite(array: Any, value: float) -> None:
+def _overwrite(array: NumpyArray | torch.Tensor, value: float) -> None:
     if not isinstance(array, np.ndarray):  # torch
         with sys.modules["torch"].no_grad():
             array.fill_(value if array.is_floating_point() or array.is_complex() else _whole(value))

@@ -11,10 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
-from adjointlab.checks.compare import Local, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
-from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.checks.verdict import (
+    Local,
+    Tolerance,
+    Verdict,
+    coherent,
+    first_difference,
+    incoherent,
+    not_finite_verdict,
+)
 from adjointlab.core import arrays
 from adjointlab.typing import Array
 

@@ -9,15 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from adjointlab.checks.check import BothDirections, Check, ObservationT, Spaces
-from adjointlab.checks.compare import element_name, returned_not_finite
+from adjointlab.checks.check import AnyCheck, BothDirections, Check, ObservationT, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
-from adjointlab.checks.verdict import MatrixEntry, Status, Verdict, coherent, incoherent
+from adjointlab.checks.verdict import (
+    Figure,
+    Figures,
+    MatrixEntry,
+    Status,
+    Verdict,
+    coherent,
+    element_name,
+    incoherent,
+    returned_not_finite,
+)
 from adjointlab.core.operator import contributions
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
@@ -66,7 +75,7 @@ class Witness:
 class WitnessedCheck(Check[ObservationT]):
     """A check whose failures are explained by the matrix entry that is wrong."""
 
-    def follow_up(self) -> Check[Any] | None:
+    def follow_up(self) -> AnyCheck | None:
         return WITNESS
 
     def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
@@ -117,9 +126,9 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
         witness = find_witness(spaces, observations)
         # The adjoint's matrix has all columns, the forward's all rows.
         proved = first.matrices.forward.shape == first.matrices.adjoint.shape
-        figures: dict[str, float | str] = {
-            "entries": len(first.columns) * len(first.rows),
-            "proved": "all entries" if proved else "a sample",
+        figures: Figures = {
+            Figure.ENTRIES: len(first.columns) * len(first.rows),
+            Figure.PROVED: "all entries" if proved else "a sample",
         }
         if witness is not None:
             return incoherent(
@@ -137,7 +146,7 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
                 ("row sum", f"{row_sum:g}"),
                 figures=figures,
             )
-        return coherent(**figures)
+        return coherent(figures)
 
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[ProbedMatrices]

@@ -13,12 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
-from adjointlab.checks.compare import Local, unequal_copies_verdict
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.matrix import Witness, first_witness
 from adjointlab.checks.specification import require_fitting
-from adjointlab.checks.verdict import MatrixEntry, Verdict, coherent, incoherent
+from adjointlab.checks.verdict import (
+    Figure,
+    Figures,
+    Local,
+    MatrixEntry,
+    Verdict,
+    coherent,
+    incoherent,
+    unequal_copies_verdict,
+)
 from adjointlab.core import arrays
 from adjointlab.core.operator import basis_batch, contributions, coordinates
 from adjointlab.core.program import Program
@@ -67,7 +75,7 @@ class ProofCheck(Check[ProofObservation]):
     def judge(self, spaces: Spaces, observations: Sequence[ProofObservation]) -> Verdict:
         parts = [ranks for _, _, ranks in spaces.outputs(seen.directions for seen in observations)]
         forward, adjoint = (np.sum([each.matrix for each in ranks], axis=0) for ranks in parts)
-        figures: dict[str, float | str] = {"entries": forward.size}
+        figures: Figures = {Figure.ENTRIES: forward.size}
         programs = observations[0].specification
         for (name, source, target), program, matrix in zip(
             spaces.directions(), programs or (), (forward, adjoint), strict=False
@@ -101,7 +109,7 @@ class ProofCheck(Check[ProofObservation]):
             copies = [each.copies for each in part if each.copies is not None]
             if copies and (verdict := unequal_copies_verdict(name, target, copies)):
                 return verdict
-        return coherent(**figures)
+        return coherent(figures)
 
 
 def program_matrix(program: Program, source: Space, target: Space) -> NumpyArray:

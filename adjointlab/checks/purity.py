@@ -8,13 +8,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
-from adjointlab.checks.compare import Local, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.context import CheckContext, Side
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
 from adjointlab.checks.placement import ORDERS, Placed
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
-from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.checks.verdict import (
+    Local,
+    Tolerance,
+    Verdict,
+    coherent,
+    first_difference,
+    incoherent,
+    not_finite_verdict,
+)
 from adjointlab.core.space import Space
 from adjointlab.typing import Array
 

@@ -9,10 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
-from adjointlab.checks.compare import Local, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
-from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.checks.verdict import (
+    Local,
+    Tolerance,
+    Verdict,
+    coherent,
+    first_difference,
+    incoherent,
+    not_finite_verdict,
+)
 from adjointlab.core import arrays
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space

@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from adjointlab.checks.compare import Difference, Local, Tolerance, first_difference
+from adjointlab.checks.verdict import Difference, Local, Tolerance, first_difference
 from adjointlab.core.pairing import Exact
 from adjointlab.core.space import Space
 from adjointlab.typing import NumpyArray

@@ -12,9 +12,11 @@ from adjointlab import options
 from adjointlab.cli.output import (
     STDOUT,
     Output,
+    ProgressLine,
     describe_ranks,
     is_replaceable,
     is_standard_output,
+    progress_line,
     write_json,
 )
 from adjointlab.cli.parameters import (
@@ -29,7 +31,6 @@ from adjointlab.cli.parameters import (
     Watchdog,
     Xfails,
 )
-from adjointlab.cli.progress import ProgressLine, progress_line
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.process import earn
@@ -116,8 +117,8 @@ class _CheckRun:
         """Run every check of the plan."""
         from adjointlab.report.summary import outcome
         from adjointlab.session import run_check
+        from adjointlab.store.files import printable
         from adjointlab.store.job_log import supervised
-        from adjointlab.store.text import printable
 
         for number, (found, name) in enumerate(self.plan):
             tick = line.track(
@@ -141,8 +142,9 @@ class _CheckRun:
         """Print the failures that have not been printed."""
         from adjointlab.report.failure_text import failure_text
 
-        for text in filter(None, map(failure_text, self.results[self.printed :])):
-            self.out.line(f"{text}\n")
+        for result in self.results[self.printed :]:
+            if result.is_reported:
+                self.out.line(f"{failure_text(result)}\n")
         self.printed = len(self.results)
 
     def print_results(self, quiet: bool) -> None:
@@ -186,15 +188,13 @@ def _writable(json_to: str) -> str:
 
 def _selected(references: list[str], only: list[str] | None) -> list[tuple[Found, str]]:
     """Pair the subjects with their checks, or with those named in `only`."""
+    from adjointlab.checks.check import check_named, checks_of
     from adjointlab.engine.discovery import find
-    from adjointlab.engine.run_case import check_named, checks_of
 
     found = find(references)
     for name in only or ():
         check_named(name)
-    plan = [
-        (entry, name) for entry in found for name in checks_of(entry.subject) if only is None or name in only
-    ]
+    plan = [(entry, name) for entry in found for name in checks_of(entry.subject, only)]
     if not plan:
         raise UsageError(
             f"--check: none of the subjects has the check {', '.join(only or ())}; see adjointlab list"

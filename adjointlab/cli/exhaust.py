@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adjointlab.cli.output import Output
+from adjointlab.cli.output import Output, progress_line
 from adjointlab.cli.parameters import Folder, Quiet, Subjects
-from adjointlab.cli.progress import progress_line
 from adjointlab.cli.startup import UsageError, or_usage_error
 from adjointlab.options import FOLDER
 from adjointlab.worlds.launch import is_launched
@@ -57,8 +56,9 @@ def exhaust(
         if not quiet:
             out.table(proof_table(results, [bound for _, bound in plan[: len(results)]]))
             out.line()
-        for text in filter(None, map(failure_text, results)):
-            out.line(f"{text}\n")
+        for each in results:
+            if each.is_reported:
+                out.line(f"{failure_text(each)}\n")
         if not quiet:
             out.line(proof_summary(results))
         if len(results) < len(plan):

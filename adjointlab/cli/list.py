@@ -14,8 +14,8 @@ def list_subjects(subjects: Subjects = None) -> int:
     """List subjects, their checks, and where they are declared."""
     from rich.table import Table
 
+    from adjointlab.checks.check import checks_of
     from adjointlab.engine.discovery import find
-    from adjointlab.engine.run_case import checks_of
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("Subject", no_wrap=True)

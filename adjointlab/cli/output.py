@@ -1,4 +1,4 @@
-"""Printing: to standard output or standard error, on rank 0 only; and the results as JSON."""
+"""Printing: to standard output or standard error, on rank 0 only; the progress line; and the results as JSON."""
 
 from __future__ import annotations
 
@@ -7,23 +7,34 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 
-from adjointlab.store.atomic import overwrite
-from adjointlab.store.text import printable
+from adjointlab.store.files import overwrite, printable
 from adjointlab.worlds.launch import launched_rank
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.progress import Progress
 
     from adjointlab.worlds.world import World
 
-__all__ = ["STDOUT", "Output", "describe_ranks", "is_replaceable", "is_standard_output", "write_json"]
+__all__ = [
+    "STDOUT",
+    "Output",
+    "ProgressLine",
+    "describe_ranks",
+    "is_replaceable",
+    "is_standard_output",
+    "progress_line",
+    "write_json",
+]
 
 STDOUT = "-"
 """The file name that stands for standard output."""
@@ -146,3 +157,67 @@ def write_json(target: str, data: Mapping[str, object]) -> None:
         Output(to_stderr=True).line(
             f"adjointlab: the results cannot be written to {target}: {error.strerror or error}"
         )
+
+
+_INTERVAL = 0.1
+"""Seconds between two refreshes: drawing the line takes longer than many a case."""
+
+
+class ProgressLine:
+    """One line for the piece of work that is being done; silent without a bar."""
+
+    def __init__(self, bar: Progress | None) -> None:
+        self._bar = bar
+
+    def track(self, label: str, total: int | None = None) -> Callable[..., None]:
+        """Begin a piece of work; return ``tick(done, total)``, whose total may be left out if it is given here."""
+        bar = self._bar
+        if bar is None:
+            return lambda done, total=None: None
+        # A task of its own for each piece of work, so that the time left is estimated from its cases alone.
+        for task in bar.task_ids:
+            bar.remove_task(task)
+        task, shown = bar.add_task(label, total=total), 0.0
+
+        def tick(done: int, total: int | None = None) -> None:
+            nonlocal shown
+            bar.update(task, completed=done, total=total)
+            if time.monotonic() - shown > _INTERVAL:
+                shown = time.monotonic()
+                bar.refresh()
+
+        return tick
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take the line off the screen while something else is printed."""
+        if self._bar is None:
+            yield
+            return
+        self._bar.stop()
+        yield
+        self._bar.start()
+
+
+@contextmanager
+def progress_line(*, is_shown: bool, time_left: bool = False) -> Iterator[ProgressLine]:
+    """Show a progress line with the time elapsed, or the `time_left` where totals are known for certain."""
+    console = Output(to_stderr=True).console
+    if not is_shown or not console.is_terminal:
+        yield ProgressLine(None)
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
+    columns += [TextColumn("left"), TimeRemainingColumn()] if time_left else [TimeElapsedColumn()]
+    # In the simulated world exactly one thread runs at a time, and a thread of rich's would take the interpreter's lock
+    # from whichever rank that is. A proof works in other processes, and between two of its ticks the time left goes on.
+    with Progress(*columns, console=console, transient=True, auto_refresh=time_left) as bar:
+        yield ProgressLine(bar)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 
 import typer
 
 from adjointlab import options
 from adjointlab.options import Option
 
+T = TypeVar("T")
 
-def _as_typer(option: Option[Any]) -> Any:
+
+def _as_typer(option: Option[T]) -> object:
     """Return typer's declaration of `option`; its default stands in the help, so typer need not show it again."""
     return typer.Option(
         f"--{option.name}",

@@ -93,6 +93,7 @@ def _ranks(file: Path) -> int | None:
 
 def _outcome(stored: Reproducer, result: SearchResult) -> Reproduced:
     from adjointlab.checks.verdict import Status
+    from adjointlab.engine.search import NONDETERMINISTIC
     from adjointlab.engine.simulate_first import HANGS, is_hang
 
     kind = result.verdict.kind
@@ -101,7 +102,7 @@ def _outcome(stored: Reproducer, result: SearchResult) -> Reproduced:
     # A hang has other names in the other world, and a case that changes from run to run may fail in any way.
     is_same = (
         kind == stored.kind
-        or stored.kind == "nondeterministic"
+        or stored.kind == NONDETERMINISTIC
         or (is_hang(result.verdict) and stored.kind in HANGS)
     )
     return Reproduced.YES if is_same else Reproduced.BROKEN

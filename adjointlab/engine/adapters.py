@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adjointlab.core.layer import Layer, Prepare
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
-from adjointlab.engine.case_data import Parameters
 from adjointlab.typing import Array, Communicator
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Differentiable", "FunctionPair", "UserFunction", "make_layer", "make_twin"]
+__all__ = ["Differentiable", "FunctionPair", "Parameters", "UserFunction", "make_layer", "make_twin"]
 
 UserFunction: TypeAlias = Callable[..., Any]
 """A function of the user's, or a class: it takes what its case holds, and arrays or modules of a library go in and out."""
+
+Parameters: TypeAlias = Mapping[str, Any]
+"""The arguments of one case, as its strategy draws them: plain data (:mod:`adjointlab.engine.case`)."""
 
 Locals: TypeAlias = Any
 """One local tensor or a tuple of several, as operators return them."""
@@ -111,7 +113,7 @@ class Differentiable(LinearOperator):
         return tuple(torch.zeros_like(entry) if entry.grad is None else entry.grad for entry in x)
 
 
-def make_layer(build: UserFunction, prepare: Prepare, comm: Communicator, **parameters: Any) -> Layer:
+def make_layer(build: UserFunction, prepare: Prepare, comm: Communicator, **parameters: object) -> Layer:
     """Make the layer of a case on this rank. Raises `TypeError` for a module that does not say where its tensors lie."""
     module = _module(lambda **arguments: build(comm, **arguments), parameters)
 
@@ -139,7 +141,7 @@ def make_layer(build: UserFunction, prepare: Prepare, comm: Communicator, **para
     )
 
 
-def make_twin(build: UserFunction, **parameters: Any) -> torch.nn.Module:
+def make_twin(build: UserFunction, **parameters: object) -> torch.nn.Module:
     """Make the sequential twin of a case."""
     return _module(build, parameters)
 

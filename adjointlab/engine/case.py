@@ -1,17 +1,31 @@
-"""A case: pure data that determines a run completely."""
+"""A case: pure data that determines a run completely, the strategy that draws it, and its parameters as data of a file.
+
+Parameters can be printed, stored and sent. Only the types listed here are ever built from a file, and no code in it is run. An
+object of the lab is written as a JSON object whose ``"$type"`` says which; the keys of a user's dictionary cannot begin with ``$``.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeAlias
 
 import msgspec
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
 from msgspec import structs
 
 from adjointlab.checks.context import InputSetting
-from adjointlab.engine.case_data import Data, Parameters, from_data, to_data
-from adjointlab.worlds.schedule import Schedule
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.engine.adapters import Parameters
+from adjointlab.engine.subject import Subject
+from adjointlab.worlds.schedule import Schedule, schedules_from
 
-__all__ = ["Case"]
+__all__ = ["Case", "Data", "cases", "from_data", "to_data"]
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -58,3 +72,137 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     def digest(self) -> str:
         """A name that no other case has: 64 hexadecimal digits."""
         return hashlib.sha256(self.key()).hexdigest()
+
+
+# The strategy
+
+
+@st.composite
+def cases(draw: DrawFn, subject: Subject, check: str, ranks: int, schedules: int = 1) -> Case:
+    """Draw a case of `subject` for the check called `check`, on at most `ranks` ranks, for so many `schedules`.
+
+    The number of ranks is drawn first and the smallest comes first, so that the shrinker reduces it before all else.
+    """
+    counts = tuple(sorted(count for count in subject.ranks if count <= ranks)) or (ranks,)
+    count = draw(st.sampled_from(counts))
+    parameters = subject.drawn(draw, count)
+    library = draw(st.sampled_from(subject.libraries()))
+    memory = draw(st.sampled_from(_memory_orders(subject.orders)))
+    seed, schedule = draw(st.integers(0, 2**31 - 1)), draw(st.integers(0, 2**16 - 1))
+    several = schedules_from(schedule, schedules) if schedules > 1 else ()
+    return Case(
+        subject.name, check, count, parameters, InputSetting(seed, library, *memory), schedule, several
+    )
+
+
+@cache
+def _memory_orders(orders: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Pairs of memory orders, of inputs and of cotangents; the plain one first.
+
+    Those with transposed memory stand there twice: tensors of order 1 and of single rows do not feel it, and it is what
+    code takes for contiguous memory most easily.
+    """
+    plain, *others = [(one, other) for one in orders for other in orders]
+    turned = [pair for pair in others if "column-major" in pair]
+    return (plain, *turned, *others)
+
+
+# Parameters as data
+
+Data: TypeAlias = "bool | int | float | str | list[Data] | dict[str, Data] | None"
+"""JSON in Python's types."""
+
+_FIELDS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "partition": (Partition, ("shape", "ranks")),
+    "layout": (Layout, ("shape", "partition", "windows", "axes")),
+    "tensor": (Tensor, ("layout", "dtype", "types", "name")),
+}
+"""The types that are made again of their attributes, by these names."""
+
+_MAKE: dict[str, Callable[[Parameters], object]] = {
+    "local type": lambda fields: LocalType(fields["value"]),
+    "complex": lambda fields: complex(fields["real"], fields["imag"]),
+    "float": lambda fields: _FLOATS[fields["value"]],
+    "text": lambda fields: fields["escaped"].encode("ascii").decode("unicode_escape"),
+    "space": lambda fields: Space(*fields["tensors"]),
+}
+"""The types that are made in other ways."""
+
+_FLOATS: dict[str, float] = {text: float(text) for text in ("nan", "-nan", "inf", "-inf")}
+"""The numbers that JSON does not have."""
+
+
+def to_data(value: object) -> Data:
+    """Return `value` as :data:`Data`; sequences become lists.
+
+    Raises `TypeError` for anything that is not data.
+    """
+    match value:
+        case None | bool() | int():
+            return value
+        case float():
+            return float(value) if math.isfinite(value) else {"$type": "float", "value": _not_finite(value)}
+        case str():
+            # UTF-8 has no lone surrogates, which file names may have.
+            return str(value) if _is_unicode(value) else {"$type": "text", "escaped": _escaped(value)}
+        case LocalType():
+            return {"$type": "local type", "value": value.value}
+        case complex():
+            return {"$type": "complex", "real": to_data(value.real), "imag": to_data(value.imag)}
+        case Space():
+            return {"$type": "space", "tensors": to_data(value.tensors)}
+        case list() | tuple():
+            return [to_data(entry) for entry in value]
+        case Mapping():
+            if wrong := [key for key in value if not _is_key(key)]:
+                raise TypeError(
+                    f"the key {wrong[0]!r} cannot be stored; keys are strings without lone surrogates that do not start with $"
+                )
+            return {key: to_data(entry) for key, entry in value.items()}
+    for name, (kind, fields) in _FIELDS.items():
+        if isinstance(value, kind):
+            return {"$type": name, **{field: to_data(getattr(value, field)) for field in fields}}
+    raise TypeError(
+        f"a {type(value).__name__} is no data for a case; use None, bool, int, float, complex, str, lists, "
+        "dictionaries, Partition, Layout, Tensor and Space"
+    )
+
+
+def from_data(data: Data) -> Any:
+    """Return the inverse of :func:`to_data`; lists become tuples.
+
+    Raises `ValueError` for data that :func:`to_data` does not write, and whatever the types themselves reject.
+    """
+    if isinstance(data, list):
+        return tuple(from_data(entry) for entry in data)
+    if not isinstance(data, dict):
+        return data
+    name = data.get("$type")
+    fields = {key: from_data(entry) for key, entry in data.items() if key != "$type"}
+    if name is None:
+        return fields
+    try:
+        if name in _MAKE:
+            return _MAKE[str(name)](fields)
+        kind, attributes = _FIELDS[str(name)]
+        return kind(**{attribute: fields[attribute] for attribute in attributes})
+    except (KeyError, TypeError, AttributeError, UnicodeError) as error:
+        raise ValueError(f"{name!r} with {sorted(fields)} is not data of a case: {error}") from None
+
+
+def _not_finite(value: float) -> str:
+    if math.isnan(value):
+        return "nan" if math.copysign(1, value) > 0 else "-nan"
+    return "inf" if value > 0 else "-inf"
+
+
+def _escaped(text: str) -> str:
+    return text.encode("unicode_escape").decode("ascii")
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _is_key(key: object) -> bool:
+    return isinstance(key, str) and not key.startswith("$") and _is_unicode(key)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.subject import Subject
@@ -134,7 +133,7 @@ def _find(reference: str) -> list[Found]:
 
 
 def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Subject]]:
-    value: Any = module
+    value: object = module
     for part in name.split("."):
         if not hasattr(value, part):
             present = ", ".join(attribute for attribute, _ in _subjects(module))

@@ -8,7 +8,7 @@ from adjointlab.checks.adjoint import AdjointCheck
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.matrix import MatrixCheck
-from adjointlab.checks.verdict import Verdict
+from adjointlab.checks.verdict import Figure, Verdict
 from adjointlab.core.operator import LinearOperator
 
 __all__ = ["check_adjoint"]
@@ -31,7 +31,8 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
     verdict = AdjointCheck().judge(spaces, operator.comm.allgather(AdjointCheck().observe(context)))
     if verdict.is_coherent and verdict.is_exact:
         return _named(
-            verdict, f"coherent (exact; missed with probability {verdict.figures['miss probability']:.1g})"
+            verdict,
+            f"coherent (exact; missed with probability {verdict.figures[Figure.MISS_PROBABILITY]:.1g})",
         )
     entries: Verdict | None = None
     if max(operator.domain.dimension, operator.codomain.dual.dimension) <= _WITNESS_DIMENSION:

@@ -20,11 +20,10 @@ from multiprocessing.sharedctypes import Synchronized
 
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.proof import PROOF
-from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.checks.verdict import Figure, coherent, unjudged
 from adjointlab.engine.case import Case
-from adjointlab.engine.case_runner import Judgement, run_case
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.run_case import body
+from adjointlab.engine.run_case import Judgement, body, run_case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -130,11 +129,9 @@ def exhaust(
         count = max(1, min(jobs or _cores(), total))
         shares = _in_processes(reference, bound, count, lambda done: tick(done, total))
     proved, entries = sum(share.proved for share in shares), sum(share.entries for share in shares)
-    (verdict, spaces), case, tried = Judgement(Verdict(Status.COHERENT), None), None, proved
+    (verdict, spaces), case, tried = Judgement(coherent(), None), None, proved
     if problems := [share.error for share in shares if share.error]:
-        verdict = Verdict(
-            Status.UNJUDGED, "the exhaustive run failed", "process", (("because", problems[0]),)
-        )
+        verdict = unjudged("the exhaustive run failed", ("because", problems[0]), kind="process")
     elif failures := [share.failure for share in shares if share.failure is not None]:
         number, case, (verdict, spaces) = min(failures, key=lambda failure: failure[0])
         tried = number + 1
@@ -146,12 +143,11 @@ def exhaust(
         SimulatedWorld.name,
         verdict,
         tried,
-        0,
-        time.monotonic() - started,
-        case,
-        spaces,
-        0 if case is None else case.ranks,
-        {"entries": entries},
+        seconds=time.monotonic() - started,
+        case=case,
+        spaces=spaces,
+        drawn_ranks=0 if case is None else case.ranks,
+        figures={Figure.ENTRIES: entries},
     )
 
 
@@ -191,13 +187,13 @@ class _Process:
             ):
                 if number > self.first_failure.value:
                     break  # a smaller one has failed
-                judgement = run_case(run, case) or Judgement(Verdict(Status.UNJUDGED, "inapplicable"), None)
+                judgement = run_case(run, case) or Judgement(unjudged("inapplicable"), None)
                 if not judgement.verdict.is_coherent:
                     with self.first_failure.get_lock():
                         self.first_failure.value = min(self.first_failure.value, number)
                     return _Share(proved, entries, (number, case, judgement))
                 proved += 1
-                entries += int(judgement.verdict.figures["entries"])
+                entries += int(judgement.verdict.figures[Figure.ENTRIES])
                 self.done.value = proved
             return _Share(proved, entries)
 

@@ -10,7 +10,7 @@ from hypothesis.errors import NoSuchExample, Unsatisfiable
 
 from adjointlab.core.notation import explain
 from adjointlab.core.operator import LinearOperator
-from adjointlab.engine.case_data import Parameters
+from adjointlab.engine.adapters import Parameters
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext, Returned, Run

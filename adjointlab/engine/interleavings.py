@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from msgspec import structs
 
-from adjointlab.checks.check import Spaces
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
-from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.checks.verdict import Status, Verdict, incoherent
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import RankObservation, check_named, judge, spaces_of
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import Matched, Run, Runner
 
@@ -19,14 +18,18 @@ __all__ = ["DEPENDS", "judge_all", "narrowed"]
 
 DEPENDS = "the result depends on the schedule"
 
+Invariants: TypeAlias = Callable[[Case, Run], Mapping[str, ScheduleInvariant]]
+"""The results of a run, by name, that no schedule may change."""
 
-def judge_all(case: Case, runs: Sequence[Run]) -> Verdict:
-    """The verdict of the runs of `case`, one for each of its schedules.
+
+def judge_all(
+    case: Case, runs: Sequence[Run], verdicts: Sequence[Verdict], invariants_of: Invariants
+) -> Verdict:
+    """The verdict of the runs of `case`, one for each of its schedules, which have these `verdicts` by themselves.
 
     A run that hangs or crashes is that failure. Results that are right in some runs only, or that differ where they are exact,
     depend on the schedule: the lines show two runs that differ.
     """
-    verdicts = [judge(case, run) for run in runs]
     unjudged = [index for index, verdict in enumerate(verdicts) if verdict.status is Status.UNJUDGED]
     if unjudged:
         failure = verdicts[unjudged[0]]
@@ -47,7 +50,7 @@ def judge_all(case: Case, runs: Sequence[Run]) -> Verdict:
         wrong = verdicts[other]
         shown = [(f"under {case.schedules[other]}", wrong.headline), *wrong.lines]
         return _dependent(case, runs, one, other, (f"under {case.schedules[one]}", "coherent"), *shown)
-    results = [_schedule_invariants(case, run) for run in runs]
+    results = [invariants_of(case, run) for run in runs]
     for other in range(1, len(runs)):
         if difference := _difference(results[0], results[other]):
             where, first, second = difference
@@ -91,14 +94,6 @@ def _recorded(run: Runner, case: Case, schedule: Schedule) -> Schedule:
     return replace(schedule, decisions=result.decisions)
 
 
-def _schedule_invariants(case: Case, run: Run) -> Mapping[str, ScheduleInvariant]:
-    seen: Sequence[RankObservation] = run.values
-    spaces: Spaces | None = spaces_of(run)
-    if spaces is None:
-        return {}
-    return check_named(case.check).schedule_invariants(spaces, [each.observation for each in seen])
-
-
 def _difference(
     one: Mapping[str, ScheduleInvariant], other: Mapping[str, ScheduleInvariant]
 ) -> tuple[str, str, str] | None:
@@ -113,7 +108,7 @@ def _difference(
 
 def _dependent(case: Case, runs: Sequence[Run], one: int, other: int, *lines: tuple[str, str]) -> Verdict:
     because = _first_choice(runs[one].matched, runs[other].matched)
-    return Verdict(Status.INCOHERENT, DEPENDS, DEPENDS, (*lines, *(("because", text) for text in because)))
+    return incoherent(DEPENDS, *lines, *(("because", text) for text in because))
 
 
 def _first_choice(one: Sequence[Matched], other: Sequence[Matched]) -> list[str]:

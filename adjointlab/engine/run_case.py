@@ -1,33 +1,134 @@
-"""Running one case: the body that every rank executes, and the verdict from what came back."""
+"""Running a case: the body that every rank executes, the verdict from what came back, and the record of what is about to run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import NamedTuple, Protocol
 
-from adjointlab.checks.check import Spaces
+from msgspec import structs
+
+from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.registry import check_named, checks_of
-from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent
+from adjointlab.checks.schedule_invariant import ScheduleInvariant
+from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core.operator import NotInSpace
 from adjointlab.core.space import Space
+from adjointlab.engine.adapters import Parameters
 from adjointlab.engine.case import Case
+from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import Overdue
-from adjointlab.worlds.world import Blocked, Body, Raised, RankContext, Returned, Run
+from adjointlab.worlds.world import Blocked, Body, Raised, RankContext, Returned, Run, Runner
 
 __all__ = [
     "NO_RETURN",
+    "CaseRunner",
+    "Judgement",
+    "KnownRuns",
     "RankObservation",
+    "RecordCase",
+    "Stage",
     "body",
-    "check_named",
-    "checks_of",
     "is_inapplicable",
     "judge",
+    "nothing_known",
+    "run_case",
+    "schedule_invariants",
     "spaces_of",
+    "with_follow_up",
 ]
+
+
+class Stage(StrEnum):
+    """The purpose for which a case runs. The values stand in files."""
+
+    DRAWING = "drawing"
+    SHRINKING = "shrinking"
+    CONFIRMING = "confirming"
+    REPLAYING = "replaying"
+
+
+class Judgement(NamedTuple):
+    """The verdict of a case, and the spaces of its operator where a rank came to declare them."""
+
+    verdict: Verdict
+    spaces: Spaces | None
+
+
+RecordCase = Callable[[Case, int, Stage], None]
+"""Puts on record that a case is about to run, with the number of cases done before it."""
+
+
+class KnownRuns(Protocol):
+    """The runs of earlier jobs: of a case that has ended a job at least `times` times, the run; else `None`."""
+
+    def __call__(self, case: Case, times: int = 1) -> Run | None: ...
+
+
+def nothing_known(case: Case, times: int = 1) -> Run | None:
+    """The known runs of a job that none came before."""
+    return None
+
+
+@dataclass(frozen=True)
+class CaseRunner:
+    """A :class:`~adjointlab.worlds.world.Runner` that knows of earlier jobs and keeps the record of the running case.
+
+    A case that kills its process leaves no result. So the order matters: first the known runs are asked, so that a case
+    that has ended a job is taken for its run instead of ending this one too; then the case is recorded; then it runs.
+    """
+
+    run: Runner
+    record: RecordCase | None = None
+    known: KnownRuns = nothing_known
+
+    def __call__(
+        self,
+        payload: Case,
+        ranks: int,
+        *,
+        seed: int = 0,
+        schedule: Schedule | None = None,
+        stage: Stage = Stage.REPLAYING,
+        done: int = 0,
+        times: int = 1,
+    ) -> Run:
+        if (known := self.known(payload, times)) is not None:
+            return known
+        if self.record is not None:
+            self.record(payload, done, stage)
+        return self.run(payload, ranks, seed=seed, schedule=schedule)
+
+
+def run_case(run: Runner, case: Case) -> Judgement | None:
+    """Run and judge one case under all its schedules; `None` where its check does not apply to it."""
+    if case.schedules:
+        runs = [run(case, case.ranks, seed=case.schedule, schedule=each) for each in case.schedules]
+        if any(map(is_inapplicable, runs)):
+            return None
+        verdicts = [judge(case, each) for each in runs]
+        return Judgement(judge_all(case, runs, verdicts, schedule_invariants), spaces_of(runs[0]))
+    result = run(case, case.ranks, seed=case.schedule)
+    return None if is_inapplicable(result) else Judgement(judge(case, result), spaces_of(result))
+
+
+def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
+    """Return `verdict`, explained by the follow-up of its check where there is one: another check of the same case.
+
+    Of a wrong inner product, say, the matrix check names the entry that is wrong.
+    """
+    check = check_named(case.check)
+    follow_up = check.follow_up()
+    # Nothing that a single run shows explains why two schedules differ.
+    if verdict.status is not Status.INCOHERENT or verdict.kind == DEPENDS or follow_up is None:
+        return verdict
+    answer = run_case(run, structs.replace(case, check=follow_up.name))
+    return check.explained(verdict, None if answer is None else answer.verdict)
+
 
 NO_RETURN = "no return"
 """Kind of failure of a rank that the watchdog had to end."""
@@ -37,7 +138,7 @@ NO_RETURN = "no return"
 class RankObservation:
     """Observation of one rank, the spaces that it declares, and the communicators that its calls leave behind."""
 
-    observation: Any
+    observation: object
     spaces: Spaces
     leaks: tuple[tuple[str, str], ...] = ()
 
@@ -65,9 +166,11 @@ def judge(case: Case, run: Run) -> Verdict:
     spaces = seen[0].spaces
     for rank, each in enumerate(seen):
         if each.leaks:
-            kind = "communicator left open"
-            lines = (("rank", str(rank)), *each.leaks)
-            return Verdict(Status.UNJUDGED, "communicators are made in calls and never freed", kind, lines)
+            headline, lines = (
+                "communicators are made in calls and never freed",
+                (("rank", str(rank)), *each.leaks),
+            )
+            return unjudged(headline, *lines, kind="communicator left open")
         if each.spaces != spaces:
             # No check can put together elements of different spaces.
             return incoherent("the ranks declare different spaces", ("ranks", f"0 and {rank}"))
@@ -79,6 +182,15 @@ def spaces_of(run: Run) -> Spaces | None:
     first = run.outcomes[0]
     value = first.value if isinstance(first, Returned) else None
     return value.spaces if isinstance(value, RankObservation) else None
+
+
+def schedule_invariants(case: Case, run: Run) -> Mapping[str, ScheduleInvariant]:
+    """Return the results of a run, by name, that no schedule may change."""
+    seen: Sequence[RankObservation] = run.values
+    spaces = spaces_of(run)
+    if spaces is None:
+        return {}
+    return check_named(case.check).schedule_invariants(spaces, [each.observation for each in seen])
 
 
 def is_inapplicable(run: Run) -> bool:
@@ -106,24 +218,19 @@ def _from_failure(run: Run) -> Verdict:
         if overdue := [entry for entry in raised if entry[1].is_a(Overdue)]:
             rank, outcome = overdue[0]
             lines.append(("traceback", outcome.traceback.rstrip()))
-            return Verdict(Status.UNJUDGED, f"rank {rank} {outcome.message}", NO_RETURN, tuple(lines))
+            return unjudged(f"rank {rank} {outcome.message}", *lines, kind=NO_RETURN)
         if outcome.is_a(SubjectError):
-            return Verdict(Status.UNJUDGED, outcome.message, SubjectError.__name__)
+            return unjudged(outcome.message, kind=SubjectError.__name__)
         lines.append(("traceback", outcome.traceback.rstrip()))
     if raised and not run.findings:
-        return Verdict(
-            Status.UNJUDGED,
-            f"rank {rank} raised {outcome.kind}: {outcome.message}",
-            f"raised {outcome.kind}",
-            tuple(lines),
-        )
+        raised_kind = f"raised {outcome.kind}"
+        return unjudged(f"rank {rank} {raised_kind}: {outcome.message}", *lines, kind=raised_kind)
     # A mismatch is named first: it explains the deadlock that follows from it.
     kinds = sorted((finding.kind for finding in run.findings), key=lambda kind: "mismatched" not in kind)
-    headline = kinds[0] if kinds else "not every rank came back"
-    return Verdict(Status.UNJUDGED, headline, headline, tuple(lines))
+    return unjudged(kinds[0] if kinds else "not every rank came back", *lines)
 
 
-def _arguments(subject: Subject, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(subject: Subject, parameters: Parameters) -> dict[str, object]:
     """Arguments of the sequential twin: of a layer all, else those that are no spaces."""
     if subject.is_layer:
         return dict(parameters)

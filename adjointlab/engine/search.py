@@ -19,28 +19,30 @@ from hypothesis import HealthCheck, Phase, Verbosity, given
 from hypothesis.errors import FailedHealthCheck, Flaky, HypothesisException, Unsatisfiable
 
 from adjointlab import options
-from adjointlab.checks.check import Spaces
-from adjointlab.checks.verdict import Status, Verdict
-from adjointlab.engine.case import Case
-from adjointlab.engine.case_runner import (
+from adjointlab.checks.check import Spaces, check_named
+from adjointlab.checks.verdict import Figures, Status, Verdict, coherent, unjudged
+from adjointlab.engine.case import Case, cases
+from adjointlab.engine.interleavings import narrowed
+from adjointlab.engine.run_case import (
     CaseRunner,
     Judgement,
     KnownRuns,
     RecordCase,
     Stage,
+    body,
     nothing_known,
     run_case,
     with_follow_up,
 )
-from adjointlab.engine.drawing import cases
-from adjointlab.engine.interleavings import narrowed
-from adjointlab.engine.run_case import body, check_named
 from adjointlab.engine.simulate_first import HangSimulator, is_hang
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import Run, Runner, World, message_of
 
-__all__ = ["Budget", "SearchResult", "investigate"]
+__all__ = ["NONDETERMINISTIC", "Budget", "SearchResult", "investigate"]
+
+NONDETERMINISTIC: Final = "nondeterministic"
+"""Kind of the failure of a case whose result changes from run to run."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,13 @@ class SearchResult:
     check: str
     world: str
     verdict: Verdict
-    tried: int  # cases until the end, or until the failure
-    seed: int
-    seconds: float
+    tried: int = 0  # cases until the end, or until the failure
+    seed: int = 0
+    seconds: float = 0.0
     case: Case | None = None  # the smallest failing case
     spaces: Spaces | None = None  # its operator's
     drawn_ranks: int = 0  # the number of ranks of the case that failed first
-    figures: dict[str, float | str] = field(default_factory=dict)  # the worst of all cases
+    figures: Figures = field(default_factory=dict)  # the worst of all cases
     exact: int = 0  # the number of cases that were judged without a tolerance
 
     @property
@@ -158,7 +160,7 @@ class Search:
         self._kind = ""  # of the failure that is being shrunk
         self._drawn_ranks = 0
         self._judgements: dict[bytes, Judgement | None] = {}
-        self._figures: dict[str, float | str] = {}
+        self._figures: Figures = {}
         self._exact = 0
 
     def conduct(self) -> SearchResult:
@@ -173,15 +175,7 @@ class Search:
                 self._repeat_without_simulation()
                 failure = self._smallest_failure()
         result = SearchResult(
-            self._subject.name,
-            self._check,
-            self._world.name,
-            Verdict(Status.COHERENT),
-            self.tried,
-            self._seed,
-            0.0,
-            figures=self._figures,
-            exact=self._exact,
+            self._subject.name, self._check, self._world.name, coherent(), self.tried, self._seed
         )
         if isinstance(failure, Verdict):
             result = replace(result, verdict=failure)
@@ -195,7 +189,8 @@ class Search:
                 spaces=failure.spaces,
                 drawn_ranks=self._drawn_ranks,
             )
-        return replace(result, seconds=time.monotonic() - started)
+        seconds = time.monotonic() - started
+        return replace(result, seconds=seconds, figures=self._figures, exact=self._exact)
 
     # Drawing and shrinking
 
@@ -261,14 +256,14 @@ class Search:
             if not self._has_time() and self._runner.known(case) is None:
                 # Out of time. Hypothesis has no way to be stopped that returns the smallest case so far; but once every new case
                 # passes, its shrinker finds nothing smaller and ends with the smallest that is remembered as failing.
-                return Judgement(Verdict(Status.COHERENT), None)
+                return Judgement(coherent(), None)
             self._judgements[key] = self._run_and_judge(case)
         return self._judgements[key]
 
     def _judge_next(self, case: Case) -> Judgement | None:
         self.tried += 1
         if self.tried <= self._known_to_pass:
-            return None if self.tried in self._inapplicable else Judgement(Verdict(Status.COHERENT), None)
+            return None if self.tried in self._inapplicable else Judgement(coherent(), None)
         self._tick(self.tried)
         judgement = self._run_and_judge(case)
         if judgement is None:
@@ -307,7 +302,7 @@ class Search:
             self._add_figures(judgement.verdict.figures)
         return judgement
 
-    def _add_figures(self, figures: dict[str, float | str]) -> None:
+    def _add_figures(self, figures: Figures) -> None:
         """Keep the worst of each number; texts that differ from case to case become "various"."""
         for name, value in figures.items():
             known = self._figures.get(name)
@@ -365,18 +360,12 @@ class Search:
             again = run_case(self._run, case)
             if again is None or again.verdict.kind != first.kind:
                 second = "nothing to judge" if again is None else again.verdict.headline or "no failure"
-                return Verdict(
-                    Status.UNJUDGED,
-                    "the result changes from run to run",
-                    "nondeterministic",
-                    (("first", first.headline), ("again", second), *first.lines),
-                )
+                lines = (("first", first.headline), ("again", second), *first.lines)
+                return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)
             verdict = again.verdict
         return with_follow_up(self._run, case, verdict)
 
 
 def _unjudged(headline: str, error: Exception) -> Verdict:
     text = message_of(error).strip().splitlines()
-    return Verdict(
-        Status.UNJUDGED, headline, headline, (("because", text[0] if text else type(error).__name__),)
-    )
+    return unjudged(headline, ("because", text[0] if text else type(error).__name__))

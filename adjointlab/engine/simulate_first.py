@@ -15,8 +15,7 @@ from msgspec import structs
 
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.case import Case
-from adjointlab.engine.case_runner import Judgement
-from adjointlab.engine.run_case import body, is_inapplicable, judge, spaces_of
+from adjointlab.engine.run_case import Judgement, body, is_inapplicable, judge, spaces_of
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog

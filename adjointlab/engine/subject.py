@@ -18,8 +18,14 @@ from adjointlab.core import arrays as array_libraries
 from adjointlab.core.layer import Layer, Prepare, elementwise, undeclared
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import Differentiable, FunctionPair, UserFunction, make_layer, make_twin
-from adjointlab.engine.case_data import Parameters
+from adjointlab.engine.adapters import (
+    Differentiable,
+    FunctionPair,
+    Parameters,
+    UserFunction,
+    make_layer,
+    make_twin,
+)
 from adjointlab.typing import Communicator
 
 __all__ = ["Kind", "Options", "Subject", "SubjectError", "subject"]
@@ -82,7 +88,7 @@ class Subject:
     kind: Kind
     build: Callable[..., LinearOperator | Layer]
     draws: DrawParameters
-    target: Any
+    target: UserFunction
     reference: UserFunction | None = None
     arrays: tuple[str, ...] = ("numpy",)
     orders: tuple[str, ...] = ORDERS
@@ -208,7 +214,7 @@ class _SubjectDecorators:
         which are not passed on.
         """
 
-        def build(comm: Communicator, **parameters: Any) -> Differentiable:
+        def build(comm: Communicator, **parameters: object) -> Differentiable:
             return Differentiable(comm, function, *_spaces(parameters))
 
         return _declare(Kind.AUTOGRAD, function, build, options, library="torch")
@@ -303,7 +309,7 @@ _WHAT_TO_CHECK = (
 
 def _declare(
     kind: Kind,
-    target: Any,
+    target: UserFunction,
     build: Callable[..., LinearOperator | Layer],
     options: Options,
     library: str = "numpy",
@@ -360,7 +366,7 @@ def _check_operator(operator: Any) -> None:
 
 
 def _make_pair(
-    forward: UserFunction, adjoint: UserFunction, comm: Communicator, **parameters: Any
+    forward: UserFunction, adjoint: UserFunction, comm: Communicator, **parameters: object
 ) -> FunctionPair:
     return FunctionPair(comm, forward, adjoint, *_spaces(parameters))
 

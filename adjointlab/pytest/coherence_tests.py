@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from adjointlab.engine.run_case import check_named, checks_of
+from adjointlab.checks.check import check_named, checks_of
 from adjointlab.engine.subject import Subject, SubjectError
 
 __all__ = ["coherence_of", "coherence_tests"]
@@ -27,7 +26,7 @@ def coherence_tests(subject: Subject, *, checks: Sequence[str] | None = None) ->
     names = checks_of(subject) if checks is None else tuple(checks)
     for name in names:
         check_named(name)
-    members: dict[str, Any] = {
+    members: dict[str, object] = {
         "__doc__": f"The coherence of {subject.name}.",
         "__module__": subject.draws.__module__,
     }
@@ -37,7 +36,7 @@ def coherence_tests(subject: Subject, *, checks: Sequence[str] | None = None) ->
 
 
 def _test(subject: Subject, check: str) -> Callable[..., None]:
-    def test(self: Any, _adjointlab: Any) -> None:
+    def test(self: object, _adjointlab: Callable[[Subject, str], None]) -> None:
         __tracebackhide__ = True
         _adjointlab(subject, check)
 

@@ -18,7 +18,7 @@ import os
 import sys
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pytest
 from _pytest.terminal import TerminalReporter  # the only way to send a rank's report nowhere
@@ -49,7 +49,7 @@ class _Departure:
 
     code: int
     reason: str
-    failures: tuple[dict[str, Any], ...]
+    failures: tuple[dict[str, object], ...]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ crashed the job is reported as a failure, and the session goes on after it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
 
@@ -34,7 +33,7 @@ class SupervisedSession:
         self._running = ""  # the test to be recorded; empty while an earlier one is reported again
         self._work = ""
         self._failed = False
-        self._reports: list[dict[str, Any]] = []
+        self._reports: list[dict[str, object]] = []
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:

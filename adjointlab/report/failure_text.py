@@ -14,11 +14,12 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
+from adjointlab.report.summary import count
 from adjointlab.session import CheckResult
+from adjointlab.store.files import printable
 from adjointlab.store.reproducer import WorldName
-from adjointlab.store.text import printable
 
-__all__ = ["count", "failure_text", "relative", "replay_command"]
+__all__ = ["failure_text", "relative", "replay_command"]
 
 _PACKAGE = Path(__file__).parents[1]
 _OWN_FRAMES = re.compile(
@@ -76,11 +77,6 @@ def replay_command(check_result: CheckResult) -> str:
     if result.world == WorldName.MPI and result.case is not None:
         words = ["mpiexec", "-n", str(result.case.ranks), *words]
     return shlex.join(words)
-
-
-def count(number: int, noun: str) -> str:
-    """Return e.g. "1 rank" or "2 ranks"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _history(check_result: CheckResult) -> str:

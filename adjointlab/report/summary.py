@@ -8,14 +8,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich import markup
 from rich.table import Table
 
-from adjointlab.checks.verdict import Status
+from adjointlab.checks.verdict import Figure, Status
 from adjointlab.engine.search import SearchResult
 from adjointlab.exit_codes import ExitCode
-from adjointlab.report.failure_text import count
 from adjointlab.session import CheckResult
-from adjointlab.store.text import printable
+from adjointlab.store.files import printable
 
-__all__ = ["blind_spots", "exit_code", "outcome", "proof_summary", "proof_table", "summary", "verdict_table"]
+__all__ = [
+    "blind_spots",
+    "count",
+    "exit_code",
+    "outcome",
+    "proof_summary",
+    "proof_table",
+    "summary",
+    "verdict_table",
+]
 
 _COLOURS = {Status.COHERENT: "green", Status.INCOHERENT: "bold red", Status.UNJUDGED: "bold yellow"}
 
@@ -67,7 +75,7 @@ def proof_table(results: Sequence[CheckResult], bounds: Sequence[Mapping[str, in
             ", ".join(f"{name} {value}" for name, value in bound.items()),
             f"[{_COLOURS[result.status]}]{status}[/]",
             f"{result.tried:,}",
-            f"{result.figures.get('entries', 0):,}",
+            f"{result.figures.get(Figure.ENTRIES, 0):,}",
             f"{result.seconds:.1f}",
         )
     return table
@@ -113,6 +121,11 @@ def blind_spots(results: Sequence[CheckResult]) -> str:
     )
 
 
+def count(number: int, noun: str) -> str:
+    """Return e.g. "1 rank" or "2 ranks"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def _cell(text: str) -> str:
     """`text` for a cell of a table: neither markup nor what a terminal would take for a command."""
     return markup.escape(printable(text))
@@ -142,16 +155,16 @@ def _reach(result: SearchResult) -> str:
         return result.verdict.headline
     figures = result.figures
     notes = []
-    if isinstance(miss := figures.get("miss probability"), float):
+    if isinstance(miss := figures.get(Figure.MISS_PROBABILITY), float):
         exact = f"exact: misses a wrong case with probability below {_rounded_up(miss)}"
         if result.exact < result.tried:
             exact = f"{result.exact} of {result.tried} cases {exact}; the rest within rounding"
         notes.append(exact)
     elif result.check == "adjoint":
         notes.append("within rounding only")
-    if isinstance(error := figures.get("floating error (eq. 26)"), float):
+    if isinstance(error := figures.get(Figure.FLOATING_ERROR), float):
         notes.append(f"floating error {error:.1g}")
-    if proved := figures.get("proved"):
+    if proved := figures.get(Figure.PROVED):
         notes.append(
             "entries: " + ("all or a sample" if proved == "various" else str(proved).removesuffix(" entries"))
         )

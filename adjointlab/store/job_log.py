@@ -25,9 +25,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.verdict import Status, Verdict
-from adjointlab.engine.case import Case
-from adjointlab.engine.case_data import from_data, to_data
+from adjointlab.checks.verdict import Verdict, unjudged
+from adjointlab.engine.case import Case, from_data, to_data
 from adjointlab.engine.search import SearchResult
 from adjointlab.store import json_lines
 from adjointlab.store.json_lines import json_figures
@@ -68,7 +67,7 @@ class Death:
     def verdict(self) -> Verdict:
         """The verdict of the piece of work, where there is no case."""
         ranks = tuple((f"rank {rank}", reason) for rank, reason in sorted(self.ranks.items()))
-        return Verdict(Status.UNJUDGED, self.kind, self.kind, (*ranks, *self.lines))
+        return unjudged(self.kind, *ranks, *self.lines)
 
 
 @dataclass(frozen=True)
@@ -245,7 +244,7 @@ class JobLog:
 
 @dataclass(frozen=True)
 class DeadlyCases:
-    """The cases that have ended a job, as :class:`~adjointlab.engine.case_runner.KnownRuns`."""
+    """The cases that have ended a job, as :class:`~adjointlab.engine.run_case.KnownRuns`."""
 
     deaths: tuple[Death, ...] = ()
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from adjointlab.store.atomic import open_file, read_file
+from adjointlab.checks.verdict import Figures
+from adjointlab.store.files import open_file, read_file
 
 __all__ = ["append", "json_figures", "lines"]
 
@@ -46,7 +46,7 @@ def append(path: Path, content: object) -> None:
         file.write(b"\n" + msgspec.json.encode(content) + b"\n")
 
 
-def json_figures(figures: Mapping[str, float | str]) -> dict[str, float | str]:
+def json_figures(figures: Figures) -> Figures:
     """Return `figures` with the numbers that JSON does not have as texts: "nan", "inf", "-inf"."""
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from adjointlab.engine.run_case import check_named
+from adjointlab.checks.check import check_named
 
 __all__ = ["BadList", "Known", "KnownFailures", "read"]
 

@@ -14,14 +14,13 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
+from adjointlab.checks.check import check_named
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import check_named
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
-from adjointlab.store.atomic import read_file, write_atomically
+from adjointlab.store.files import encodable, read_file, write_atomically
 from adjointlab.store.script import script
-from adjointlab.store.text import encodable
 
 __all__ = ["BadReproducer", "Reproducer", "WorldName", "Written", "read", "stored", "write", "write_case"]
 
@@ -105,9 +104,12 @@ def _read(path: Path, content_of: Callable[[Path], bytes]) -> Reproducer:
     try:
         data = content_of(path)
         content = msgspec.json.decode(data, type=Reproducer)
+        fields = msgspec.json.decode(data)
+        if "schema" not in fields:  # msgspec takes the tag of a struct that has no alternative for granted
+            raise ValueError("the number of its `schema` is missing")
         check_named(content.check)
         content = structs.replace(content, case=content.case.restored())
-        _refuse_unknown(msgspec.json.decode(data)["case"], msgspec.to_builtins(content.case.plain()))
+        _refuse_unknown(fields["case"], msgspec.to_builtins(content.case.plain()))
         return content
     except OSError as error:
         raise BadReproducer(f"{path}: {error.strerror or error}") from None

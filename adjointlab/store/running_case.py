@@ -20,9 +20,9 @@ import msgspec
 from msgspec import structs
 
 from adjointlab.engine.case import Case
-from adjointlab.engine.case_runner import Stage
-from adjointlab.store import atomic
-from adjointlab.store.atomic import open_file
+from adjointlab.engine.run_case import Stage
+from adjointlab.store import files
+from adjointlab.store.files import open_file
 from adjointlab.store.reproducer import WorldName
 
 __all__ = [
@@ -177,7 +177,7 @@ def read_file(path: Path) -> Running | None:
     """Read the record in a file; `None` where there is none, or none that can be read."""
     for _ in range(3):
         try:
-            running = msgspec.json.decode(atomic.read_file(path), type=Running)
+            running = msgspec.json.decode(files.read_file(path), type=Running)
             return structs.replace(running, case=running.case and running.case.restored())
         except OSError:
             return None

@@ -26,12 +26,11 @@ from adjointlab.checks.verdict import MatrixEntry, Status
 from adjointlab.core import arrays
 from adjointlab.core.operator import basis_vector
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import UserFunction
+from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.case import Case
-from adjointlab.engine.case_data import Parameters
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Kind, Subject
-from adjointlab.store.text import printable
+from adjointlab.store.files import printable
 
 __all__ = ["commented", "literal", "script"]
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.checks.verdict import Status
 from adjointlab.exit_codes import ExitCode
 from adjointlab.store import running_case
 from adjointlab.store.job_log import Death, JobLog, work_of
@@ -189,7 +189,7 @@ class _Supervisor:
                 record.case,
                 record.location,
                 record.world,
-                Verdict(Status.UNJUDGED, death.kind, death.kind, death.verdict().lines),
+                death.verdict(),
                 self._job_log.folder / f"death-{len(self._job_log.deaths)}",
             )
             death = replace(death, reproducer=str(path), folder=str(self._job_log.work.folder or ""))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import adjointlab as al
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Verdict
-from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import strategies as st
 
 import adjointlab as al
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Status
 from adjointlab.core.program import Buffer, Program, buffers, copy_to_new
-from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld

@@ -13,8 +13,7 @@ import pytest
 
 import adjointlab as al
 import adjointlab.checks
-from adjointlab.checks import registry
-from adjointlab.checks.check import Check
+from adjointlab.checks.check import Check, all_checks, check_named, checks_of
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.case import Case
@@ -24,7 +23,7 @@ from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.samples import RingShift, equal_blocks
 
 A_CHECK = """
-from adjointlab.checks.check import Check
+from adjointlab.checks.check import Check, all_checks, check_named, checks_of
 from adjointlab.checks.verdict import coherent
 
 class AnotherCheck(Check):
@@ -46,11 +45,11 @@ def test_a_check_in_a_file_of_its_own_is_found(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(adjointlab.checks, "__path__", [*adjointlab.checks.__path__, str(tmp_path)])
     monkeypatch.delitem(sys.modules, "adjointlab.checks.another", raising=False)
 
-    found = registry._discovered()
+    found = all_checks.__wrapped__()
     monkeypatch.delitem(sys.modules, "adjointlab.checks.another")
 
     assert list(found)[:3] == ["adjoint", "another", "matrix"]
-    assert set(found) == {"another", *registry.CHECKS}
+    assert set(found) == {"another", *all_checks()}
 
 
 def test_two_checks_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +58,7 @@ def test_two_checks_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, "adjointlab.checks.another", raising=False)
 
     with pytest.raises(TypeError, match="two checks are called 'adjoint'"):
-        registry._discovered()
+        all_checks.__wrapped__()
     monkeypatch.delitem(sys.modules, "adjointlab.checks.another")
 
 
@@ -69,24 +68,24 @@ def test_no_class_of_checks_is_left_without_an_instance() -> None:
         return below if inspect.isabstract(kind) else {kind, *below}
 
     defined = {kind for kind in concrete(Check) if kind.__module__ != "adjointlab.checks.another"}
-    assert {type(check) for check in registry.CHECKS.values()} == defined
+    assert {type(check) for check in all_checks().values()} == defined
 
 
 def test_users_are_told_the_checks_that_they_may_ask_for() -> None:
     with pytest.raises(ValueError, match=r"'adjont' is not one of adjoint, matrix, .*, double_backward$"):
-        registry.check_named("adjont")
+        check_named("adjont")
 
 
 def test_follow_ups_and_the_proof_belong_to_no_subject() -> None:
-    on_request = {check.name for check in registry.CHECKS.values() if check.order is None}
+    on_request = {check.name for check in all_checks().values() if check.order is None}
     assert on_request == {"gradcheck", "proof", "witness"}
 
 
-@pytest.mark.parametrize("name", [*registry.checks_of(al.subject(RingShift)(equal_blocks)), "proof"])
+@pytest.mark.parametrize("name", [*checks_of(al.subject(RingShift)(equal_blocks)), "proof"])
 def test_observations_are_judged_alike_after_pickling(name: str) -> None:
     parameters = {"layout": al.Layout((4,), al.Partition((2,)))}
     case = Case("RingShift", name, 2, parameters, InputSetting(), 0)
-    with registry.check_named(name).surroundings():
+    with check_named(name).surroundings():
         run = SimulatedWorld(2).run(body(al.subject(RingShift)(equal_blocks)), case, 2)
     # Each rank's on its own, as between processes: what the ranks share, such as one NaN, is not shared then.
     pickled = replace(run, outcomes=tuple(pickle.loads(pickle.dumps(outcome)) for outcome in run.outcomes))  # noqa: S301

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from adjointlab.cli.output import Output, write_json
-from adjointlab.store.atomic import open_file, overwrite
+from adjointlab.store.files import open_file, overwrite
 from tests.running import ROOT, SAMPLES
 
 pytestmark = pytest.mark.mpi_skip

@@ -13,10 +13,9 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.case_runner import run_case
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.exhaust import bound_of, every_case, exhaust
-from adjointlab.engine.run_case import body
+from adjointlab.engine.run_case import body, run_case
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.primitives.subjects.reductions import all_sum_reduces
 from adjointlab.session import kept, replay

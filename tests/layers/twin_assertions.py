@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.layers.distributed import local_window

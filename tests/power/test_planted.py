@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World

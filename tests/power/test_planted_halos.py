@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adjointlab.engine.run_case import checks_of
+from adjointlab.checks.check import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World

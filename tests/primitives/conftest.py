@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from adjointlab.checks.compare import first_difference
 from adjointlab.checks.placement import place
+from adjointlab.checks.verdict import first_difference
 from adjointlab.core import arrays
 from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forward
 from adjointlab.core.pairing import ZERO, pair_local

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import adjointlab as al
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.proof import program_matrix
 from adjointlab.checks.verdict import Status
 from adjointlab.core import strategies
@@ -18,7 +19,6 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.notation import explain
 from adjointlab.core.operator import LinearOperator, ProductOperator
 from adjointlab.core.partition import Partition
-from adjointlab.engine.run_case import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.all_sum_reduce import AllSumReduce

@@ -10,10 +10,9 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.verdict import Status
 from adjointlab.core.partition import Partition
-from adjointlab.engine.case_runner import run_case
 from adjointlab.engine.discovery import Found, find
 from adjointlab.engine.exhaust import Bound, bound_of, every_case, exhaust
-from adjointlab.engine.run_case import body
+from adjointlab.engine.run_case import body, run_case
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.all_gather import AllGather

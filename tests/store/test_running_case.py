@@ -12,8 +12,8 @@ import pytest
 
 from adjointlab.checks.context import InputSetting
 from adjointlab.engine.case import Case
-from adjointlab.engine.case_runner import Stage
 from adjointlab.engine.discovery import found_as
+from adjointlab.engine.run_case import Stage
 from adjointlab.engine.search import Budget
 from adjointlab.session import run_check
 from adjointlab.store.reproducer import WorldName

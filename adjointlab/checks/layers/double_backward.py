@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from adjointlab.checks.check import CheckedSubject
-from adjointlab.checks.compare import Local, Tolerance
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.modules import (
     LARGEST,
@@ -29,6 +28,7 @@ from adjointlab.checks.layers.modules import (
 )
 from adjointlab.checks.layers.passes import gradients
 from adjointlab.checks.layers.twin import Comparison, PassObservation, TwinCheck, with_expected
+from adjointlab.checks.verdict import Local, Tolerance
 from adjointlab.core.values import Draw
 
 if TYPE_CHECKING:

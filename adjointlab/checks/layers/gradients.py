@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from adjointlab.checks.check import Check, Spaces
+from adjointlab.checks.check import AnyCheck, Check, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.modules import SequentialTwin, as_tuple, pass_keys
 from adjointlab.checks.layers.twin import PassObservation, TwinCheck, twin_passes
@@ -29,7 +29,7 @@ class GradientsCheck(TwinCheck):
     name = "gradients"
     order = 90
 
-    def follow_up(self) -> Check[Any]:
+    def follow_up(self) -> AnyCheck:
         return GRADCHECK
 
     def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:

@@ -26,7 +26,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
-from adjointlab.checks.compare import square_norm
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.modules import (
     LocalModule,
@@ -38,7 +37,7 @@ from adjointlab.checks.layers.modules import (
     in_shape_of,
     pass_keys,
 )
-from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.checks.verdict import Verdict, coherent, incoherent, square_norm
 from adjointlab.core import arrays
 from adjointlab.core.pairing import ZERO, Exact, pair_local
 from adjointlab.core.space import Space

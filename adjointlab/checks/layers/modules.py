@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from adjointlab.checks.compare import Local
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.verdict import Inapplicable
+from adjointlab.checks.verdict import Inapplicable, Local
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer, undeclared
 from adjointlab.core.layout import Layout
@@ -177,7 +176,7 @@ class SequentialTwin(ModuleUnderTest):
             raise ValueError(f"the sequential twin returned shapes {shapes}, but the codomain has {wanted}")
 
 
-def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
+def as_tuple(value: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Return what a module returned, one tensor or several, as a tuple."""
     return tuple(value) if isinstance(value, tuple | list) else (value,)
 

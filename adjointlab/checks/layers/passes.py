@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adjointlab.checks.compare import Local
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, in_shape_of, pass_keys, values
 from adjointlab.checks.placement import Placed, place, placed_as_it_is
+from adjointlab.checks.verdict import Local
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layer import Layer

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
-from adjointlab.checks.compare import Local, Tolerance, first_difference
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.modules import held, whole_array
 from adjointlab.checks.layers.twin import PassObservation, first_wrong, twin_passes
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
-from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.checks.verdict import Local, Tolerance, Verdict, coherent, first_difference, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.values import Draw

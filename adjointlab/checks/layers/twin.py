@@ -7,11 +7,18 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
-from adjointlab.checks.compare import Difference, Local, Tolerance, first_difference
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.layers.modules import LARGEST, LocalModule, SequentialTwin, held, values
 from adjointlab.checks.layers.passes import OUTPUTS, Pass, PassPlan, ResultKind, run_passes
-from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.checks.verdict import (
+    Difference,
+    Local,
+    Tolerance,
+    Verdict,
+    coherent,
+    first_difference,
+    incoherent,
+)
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import LocalType, Space
 

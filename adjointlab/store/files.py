@@ -1,4 +1,4 @@
-"""Files that are written and read: whole or not at all, and none but regular files."""
+"""Files of the lab: written whole or not at all, none but regular files; and text of any origin, made fit for them and terminals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import secrets
 import stat
 from pathlib import Path
 
-__all__ = ["open_file", "overwrite", "read_file", "write_atomically"]
+__all__ = ["encodable", "open_file", "overwrite", "printable", "read_file", "write_atomically"]
 
 
 def open_file(path: Path, flags: int) -> int:
@@ -93,3 +93,20 @@ def _is_file_behind(descriptor: int, path: Path) -> bool:
         return stat.S_ISREG(status.st_mode) and os.path.samestat(status, path.stat())
     except OSError:
         return False
+
+
+def encodable(text: str) -> str:
+    """`text` with its lone surrogates, which UTF-8 does not have, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def printable(text: str, keep: str = "") -> str:
+    """`text` with escapes for all characters but printable ones and those of `keep`: control characters, marks of direction."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char
+        if char.isprintable() or char in keep
+        else char.encode("unicode_escape", "surrogatepass").decode()
+        for char in text
+    )
