@@ -28,7 +28,7 @@ from adjointlab.worlds.mpi.call_log import RunStatistics
 from adjointlab.worlds.mpi.communicator import GuardedComm
 from adjointlab.worlds.mpi.communicator_base import CommunicatorRegistry
 from adjointlab.worlds.mpi.control_channel import COMMAND, CREATION, INTERRUPT, REPORT, ControlChannel
-from adjointlab.worlds.mpi.diagnosis import conclude
+from adjointlab.worlds.mpi.diagnosis import communicating, conclude
 from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.pickling import PackedException, pack_outcome, unpack_outcome
 from adjointlab.worlds.mpi.polling import keep_alive
@@ -248,15 +248,14 @@ class MPIWorld:
             outcome,
             *(unpack_outcome(report.outcome, rank) for rank, report in enumerate(reports, 1)),
         )
-        findings, self._last_was_clean = conclude(
-            outcomes, (statistics, *(report.statistics for report in reports))
-        )
+        of_ranks = (statistics, *(report.statistics for report in reports))
+        findings, self._last_was_clean = conclude(outcomes, of_ranks)
         self._adapt_patience(outcomes, time.monotonic() - started)
         if _any_raised(outcomes, KeyboardInterrupt):
             raise KeyboardInterrupt
         if _any_raised(outcomes, Exhausted):
             raise self._exhausted()
-        return Run(outcomes, findings)
+        return Run(outcomes, findings, communicating=communicating(of_ranks))
 
     def _adapt_patience(self, outcomes: tuple[Outcome, ...], seconds: float) -> None:
         if all(isinstance(outcome, Returned) for outcome in outcomes):

@@ -298,6 +298,8 @@ class Communicator(LocalCalls):
         content = elements(buf, writable=False)
         message = Message(self._task, self.rank, tag, content, pickled, call)
         send = Send(self._task, call, message, self._shared.members[dest])
+        if dest != self.rank:
+            self._run.messaging.update((self._task.rank, self._shared.members[dest]))
         if not blocking and not pickled:
             send.watch()
         deviates = self._run.strategy.deviates

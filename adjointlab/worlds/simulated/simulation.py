@@ -57,6 +57,7 @@ class Simulation:
             Diagnosis(self),
             lambda task: rank_main(self, task),
         )
+        self.messaging: set[int] = set()  # ranks that have sent a message to another one, or were sent one
         self.open_requests: dict[int, Pending] = {}  # by id; started and not completed by user code
         self._communicators: list[SharedCommunicator] = []
         # By rank, in the order of their making: a dictionary for want of an ordered set.
@@ -91,7 +92,14 @@ class Simulation:
         if not self.findings and all(isinstance(outcome, Returned) for outcome in outcomes):
             self._find_leaks()
         decisions = "" if self._recorder is None else self._recorder.decisions
-        return Run(outcomes, tuple(self.findings), tuple(self.scheduler.matched), decisions)
+        communicating = self.messaging.union(*(each.callers() for each in self._communicators))
+        return Run(
+            outcomes,
+            tuple(self.findings),
+            tuple(self.scheduler.matched),
+            decisions,
+            frozenset(communicating),
+        )
 
     def _communicator_here(self) -> object:
         """The communicator of the rank that the calling thread is."""
