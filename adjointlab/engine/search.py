@@ -8,6 +8,7 @@ leader draws and judges, the followers execute the cases that they are handed
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import time
 from collections.abc import Callable
@@ -123,6 +124,10 @@ pass every other time; a run that returns costs milliseconds.
 """
 
 
+_REDRAWN: Final = 50
+"""The number of cases that are drawn on fewer ranks than the smallest failing case has."""
+
+
 class _Failing(Exception):
     """A case failed; carries it out of Hypothesis, which raises the exception of the smallest failing case again."""
 
@@ -209,17 +214,34 @@ class Search:
 
     def _smallest_failure(self) -> _Failing | Verdict | None:
         """Search with Hypothesis: return the smallest failing case, `None` if none fails, a verdict if too few could be judged."""
-        failure = self._searched(self._budget.cases)
+        failure = self._searched(self._budget.cases, 1, self._ranks)
         needs_several_ranks = max(self._subject.ranks_up_to(self._ranks)) > 1
         if failure is None and needs_several_ranks and not self._counts.on_several_ranks:
             # A few cases need not have several ranks among them; and where a check rejects each that has, it is to say so.
-            failure = self._searched(max(1, self._budget.cases // 10), least_ranks=2)
+            failure = self._searched(max(1, self._budget.cases // 10), 2, self._ranks)
+        if isinstance(failure, _Failing):
+            return self._on_fewer_ranks(failure)
         return failure or self._counts.shortfall(needs_several_ranks=needs_several_ranks)
 
-    def _searched(self, number: int, least_ranks: int = 1) -> _Failing | Verdict | None:
+    def _on_fewer_ranks(self, failure: _Failing) -> _Failing:
+        """Return a failure of the same kind on as few ranks as one is found on.
+
+        The shrinker keeps what it need not change, such as the shape of a grid that another number of ranks does not have. So
+        cases of fewer ranks are drawn afresh, and what fails is shrunk again.
+        """
+        while self._has_time() and self._subject.ranks_up_to(failure.case.ranks - 1)[0] < failure.case.ranks:
+            number = min(self._budget.cases, _REDRAWN)
+            fewer = self._searched(number, 1, failure.case.ranks - 1)
+            if not isinstance(fewer, _Failing):
+                break
+            failure = fewer
+        return failure
+
+    def _searched(self, number: int, least_ranks: int, most_ranks: int) -> _Failing | Verdict | None:
+        """Draw so many cases on so many ranks, and shrink the first that fails."""
         schedules = self._budget.schedules if self._world.can_schedule else 1
 
-        @hypothesis.seed(self._seed)
+        @hypothesis.seed(_stream(self._seed, self._check))
         @hypothesis.settings(
             max_examples=number,
             # Whatever a user's profile, or the "ci" profile that Hypothesis loads where the variable CI is set, would change
@@ -239,7 +261,7 @@ class Search:
                 HealthCheck.filter_too_much,  # which cases were rejected, and why, is counted here
             ),
         )
-        @given(case=cases(self._subject, self._check, (least_ranks, self._ranks), schedules))
+        @given(case=cases(self._subject, self._check, (least_ranks, most_ranks), schedules))
         def every_case_is_coherent(case: Case) -> None:
             judgement = self._judge(case)
             if judgement is None:
@@ -389,6 +411,11 @@ class Search:
                 return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)
             verdict = again.verdict
         return with_follow_up(self._run, case, verdict)
+
+
+def _stream(seed: int, check: str) -> int:
+    """The seed of a check's draws: every check draws cases of its own, so that all of them look at more geometries."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {check}".encode()).digest()[:8], "little")
 
 
 def _unjudged(headline: str, error: Exception) -> Verdict:
