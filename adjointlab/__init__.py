@@ -49,10 +49,14 @@ _SUBMODULES = {"MPI": "adjointlab.MPI", "strategies": "adjointlab.core.strategie
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
-    if name in _SUBMODULES:
-        return import_module(_SUBMODULES[name])
-    raise AttributeError(f"module 'adjointlab' has no attribute {name!r}")
+        value = getattr(import_module(_MODULES[name]), name)
+    elif name in _SUBMODULES:
+        value = import_module(_SUBMODULES[name])
+    else:
+        raise AttributeError(f"module 'adjointlab' has no attribute {name!r}")
+    # An attribute like any other from now on: operators use these names in every call.
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

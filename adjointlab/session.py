@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.exit_codes import ExitCode
 from adjointlab.store.files import printable
-from adjointlab.store.job_log import Done, supervised, work_of
+from adjointlab.store.job_log import Done, check_id_of, supervised
 from adjointlab.store.reproducer import WorldName, Written, stored, write, write_case
 from adjointlab.store.running_case import NAME, EndedBy, Progress, Running, read_file, recording, write_end
 from adjointlab.worlds.watchdog import OverdueReport
@@ -86,20 +86,20 @@ def run_check(
     Raises :class:`SubjectError` for a subject that is incomplete, and
     :class:`~adjointlab.worlds.world.Exhausted` where the job has to be started again.
     """
-    job_log, work = supervised(), work_of(found.subject.location, check)
+    job_log, check_id = supervised(), check_id_of(found.subject.location, check)
     seed = budget.seed
     if seed is None:
-        seed = world.share(secrets.randbits(32) if job_log is None else job_log.seed_of(work))
+        seed = world.share(secrets.randbits(32) if job_log is None else job_log.seed_of(check_id))
     budget = replace(budget, seed=seed)
     if job_log is not None:
         # The leader alone reads: it writes this file, so what other ranks see of it may be older.
-        done: Done | None = world.share(job_log.outcome(work) if world.is_leader else None)
+        done: Done | None = world.share(job_log.outcome(check_id) if world.is_leader else None)
         if done is not None:
             return CheckResult(found, done.result, done.written, done.unwritten)
-        if (death := job_log.death_without_case(work)) is not None:
+        if (death := job_log.death_without_case(check_id)) is not None:
             result = SearchResult(found.subject.name, check, world.name, death.verdict(), seed=seed)
             return CheckResult(found, result)
-        budget = replace(budget, shrinking=job_log.shrinking(work))
+        budget = replace(budget, shrinking=job_log.shrinking(check_id))
     try:
         with _at_work(world, found, check, seed, folder) as (record, known):
             result = investigate(world, found.subject, check, budget, tick, record, known)
@@ -110,7 +110,7 @@ def run_check(
         result = _failed_search(world, found.subject, check, seed, error)
     written, unwritten = _store(world, result, found, folder)
     if job_log is not None and world.is_leader:
-        job_log.finish(Done(work, result, written, unwritten))
+        job_log.finish(Done(check_id, result, written, unwritten))
     return CheckResult(found, result, written, unwritten)
 
 
@@ -131,7 +131,10 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Check
     still being shrunk.
     """
     job_log = supervised()
-    if job_log is not None and job_log.death_without_case(work_of(found.subject.location, check)) is not None:
+    if (
+        job_log is not None
+        and job_log.death_without_case(check_id_of(found.subject.location, check)) is not None
+    ):
         return None
 
     def conduct(run: Runner) -> tuple[Path, SearchResult] | None:
@@ -208,46 +211,34 @@ def _at_work(
     world: World, found: Found, check: str, seed: int, folder: Path
 ) -> Iterator[tuple[RecordCase | None, KnownRuns]]:
     """While a subject is at work: on the leader, what records each case; and the cases that must not be run again."""
-    job_log = supervised()
+    job_log, check_id = supervised(), check_id_of(found.subject.location, check)
     progress = Progress(
         found.reference, found.subject.location, check, WorldName(world.name), world.ranks, seed
+    )
+    # The supervisor has a case that ended its job made smaller first, and then puts it where it belongs.
+    record_folder, late_folder = (
+        (folder, folder) if job_log is None else (job_log.folder, job_log.folder / "late")
     )
     try:
         if world.share(world.is_exhausted):
             raise Exhausted(
                 "too many communicators were left behind in cases that failed: start the job again"
             )
-        with _recorded(world, found, progress, folder) as record_and_known:
-            yield record_and_known
+        with ExitStack() as stack:
+            if job_log is not None:
+                stack.enter_context(job_log.at(check_id, folder, is_leader=world.is_leader))
+            file = stack.enter_context(recording(record_folder, progress, is_leader=world.is_leader))
+            path = record_folder / NAME if file is None or job_log is not None else file.path
+            stack.enter_context(_overdue_reported(world, found, progress, late_folder, path))
+            if job_log is None and file is not None and file.previous is not None:
+                _keep_previous(file.previous, folder, world)
+            known = nothing_known if job_log is None else job_log.deadly_cases(check_id)
+            yield None if file is None else file.record, known
     except Exhausted:
         # On all ranks alike. This is for the next job or its supervisor; the record of the running case is removed by now.
         if world.is_leader:
-            record_folder = folder if job_log is None else job_log.folder
             write_end(record_folder / NAME, Running.of(progress, None, ended=EndedBy.EXHAUSTION))
         raise
-
-
-@contextmanager
-def _recorded(
-    world: World, found: Found, progress: Progress, folder: Path
-) -> Iterator[tuple[RecordCase | None, KnownRuns]]:
-    job_log = supervised()
-    if job_log is None:
-        with recording(folder, progress, is_leader=world.is_leader) as file:
-            path = folder / NAME if file is None else file.path
-            with _overdue_reported(world, found, progress, folder, path):
-                if file is not None and file.previous is not None:
-                    _keep_previous(file.previous, folder, world)
-                yield None if file is None else file.record, nothing_known
-        return
-    work = work_of(progress.location, progress.check)
-    with (
-        job_log.at(work, folder, is_leader=world.is_leader),
-        recording(job_log.folder, progress, is_leader=world.is_leader) as file,
-        # The supervisor has the case shrunk first, and then puts it where it belongs.
-        _overdue_reported(world, found, progress, job_log.folder / "late", job_log.folder / NAME),
-    ):
-        yield None if file is None else file.record, job_log.deadly_cases(work)
 
 
 def _keep_previous(previous: Running, folder: Path, world: World) -> None:

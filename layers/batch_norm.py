@@ -21,7 +21,7 @@ the running statistics, which each worker keeps of its channels.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -30,7 +30,6 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried
 from adjointlab.layers.distributed import TorchLayer, dtype_name, with_index_zero
-from adjointlab.layers.torch_modules import TorchClasses
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 
@@ -42,7 +41,7 @@ _SUMS = torch.float64
 """Statistics are accumulated in double precision, as torch's are."""
 
 
-class BatchNormalisation(TorchLayer):
+class BatchNormalisation(TorchLayer, torch_classes=(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)):
     """`torch.nn.BatchNorm1d`, `2d` or `3d` over `partition`, of the order of the input, cut in any dimension.
 
     Weight and bias lie on the workers whose index is 0 in all dimensions but the channels'; the running statistics, on
@@ -53,7 +52,6 @@ class BatchNormalisation(TorchLayer):
     per channel, counted globally.
     """
 
-    torch_classes: ClassVar[TorchClasses] = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     weight: nn.Parameter | None
     bias: nn.Parameter | None
     running_mean: torch.Tensor | None
@@ -167,19 +165,13 @@ class BatchNormalisation(TorchLayer):
         return channels.reshape(1, channels.shape[0], *(1,) * (len(self.input_shape) - 2))
 
 
-class BatchNorm1d(BatchNormalisation):
+class BatchNorm1d(BatchNormalisation, torch_classes=(nn.BatchNorm1d,)):
     """`torch.nn.BatchNorm1d` over P_n x P_c or P_n x P_c x P_0; see :class:`BatchNormalisation`."""
 
-    torch_classes = (nn.BatchNorm1d,)
 
-
-class BatchNorm2d(BatchNormalisation):
+class BatchNorm2d(BatchNormalisation, torch_classes=(nn.BatchNorm2d,)):
     """`torch.nn.BatchNorm2d` over P_n x P_c x P_1 x P_0; see :class:`BatchNormalisation`."""
 
-    torch_classes = (nn.BatchNorm2d,)
 
-
-class BatchNorm3d(BatchNormalisation):
+class BatchNorm3d(BatchNormalisation, torch_classes=(nn.BatchNorm3d,)):
     """`torch.nn.BatchNorm3d` over P_n x P_c x P_2 x P_1 x P_0; see :class:`BatchNormalisation`."""
-
-    torch_classes = (nn.BatchNorm3d,)

@@ -25,10 +25,10 @@ workers (| bulk, [ ] window):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import nn
@@ -40,7 +40,7 @@ from adjointlab.layers.affine import AffineModule
 from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.distributed import dtype_name, with_index_zero
 from adjointlab.layers.padded import Padded, Paddings, convolution_of, paddings
-from adjointlab.layers.torch_modules import TorchClasses, per_dim, result_of, spatial_dims
+from adjointlab.layers.torch_modules import per_dim, result_of, spatial_dims
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_geometry import HaloGeometry
 
@@ -50,7 +50,7 @@ TorchConvolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Windows: TypeAlias = tuple[Window, ...]
 
 
-class Convolution(AffineModule):
+class Convolution(AffineModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)):
     """`torch.nn.Conv1d`, `2d` or `3d` over `partition` = P_n x P_co x P_ci x P_spatial, for inputs of `input_shape`.
 
     Made from a module of torch's, or a :class:`Padded` one; :class:`Conv1d`, :class:`Conv2d` and :class:`Conv3d` also
@@ -65,8 +65,6 @@ class Convolution(AffineModule):
     Raises `ValueError`, in torch's words, for what torch refuses, and for a padding mode other than "zeros" and
     "circular", a partition of another order, and groups over both P_co and P_ci.
     """
-
-    torch_classes: ClassVar[TorchClasses] = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
     def lay_out(self, module: nn.Module) -> None:
         partition, shape = self.partition, self.input_shape
@@ -157,7 +155,9 @@ class Convolution(AffineModule):
         super().check_sequential(module.convolution if isinstance(module, Padded) else module)
 
     def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        convolve: Any = (functional.conv1d, functional.conv2d, functional.conv3d)[len(self.stride) - 1]
+        convolve: Callable[..., torch.Tensor] = (functional.conv1d, functional.conv2d, functional.conv3d)[
+            len(self.stride) - 1
+        ]
         bias_inside: torch.Tensor | None = None
         if not self.partition.is_active(self.rank) or 0 in (
             x.numel(),
@@ -236,22 +236,16 @@ class _ChannelCuts:
     weight_axes: tuple[int, int | None]
 
 
-class Conv1d(Convolution):
+class Conv1d(Convolution, torch_classes=(nn.Conv1d,)):
     """`torch.nn.Conv1d` over P_n x P_co x P_ci x P_0; see :class:`Convolution`."""
 
-    torch_classes = (nn.Conv1d,)
 
-
-class Conv2d(Convolution):
+class Conv2d(Convolution, torch_classes=(nn.Conv2d,)):
     """`torch.nn.Conv2d` over P_n x P_co x P_ci x P_1 x P_0; see :class:`Convolution`."""
 
-    torch_classes = (nn.Conv2d,)
 
-
-class Conv3d(Convolution):
+class Conv3d(Convolution, torch_classes=(nn.Conv3d,)):
     """`torch.nn.Conv3d` over P_n x P_co x P_ci x P_2 x P_1 x P_0; see :class:`Convolution`."""
-
-    torch_classes = (nn.Conv3d,)
 
 
 def _windows(ends: Sequence[int]) -> Windows:

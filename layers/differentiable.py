@@ -34,8 +34,8 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 
-from adjointlab.core.arguments import check_argument
 from adjointlab.core.operator import LinearOperator, apply_forward
+from adjointlab.core.space import check_argument
 
 __all__ = ["apply", "carried", "connected", "differentiable", "of_nothing"]
 
@@ -60,8 +60,7 @@ def carried(operator: LinearOperator, x: torch.Tensor) -> torch.Tensor:
     if operator.is_identity and (x.requires_grad or not torch.is_grad_enabled()):
         check_argument(operator.domain.tensors[0], x, operator.comm.Get_rank())
         return x
-    result: torch.Tensor = apply(operator, x)
-    return result
+    return _applied(operator, (x,))[0]
 
 
 def differentiable(operator: LinearOperator) -> Callable[..., Any]:
@@ -129,7 +128,11 @@ class _Apply(Function):
         return *apply_forward(operator, x), torch.zeros_like(anchor)
 
     @staticmethod
-    def setup_context(ctx: _Context, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    def setup_context(
+        ctx: _Context,
+        inputs: tuple[torch.Tensor, LinearOperator, *tuple[torch.Tensor, ...]],
+        output: tuple[torch.Tensor, ...],
+    ) -> None:
         ctx.operator = inputs[1]
         ctx.save_for_backward(output[-1])
 

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from adjointlab.core.agreement import raise_first
-from adjointlab.core.arguments import check_argument
 from adjointlab.core.partition import Partition
-from adjointlab.core.space import Space
+from adjointlab.core.space import Space, check_argument
 from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.parameters import DistributedParameters, local_window
 from adjointlab.layers.torch_modules import TorchClasses, dtype_name
@@ -114,11 +113,19 @@ class TorchLayer(DistributedModule):
     """
 
     torch_classes: ClassVar[TorchClasses] = ()
-    """The modules that the layer is made from; a single one where it also takes torch's arguments."""
+    """The modules that the layer is made from; a single one where it also takes torch's arguments.
+
+    Given as a keyword of the class: ``class Flatten(TorchLayer, torch_classes=(nn.Flatten,))``.
+    """
     options: ClassVar[tuple[str, ...]] = ()
     """Keyword arguments beyond torch's, which :meth:`lay_out` takes."""
     lay_out: Callable[..., None]
     """Make the operators, the spaces and the parameters: the step of the constructor that each layer has of its own."""
+
+    def __init_subclass__(cls, torch_classes: TorchClasses | None = None) -> None:
+        super().__init_subclass__()
+        if torch_classes is not None:
+            cls.torch_classes = torch_classes
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ from adjointlab.primitives.repartition import Repartition
 __all__ = ["Flatten"]
 
 
-class Flatten(TorchLayer):
+class Flatten(TorchLayer, torch_classes=(nn.Flatten,)):
     """`torch.nn.Flatten` over `partition`, of the order of the input, which is cut in any dimensions.
 
     The output lies over all of the workers: the dimensions that are not flattened are cut as before, and the flat one into
@@ -53,8 +53,6 @@ class Flatten(TorchLayer):
     Raises `ValueError`, with torch's words, for dimensions that the input has not or that are in the wrong order; and for a
     partition of another order than the input, and a target that is no layout of the output.
     """
-
-    torch_classes = (nn.Flatten,)
 
     options = ("target", "cuts")
 

@@ -23,7 +23,7 @@ from adjointlab.layers.distributed import with_index_zero
 __all__ = ["Linear"]
 
 
-class Linear(AffineModule):
+class Linear(AffineModule, torch_classes=(nn.Linear,)):
     """`torch.nn.Linear` over `partition` = P_lead... x P_fo x P_fi, for inputs of global shape `input_shape`.
 
     The input (*lead, in_features) is cut over the leading dimensions and P_fi, on the workers whose index along P_fo is
@@ -32,8 +32,6 @@ class Linear(AffineModule):
 
     Raises `ValueError` for an input that does not end in `in_features`, and for a partition of another order.
     """
-
-    torch_classes = (nn.Linear,)
 
     def lay_out(self, module: nn.Linear) -> None:
         partition, shape = self.partition, self.input_shape

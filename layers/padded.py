@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import nn
@@ -63,7 +63,7 @@ def convolution_of(torch_class: type[nn.Module], *arguments: object, **named: ob
     dims = spatial_dims(torch_class)
     bound = inspect.signature(torch_class).bind(*arguments, **named)
     bound.apply_defaults()
-    given: dict[str, Any] = bound.arguments
+    given = bound.arguments
     for name in ("kernel_size", "stride", "dilation"):
         given[name] = per_dim(name, given[name], dims)
     kernel, mode = given["kernel_size"], given["padding_mode"]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self, cast
 
 import torch
 from torch import nn
 
-from adjointlab.core.arguments import check_argument
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.core.space import LocalType, Space, Tensor, check_argument
 from adjointlab.layers.torch_modules import dtype_name, uninitialised_copy
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.typing import Communicator
@@ -121,10 +120,11 @@ class DistributedParameters(nn.Module):
             # Copies are equal: as replicated ones any of them will do, where varying ones would be summed.
             types = tuple("replicated" if copied else "varying" for copied in tensor.layout.copied)
             gather = Repartition(self.comm, tensor.layout, everywhere, dtype=tensor.dtype, types=types)
-            state[tensor.name] = gather.forward(self._local(tensor.name).detach())
+            local = self._local(tensor.name).detach()
+            state[tensor.name] = cast("torch.Tensor", gather.forward(local))
         return state
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         """A layer with parameters, buffers and hooks of its own; communicator, spaces and operators are shared."""
         twin = self.__new__(type(self))
         memo[id(self)] = twin

@@ -9,21 +9,19 @@ adds the other way, G* = D_{k} Π S_{s[r]→r} A_{k}: a reduce-scatter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import LinearOperator
-from adjointlab.core.program import Program
-from adjointlab.core.space import LocalType, Space
+from adjointlab.core.space import LocalType
 from adjointlab.primitives import segments
-from adjointlab.primitives.segmented_collectives import SegmentedCollectives
+from adjointlab.primitives.segmented_collectives import ALL_GATHER, DISCARD, REDUCE_SCATTER, SegmentedOperator
 from adjointlab.primitives.validation import check_layout
-from adjointlab.typing import Array, Communicator
+from adjointlab.typing import Communicator
 
 __all__ = ["AllGather"]
 
 
-class AllGather(LinearOperator):
+class AllGather(SegmentedOperator):
     """Makes dimension `dim` of x whole on every worker of the segments along which it is cut.
 
     `layout` lays x over its partition; dimension `dim` is cut along one dimension p of the partition, in any widths,
@@ -43,7 +41,6 @@ class AllGather(LinearOperator):
     """
 
     symbol = "AllGather"
-    batched = True
 
     def __init__(
         self,
@@ -56,29 +53,8 @@ class AllGather(LinearOperator):
         copies: Literal["varying", "replicated", "invariant"] = "varying",
     ) -> None:
         check_layout("layout", layout, comm.Get_size())
-        axis = segments.axis_of_cut(layout, dim)
+        along = segments.axis_of_cut(layout, dim)
         wide_type = segments.local_type("copies", copies, ("varying", "replicated", "invariant"))
-        x, y = segments.narrow_and_wide(
-            layout, segments.wide_layout(layout, dim), axis, dtype, types, wide_type, ("x", "y")
-        )
-        self.comm, self.dim = comm, dim
-        self.domain, self.codomain = Space(x), Space(y)
-        self.is_invariant = wide_type is LocalType.INVARIANT
-        self.gain = self.fan_in = segments.gain_of(
-            x, y, axis, adjoint=1 if self.is_invariant else layout.partition.shape[axis]
-        )
-        self._segment = SegmentedCollectives(comm, segments.segment_of(layout, dim, comm.Get_rank()), x, y)
-
-    def specification(self) -> Program | tuple[Program, Program]:
-        """G for each segment; with invariant copies, also the adjoint, in which each worker keeps its part."""
-        (x,), (y,) = self.domain.tensors, self.codomain.tensors
-        forward = segments.all_gather_program(x, y, self.dim)
-        return (forward, segments.discard_program(x, y, self.dim)) if self.is_invariant else forward
-
-    def forward(self, x: Array, out: Array | None = None) -> Any:
-        """The local tensor of y = G x, in `out` if given."""
-        return self._segment.gather(x, out)
-
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
-        """The local tensor of G* y, in `out` if given."""
-        return self._segment.keep_part(y, out) if self.is_invariant else self._segment.sum_and_scatter(y, out)
+        adjoint = DISCARD if wide_type is LocalType.INVARIANT else REDUCE_SCATTER
+        wide = segments.wide_layout(layout, dim)
+        super().__init__(comm, layout, wide, dim, along, dtype, types, wide_type, (ALL_GATHER, adjoint))

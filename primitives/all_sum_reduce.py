@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
 from adjointlab.core import arrays
-from adjointlab.core.arguments import check_argument
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import integers
-from adjointlab.core.program import Buffer, Generator, Program, buffers
-from adjointlab.core.space import Space, Tensor
+from adjointlab.core.program import Buffer, Generator, Program, buffers_by_rank
+from adjointlab.core.space import Space, Tensor, check_argument
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast import broadcast_steps
 from adjointlab.primitives.collectives import result_array, sum_into
@@ -70,8 +68,8 @@ class AllSumReduce(LinearOperator):
 
     def specification(self) -> Program:
         """Eq. 19 for each sub-partition."""
-        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
-        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
+        x = buffers_by_rank(self.domain)
+        y = buffers_by_rank(self.codomain)
         steps: list[Generator] = []
         for group in self.groups:
             first = x[group.ranks[0]]
@@ -80,11 +78,11 @@ class AllSumReduce(LinearOperator):
             steps += broadcast_steps(total, [y[rank] for rank in group.ranks])
         return Program(x.values(), steps)
 
-    def forward(self, x: Array, out: Array | None = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Array:
         """The local tensor of y = 𝒜 x, in `out` if given."""
         return self._sum(self.domain.tensors[0], x, out)
 
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """The local tensor of 𝒜* y = 𝒜 y, in `out` if given."""
         return self._sum(self.codomain.tensors[0], y, out)
 

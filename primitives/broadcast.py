@@ -9,16 +9,9 @@ for each worker a of P_x and the workers {k} of P_y that the broadcasting rules 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition
-from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
-from adjointlab.core.space import Space
-from adjointlab.primitives.broadcast_rules import broadcast_pattern, copied_layout
+from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator
 from adjointlab.primitives.collectives import OneToManyOperator
-from adjointlab.primitives.validation import check_layout, check_ranks
-from adjointlab.typing import Array, Communicator
 
 __all__ = ["Broadcast", "broadcast_steps"]
 
@@ -51,46 +44,8 @@ class Broadcast(OneToManyOperator):
     """
 
     symbol = "B"
+    copies = True
 
-    def __init__(
-        self,
-        comm: Communicator,
-        layout: Layout,
-        partition: Partition,
-        *,
-        dtype: str = "float64",
-        transpose_src: bool = False,
-        transpose_dest: bool = False,
-        preserve_batch: bool = True,
-    ) -> None:
-        check_layout("layout", layout, comm.Get_size())
-        check_ranks("partition", partition, comm.Get_size())
-        pattern = broadcast_pattern(
-            layout.partition, partition, transpose_one=transpose_src, transpose_many=transpose_dest
-        )
-        self.domain = Space(layout, dtype=dtype, name="x")
-        self.codomain = Space(copied_layout(layout, pattern), dtype=dtype, name="y")
-        (x,), (y,) = self.domain.tensors, self.codomain.tensors
-        super().__init__(comm, pattern, x, y, preserve_batch)
-
-    def specification(self) -> Program:
-        """Eq. 16 for each worker of P_x."""
-        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
-        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
-        groups = self.pattern.groups
-        return Program(
-            x.values(),
-            (
-                step
-                for group in groups
-                for step in broadcast_steps(x[group.one], [y[rank] for rank in group.many])
-            ),
-        )
-
-    def forward(self, x: Array, out: Array | None = None) -> Any:
-        """The local tensor of y = B x, in `out` if given."""
-        return self.copy_to_many(x, out)
-
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
-        """The local tensor of B* y, in `out` if given."""
-        return self.sum_to_one(y, out)
+    def steps(self, one: Buffer, many: Sequence[Buffer]) -> Sequence[Generator]:
+        """Eq. 16, for a worker of P_x."""
+        return broadcast_steps(one, many)

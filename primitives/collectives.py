@@ -6,18 +6,23 @@ are these two, in opposite order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
 from adjointlab.core import arrays
-from adjointlab.core.arguments import check_argument, check_out
+from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
-from adjointlab.core.space import Tensor
+from adjointlab.core.partition import Partition
+from adjointlab.core.program import Buffer, Generator, Program, buffers_by_rank
+from adjointlab.core.space import Space, Tensor, check_argument, check_out
 from adjointlab.primitives import groups
-from adjointlab.primitives.broadcast_rules import BroadcastPattern, CopyGroup
+from adjointlab.primitives.broadcast_rules import CopyGroup, broadcast_pattern, copied_layout, summed_layout
+from adjointlab.primitives.validation import check_layout, check_ranks
 from adjointlab.typing import Array, Communicator, NumpyArray
 
 __all__ = ["OneToManyOperator", "result_array", "sum_into"]
@@ -37,24 +42,65 @@ class _GroupRole:
 class OneToManyOperator(LinearOperator):
     """The groups of a pattern on a communicator, this rank's roles in them, and the two directions.
 
-    `one` is the tensor over P_x and `many` that over P_y. Made collectively, from the same arguments on all ranks. A
-    rank is in two groups at most: where it is the one, and where it is among the many. All ranks visit the groups in the
-    pattern's order, so that blocking collectives cannot wait for each other in a circle.
+    `one` is the tensor over P_x of the broadcasting rules and `many` that over P_y; with `copies` the domain is that of
+    `one`, else that of `many`. Made collectively, from the same arguments on all ranks. A rank is in two groups at most:
+    where it is the one, and where it is among the many. All ranks visit the groups in the pattern's order, so that
+    blocking collectives cannot wait for each other in a circle.
     """
 
     batched = True
+    copies: ClassVar[bool]
+    """True where forward copies from one worker to many, False where it sums from many to one."""
 
     def __init__(
-        self, comm: Communicator, pattern: BroadcastPattern, one: Tensor, many: Tensor, preserve_batch: bool
+        self,
+        comm: Communicator,
+        layout: Layout,
+        partition: Partition,
+        *,
+        dtype: str = "float64",
+        transpose_src: bool = False,
+        transpose_dest: bool = False,
+        preserve_batch: bool = True,
     ) -> None:
+        check_layout("layout", layout, comm.Get_size())
+        check_ranks("partition", partition, comm.Get_size())
+        if self.copies:
+            pattern = broadcast_pattern(
+                layout.partition, partition, transpose_one=transpose_src, transpose_many=transpose_dest
+            )
+            target = copied_layout(layout, pattern)
+        else:
+            pattern = broadcast_pattern(
+                partition, layout.partition, transpose_one=transpose_dest, transpose_many=transpose_src
+            )
+            target = summed_layout(layout, pattern)
+        x, y = Tensor(layout, dtype, name="x"), Tensor(target, dtype, name="y")
+        self.domain, self.codomain = Space(x), Space(y)
+        self.one, self.many = (x, y) if self.copies else (y, x)
         self.comm, self.pattern, self.rank = comm, pattern, comm.Get_rank()
         self.gain = self.fan_in = pattern.largest  # one direction copies, and the other sums all copies
-        self.is_identity = one.layout == many.layout
-        self.one, self.many = one, many
+        self.is_identity = layout == target
         self.preserve_batch = preserve_batch
         self._roles = tuple(self._role(comm, group) for group in pattern.groups_of(self.rank))
         self._has_one = pattern.one.is_active(self.rank)
         self._has_many = pattern.many.is_active(self.rank)
+
+    @abstractmethod
+    def steps(self, one: Buffer, many: Sequence[Buffer]) -> Sequence[Generator]:
+        """The operation in one group, as the paper composes it."""
+
+    def specification(self) -> Program:
+        """The steps in each group."""
+        one, many = buffers_by_rank(Space(self.one)), buffers_by_rank(Space(self.many))
+        return Program(
+            (one if self.copies else many).values(),
+            (
+                step
+                for group in self.pattern.groups
+                for step in self.steps(one[group.one], [many[rank] for rank in group.many])
+            ),
+        )
 
     def _role(self, comm: Communicator, group: CopyGroup) -> _GroupRole:
         # Whether there is anything to send follows from the layout, so all members agree on it.
@@ -67,7 +113,15 @@ class OneToManyOperator(LinearOperator):
             shape=self.one.layout.local_shape(group.one),
         )
 
-    def copy_to_many(self, array: Array, out: Array | None = None) -> Array:
+    def forward(self, x: Array, out: Array | None = None) -> Array:
+        """The local tensor of y, in `out` if given."""
+        return self._copy_to_many(x, out) if self.copies else self._sum_to_one(x, out)
+
+    def adjoint(self, y: Array, out: Array | None = None) -> Array:
+        """The local tensor of the cotangent of x, in `out` if given."""
+        return self._sum_to_one(y, out) if self.copies else self._copy_to_many(y, out)
+
+    def _copy_to_many(self, array: Array, out: Array | None = None) -> Array:
         """A_{k}, then the broadcasting summation, then D_a: collective, the tensor over P_y of the one over P_x.
 
         A worker of P_y may give the memory for its result as `out`. Raises `ValueError` if `array` is not this rank's
@@ -86,7 +140,7 @@ class OneToManyOperator(LinearOperator):
                 arrays.copy_into(result, array)  # after the collective, so that nobody waits for it
         return result
 
-    def sum_to_one(self, array: Array, out: Array | None = None) -> Array:
+    def _sum_to_one(self, array: Array, out: Array | None = None) -> Array:
         """A_a, then the reducing summation, then D_{k}: collective, the tensor over P_x of the one over P_y.
 
         A worker of P_x may give the memory for its result as `out`. Raises `ValueError` if `array` is not this rank's
@@ -134,8 +188,8 @@ def result_array(
 ) -> Array:
     """Memory for the local tensor of `tensor`: `out`, or a fresh array of the library of `argument`.
 
-    `batch` is what :func:`adjointlab.core.arguments.check_argument` returned for the argument. Raises `ValueError` for an
-    `out` that :func:`adjointlab.core.arguments.check_out` refuses, or that is not in row-major order.
+    `batch` is what :func:`adjointlab.core.space.check_argument` returned for the argument. Raises `ValueError` for an
+    `out` that :func:`adjointlab.core.space.check_out` refuses, or that is not in row-major order.
     """
     if out is None:
         return arrays.empty((*tensor.layout.local_shape(rank), *batch), tensor.dtype, argument)

@@ -9,21 +9,19 @@ part where it was and zeros around it, Δ* = D_{k} Π S_{r→r[r]} A_{k}, unless
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import LinearOperator
-from adjointlab.core.program import Program
-from adjointlab.core.space import LocalType, Space
+from adjointlab.core.space import LocalType
 from adjointlab.primitives import segments
-from adjointlab.primitives.segmented_collectives import SegmentedCollectives
+from adjointlab.primitives.segmented_collectives import ALL_GATHER, DISCARD, SURROUND, SegmentedOperator
 from adjointlab.primitives.validation import check_layout
-from adjointlab.typing import Array, Communicator
+from adjointlab.typing import Communicator
 
 __all__ = ["Discard"]
 
 
-class Discard(LinearOperator):
+class Discard(SegmentedOperator):
     """Cuts dimension `dim` of x, which every worker holds whole, along dimension `along` of the partition.
 
     `layout` lays x over its partition; the workers along `along` hold the same windows. y lies as x does, with dimension
@@ -44,7 +42,6 @@ class Discard(LinearOperator):
     """
 
     symbol = "Discard"
-    batched = True
 
     def __init__(
         self,
@@ -61,25 +58,5 @@ class Discard(LinearOperator):
         check_layout("layout", layout, comm.Get_size())
         narrow = segments.narrow_layout(layout, dim, along, cut)
         wide_type = segments.local_type("copies", copies, ("varying", "replicated", "invariant"))
-        y, x = segments.narrow_and_wide(narrow, layout, along, dtype, types, wide_type, ("y", "x"))
-        self.comm, self.dim = comm, dim
-        self.domain, self.codomain = Space(x), Space(y)
-        self.is_invariant = wide_type is LocalType.INVARIANT
-        self.gain = self.fan_in = segments.gain_of(x, y, along)
-        self._segment = SegmentedCollectives(comm, segments.segment_of(narrow, dim, comm.Get_rank()), y, x)
-
-    def specification(self) -> Program | tuple[Program, Program]:
-        """Δ for each segment; of invariant copies, also the adjoint, in which every worker gets all parts."""
-        (x,), (y,) = self.domain.tensors, self.codomain.tensors
-        forward = segments.discard_program(y, x, self.dim)
-        return (forward, segments.all_gather_program(y, x, self.dim)) if self.is_invariant else forward
-
-    def forward(self, x: Array, out: Array | None = None) -> Any:
-        """The local tensor of y = Δ x, in `out` if given."""
-        return self._segment.keep_part(x, out)
-
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
-        """The local tensor of Δ* y, in `out` if given."""
-        return (
-            self._segment.gather(y, out) if self.is_invariant else self._segment.surround_with_zeros(y, out)
-        )
+        adjoint = ALL_GATHER if wide_type is LocalType.INVARIANT else SURROUND
+        super().__init__(comm, narrow, layout, dim, along, dtype, types, wide_type, (DISCARD, adjoint))

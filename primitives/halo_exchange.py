@@ -17,15 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import Any
 
 from adjointlab.core import arrays
-from adjointlab.core.arguments import check_argument
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import integers
-from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
-from adjointlab.core.space import Space
+from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers_by_rank
+from adjointlab.core.space import Space, check_argument
 from adjointlab.primitives.boxes import region_in
 from adjointlab.primitives.collectives import result_array
 from adjointlab.primitives.halo_geometry import halo_geometry
@@ -85,8 +83,8 @@ class HaloExchange(LinearOperator):
 
     def specification(self) -> Program:
         """One Add for each box of each worker's window, from its sender's bulk."""
-        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
-        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
+        x = buffers_by_rank(self.domain)
+        y = buffers_by_rank(self.codomain)
         steps: list[Generator] = [Allocate(buffer) for buffer in y.values()]
         # Every pair of workers: slow, and right by inspection, with no table that the implementation uses too.
         for sender, receiver in product(x, y):
@@ -113,7 +111,7 @@ class HaloExchange(LinearOperator):
             in_window = tuple(target for _, target in intervals)
             yield Add(region_in(x, bulk, in_bulk), region_in(y, window, in_window))
 
-    def forward(self, x: Array, out: Array | None = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Array:
         """The local tensor of y = H x, in `out` if given."""
         batch = check_argument(self.domain.tensors[0], x, self._rank)
         if self._phases is None:
@@ -126,7 +124,7 @@ class HaloExchange(LinearOperator):
         self._phases.forward(x, y, batch, meanwhile=keep_own)
         return y
 
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """The local tensor of H* y, in `out` if given."""
         batch = check_argument(self.codomain.tensors[0], y, self._rank)
         if self._phases is None:

@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 from adjointlab.core import arrays
-from adjointlab.core.arguments import check_argument, check_writable
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import integers
 from adjointlab.core.program import (
@@ -27,10 +25,10 @@ from adjointlab.core.program import (
     Generator,
     Program,
     Region,
-    buffers,
+    buffers_by_rank,
     copy,
 )
-from adjointlab.core.space import Space
+from adjointlab.core.space import Space, check_argument, check_writable
 from adjointlab.primitives.boxes import Box, region_in
 from adjointlab.primitives.collectives import result_array
 from adjointlab.primitives.halo_exchange import HaloExchange, images
@@ -77,7 +75,7 @@ class HaloExchangeInPlace(HaloExchange):
 
     def specification(self) -> Program:
         """The padding is cleared, then come eqs. 23 and 22."""
-        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
+        x = buffers_by_rank(self.domain)
         # Padding has no sender that would overwrite it. Cleared once, it is sent on by no phase.
         steps = [Clear(region) for buffer in x.values() for region in self._padding(buffer)]
         phases = (step for dim in range(self.bulk.order) for step in self._phase(dim, x))
@@ -156,7 +154,7 @@ class HaloExchangeInPlace(HaloExchange):
                 slab: Box = (*window[:dim], beyond, *window[dim + 1 :])
                 yield region_in(buffer, window, slab)
 
-    def forward(self, x: Array, out: Array | None = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Array:
         """The local tensor of H x, in `out` if given, which may be x."""
         if out is x:
             return self.forward_(x)
@@ -169,7 +167,7 @@ class HaloExchangeInPlace(HaloExchange):
         self._phases.forward(bulk, y, batch, meanwhile=lambda: arrays.copy_into(self._bulk(y), bulk))
         return y
 
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """The local tensor of H* y, in `out` if given, which may be y."""
         if out is y:
             return self.adjoint_(y)
@@ -186,7 +184,7 @@ class HaloExchangeInPlace(HaloExchange):
         self._phases.adjoint(y, bulk, batch, meanwhile=keep_bulk)
         return x
 
-    def forward_(self, x: Array) -> Any:
+    def forward_(self, x: Array) -> Array:
         """H in place: x with its halo overwritten."""
         batch = check_argument(self.domain.tensors[0], x, self._rank)
         check_writable("x", x, self._rank)
@@ -194,7 +192,7 @@ class HaloExchangeInPlace(HaloExchange):
             self._phases.forward(self._bulk(x), x, batch)
         return x
 
-    def adjoint_(self, y: Array) -> Any:
+    def adjoint_(self, y: Array) -> Array:
         """H* in place: y with its halo added into the bulks of its owners and cleared."""
         batch = check_argument(self.codomain.tensors[0], y, self._rank)
         check_writable("y", y, self._rank)

@@ -15,14 +15,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from adjointlab.core import arrays, program
-from adjointlab.core.arguments import check_arguments, check_out
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import LinearOperator
+from adjointlab.core.operator import LinearOperator, Result
 from adjointlab.core.program import Buffer, Generator, Program
-from adjointlab.core.space import Space, Tensor
+from adjointlab.core.space import Space, Tensor, check_arguments, check_out
 from adjointlab.primitives.validation import check_layout
 from adjointlab.typing import Array, Communicator
 
@@ -46,12 +45,14 @@ class MemoryOperator(LinearOperator):
 
     symbol: str
     batched = True
+    before: str
+    """The buffers in scope before."""
+    rows: Rows
 
-    def __init__(
-        self, comm: Communicator, layout: Layout, before: str, rows: Rows, dtype: str = "float64"
-    ) -> None:
+    def __init__(self, comm: Communicator, layout: Layout, *, dtype: str = "float64") -> None:
         check_layout("layout", layout, comm.Get_size())
         self.comm = comm
+        before, rows = self.before, self.rows
         self.domain = Space(*(Tensor(layout, dtype, name=name) for name in before))
         self.codomain = Space(*(Tensor(layout, dtype, name=name) for name in rows))
         # The adjoint is the transposed matrix: the column of a buffer has the rows that it is summed into.
@@ -59,7 +60,7 @@ class MemoryOperator(LinearOperator):
             name: "".join(after for after, summed in rows.items() if name in summed) for name in before
         }
         self.gain = self.fan_in = max(1, *map(len, rows.values()), *map(len, columns.values()))
-        self._rows, self._columns = rows, columns
+        self._columns = columns
 
     @abstractmethod
     def generators(self, a: Buffer, b: Buffer) -> Sequence[Generator]:
@@ -72,11 +73,11 @@ class MemoryOperator(LinearOperator):
         steps = (step for pair in zip(a, b, strict=True) for step in self.generators(*pair))
         return Program(program.buffers(self.domain), steps)
 
-    def forward(self, *x: Array, out: Sequence[Array] | None = None) -> Any:
+    def forward(self, *x: Array, out: Sequence[Array] | None = None) -> Result:
         """The buffers after the operation, on this worker."""
-        return self._apply(self._rows, self.domain, self.codomain, x, out)
+        return self._apply(self.rows, self.domain, self.codomain, x, out)
 
-    def adjoint(self, *y: Array, out: Sequence[Array] | None = None) -> Any:
+    def adjoint(self, *y: Array, out: Sequence[Array] | None = None) -> Result:
         """The buffers after the adjoint operation, on this worker."""
         return self._apply(self._columns, self.codomain.dual, self.domain.dual, y, out)
 
@@ -153,9 +154,7 @@ class Allocate(MemoryOperator):
     """A_b: b comes into scope, zero (eq. 3); its adjoint is Deallocate (eq. 5)."""
 
     symbol = "A"
-
-    def __init__(self, comm: Communicator, layout: Layout, *, dtype: str = "float64") -> None:
-        super().__init__(comm, layout, "a", {"a": "a", "b": ""}, dtype)
+    before, rows = "a", {"a": "a", "b": ""}
 
     def generators(self, a: Buffer, b: Buffer) -> Sequence[Generator]:
         """A_b."""
@@ -166,9 +165,7 @@ class Deallocate(MemoryOperator):
     """D_b: b goes out of scope; D_b* = A_b."""
 
     symbol = "D"
-
-    def __init__(self, comm: Communicator, layout: Layout, *, dtype: str = "float64") -> None:
-        super().__init__(comm, layout, "ab", {"a": "a"}, dtype)
+    before, rows = "ab", {"a": "a"}
 
     def generators(self, a: Buffer, b: Buffer) -> Sequence[Generator]:
         """D_b."""
@@ -179,9 +176,7 @@ class Clear(MemoryOperator):
     """K_b: b ← 0 (eq. 6), its own adjoint."""
 
     symbol = "K"
-
-    def __init__(self, comm: Communicator, layout: Layout, *, dtype: str = "float64") -> None:
-        super().__init__(comm, layout, "ab", {"a": "a", "b": ""}, dtype)
+    before, rows = "ab", {"a": "a", "b": ""}
 
     def generators(self, a: Buffer, b: Buffer) -> Sequence[Generator]:
         """K_b."""
@@ -192,9 +187,7 @@ class Add(MemoryOperator):
     """S_{a→b}: b ← b + a (eq. 7); S_{a→b}* = S_{b→a} (eq. 8)."""
 
     symbol = "S"
-
-    def __init__(self, comm: Communicator, layout: Layout, *, dtype: str = "float64") -> None:
-        super().__init__(comm, layout, "ab", {"a": "a", "b": "ab"}, dtype)
+    before, rows = "ab", {"a": "a", "b": "ab"}
 
     def generators(self, a: Buffer, b: Buffer) -> Sequence[Generator]:
         """S_{a→b}."""
@@ -209,8 +202,9 @@ class Copy(MemoryOperator):
     def __init__(
         self, comm: Communicator, layout: Layout, *, in_place: bool = False, dtype: str = "float64"
     ) -> None:
-        super().__init__(comm, layout, "ab" if in_place else "a", {"a": "a", "b": "a"}, dtype)
-        self.in_place = in_place
+        self.in_place, self.before = in_place, "ab" if in_place else "a"
+        self.rows = {"a": "a", "b": "a"}
+        super().__init__(comm, layout, dtype=dtype)
 
     def generators(self, a: Buffer, b: Buffer) -> Sequence[Generator]:
         """S_{a→b} K_b or S_{a→b} A_b."""
@@ -225,9 +219,9 @@ class Move(MemoryOperator):
     def __init__(
         self, comm: Communicator, layout: Layout, *, in_place: bool = False, dtype: str = "float64"
     ) -> None:
-        rows = {"a": "", "b": "a"} if in_place else {"b": "a"}
-        super().__init__(comm, layout, "ab" if in_place else "a", rows, dtype)
-        self.in_place = in_place
+        self.in_place, self.before = in_place, "ab" if in_place else "a"
+        self.rows = {"a": "", "b": "a"} if in_place else {"b": "a"}
+        super().__init__(comm, layout, dtype=dtype)
 
     def generators(self, a: Buffer, b: Buffer) -> Sequence[Generator]:
         """K_a S_{a→b} K_b or D_a S_{a→b} A_b."""

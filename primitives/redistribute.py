@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from adjointlab.core import arrays
-from adjointlab.core.arguments import check_argument
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition, integers
 from adjointlab.core.program import Program
-from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.core.space import LocalType, Space, Tensor, check_argument
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.assignment import Assignment, checked_assignment, layout_of, local_types, subscript
 from adjointlab.primitives.collectives import result_array
@@ -117,12 +116,12 @@ class Redistribute(LinearOperator):
             *(steps or ["nothing to be done"]),
         ]
 
-    def forward(self, x: Array, out: Array | None = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Array:
         """The local tensor of y, in `out` if given."""
         stages = [stage.forward for stage in self._stages]
         return self._apply(stages, range(len(stages) - 1), self.domain, self.codomain, x, out)
 
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """The local tensor of the cotangent of x, in `out` if given."""
         stages = [stage.adjoint for stage in reversed(self._stages)]
         between = reversed(range(len(stages) - 1))

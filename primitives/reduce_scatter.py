@@ -9,21 +9,19 @@ adds the other way, S* = D_{k} Π S_{r→s[r]} A_{k}: an all-gather.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import LinearOperator
-from adjointlab.core.program import Program
-from adjointlab.core.space import LocalType, Space
+from adjointlab.core.space import LocalType
 from adjointlab.primitives import segments
-from adjointlab.primitives.segmented_collectives import SegmentedCollectives
+from adjointlab.primitives.segmented_collectives import ALL_GATHER, REDUCE_SCATTER, SegmentedOperator
 from adjointlab.primitives.validation import check_layout
-from adjointlab.typing import Array, Communicator
+from adjointlab.typing import Communicator
 
 __all__ = ["ReduceScatter"]
 
 
-class ReduceScatter(LinearOperator):
+class ReduceScatter(SegmentedOperator):
     """Sums x along dimension `along` of its partition and cuts dimension `dim` of the sum along it.
 
     `layout` lays x over its partition: every worker holds dimension `dim` whole, and the workers along `along` hold the
@@ -41,7 +39,6 @@ class ReduceScatter(LinearOperator):
     """
 
     symbol = "ReduceScatter"
-    batched = True
 
     def __init__(
         self,
@@ -58,21 +55,6 @@ class ReduceScatter(LinearOperator):
         check_layout("layout", layout, comm.Get_size())
         narrow = segments.narrow_layout(layout, dim, along, cut)
         wide_type = segments.local_type("summands", summands, ("varying", "partial"))
-        y, x = segments.narrow_and_wide(narrow, layout, along, dtype, types, wide_type, ("y", "x"))
-        self.comm, self.dim = comm, dim
-        self.domain, self.codomain = Space(x), Space(y)
-        self.gain = self.fan_in = segments.gain_of(x, y, along, forward=layout.partition.shape[along])
-        self._segment = SegmentedCollectives(comm, segments.segment_of(narrow, dim, comm.Get_rank()), y, x)
-
-    def specification(self) -> Program:
-        """S for each segment."""
-        (x,), (y,) = self.domain.tensors, self.codomain.tensors
-        return segments.reduce_scatter_program(y, x, self.dim)
-
-    def forward(self, x: Array, out: Array | None = None) -> Any:
-        """The local tensor of y = S x, in `out` if given."""
-        return self._segment.sum_and_scatter(x, out)
-
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
-        """The local tensor of S* y, in `out` if given."""
-        return self._segment.gather(y, out)
+        super().__init__(
+            comm, narrow, layout, dim, along, dtype, types, wide_type, (REDUCE_SCATTER, ALL_GATHER)
+        )

@@ -24,15 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from adjointlab import MPI
 from adjointlab.core import arrays
-from adjointlab.core.arguments import check_argument
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Add, Allocate, Deallocate, Generator, Program, buffers
-from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.core.space import LocalType, Space, Tensor, check_argument
 from adjointlab.primitives.boxes import (
     ViewIndex,
     assemble,
@@ -116,11 +115,11 @@ class Repartition(LinearOperator):
             return forward, _program(self.codomain.dual, self.domain.dual)
         return forward
 
-    def forward(self, x: Array, out: Array | None = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Array:
         """The local tensor of y = T x, in `out` if given."""
         return self._forward.carry(x, out)
 
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """The local tensor of T* y, in `out` if given."""
         return self._adjoint.carry(y, out)
 

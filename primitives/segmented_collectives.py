@@ -1,28 +1,33 @@
 """All-gather and reduce-scatter in each segment: one collective over blocks of any widths, along any dimension.
 
 Where the blocks of the wide local tensor lie in its memory one after another, as they do along its first dimension, they
-are received and sent where they are; else they are packed. AllGather, ReduceScatter, Discard and the steps of
-Redistribute are these.
+are received and sent where they are; else they are packed. AllGather, ReduceScatter, Discard, whose base is here too, and
+the steps of Redistribute are these.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
 from adjointlab.core import arrays
-from adjointlab.core.arguments import check_argument
-from adjointlab.core.space import Tensor
-from adjointlab.primitives import groups
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import LinearOperator
+from adjointlab.core.program import Program
+from adjointlab.core.space import LocalType, Space, Tensor, check_argument
+from adjointlab.primitives import groups, segments
 from adjointlab.primitives.collectives import result_array, sum_into
 from adjointlab.primitives.segments import Segment
 from adjointlab.typing import Array, Communicator, NumpyArray
 
-__all__ = ["SegmentedCollectives"]
+__all__ = [
+    "ALL_GATHER", "DISCARD", "REDUCE_SCATTER", "SURROUND", "SegmentedCollectives", "SegmentedOperator",
+]  # fmt: skip
 
 
 class SegmentedCollectives:
@@ -146,6 +151,75 @@ class SegmentedCollectives:
         if dtype not in self._packed:
             self._packed[dtype] = np.empty(size, dtype)
         return self._packed[dtype]
+
+
+class SegmentedMap(NamedTuple):
+    """A map from the narrow to the wide tensor (`widens`) or back: how it is computed, and which parts go where.
+
+    With `own_part_only` a worker has to do with its own wide tensor alone, and nothing is sent.
+    """
+
+    apply: Callable[[SegmentedCollectives, Array, Array | None], Array]
+    widens: bool
+    own_part_only: bool
+
+
+ALL_GATHER = SegmentedMap(SegmentedCollectives.gather, widens=True, own_part_only=False)
+REDUCE_SCATTER = SegmentedMap(SegmentedCollectives.sum_and_scatter, widens=False, own_part_only=False)
+DISCARD = SegmentedMap(SegmentedCollectives.keep_part, widens=False, own_part_only=True)
+SURROUND = SegmentedMap(SegmentedCollectives.surround_with_zeros, widens=True, own_part_only=True)
+
+
+class SegmentedOperator(LinearOperator):
+    """A map between a narrow and a wide tensor, and the one that is its adjoint for the local types of these.
+
+    Dimension `dim` is cut along dimension `along` of the partition in the layout `narrow`, and whole in `wide`. `types` are
+    the local types of the narrow tensor; the wide one has the same, but `wide_type` along `along`.
+    """
+
+    batched = True
+
+    def __init__(
+        self,
+        comm: Communicator,
+        narrow: Layout,
+        wide: Layout,
+        dim: int,
+        along: int,
+        dtype: str,
+        types: Sequence[LocalType | str],
+        wide_type: LocalType,
+        maps: tuple[SegmentedMap, SegmentedMap],
+    ) -> None:
+        names = ("x", "y") if maps[0].widens else ("y", "x")
+        tensors = segments.narrow_and_wide(narrow, wide, along, dtype, types, wide_type, names)
+        x, y = tensors if maps[0].widens else tensors[::-1]
+        self.comm, self.dim, self.is_invariant = comm, dim, wide_type is LocalType.INVARIANT
+        self.domain, self.codomain = Space(x), Space(y)
+        terms = (narrow.partition.shape[along] if each is REDUCE_SCATTER else 1 for each in maps)
+        self.gain = self.fan_in = segments.gain_of(x, y, along, *terms)
+        self._tensors, self._maps = tensors, maps
+        self._segment = SegmentedCollectives(
+            comm, segments.segment_of(narrow, dim, comm.Get_rank()), *tensors
+        )
+
+    def specification(self) -> Program | tuple[Program, Program]:
+        """The map in each segment; of invariant copies also the adjoint, which for them is not the mechanical one."""
+        forward, adjoint = self._maps
+        return (
+            (self._program(forward), self._program(adjoint)) if self.is_invariant else self._program(forward)
+        )
+
+    def _program(self, each: SegmentedMap) -> Program:
+        return segments.segmented_program(*self._tensors, self.dim, each.widens, each.own_part_only)
+
+    def forward(self, x: Array, out: Array | None = None) -> Array:
+        """The local tensor of y, in `out` if given."""
+        return self._maps[0].apply(self._segment, x, out)
+
+    def adjoint(self, y: Array, out: Array | None = None) -> Array:
+        """The local tensor of the cotangent of x, in `out` if given."""
+        return self._maps[1].apply(self._segment, y, out)
 
 
 def _elements(array: Array) -> NumpyArray:

@@ -16,21 +16,19 @@ from itertools import product
 
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import integers
-from adjointlab.core.program import Add, Allocate, Deallocate, Generator, Program, buffers
+from adjointlab.core.program import Add, Allocate, Deallocate, Generator, Program, buffers_by_rank
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.primitives.validation import arguments_renamed, as_integer
 
 __all__ = [
     "Segment",
-    "all_gather_program",
     "axis_of_cut",
-    "discard_program",
     "gain_of",
     "local_type",
     "narrow_and_wide",
     "narrow_layout",
-    "reduce_scatter_program",
     "segment_of",
+    "segmented_program",
     "wide_layout",
 ]
 
@@ -65,28 +63,12 @@ def segment_of(narrow: Layout, dim: int, rank: int) -> Segment | None:
     return Segment(dim, narrow.partition.subpartition([axis], rank).ranks, narrow.windows[dim])
 
 
-# Programs: the same steps in each segment
+def segmented_program(narrow: Tensor, wide: Tensor, dim: int, widens: bool, own_part_only: bool) -> Program:
+    """In each segment, add each worker's narrow buffer to its part of every worker's new wide buffer, if that `widens`.
 
-
-def all_gather_program(narrow: Tensor, wide: Tensor, dim: int) -> Program:
-    """Add each worker's narrow buffer to its part of every worker's new wide buffer."""
-    return _program(narrow, wide, dim, widens=True, own_part_only=False)
-
-
-def reduce_scatter_program(narrow: Tensor, wide: Tensor, dim: int) -> Program:
-    """Add each worker's part of every worker's wide buffer to its new narrow buffer."""
-    return _program(narrow, wide, dim, widens=False, own_part_only=False)
-
-
-def discard_program(narrow: Tensor, wide: Tensor, dim: int) -> Program:
-    """Add each worker's part of its own wide buffer to its new narrow buffer."""
-    return _program(narrow, wide, dim, widens=False, own_part_only=True)
-
-
-def _program(narrow: Tensor, wide: Tensor, dim: int, widens: bool, own_part_only: bool) -> Program:
-    narrow_of_rank, wide_of_rank = (
-        {buffer.rank: buffer for buffer in buffers(Space(tensor))} for tensor in (narrow, wide)
-    )
+    Else add these parts to the new narrow buffer. With `own_part_only` it is the part of the worker's own wide buffer.
+    """
+    narrow_of_rank, wide_of_rank = (buffers_by_rank(Space(tensor)) for tensor in (narrow, wide))
     source, target = (narrow_of_rank, wide_of_rank) if widens else (wide_of_rank, narrow_of_rank)
     steps: list[Generator] = []
     axis = narrow.layout.axes[dim]
@@ -101,9 +83,6 @@ def _program(narrow: Tensor, wide: Tensor, dim: int, widens: bool, own_part_only
                 steps.append(Add(whole, part) if widens else Add(part, whole))
         steps += [Deallocate(source[rank]) for rank in segment.ranks]
     return Program(source.values(), steps)
-
-
-# Layouts and tensors
 
 
 def axis_of_cut(layout: Layout, dim: int) -> int:

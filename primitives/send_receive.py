@@ -8,14 +8,13 @@ a and b being local tensors on different workers, out of place.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from adjointlab.core import arrays
-from adjointlab.core.arguments import check_argument, check_arguments
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import LinearOperator
+from adjointlab.core.operator import LinearOperator, Result
 from adjointlab.core.program import Program, buffers, copy_to_new, move_to_new
-from adjointlab.core.space import Space, Tensor
+from adjointlab.core.space import Space, Tensor, check_argument, check_arguments
 from adjointlab.primitives.validation import check_layout, single_worker
 from adjointlab.typing import Array, Communicator
 
@@ -74,13 +73,13 @@ class SendReceive(LinearOperator):
         (b,) = buffers(Space(self.y))
         return Program([a], copy_to_new(a.whole, b) if self.stays else move_to_new(a, b))
 
-    def forward(self, x: Array) -> Any:
+    def forward(self, x: Array) -> Result:
         """(x, y) of a copy, y of a move: local tensors."""
         batch = check_argument(self.x, x, self._rank)
         y = self._carry(x, self.x, self.y, batch)
         return (arrays.copy(x), y) if self.stays else y
 
-    def adjoint(self, *tensors: Array) -> Any:
+    def adjoint(self, *tensors: Array) -> Array:
         """The local tensor of C* (x, y) or M* y, on the source."""
         batch = check_arguments(self.codomain.tensors, tensors, self._rank)
         x = self._carry(tensors[-1], self.y, self.x, batch)

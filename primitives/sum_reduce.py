@@ -9,16 +9,9 @@ for each worker a of P_y and the workers {k} of P_x that the broadcasting rules,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition
-from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers
-from adjointlab.core.space import Space
-from adjointlab.primitives.broadcast_rules import broadcast_pattern, summed_layout
+from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator
 from adjointlab.primitives.collectives import OneToManyOperator
-from adjointlab.primitives.validation import check_layout, check_ranks
-from adjointlab.typing import Array, Communicator
 
 __all__ = ["SumReduce", "sum_reduce_steps"]
 
@@ -52,46 +45,8 @@ class SumReduce(OneToManyOperator):
     """
 
     symbol = "R"
+    copies = False
 
-    def __init__(
-        self,
-        comm: Communicator,
-        layout: Layout,
-        partition: Partition,
-        *,
-        dtype: str = "float64",
-        transpose_src: bool = False,
-        transpose_dest: bool = False,
-        preserve_batch: bool = True,
-    ) -> None:
-        check_layout("layout", layout, comm.Get_size())
-        check_ranks("partition", partition, comm.Get_size())
-        pattern = broadcast_pattern(
-            partition, layout.partition, transpose_one=transpose_dest, transpose_many=transpose_src
-        )
-        self.domain = Space(layout, dtype=dtype, name="x")
-        self.codomain = Space(summed_layout(layout, pattern), dtype=dtype, name="y")
-        (x,), (y,) = self.domain.tensors, self.codomain.tensors
-        super().__init__(comm, pattern, y, x, preserve_batch)
-
-    def specification(self) -> Program:
-        """Section 2.2.4's R for each worker of P_y."""
-        x = {buffer.rank: buffer for buffer in buffers(self.domain)}
-        y = {buffer.rank: buffer for buffer in buffers(self.codomain)}
-        groups = self.pattern.groups
-        return Program(
-            x.values(),
-            (
-                step
-                for group in groups
-                for step in sum_reduce_steps([x[rank] for rank in group.many], y[group.one])
-            ),
-        )
-
-    def forward(self, x: Array, out: Array | None = None) -> Any:
-        """The local tensor of y = R x, in `out` if given."""
-        return self.sum_to_one(x, out)
-
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
-        """The local tensor of R* y, in `out` if given."""
-        return self.copy_to_many(y, out)
+    def steps(self, one: Buffer, many: Sequence[Buffer]) -> Sequence[Generator]:
+        """Section 2.2.4's R, for a worker of P_y."""
+        return sum_reduce_steps(many, one)

@@ -21,21 +21,13 @@ import numpy as np
 
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext, Gain
+from adjointlab.checks.elements import first_not_finite, returned_not_finite, square_norm
 from adjointlab.checks.matrix import WitnessedCheck
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
-from adjointlab.checks.verdict import (
-    Figure,
-    Figures,
-    Inapplicable,
-    Verdict,
-    coherent,
-    first_not_finite,
-    incoherent,
-    returned_not_finite,
-    square_norm,
-)
+from adjointlab.checks.verdict import Figure, Figures, Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
-from adjointlab.core.pairing import ZERO, Exact, pair_local
+from adjointlab.core.operator import Direction
+from adjointlab.core.vectors import ZERO, Exact, pair_local
 
 __all__ = ["ADJOINT", "AdjointCheck", "DotTestObservation", "InnerProducts", "miss_probability"]
 
@@ -66,7 +58,7 @@ class InnerProducts:
 class NotFinite:
     """First NaN or infinity in this rank's results of a draw."""
 
-    direction: str
+    direction: Direction
     where: str
     value: str  # "nan" or "inf"
 
@@ -185,7 +177,10 @@ def _products(context: CheckContext, number: int, bound: int) -> InnerProducts |
     # Pair with the values that were drawn: an operator that overwrites its argument is for the purity check to find.
     x, y = [p.values for p in placed_x], [p.values for p in placed_y]
     rank, domain, codomain = context.rank, context.domain, context.codomain
-    for direction, space, local in (("forward", codomain, fx), ("adjoint", domain.dual, fstar_y)):
+    for direction, space, local in (
+        (Direction.FORWARD, codomain, fx),
+        (Direction.ADJOINT, domain.dual, fstar_y),
+    ):
         if found := first_not_finite(space, tuple(map(arrays.to_numpy, local)), rank):
             return NotFinite(direction, *found)
     forward, adjoint = pair_local(codomain, fx, y, rank), pair_local(domain, x, fstar_y, rank)

@@ -18,8 +18,10 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, Type
 
 import adjointlab.checks
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import Local, Tolerance
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
-from adjointlab.checks.verdict import Local, Tolerance, Verdict
+from adjointlab.checks.verdict import Verdict
+from adjointlab.core.operator import Direction
 from adjointlab.core.space import Space
 
 __all__ = [
@@ -27,7 +29,7 @@ __all__ = [
     "BothDirections",
     "Check",
     "CheckedSubject",
-    "Direction",
+    "DirectedSpaces",
     "ObservationT",
     "Spaces",
     "all_checks",
@@ -46,10 +48,10 @@ class BothDirections(NamedTuple, Generic[T]):
     adjoint: T
 
 
-class Direction(NamedTuple):
-    """Name of a direction, and the spaces it maps between."""
+class DirectedSpaces(NamedTuple):
+    """A direction, and the spaces that the operator maps between in it."""
 
-    name: str  # "forward" or "adjoint"
+    direction: Direction
     source: Space
     target: Space
 
@@ -66,17 +68,17 @@ class Spaces:
         """True if one space is real and the other complex, so that the pairing is the real part."""
         return self.domain.is_complex != self.codomain.is_complex
 
-    def directions(self) -> BothDirections[Direction]:
+    def directions(self) -> BothDirections[DirectedSpaces]:
         """F maps the domain to the codomain, F* the codomain's dual to the domain's dual."""
         return BothDirections(
-            Direction("forward", self.domain, self.codomain),
-            Direction("adjoint", self.codomain.dual, self.domain.dual),
+            DirectedSpaces(Direction.FORWARD, self.domain, self.codomain),
+            DirectedSpaces(Direction.ADJOINT, self.codomain.dual, self.domain.dual),
         )
 
-    def outputs(self, observed: Iterable[BothDirections[T]]) -> Iterator[tuple[str, Space, list[T]]]:
-        """For each direction: its name, the space of its outputs, and what each rank observed of it."""
-        for direction, ranks in zip(self.directions(), zip(*observed, strict=True), strict=True):
-            yield direction.name, direction.target, list(ranks)
+    def outputs(self, observed: Iterable[BothDirections[T]]) -> Iterator[tuple[Direction, Space, list[T]]]:
+        """Each direction, the space of its outputs, and what each rank observed of it."""
+        for spaces, ranks in zip(self.directions(), zip(*observed, strict=True), strict=True):
+            yield spaces.direction, spaces.target, list(ranks)
 
     def element_results(
         self, observed: Iterable[BothDirections[Local]], tolerance: Tolerance

@@ -19,14 +19,14 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
 
-from adjointlab.checks.placement import ORDERS, Placed, place
-from adjointlab.checks.verdict import EXACT, Inapplicable, Local, Tolerance
+from adjointlab.checks.elements import EXACT, ORDERS, Local, Placed, Tolerance, place
+from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
-from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forward
+from adjointlab.core.operator import Direction, LinearOperator, apply_adjoint, apply_forward
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.vectors import Draw, local_values
 from adjointlab.typing import Array, Communicator, NumpyArray
 
 __all__ = ["CheckContext", "Gain", "GainSource", "InputSetting", "Side"]
@@ -146,8 +146,8 @@ class CheckContext:
         self.reference = reference
         self.comm = comm
         self.rank = comm.Get_rank()
-        self.leaks: dict[str, str] = {}  # by direction: a communicator that calls make and do not free
-        self._has_leaked: list[tuple[LinearOperator, str]] = []  # calls after which one more was left
+        self.leaks: dict[Direction, str] = {}  # by direction: a communicator that calls make and do not free
+        self._has_leaked: list[tuple[LinearOperator, Direction]] = []  # calls after which one more was left
         # Communicators of a world list those that were made from them and are still open; mpi4py's do not.
         self._unfreed: Callable[[], Sequence[object]] | None = getattr(comm, "unfreed", None)
 
@@ -205,7 +205,7 @@ class CheckContext:
         """This rank's part of a random element of `space`, each tensor with the buffer that it lies in.
 
         Values are integers up to `bound`, or fill the significand where that is 0, times ``2**exponent``
-        (:class:`adjointlab.core.values.Draw`). Every rank draws its own part without communication. Where several ranks hold
+        (:class:`adjointlab.core.vectors.Draw`). Every rank draws its own part without communication. Where several ranks hold
         the same element of a varying or partial tensor, each draws another value: with equal copies, an adjoint of a broadcast
         that returns P times one cotangent, and not the sum of all P, would pass.
         """
@@ -223,15 +223,15 @@ class CheckContext:
     def forward(self, x: Sequence[Array], operator: LinearOperator | None = None) -> tuple[Array, ...]:
         """F x, of the codomain's shapes and element types; of another instance if `operator` is given."""
         operator = operator or self.operator
-        return self._leaks_noted("forward", operator, lambda: apply_forward(operator, x))
+        return self._leaks_noted(Direction.FORWARD, operator, lambda: apply_forward(operator, x))
 
     def adjoint(self, y: Sequence[Array], operator: LinearOperator | None = None) -> tuple[Array, ...]:
         """F* y, of the shapes and element types of the domain's dual."""
         operator = operator or self.operator
-        return self._leaks_noted("adjoint", operator, lambda: apply_adjoint(operator, y))
+        return self._leaks_noted(Direction.ADJOINT, operator, lambda: apply_adjoint(operator, y))
 
     def _leaks_noted(
-        self, direction: str, operator: LinearOperator, call: Callable[[], tuple[Array, ...]]
+        self, direction: Direction, operator: LinearOperator, call: Callable[[], tuple[Array, ...]]
     ) -> tuple[Array, ...]:
         """Return the result of `call`, noting a communicator that it makes and does not free."""
         if self._unfreed is None:
@@ -242,7 +242,7 @@ class CheckContext:
         if len(after) > len(before):
             # A first call may keep a communicator for all later ones; only one left by *each* call is a leak. MPI
             # libraries have some thousand communicators at most.
-            if any(known is operator and which == direction for known, which in self._has_leaked):
+            if any(known is operator and which is direction for known, which in self._has_leaked):
                 leaked = next(each for each in after if each not in before)
                 self.leaks.setdefault(direction, f"each call leaves one more behind: {leaked}")
             self._has_leaked.append((operator, direction))

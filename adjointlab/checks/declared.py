@@ -9,8 +9,10 @@ import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.verdict import Local, Verdict, coherent, incoherent, unequal_copies_verdict
+from adjointlab.checks.elements import Local, unequal_copies_verdict
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
+from adjointlab.core.operator import Direction
 
 __all__ = ["DECLARED", "DeclaredCheck"]
 
@@ -47,9 +49,7 @@ class DeclaredCheck(Check[DeclaredOutputs]):
             context.library,
             tuple(
                 direction
-                for direction, given, returned in zip(
-                    ("forward", "adjoint"), arguments, outputs, strict=False
-                )
+                for direction, given, returned in zip(Direction, arguments, outputs, strict=False)
                 if not _same(context.numpy(given), returned)
             ),
         )

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from adjointlab.core import arrays
-from adjointlab.core.operator import LinearOperator
+from adjointlab.core.operator import Direction, LinearOperator
 from adjointlab.typing import Array
 
 __all__ = ["Form", "other_forms"]
@@ -30,7 +30,7 @@ class Form:
 
 
 def other_forms(
-    operator: LinearOperator, direction: str, arguments: Sequence[Array], plain: Sequence[Array]
+    operator: LinearOperator, direction: Direction, arguments: Sequence[Array], plain: Sequence[Array]
 ) -> list[Form]:
     """Apply each other form of a direction to `arguments`, of which the plain form has the results `plain`. Collective.
 
@@ -38,7 +38,7 @@ def other_forms(
     """
     forms = []
     if _takes_out(type(operator), direction, len(plain) == 1):
-        target = operator.codomain if direction == "forward" else operator.domain
+        target = operator.codomain if direction is Direction.FORWARD else operator.domain
         rank = operator.comm.Get_rank()
         if all(tensor.layout.partition.is_active(rank) for tensor in target.tensors):
             memory = tuple(map(_poisoned, plain))
@@ -57,10 +57,10 @@ def other_forms(
 
 
 @cache
-def _takes_out(kind: type[LinearOperator], direction: str, is_one: bool) -> bool:
+def _takes_out(kind: type[LinearOperator], direction: Direction, is_one: bool) -> bool:
     """Return True if both directions follow the convention of `out`."""
     # An `out` that is required, or has another default, means something else than the convention.
-    for name in ("forward", "adjoint"):
+    for name in Direction:
         parameter = inspect.signature(getattr(kind, name)).parameters.get("out")
         if parameter is None or parameter.kind is parameter.POSITIONAL_ONLY or parameter.default is not None:
             return False

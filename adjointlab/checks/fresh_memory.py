@@ -11,20 +11,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from unittest.mock import patch
 
 import numpy as np
 
-from adjointlab.typing import NumpyArray
-
-if TYPE_CHECKING:
-    import torch
-
 __all__ = ["FILLS", "controlled", "filled"]
 
 P = ParamSpec("P")
-ArrayT = TypeVar("ArrayT", bound="NumpyArray | torch.Tensor")
+ArrayT = TypeVar("ArrayT")
 
 FILLS = (np.nan, 77.0)
 """NaN, which arithmetic passes on, and a number, which comparisons and conversions to integers pass on too."""
@@ -76,7 +71,7 @@ def _filling(allocate: Callable[P, ArrayT]) -> Callable[P, ArrayT]:
     return fill
 
 
-def _overwrite(array: NumpyArray | torch.Tensor, value: float) -> None:
+def _overwrite(array: Any, value: float) -> None:
     if not isinstance(array, np.ndarray):  # torch
         with sys.modules["torch"].no_grad():
             array.fill_(value if array.is_floating_point() or array.is_complex() else _whole(value))

@@ -12,16 +12,9 @@ import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import Local, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
-from adjointlab.checks.verdict import (
-    Local,
-    Tolerance,
-    Verdict,
-    coherent,
-    first_difference,
-    incoherent,
-    not_finite_verdict,
-)
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.typing import Array
 
@@ -73,19 +66,13 @@ class LinearityCheck(Check[LinearityObservation]):
                 if verdict := not_finite_verdict(direction, space, outputs):
                     return verdict
             if difference := first_difference(space, combined, combination, observations[0].tolerance):
-                return incoherent(
-                    f"{direction} is not linear",
-                    ("element", difference.where),
-                    ("F(cx + y)", difference.actual),
-                    ("c F(x) + F(y)", difference.expected),
-                )
+                lines = difference.lines("F(cx + y)", "c F(x) + F(y)")
+                return incoherent(f"{direction} is not linear", *lines)
             nothing = [tuple(np.zeros_like(array) for array in local) for local in zero]
             # Exact for any operator: sums and products of zeros do not round.
             if difference := first_difference(space, zero, nothing):
                 return incoherent(
-                    f"{direction} is not linear",
-                    ("element", difference.where),
-                    ("F(0)", difference.actual),
+                    f"{direction} is not linear", ("element", difference.where), ("F(0)", difference.actual)
                 )
         return coherent()
 

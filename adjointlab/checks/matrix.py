@@ -15,19 +15,10 @@ import numpy as np
 
 from adjointlab.checks.check import AnyCheck, BothDirections, Check, ObservationT, Spaces
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import element_name, returned_not_finite
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
-from adjointlab.checks.verdict import (
-    Figure,
-    Figures,
-    MatrixEntry,
-    Status,
-    Verdict,
-    coherent,
-    element_name,
-    incoherent,
-    returned_not_finite,
-)
-from adjointlab.core.operator import contributions
+from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Status, Verdict, coherent, incoherent
+from adjointlab.core.operator import Direction, contributions
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
 
@@ -48,7 +39,7 @@ class ProbedMatrices:
     rows: tuple[int, ...]  # j, of the codomain's dual
     # <F e_i, f_j> for probed i and all j; <e_i, F* f_j> for all i and probed j: both of shape (j, i)
     matrices: BothDirections[NumpyArray]
-    unlike_batch: str  # direction in which a basis vector alone gave another column than in its batch, if any
+    unlike_batch: Direction | None  # in which a basis vector alone gave another column than in its batch
     tolerance: float
     gain: int  # as declared; 0 where it is not
 
@@ -67,8 +58,8 @@ class Witness:
     def lines(self) -> tuple[tuple[str, str], tuple[str, str]]:
         """Lines of a report, one for each direction."""
         return (
-            ("forward", f"moves {self.source} to {self.target} with weight {_weight(self.forward)}"),
-            ("adjoint", f"gives that entry weight {_weight(self.adjoint)}"),
+            (Direction.FORWARD, f"moves {self.source} to {self.target} with weight {_weight(self.forward)}"),
+            (Direction.ADJOINT, f"gives that entry weight {_weight(self.adjoint)}"),
         )
 
 
@@ -107,7 +98,7 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
             columns,
             rows,
             BothDirections(forward, np.conj(adjoint.T)),
-            "adjoint" if not adjoint_alike else "forward" if not alike else "",
+            Direction.ADJOINT if not adjoint_alike else Direction.FORWARD if not alike else None,
             # Relative, for entries that are not whole: 1/3 is rounded when it is stored, and again when it is applied.
             4 * 2.0**-context.precision,
             context.operator.gain or 0,
@@ -152,7 +143,7 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
         self, spaces: Spaces, observations: Sequence[ProbedMatrices]
     ) -> Mapping[str, ScheduleInvariant]:
         found: dict[str, ScheduleInvariant] = {}
-        for direction, matrix in zip(("forward", "adjoint"), _summed(observations), strict=True):
+        for direction, matrix in zip(Direction, _summed(observations), strict=True):
             found[f"the matrix of {direction}"] = MatrixResult(
                 matrix, _allowed(matrix, observations[0].tolerance)
             )

@@ -14,21 +14,13 @@ import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import Local, unequal_copies_verdict
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.matrix import Witness, first_witness
 from adjointlab.checks.specification import require_fitting
-from adjointlab.checks.verdict import (
-    Figure,
-    Figures,
-    Local,
-    MatrixEntry,
-    Verdict,
-    coherent,
-    incoherent,
-    unequal_copies_verdict,
-)
+from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Verdict, coherent, incoherent
 from adjointlab.core import arrays
-from adjointlab.core.operator import basis_batch, contributions, coordinates
+from adjointlab.core.operator import Direction, basis_batch, contributions, coordinates
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
@@ -66,8 +58,8 @@ class ProofCheck(Check[ProofObservation]):
         domain, codomain = context.domain, context.codomain
         return ProofObservation(
             BothDirections(
-                _probed(context, "forward", domain, codomain, context.forward),
-                _probed(context, "adjoint", codomain.dual, domain.dual, context.adjoint),
+                _probed(context, Direction.FORWARD, domain, codomain, context.forward),
+                _probed(context, Direction.ADJOINT, codomain.dual, domain.dual, context.adjoint),
             ),
             context.programs if context.rank == 0 else None,
         )
@@ -77,18 +69,20 @@ class ProofCheck(Check[ProofObservation]):
         forward, adjoint = (np.sum([each.matrix for each in ranks], axis=0) for ranks in parts)
         figures: Figures = {Figure.ENTRIES: forward.size}
         programs = observations[0].specification
-        for (name, source, target), program, matrix in zip(
+        for (direction, source, target), program, matrix in zip(
             spaces.directions(), programs or (), (forward, adjoint), strict=False
         ):
             if witness := _differing(matrix, program_matrix(program, source, target), source, target.dual):
                 place = (witness.column, witness.row)
                 return incoherent(
-                    f"{name} is not what its specification says",
-                    (name, witness.lines()[0][1]),
+                    f"{direction} is not what its specification says",
+                    (direction, witness.lines()[0][1]),
                     ("program", witness.lines()[1][1]),
                     figures=figures,
                     # An entry is named by e_i of the domain and f_j of the codomain's dual, whichever direction maps which.
-                    entry=MatrixEntry(*(place if name == "forward" else place[::-1]), witness.adjoint),
+                    entry=MatrixEntry(
+                        *(place if direction is Direction.FORWARD else place[::-1]), witness.adjoint
+                    ),
                 )
         if witness := _differing(forward, np.conj(adjoint.T), spaces.domain, spaces.codomain.dual):
             return incoherent(
@@ -97,17 +91,19 @@ class ProofCheck(Check[ProofObservation]):
                 figures=figures,
                 entry=MatrixEntry(witness.column, witness.row),
             )
-        for (name, _, _), part, matrix in zip(spaces.directions(), parts, (forward, adjoint), strict=True):
+        for (direction, _, _), part, matrix in zip(
+            spaces.directions(), parts, (forward, adjoint), strict=True
+        ):
             image = matrix @ part[0].vector
             for form in part[0].images:
                 if not np.array_equal(image, np.sum([each.images[form] for each in part], axis=0)):
                     return incoherent(
-                        f"{f'{name} {form}'.rstrip()} gives a random vector another image than its matrix does",
+                        f"{f'{direction} {form}'.rstrip()} gives a random vector another image than its matrix does",
                         figures=figures,
                     )
-        for (name, _, target), part in zip(spaces.directions(), parts, strict=True):
+        for (direction, _, target), part in zip(spaces.directions(), parts, strict=True):
             copies = [each.copies for each in part if each.copies is not None]
-            if copies and (verdict := unequal_copies_verdict(name, target, copies)):
+            if copies and (verdict := unequal_copies_verdict(direction, target, copies)):
                 return verdict
         return coherent(figures)
 
@@ -138,7 +134,7 @@ def program_matrix(program: Program, source: Space, target: Space) -> NumpyArray
 
 def _probed(
     context: CheckContext,
-    name: str,
+    direction: Direction,
     source: Space,
     target: Space,
     apply: Callable[[Sequence[Array]], tuple[Array, ...]],
@@ -146,16 +142,16 @@ def _probed(
     rank, library, bound = context.rank, context.library, min(context.integers(), _LARGEST_INTEGER)
     basis = range(source.dimension)
     matrix = contributions(source, target, basis, apply, rank, library, context.operator.batched)
-    random = np.random.default_rng((context.setting.seed, name == "adjoint"))
+    random = np.random.default_rng((context.setting.seed, direction is Direction.ADJOINT))
     vector = random.integers(-bound, bound, len(basis), endpoint=True)
     local = combination(source, vector, rank, library)
     plain = apply(local)
     images = {"": coordinates(target, plain, rank)}
-    for form in other_forms(context.operator, name, local, plain):
+    for form in other_forms(context.operator, direction, local, plain):
         images[form.name] = coordinates(target, form.result, rank)
     copies = None
     if any(rank != first for tensor in target.tensors for rank, first in tensor.groups.items()):
-        element = context.primal(0, bound) if name == "forward" else context.dual(0, bound)
+        element = context.primal(0, bound) if direction is Direction.FORWARD else context.dual(0, bound)
         copies = context.numpy(apply(element))
     return ProbedDirection(matrix, vector, images, copies)
 

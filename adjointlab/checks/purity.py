@@ -9,19 +9,12 @@ from typing import NamedTuple
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.context import CheckContext, Side
+from adjointlab.checks.elements import ORDERS, Local, Placed, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
-from adjointlab.checks.placement import ORDERS, Placed
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
-from adjointlab.checks.verdict import (
-    Local,
-    Tolerance,
-    Verdict,
-    coherent,
-    first_difference,
-    incoherent,
-    not_finite_verdict,
-)
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.core.operator import Direction
 from adjointlab.core.space import Space
 from adjointlab.typing import Array
 
@@ -78,8 +71,8 @@ class PurityCheck(Check[PurityObservation]):
     def observe(self, context: CheckContext) -> PurityObservation:
         return PurityObservation(
             BothDirections(
-                _observe(context, "forward", "primal", context.domain, context.forward),
-                _observe(context, "adjoint", "dual", context.codomain.dual, context.adjoint),
+                _observe(context, Direction.FORWARD, "primal", context.domain, context.forward),
+                _observe(context, Direction.ADJOINT, "dual", context.codomain.dual, context.adjoint),
             ),
             context.tolerance,
         )
@@ -110,7 +103,7 @@ class PurityCheck(Check[PurityObservation]):
 
 
 def _of_circumstances(
-    direction: str, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
+    direction: Direction, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
 ) -> Verdict | None:
     standard, *others = seen[0].outputs
     for circumstance in others:
@@ -133,14 +126,11 @@ def _of_circumstances(
 
 
 def _of_forms(
-    direction: str, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
+    direction: Direction, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
 ) -> Verdict | None:
     for form in seen[0].forms:
         difference = first_difference(
-            space,
-            [one.forms[form] for one in seen],
-            [one.outputs[one.standard] for one in seen],
-            tolerance,
+            space, [one.forms[form] for one in seen], [one.outputs[one.standard] for one in seen], tolerance
         )
         if difference is not None:
             return incoherent(
@@ -159,7 +149,7 @@ def _of_forms(
 
 def _observe(
     context: CheckContext,
-    direction: str,
+    direction: Direction,
     side: Side,
     space: Space,
     apply: Callable[..., tuple[Array, ...]],

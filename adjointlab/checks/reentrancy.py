@@ -10,18 +10,11 @@ import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import Local, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
-from adjointlab.checks.verdict import (
-    Local,
-    Tolerance,
-    Verdict,
-    coherent,
-    first_difference,
-    incoherent,
-    not_finite_verdict,
-)
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
-from adjointlab.core.operator import LinearOperator
+from adjointlab.core.operator import Direction, LinearOperator
 from adjointlab.core.space import Space
 from adjointlab.typing import Array
 
@@ -89,7 +82,7 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
 
 
 def _of_call(
-    direction: str, space: Space, call: int, outputs: Sequence[CallOutputs], tolerance: Tolerance
+    direction: Direction, space: Space, call: int, outputs: Sequence[CallOutputs], tolerance: Tolerance
 ) -> Verdict | None:
     fresh = [each.fresh for each in outputs]
     on_return = [each.on_return for each in outputs]

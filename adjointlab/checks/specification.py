@@ -13,19 +13,12 @@ import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, CheckedSubject, Spaces
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import EXACT, Local, first_difference, not_finite_verdict
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
-from adjointlab.checks.verdict import (
-    EXACT,
-    Local,
-    Verdict,
-    coherent,
-    first_difference,
-    incoherent,
-    not_finite_verdict,
-)
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.program import Program, buffers
 from adjointlab.core.space import Space
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.vectors import Draw, local_values
 
 __all__ = ["SPECIFICATION", "SpecificationCheck", "require_fitting"]
 

@@ -93,8 +93,8 @@ def _ranks(file: Path) -> int | None:
 
 def _outcome(stored: Reproducer, result: SearchResult) -> Reproduced:
     from adjointlab.checks.verdict import Status
+    from adjointlab.engine.run_case import HANGS
     from adjointlab.engine.search import NONDETERMINISTIC
-    from adjointlab.engine.simulate_first import HANGS, is_hang
 
     kind = result.verdict.kind
     if result.status is Status.COHERENT:
@@ -103,6 +103,6 @@ def _outcome(stored: Reproducer, result: SearchResult) -> Reproduced:
     is_same = (
         kind == stored.kind
         or stored.kind == NONDETERMINISTIC
-        or (is_hang(result.verdict) and stored.kind in HANGS)
+        or (result.verdict.is_hang and stored.kind in HANGS)
     )
     return Reproduced.YES if is_same else Reproduced.BROKEN

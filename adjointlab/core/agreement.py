@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from adjointlab.core.arguments import check_arguments
 from adjointlab.core.operator import AdjointOperator, CompositeOperator, LinearOperator, Result
-from adjointlab.core.space import Space
+from adjointlab.core.program import Program
+from adjointlab.core.space import Space, check_arguments
 from adjointlab.typing import Array, Communicator
 
 __all__ = ["CheckedOperator", "raise_first"]
@@ -22,7 +20,7 @@ class CheckedOperator(CompositeOperator):
     For plain mpi4py; the lab's own communicators tell the other ranks of an error in any case. Each application first gathers
     one number of each rank: -1 for wrong arguments, else the length of the batch, on which all must agree.
 
-    Raises `ValueError` and `TypeError` for arguments as :func:`adjointlab.core.arguments.check_arguments` does, in the words of
+    Raises `ValueError` and `TypeError` for arguments as :func:`adjointlab.core.space.check_arguments` does, in the words of
     the lowest rank that has a wrong one.
     """
 
@@ -38,7 +36,7 @@ class CheckedOperator(CompositeOperator):
         self._agree(self.codomain.dual, y)
         return self.parts[0].adjoint(*y)
 
-    def specification(self) -> Any:
+    def specification(self) -> Program | tuple[Program, Program] | None:
         return self.parts[0].specification()
 
     def __str__(self) -> str:

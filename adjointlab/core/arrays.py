@@ -67,11 +67,6 @@ class Dtype:
         """The NumPy type that holds all values: of bfloat16, which NumPy lacks, float32."""
         return "float32" if self.name == "bfloat16" else self.name
 
-    @property
-    def unit_roundoff(self) -> float:
-        """u, the largest relative error of one rounding (0 for integers)."""
-        return 0.0 if self.is_integer else 2.0**-self.precision
-
 
 # The precision of a bfloat16 is 8: a stored significand of 7 bits and the leading one. Of an integer type it is the number of bits
 # without the sign.
@@ -318,7 +313,7 @@ def _address_range(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + span * tensor.element_size()
 
 
-def _not_scalar(value: Any) -> Array:
+def _not_scalar(value: Array) -> Array:
     return np.asarray(value) if _is_scalar(value) else value
 
 

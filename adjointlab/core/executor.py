@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from adjointlab.core import arrays
-from adjointlab.core.arguments import check_argument
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import (
     Add,
@@ -25,7 +24,7 @@ from adjointlab.core.program import (
     Region,
     buffers,
 )
-from adjointlab.core.space import Space, Tensor
+from adjointlab.core.space import Space, Tensor, check_argument
 from adjointlab.typing import Array, Communicator, Request
 
 __all__ = ["LocalProgram", "ProgramOperator", "execute"]
@@ -57,9 +56,8 @@ class LocalProgram:
         """
         scope = {name: arrays.copy(memory[name]) for name in self.inputs}
         requests: list[Request] = []
-        in_flight: list[
-            Array
-        ] = []  # MPI reads a message until the send completes, so nobody may free it before
+        # MPI reads a message until the send completes, so nobody may free it before.
+        in_flight: list[Array] = []
         for position, step in self.steps:
             match step:
                 case Allocate(buffer):
@@ -123,8 +121,8 @@ class ProgramOperator(LinearOperator):
             _check_buffers(name, "starts from", program.inputs, source)
             _check_buffers(name, "ends with", program.outputs, target)
         self.comm, self.domain, self.codomain = comm, domain, codomain
-        self.gain = max(forward.gain(), backward.gain())
         # The gain is read off the program, in both directions, so that the exact test applies to any program.
+        self.gain = max(forward.gain(), backward.gain())
         self.fan_in = self.gain  # no coefficient is below 1, so no sum has more terms than its row sum
         self._programs = (forward, adjoint)
         self._forward = LocalProgram(forward, comm.Get_rank())

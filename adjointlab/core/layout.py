@@ -23,7 +23,7 @@ A tensor of several dimensions has such a list of windows for each, and a worker
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -209,19 +209,6 @@ class Layout:
             )
         return tuple(i + start for i, (start, _) in zip(local, window, strict=True))
 
-    def holders(self, index: Sequence[int]) -> Iterator[tuple[int, Index]]:
-        """Yield every (rank, local index) that holds the global element `index`, in the partition's order.
-
-        An element may lie outside the tensor, in padding. Raises `ValueError` for an index of another order.
-        """
-        if len(index) != self.order:
-            raise ValueError(f"index: {tuple(index)} does not have the {self.order} dimensions of the tensor")
-        for rank in self.partition.ranks:
-            window = self.window(rank)
-            assert window is not None
-            if all(start <= i < stop for i, (start, stop) in zip(index, window, strict=True)):
-                yield rank, tuple(i - start for i, (start, _) in zip(index, window, strict=True))
-
     @shared_property
     def overlapping(self) -> tuple[bool, ...]:
         """For each partition dimension, True if some element is held at two or more indices along it.
@@ -249,21 +236,6 @@ class Layout:
                 if axis == partition_dim
             )
             for partition_dim in range(self.partition.order)
-        )
-
-    @shared_property
-    def is_cut(self) -> bool:
-        """True if every element of the tensor is held exactly once, and nothing else is held.
-
-        The windows may lie in any order along the partition, and empty ones anywhere.
-        """
-        if (
-            0 in self.shape
-        ):  # a tensor without elements is cut by empty boxes, whatever the windows of its other dimensions
-            return not self._holds_anything
-        return not any(self.overlapping) and all(
-            _covers(sorted(window for window in dim if window[0] < window[1]), side)
-            for dim, side in zip(self.windows, self.shape, strict=True)
         )
 
     @shared_property

@@ -15,7 +15,7 @@ from adjointlab.core.operator import CompositeOperator, LinearOperator, ProductO
 from adjointlab.core.program import Add, Allocate, Buffer, Clear, Deallocate, Generator, Program, Region
 from adjointlab.core.space import Space
 
-__all__ = ["composition", "explain"]
+__all__ = ["explain"]
 
 _WIDTH = 100
 
@@ -41,11 +41,6 @@ def explain(operator: LinearOperator) -> str:
     lines += ["", "Forward", *_described(str(operator), forward, labels)]
     lines += ["", "Adjoint", *_described(str(operator.H), adjoint, labels)]
     return "\n".join(lines)
-
-
-def composition(program: Program) -> str:
-    """Write the program as one product of generators, right to left; I where it has none."""
-    return " ".join(_factors(program, _Labels.of(program)))
 
 
 @dataclass(frozen=True)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from functools import partial
 from math import prod
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsComplex, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from adjointlab.core import arrays
-from adjointlab.core.arguments import batch_shape, mismatch
-from adjointlab.core.space import Space
+from adjointlab.core.space import Space, batch_shape, mismatch
 from adjointlab.typing import Array, Communicator, NumpyArray
 
 if TYPE_CHECKING:
     from adjointlab.core.program import Program
 
 __all__ = [
-    "AdjointOperator", "CompositeOperator", "LinearOperator", "NotInSpace", "ProductOperator",
+    "AdjointOperator", "CompositeOperator", "Direction", "LinearOperator", "NotInSpace", "ProductOperator",
     "apply_adjoint", "apply_forward", "basis_batch", "basis_vector", "contributions", "coordinates",
 ]  # fmt: skip
 
@@ -30,6 +30,13 @@ Result: TypeAlias = Array | tuple[Array, ...]
 
 _BATCH_ELEMENTS = 2**20
 """The most elements that a batch of basis vectors, or of their images, has on all ranks together: 8 MiB in float64."""
+
+
+class Direction(StrEnum):
+    """Direction in which an operator is applied; the value is the name of the method."""
+
+    FORWARD = "forward"
+    ADJOINT = "adjoint"
 
 
 class NotInSpace(ValueError):
@@ -285,16 +292,16 @@ class ScaledOperator(CompositeOperator):
 
 def apply_forward(operator: LinearOperator, x: Sequence[A]) -> tuple[A, ...]:
     """Return F x as a tuple of local tensors. Raises :class:`NotInSpace` if the codomain does not hold them."""
-    return _apply("forward", operator, operator.domain, operator.codomain, x)
+    return _apply(Direction.FORWARD, operator, operator.domain, operator.codomain, x)
 
 
 def apply_adjoint(operator: LinearOperator, y: Sequence[A]) -> tuple[A, ...]:
     """Return F* y as a tuple of local tensors. Raises :class:`NotInSpace` if ``domain.dual`` does not hold them."""
-    return _apply("adjoint", operator, operator.codomain, operator.domain, y)
+    return _apply(Direction.ADJOINT, operator, operator.codomain, operator.domain, y)
 
 
 def _apply(
-    direction: Literal["forward", "adjoint"],
+    direction: Direction,
     operator: LinearOperator,
     source: Space,
     target: Space,
@@ -304,7 +311,7 @@ def _apply(
     # Arguments that are wrong are the operator's to refuse: here they only say whether a batch must come back.
     is_batch = bool(arguments) and arrays.is_array(arguments[0])
     batch = batch_shape(source.tensors[0], arguments[0], rank) if is_batch else ()
-    outputs = _tuple((operator.forward if direction == "forward" else operator.adjoint)(*arguments))
+    outputs = _tuple((operator.forward if direction is Direction.FORWARD else operator.adjoint)(*arguments))
     if len(outputs) != len(target.tensors):
         raise NotInSpace(
             f"{direction} returned {len(outputs)} tensors, but the space has {len(target.tensors)}: {target}"
@@ -312,7 +319,7 @@ def _apply(
     for tensor, output in zip(target.tensors, outputs, strict=True):
         if found := mismatch(tensor, output, rank, batch):
             raise NotInSpace(f"{direction} returned {found}")
-    return outputs
+    return cast("tuple[A, ...]", outputs)
 
 
 def basis_vector(space: Space, index: int, rank: int, library: str = "numpy") -> tuple[Array, ...]:
@@ -392,7 +399,7 @@ def _both(programs: Program | tuple[Program, Program]) -> tuple[Program, Program
     return programs if isinstance(programs, tuple) else (programs, programs.adjoint())
 
 
-def _tuple(value: Any) -> tuple[Any, ...]:
+def _tuple(value: Result) -> tuple[Array, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
@@ -407,7 +414,7 @@ def _add(x: Array, y: Array) -> Array:
     return x if 0 in x.shape and 0 in y.shape else arrays.add(x, y)
 
 
-def _number(scalar: Any) -> int | float | complex:
+def _number(scalar: SupportsComplex) -> int | float | complex:
     """Return `scalar` as the narrowest of Python's numbers: unlike NumPy's scalars, these change no array's element type."""
     if isinstance(scalar, Integral):
         return int(scalar)

@@ -28,7 +28,7 @@ from adjointlab.typing import NumpyArray
 
 __all__ = [
     "Add", "Allocate", "Buffer", "Clear", "Deallocate", "Generator", "GlobalMemory", "Program", "Region",
-    "buffers", "copy", "copy_to_new", "move", "move_to_new",
+    "buffers", "buffers_by_rank", "copy", "copy_to_new", "move", "move_to_new",
 ]  # fmt: skip
 
 GlobalMemory = Mapping[tuple[int, str], NumpyArray]
@@ -314,6 +314,11 @@ def buffers(space: Space) -> tuple[Buffer, ...]:
             for rank in tensor.layout.partition.ranks
         )
     )
+
+
+def buffers_by_rank(space: Space) -> dict[int, Buffer]:
+    """Return the buffers of a space of one tensor by their ranks, in ascending order."""
+    return {buffer.rank: buffer for buffer in buffers(space)}
 
 
 def _renamed(step: Generator, name: Callable[[str], str]) -> Generator:

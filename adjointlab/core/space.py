@@ -14,6 +14,9 @@ invariant   the same values            invariant   <x, g>, once
 So the pairing is the Euclidean one over all memory, except that an invariant copy counts once. Which type is meant decides what
 the adjoint of a data movement is: an all-reduce from partial to invariant has the identity as its adjoint, one from varying
 to varying an all-reduce (docs/local-types.md).
+
+Whether an array is what a space declares on a rank is checked here too. Operators check their arguments before their first
+message, so that a wrong one is an error that names it, on the rank that has it, and not a hang or a truncated message on another.
 """
 
 from __future__ import annotations
@@ -23,11 +26,16 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache
 
+from adjointlab.core import arrays
 from adjointlab.core.arrays import Dtype, dtype
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import shared_property
+from adjointlab.typing import Array
 
-__all__ = ["LocalType", "Space", "Tensor"]
+__all__ = [
+    "LocalType", "Space", "Tensor", "batch_shape", "check_argument", "check_arguments", "check_out", "check_writable",
+    "mismatch",
+]  # fmt: skip
 
 
 class LocalType(Enum):
@@ -264,3 +272,128 @@ class Space:
         if len(self.tensors) == 1:
             return str(self.tensors[0])
         return ", ".join(f"{tensor.name}: {tensor}" for tensor in self.tensors)
+
+
+def batch_shape(tensor: Tensor, array: Array, rank: int) -> tuple[int, ...]:
+    """Return (b,) for an array of the shape (*local shape of `tensor` on `rank`, b) with b of at least 1, else ()."""
+    shape, local = tuple(map(int, array.shape)), tensor.layout.local_shape(rank)
+    return shape[-1:] if len(shape) == len(local) + 1 and shape[:-1] == local and shape[-1] > 0 else ()
+
+
+def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | None = None) -> str:
+    """Describe how `value` differs from a local tensor of `tensor` on `rank`; "" if it does not.
+
+    `batch` is the shape of the batch that it must come in; by default any will do.
+    """
+    layout = tensor.layout
+    if not arrays.is_array(value):
+        return f"a {type(value).__name__} on rank {rank}, not an array"
+    shape, local = tuple(map(int, value.shape)), layout.local_shape(rank)
+    if not layout.partition.is_active(rank):
+        return (
+            ""
+            if 0 in shape
+            else (
+                f"shape {shape} on rank {rank}, which is inactive in the partition {layout.partition}; it holds a zero-volume "
+                f"tensor, such as one of shape {local}"
+            )
+        )
+    # A local shape has a fixed number of dimensions, so one dimension more can only be a batch.
+    if batch is None:
+        batch = batch_shape(tensor, value, rank)
+    if shape != local + batch:
+        return (
+            f"shape {shape} on rank {rank}, but the layout {layout} over {layout.partition} gives it {local}"
+            + (f" in a batch of {batch[0]}" if batch else "")
+        )
+    name = arrays.dtype_name(value)
+    return (
+        "" if name == tensor.dtype else f"{name} on rank {rank}, but the operator was made for {tensor.dtype}"
+    )
+
+
+def check_argument(tensor: Tensor, array: object, rank: int, name: str = "") -> tuple[int, ...]:
+    """Raise unless `array`, called `name` (default: the tensor's), can be the local tensor of `tensor` on `rank`.
+
+    An active rank holds the layout's local shape in the declared element type, an inactive one any tensor without elements. A
+    batch of local tensors has one trailing dimension more, on all ranks, and it is at least 1. On an inactive rank the shape
+    (*layout.local_shape(rank), b), which is (0, ..., 0, b), says that the others hold a batch of b; any other shape without
+    elements says that there is none.
+
+    Returns the shape of the batch, () or (b,). Raises `TypeError` for what is no array, else `ValueError`, each naming the
+    argument and the rank.
+    """
+    layout = tensor.layout
+    if layout.partition.is_active(rank) and arrays.matches(array, layout.local_shape(rank), tensor.dtype):
+        return ()  # nearly always, and every call of every operator asks
+    found = mismatch(tensor, array, rank)
+    if not arrays.is_array(array):
+        raise TypeError(f"{name or tensor.name}: {found}; pass its local tensor")
+    if found:
+        raise ValueError(f"{name or tensor.name}: {found}")
+    return batch_shape(tensor, array, rank)
+
+
+def check_arguments(tensors: Sequence[Tensor], given: Sequence[Array], rank: int) -> tuple[int, ...]:
+    """Raise unless `given` are the local tensors of all the `tensors` on `rank`, in arrays of one library, in one batch.
+
+    Returns the shape of the batch, () or (b,). Raises as :func:`check_argument` does.
+    """
+    if len(given) != len(tensors):
+        names = ", ".join(tensor.name for tensor in tensors)
+        raise ValueError(
+            f"arguments: {len(given)} on rank {rank}, but the operator takes {len(tensors)}: {names}"
+        )
+    (first, first_array), *others = zip(tensors, given, strict=True)
+    batch = check_argument(first, first_array, rank)
+    for tensor, array in others:
+        if check_argument(tensor, array, rank) != batch:
+            raise ValueError(
+                f"{tensor.name}: shape {tuple(array.shape)} on rank {rank}, but {first.name} has {tuple(first_array.shape)}; "
+                "all arguments come in one batch, or none does"
+            )
+        _check_library(tensor.name, array, first_array, first.name, rank)
+    return batch
+
+
+def check_out(
+    tensor: Tensor,
+    out: Array,
+    arguments: Sequence[Array],
+    rank: int,
+    batch: tuple[int, ...],
+    name: str = "out",
+) -> None:
+    """Raise unless the local tensor of `tensor` that is computed from `arguments` can be written into `out`.
+
+    `out` is such a local tensor, in the same batch, in memory of the arguments' library that can be written and shares
+    nothing with theirs. Raises as :func:`check_argument` does.
+    """
+    if check_argument(tensor, out, rank, name) != batch:
+        raise ValueError(
+            f"{name}: shape {tuple(out.shape)} on rank {rank}, but the argument comes in "
+            + (f"a batch of {batch[0]}" if batch else "no batch")
+        )
+    check_writable(name, out, rank)
+    for argument in arguments:
+        _check_library(name, out, argument, "the argument", rank)
+        if arrays.may_share_memory(out, argument):
+            raise ValueError(
+                f"{name}: shares memory with the argument on rank {rank}, which is read while it is written"
+            )
+
+
+def check_writable(name: str, array: Array, rank: int) -> None:
+    """Raise `ValueError` for an array that must not be written into."""
+    if not arrays.is_writable(array):
+        raise ValueError(
+            f"{name}: an array on rank {rank} that must not be written into: it is read-only, or torch records its gradient"
+        )
+
+
+def _check_library(name: str, array: Array, other: Array, other_name: str, rank: int) -> None:
+    if type(array) is type(other):
+        return  # the quick answer; subclasses of one library's array class are told apart below
+    library, expected = arrays.library_of(array), arrays.library_of(other)
+    if library != expected:
+        raise ValueError(f"{name}: a {library} array on rank {rank}, but {other_name} is a {expected} array")

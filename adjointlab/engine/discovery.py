@@ -154,13 +154,7 @@ def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Su
         raise NotFound(
             f"{origin}:{name} is an operator, and nothing says how to draw its cases; {_how_to_declare(name)}"
         )
-    kind = (
-        "class"
-        if inspect.isclass(value)
-        else "function"
-        if inspect.isfunction(value)
-        else type(value).__name__
-    )
+    kind = "class" if inspect.isclass(value) else type(value).__name__
     raise NotFound(f"{origin}:{name} is a {kind}, not a subject; {_how_to_declare('MyOperator')}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from msgspec import structs
 
@@ -22,9 +22,10 @@ from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import Overdue
-from adjointlab.worlds.world import Blocked, Body, Raised, RankContext, Returned, Run, Runner
+from adjointlab.worlds.world import Blocked, Body, FindingKind, Raised, RankContext, Returned, Run, Runner
 
 __all__ = [
+    "HANGS",
     "NO_RETURN",
     "CaseRunner",
     "Judgement",
@@ -134,6 +135,12 @@ def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
 NO_RETURN = "no return"
 """Kind of failure of a rank that the watchdog had to end."""
 
+_MISMATCHES: Final = frozenset({FindingKind.MISMATCHED_COLLECTIVE, FindingKind.MISMATCHED_MESSAGE})
+HANGS: Final = frozenset(
+    {FindingKind.DEADLOCK, FindingKind.LIVELOCK, FindingKind.BLOCKED, FindingKind.MISMATCHED_COLLECTIVE}
+)
+"""Kinds of failure in which ranks wait in vain."""
+
 
 @dataclass(frozen=True)
 class RankObservation:
@@ -167,11 +174,9 @@ def judge(case: Case, run: Run) -> Verdict:
     spaces = seen[0].spaces
     for rank, each in enumerate(seen):
         if each.leaks:
-            headline, lines = (
-                "communicators are made in calls and never freed",
-                (("rank", str(rank)), *each.leaks),
-            )
-            return unjudged(headline, *lines, kind="communicator left open")
+            headline, lines = "communicators are made in calls and never freed", each.leaks
+            kind = FindingKind.COMMUNICATOR_LEFT_OPEN
+            return unjudged(headline, ("rank", str(rank)), *lines, kind=kind)
         if each.spaces != spaces:
             # No check can put together elements of different spaces.
             return incoherent("the ranks declare different spaces", ("ranks", f"0 and {rank}"))
@@ -236,9 +241,13 @@ def _from_failure(run: Run) -> Verdict:
     if raised and not run.findings:
         raised_kind = f"raised {outcome.kind}"
         return unjudged(f"rank {rank} {raised_kind}: {outcome.message}", *lines, kind=raised_kind)
+    if not run.findings:
+        return unjudged("not every rank came back", *lines)
     # A mismatch is named first: it explains the deadlock that follows from it.
-    kinds = sorted((finding.kind for finding in run.findings), key=lambda kind: "mismatched" not in kind)
-    return unjudged(kinds[0] if kinds else "not every rank came back", *lines)
+    kind = min((finding.kind for finding in run.findings), key=lambda kind: kind not in _MISMATCHES)
+    # A rank that was merely busy would be as busy in simulation.
+    is_hang = kind in HANGS and not any(finding.is_busy for finding in run.findings)
+    return unjudged(kind, *lines, is_hang=is_hang)
 
 
 def _arguments(subject: Subject, parameters: Parameters) -> dict[str, object]:

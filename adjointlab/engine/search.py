@@ -37,7 +37,7 @@ from adjointlab.engine.run_case import (
     run_case,
     with_follow_up,
 )
-from adjointlab.engine.simulate_first import HangSimulator, is_hang
+from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import Run, Runner, World, message_of
@@ -321,9 +321,9 @@ class Search:
         self.stage = Stage.SHRINKING
         self._deadline = time.monotonic() + self._seconds_left
         self._drawn_ranks = case.ranks
-        if self._simulator is not None and is_hang(judgement.verdict):
+        if self._simulator is not None and judgement.verdict.is_hang:
             simulated = self._simulator.judged(case)
-            if simulated is not None and is_hang(simulated.verdict):
+            if simulated is not None and simulated.verdict.is_hang:
                 self._is_simulated, judgement = True, simulated
         self._kind = judgement.verdict.kind
         self._judgements[case.key()] = judgement
@@ -382,7 +382,7 @@ class Search:
     def _hang_under_mpi(self, case: Case) -> Verdict | None:
         """Run a case under MPI that was shrunk in simulation; `None` where it does not hang there."""
         judgement = run_case(self._run, case)
-        if judgement is None or not is_hang(judgement.verdict):
+        if judgement is None or not judgement.verdict.is_hang:
             return None
         lines = judgement.verdict.lines
         return replace(

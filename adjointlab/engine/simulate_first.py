@@ -13,22 +13,15 @@ from typing import Final
 
 from msgspec import structs
 
-from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import Judgement, body, is_inapplicable, judge, spaces_of
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
 
-__all__ = ["HANGS", "HangSimulator", "is_hang"]
+__all__ = ["HangSimulator"]
 
-HANGS: Final = frozenset({"deadlock", "livelock", "blocked", "mismatched collective"})
 _SCHEDULES: Final = 4
-
-
-def is_hang(verdict: Verdict) -> bool:
-    """Return True if ranks waited in vain. A rank that was merely busy would be as busy in simulation."""
-    return verdict.kind in HANGS and not any("was still at work" in text for _, text in verdict.lines)
 
 
 @dataclass
@@ -53,6 +46,6 @@ class HangSimulator:
             variant = structs.replace(case, schedule=case.schedule + offset)
             run = self._world.run(body(self.subject), variant, variant.ranks, seed=variant.schedule)
             judgement = None if is_inapplicable(run) else Judgement(judge(variant, run), spaces_of(run))
-            if judgement is not None and is_hang(judgement.verdict) and kind in ("", judgement.verdict.kind):
+            if judgement is not None and judgement.verdict.is_hang and kind in ("", judgement.verdict.kind):
                 break
         return judgement

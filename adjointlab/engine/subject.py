@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from adjointlab.checks.placement import ORDERS
+from adjointlab.checks.elements import ORDERS
 from adjointlab.core import arrays as array_libraries
 from adjointlab.core.layer import Layer, Prepare, elementwise, undeclared
 from adjointlab.core.operator import LinearOperator

@@ -13,7 +13,7 @@ import pytest
 
 from adjointlab.pytest.coherence_tests import coherence_of
 from adjointlab.store import json_lines
-from adjointlab.store.job_log import Death, JobLog, work_of
+from adjointlab.store.job_log import Death, JobLog, check_id_of
 from adjointlab.supervisor.exit_hooks import install_exit_hooks
 from adjointlab.supervisor.pytest_results import RecordedTest, finished_tests
 from adjointlab.supervisor.rank_files import RankFiles
@@ -31,7 +31,7 @@ class SupervisedSession:
         self._earlier: dict[str, RecordedTest] = {}
         self._crashed: dict[str, Death] = {}
         self._running = ""  # the test to be recorded; empty while an earlier one is reported again
-        self._work = ""
+        self._check_id = ""
         self._failed = False
         self._reports: list[dict[str, object]] = []
 
@@ -60,7 +60,7 @@ class SupervisedSession:
             return True
         self._running, self._failed, self._reports = item.nodeid, False, []
         coherence = coherence_of(item)
-        self._work = "" if coherence is None else work_of(coherence[0].location, coherence[1])
+        self._check_id = "" if coherence is None else check_id_of(coherence[0].location, coherence[1])
         json_lines.append(self._path, RecordedTest(item.nodeid))
         if (death := self._crashed.get(item.nodeid)) is not None:
             self._log(item, [_crash_report(item, death)])
@@ -78,7 +78,7 @@ class SupervisedSession:
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Record that the running test is done; last, so that no plugin still has work to do for it."""
         if nodeid == self._running:
-            test = RecordedTest(nodeid, True, self._failed, self._work, self._reports)
+            test = RecordedTest(nodeid, True, self._failed, self._check_id, self._reports)
             json_lines.append(self._path, test)
             self._running = ""
 

@@ -4,8 +4,8 @@ A supervised job (``adjointlab run``) finds in the folder that the variable ``AD
 
 - ``settings.json``: the seed of all draws, and the seconds for making a failure smaller;
 - ``deaths.jsonl``: a line for each time that the job died, written by the supervisor;
-- ``done.jsonl``: a line for each piece of work that is done, written by the leader;
-- ``work.json``: the piece of work that the leader is at; ``running.json``: its case (:mod:`adjointlab.store.running_case`).
+- ``done.jsonl``: a line for each check of a subject that is done, written by the leader;
+- ``check.json``: the check that the leader is at; ``running.json``: its case (:mod:`adjointlab.store.running_case`).
 
 So the job that is started again draws the same cases and takes those that killed it before for failures without running them,
 which makes Hypothesis go on shrinking where it was; and it passes over what is done.
@@ -33,7 +33,7 @@ from adjointlab.store.json_lines import json_figures
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.world import Dead, Finding, Run
 
-__all__ = ["HOOKED", "VARIABLE", "DeadlyCases", "Death", "Done", "JobLog", "supervised", "work_of"]
+__all__ = ["HOOKED", "VARIABLE", "DeadlyCases", "Death", "Done", "JobLog", "check_id_of", "supervised"]
 
 VARIABLE: Final = "ADJOINTLAB_SUPERVISED"
 HOOKED: Final = "ADJOINTLAB_HOOKED"
@@ -42,20 +42,17 @@ HOOKED: Final = "ADJOINTLAB_HOOKED"
 
 @dataclass(frozen=True)
 class Death:
-    """The end of a job that died, and the case, the piece of work or the test that it was at; a line of the file."""
+    """The end of a job that died, and the case, the check or the test that it was at; a line of the file."""
 
     kind: str  # e.g. "a rank died of a segmentation fault"
     lines: tuple[tuple[str, str], ...] = ()
-    ranks: Mapping[int, str] = field(
-        default_factory=dict
-    )  # the reasons of those ranks that are known to have died
+    ranks: Mapping[int, str] = field(default_factory=dict)  # those known to have died, with the reasons
     case: str = ""  # its digest
-    work: str = ""
+    check_id: str = ""
     test: str = ""  # its node id
     at: float = 0.0  # seconds since the epoch
-    certain: bool = (
-        False  # need not be seen twice: the job hung, and seeing that again would take as long again
-    )
+    # Need not be seen twice: the job hung, and seeing that again would take as long again.
+    certain: bool = False
     reproducer: str = ""  # the supervisor's file of the case, and the folder of failures where it belongs
     folder: str = ""
 
@@ -65,16 +62,16 @@ class Death:
         return Run(outcomes, (Finding(self.kind, ""), *(Finding(*line) for line in self.lines)))
 
     def verdict(self) -> Verdict:
-        """The verdict of the piece of work, where there is no case."""
+        """The verdict of the check, where there is no case."""
         ranks = tuple((f"rank {rank}", reason) for rank, reason in sorted(self.ranks.items()))
         return unjudged(self.kind, *ranks, *self.lines)
 
 
 @dataclass(frozen=True)
 class Done:
-    """A piece of work that an earlier job has finished."""
+    """A check of a subject that an earlier job has finished."""
 
-    work: str
+    check_id: str
     result: SearchResult
     written: Written | None
     unwritten: str  # why a failure could not be stored
@@ -83,7 +80,7 @@ class Done:
 class _DoneLine(msgspec.Struct, frozen=True):
     """:class:`Done` as a line of its file. `case` and `spaces` are those of `result`, which msgspec alone could not restore."""
 
-    work: str
+    check_id: str
     result: SearchResult
     case: Case | None
     spaces: tuple[Any, Any] | None  # as to_data makes them; msgspec takes no recursive alias (0.22)
@@ -96,7 +93,7 @@ class _DoneLine(msgspec.Struct, frozen=True):
         # The matrix entry is for the script alone, which is written; and JSON has no complex numbers.
         verdict = replace(result.verdict, entry=None, figures=json_figures(result.verdict.figures))
         return _DoneLine(
-            done.work,
+            done.check_id,
             replace(result, verdict=verdict, figures=json_figures(result.figures), case=None, spaces=None),
             result.case and result.case.plain(),
             (to_data(spaces.domain), to_data(spaces.codomain)) if spaces else None,
@@ -114,13 +111,13 @@ class _DoneLine(msgspec.Struct, frozen=True):
         if self.written is not None:
             json, script = self.written
             written = Written(Path(json), None if script is None else Path(script))
-        return Done(self.work, result, written, self.unwritten)
+        return Done(self.check_id, result, written, self.unwritten)
 
 
-class CurrentWork(NamedTuple):
-    """Name of a piece of work (:func:`work_of`), and the folder of its failures."""
+class CurrentCheck(NamedTuple):
+    """A check of a subject (:func:`check_id_of`), and the folder of its failures."""
 
-    name: str
+    check_id: str
     folder: Path | None
 
 
@@ -129,8 +126,8 @@ class _Settings(msgspec.Struct, frozen=True):
     shrinking: float
 
 
-class _Work(msgspec.Struct, frozen=True):
-    work: str
+class _Current(msgspec.Struct, frozen=True):
+    check_id: str
     folder: str
 
 
@@ -148,19 +145,19 @@ class JobLog:
         return json_lines.lines(self.folder / "deaths.jsonl", Death)
 
     @property
-    def work(self) -> CurrentWork:
-        """The piece of work that the leader is at; empty between two."""
-        lines = json_lines.lines(self._work_file, _Work)
-        return CurrentWork(lines[0].work, Path(lines[0].folder)) if lines else CurrentWork("", None)
+    def current(self) -> CurrentCheck:
+        """The check that the leader is at; empty between two."""
+        lines = json_lines.lines(self._current_file, _Current)
+        return CurrentCheck(lines[0].check_id, Path(lines[0].folder)) if lines else CurrentCheck("", None)
 
     @property
     def done(self) -> list[Done]:
-        """The pieces of work that are done."""
+        """The checks that are done."""
         return [line.done() for line in json_lines.lines(self.folder / "done.jsonl", _DoneLine)]
 
-    def outcome(self, work: str) -> Done | None:
-        """The result of `work`, if it is done."""
-        return next((done for done in self.done if done.work == work), None)
+    def outcome(self, check_id: str) -> Done | None:
+        """The result of a check, if it is done."""
+        return next((done for done in self.done if done.check_id == check_id), None)
 
     # Written by the supervisor
 
@@ -179,36 +176,36 @@ class JobLog:
 
     def clear(self) -> None:
         """Remove the files that say where the job was, once that is recorded."""
-        for path in (self._work_file, *self.folder.glob("running*.json")):
+        for path in (self._current_file, *self.folder.glob("running*.json")):
             path.unlink(missing_ok=True)
 
     # Used by the job
 
-    def seed_of(self, work: str) -> int:
-        """The seed of a piece of work: other draws for each, and the same in every job."""
-        return zlib.crc32(f"{self._settings.seed}:{work}".encode())
+    def seed_of(self, check_id: str) -> int:
+        """The seed of a check: other draws for each, and the same in every job."""
+        return zlib.crc32(f"{self._settings.seed}:{check_id}".encode())
 
     @property
     def session_seed(self) -> int:
         """The seed of a pytest session."""
         return self._settings.seed
 
-    def shrinking(self, work: str) -> float:
-        """The seconds that are left for shrinking the failure of `work`; they count from its first death on."""
-        first = min((death.at for death in self.deaths if death.work == work), default=None)
+    def shrinking(self, check_id: str) -> float:
+        """The seconds that are left for shrinking the failure of a check; they count from its first death on."""
+        first = min((death.at for death in self.deaths if death.check_id == check_id), default=None)
         given = self._settings.shrinking
         return given if first is None else max(0.0, given - (time.time() - first))
 
     @contextmanager
-    def at(self, work: str, folder: Path, *, is_leader: bool) -> Iterator[None]:
-        """Record on the leader that it is at `work`, whose failures go to `folder`. A job that dies leaves that record."""
+    def at(self, check_id: str, folder: Path, *, is_leader: bool) -> Iterator[None]:
+        """Record on the leader that it is at a check, whose failures go to `folder`. A job that dies leaves that record."""
         if is_leader:
-            self._work_file.unlink(missing_ok=True)
-            json_lines.append(self._work_file, _Work(work, str(folder.absolute())))
+            self._current_file.unlink(missing_ok=True)
+            json_lines.append(self._current_file, _Current(check_id, str(folder.absolute())))
         yield
-        # Not in a `finally`: a piece of work that an exception ends is not done.
+        # Not in a `finally`: a check that an exception ends is not done.
         if is_leader:
-            self._work_file.unlink()
+            self._current_file.unlink()
 
     def is_newer(self, path: Path) -> bool:
         """Return True if a file was written after the supervision began."""
@@ -217,16 +214,16 @@ class JobLog:
         except OSError:
             return False
 
-    def deadly_cases(self, work: str) -> DeadlyCases:
-        """The cases of `work` that have ended a job."""
-        return DeadlyCases(tuple(death for death in self.deaths if death.work == work and death.case))
+    def deadly_cases(self, check_id: str) -> DeadlyCases:
+        """The cases of a check that have ended a job."""
+        return DeadlyCases(tuple(death for death in self.deaths if death.check_id == check_id and death.case))
 
-    def death_without_case(self, work: str) -> Death | None:
-        """A death at `work`, but at none of its cases."""
-        return next((death for death in self.deaths if death.work == work and not death.case), None)
+    def death_without_case(self, check_id: str) -> Death | None:
+        """A death at a check, but at none of its cases."""
+        return next((death for death in self.deaths if death.check_id == check_id and not death.case), None)
 
     def finish(self, done: Done) -> None:
-        """Record on the leader that a piece of work is done."""
+        """Record on the leader that a check is done."""
         json_lines.append(self.folder / "done.jsonl", _DoneLine.of(done))
 
     @property
@@ -238,8 +235,8 @@ class JobLog:
         return self.folder / "settings.json"
 
     @property
-    def _work_file(self) -> Path:
-        return self.folder / "work.json"
+    def _current_file(self) -> Path:
+        return self.folder / "check.json"
 
 
 @dataclass(frozen=True)
@@ -267,6 +264,6 @@ def supervised(environment: Mapping[str, str] = os.environ) -> JobLog | None:
     return JobLog(Path(folder))
 
 
-def work_of(location: str, check: str) -> str:
-    """Name a piece of work: the check of the subject that is declared at `location`."""
+def check_id_of(location: str, check: str) -> str:
+    """Name the check of the subject that is declared at `location`."""
     return f"{location} {check}"

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.placement import ORDERS
+from adjointlab.checks.elements import ORDERS
 from adjointlab.checks.verdict import MatrixEntry, Status
 from adjointlab.core import arrays
 from adjointlab.core.operator import basis_vector
@@ -238,13 +238,6 @@ def _subject_name(subject: Subject) -> _Name | None:
 # The form that shows two inner products
 
 
-class _Functions(NamedTuple):
-    """The names of an operator; or of the two functions of a pair."""
-
-    names: tuple[_Name, ...]
-    needs_lab: bool
-
-
 def _shows_products(case: Case, report: SearchResult, subject: Subject, spaces: Spaces) -> bool:
     """Return True if plain basis vectors show the failure, and MPI has their types."""
     tensors = (*spaces.domain.tensors, *spaces.codomain.tensors)
@@ -258,14 +251,11 @@ def _shows_products(case: Case, report: SearchResult, subject: Subject, spaces: 
     )
 
 
-def _functions(subject: Subject) -> _Functions | None:
+def _functions(subject: Subject) -> list[_Name] | None:
+    """The name of an operator; or of the two functions of a pair. `None` where a script cannot import them."""
     functions = (subject.target,) if subject.kind is Kind.OPERATOR else subject.pair
-    names = [_function_name(function) for function in functions]
-    found = tuple(name for name in names if name is not None)
-    if len(found) < len(names):
-        return None
-    modules = [sys.modules[function.__module__] for function in functions]
-    return _Functions(found, subject.kind is Kind.OPERATOR or any(map(_uses_lab, modules)))
+    names = [name for function in functions if (name := _function_name(function)) is not None]
+    return names if len(names) == len(functions) else None
 
 
 def _function_name(function: UserFunction) -> _Name | None:
@@ -297,7 +287,7 @@ def _products(
     domain: Space,
     codomain: Space,
     entry: MatrixEntry,
-    functions: _Functions,
+    functions: list[_Name],
     findings: str,
     name: str,
 ) -> str:
@@ -309,18 +299,15 @@ def _products(
         if is_operator or key not in ("domain", "codomain")
     }
     made = literal(arguments)
-    needs_lab = functions.needs_lab or made is None
+    needs_lab = is_operator or made is None or any(_uses_lab(sys.modules[f.__module__]) for f in subject.pair)
     library = case.setting.library
     needs = ["mpi4py", "NumPy", *(["torch"] if library == "torch" else [])]
     needs += [*(["adjointlab"] if needs_lab else []), *(["the JSON file beside it"] if made is None else [])]
-    modules = dict.fromkeys(each.module for each in functions.names)
+    modules = dict.fromkeys(each.module for each in functions)
     setup = [f"arguments = {made or _STORED}"]
-    setup += (
-        []
-        if made or is_operator
-        else ['arguments = {k: v for k, v in arguments.items() if k not in ("domain", "codomain")}']
-    )
-    loaded = [f"import_module({literal(each.module)}).{each.attribute}" for each in functions.names]
+    if not (made or is_operator):
+        setup += ['arguments = {k: v for k, v in arguments.items() if k not in ("domain", "codomain")}']
+    loaded = [f"import_module({literal(each.module)}).{each.attribute}" for each in functions]
     if is_operator:
         setup += [f"operator = {loaded[0]}(comm, **arguments)"]
         forward, adjoint = "operator.forward(*x)", "operator.adjoint(*y)"
@@ -337,7 +324,7 @@ def _products(
     return _PRODUCTS.format(
         findings=findings,
         usage=commented(usage),
-        folders=_folders(functions.names),
+        folders=_folders(functions),
         ranks=case.ranks,
         imports=("    import torch\n" if library == "torch" else "") + (_TRANSLATION if needs_lab else ""),
         setup="".join(f"    {line}\n" for line in setup),
@@ -398,7 +385,7 @@ _INSTALLED: Final = tuple(
 )
 
 
-def _folders(names: list[_Name] | tuple[_Name, ...]) -> str:
+def _folders(names: list[_Name]) -> str:
     """The folders that a script puts on the path, the first one last: those that are on it here and no part of Python."""
     known = [str(Path(entry).resolve()) for entry in sys.path if entry and Path(entry).is_dir()]
     wanted = dict.fromkeys([*(name.folder for name in names), *known])

@@ -27,7 +27,7 @@ class RecordedTest(msgspec.Struct, frozen=True):
     test: str  # its node id
     is_finished: bool = False
     failed: bool = False
-    work: str = ""  # the check and the subject of a coherence test
+    check_id: str = ""  # the check and the subject of a coherence test
     reports: list[dict[str, Any]] = []
 
 
@@ -60,13 +60,13 @@ class SessionResults:
         """The tests that failed on any rank."""
         return {line.test for rank in self._ranks for line in self._lines(rank) if line.failed}
 
-    def of_work(self, works: Collection[str]) -> set[str]:
+    def of_checks(self, check_ids: Collection[str]) -> set[str]:
         """The coherence tests of these checks of subjects."""
         return {
             line.test
             for rank in self._ranks
             for line in self._lines(rank)
-            if line.work and line.work in works
+            if line.check_id and line.check_id in check_ids
         }
 
     @property

@@ -27,7 +27,7 @@ from typing import Final
 from adjointlab.checks.verdict import Status
 from adjointlab.exit_codes import ExitCode
 from adjointlab.store import running_case
-from adjointlab.store.job_log import Death, JobLog, work_of
+from adjointlab.store.job_log import Death, JobLog, check_id_of
 from adjointlab.store.reproducer import BadReproducer, read, write_case
 from adjointlab.supervisor.exit_report import ExitReport, exit_report
 from adjointlab.supervisor.job import Job, JobEnd, Output, StopSignals
@@ -149,8 +149,8 @@ class _Supervisor:
             )
             return self._summarise(ExitCode.UNJUDGED)
         deaths = self._job_log.deaths
-        culprit = (death.case, death.work, death.test)
-        crashes = sum((known.case, known.work, known.test) == culprit for known in deaths)
+        culprit = (death.case, death.check_id, death.test)
+        crashes = sum((known.case, known.check_id, known.test) == culprit for known in deaths)
         # The next job does not run a test or a check that has crashed one, nor a case that has crashed two. If one of
         # them crashes it all the same, then outside of what the lab controls (an import, a fixture), and always will.
         if crashes >= (_MOST_CRASHES if death.case else 1):
@@ -175,10 +175,10 @@ class _Supervisor:
         record = running_case.read(self._job_log.folder)
         if record is None or record.case is None:
             # Between two cases of a check, for example while drawing; or in a test that is none of the lab's.
-            if work := self._job_log.work.name:
-                return replace(death, work=work)
+            if check_id := self._job_log.current.check_id:
+                return replace(death, check_id=check_id)
             return replace(death, test=self._results.interrupted(report.ranks))
-        death = replace(death, case=record.case.digest, work=work_of(record.location, record.check))
+        death = replace(death, case=record.case.digest, check_id=check_id_of(record.location, record.check))
         if record.ended is running_case.EndedBy.WATCHDOG:
             # The job's own watchdog ended it, and its reproducer has the stack of the rank that was late.
             with suppress(BadReproducer):
@@ -192,7 +192,7 @@ class _Supervisor:
                 death.verdict(),
                 self._job_log.folder / f"death-{len(self._job_log.deaths)}",
             )
-            death = replace(death, reproducer=str(path), folder=str(self._job_log.work.folder or ""))
+            death = replace(death, reproducer=str(path), folder=str(self._job_log.current.folder or ""))
         return death
 
     def _final_code(self, end: JobEnd) -> int:
@@ -205,14 +205,14 @@ class _Supervisor:
         if not deaths:
             return code
         if code == ExitCode.INCOHERENT and not self._results.is_empty:
-            crashed = {death.work for death in deaths if self._is_unjudged(death.work)}
-            excused = self._results.of_work(crashed) | {death.test for death in deaths}
+            crashed = {death.check_id for death in deaths if self._is_unjudged(death.check_id)}
+            excused = self._results.of_checks(crashed) | {death.test for death in deaths}
             code = ExitCode.UNJUDGED if self._results.failed <= excused else ExitCode.INCOHERENT
         return self._summarise(code)
 
-    def _is_unjudged(self, work: str) -> bool:
-        """Return False if a wrong result has been found for `work` beside its crash."""
-        done = self._job_log.outcome(work)
+    def _is_unjudged(self, check_id: str) -> bool:
+        """Return False if a wrong result has been found for a check beside its crash."""
+        done = self._job_log.outcome(check_id)
         return done is None or done.result.status is Status.UNJUDGED
 
     def _summarise(self, code: int) -> int:
@@ -241,25 +241,25 @@ class _Supervisor:
     def _held_until(self) -> Callable[[], bool] | None:
         """Hold the output of a restarted job until it is done with the work that crashed the job before."""
         deaths, job_log = self._job_log.deaths, self._job_log
-        if not deaths or not (work := deaths[-1].work):
+        if not deaths or not (check_id := deaths[-1].check_id):
             return None
-        return lambda: job_log.outcome(work) is not None
+        return lambda: job_log.outcome(check_id) is not None
 
     def store_unshrunk_cases(self) -> None:
         """Move the cases of crashes that no later job has shrunk and stored to the folder of failures."""
         for death in self._job_log.deaths:
-            if death.reproducer and death.folder and self._job_log.outcome(death.work) is None:
+            if death.reproducer and death.folder and self._job_log.outcome(death.check_id) is None:
                 source = Path(death.reproducer)
                 target = Path(death.folder) / source.name
                 if not target.exists():
                     target.parent.mkdir(parents=True, exist_ok=True)
                     source.replace(target)
-                    self._log(f"  {death.work}: not made smaller; {target}")
+                    self._log(f"  {death.check_id}: not made smaller; {target}")
 
 
 def _name(death: Death) -> str:
     """Return the name under which a crash is reported: the check of a subject, or a test; empty if neither is known."""
-    return death.work or death.test
+    return death.check_id or death.test
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:

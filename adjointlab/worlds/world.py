@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from adjointlab.worlds.call_sites import is_lab, is_worlds
@@ -23,6 +24,7 @@ __all__ = [
     "Dead",
     "Exhausted",
     "Finding",
+    "FindingKind",
     "Matched",
     "Outcome",
     "PeerFailed",
@@ -171,16 +173,27 @@ class Dead:
 Outcome = Returned | Raised | Blocked | PeerFailed | Dead
 
 
+class FindingKind(StrEnum):
+    """The faults that a world finds in a run."""
+
+    DEADLOCK = "deadlock"
+    LIVELOCK = "livelock"
+    BLOCKED = "blocked"
+    MISMATCHED_COLLECTIVE = "mismatched collective"
+    MISMATCHED_MESSAGE = "mismatched message"
+    MESSAGE_LEFT_OVER = "message left over"
+    REQUEST_LEFT_OPEN = "request left open"
+    COMMUNICATOR_LEFT_OPEN = "communicator left open"
+    BUFFER_MISUSED = "buffer misused"
+
+
 @dataclass(frozen=True)
 class Finding:
-    """Fault that the world itself found in a run.
+    """Fault that the world itself found in a run; `is_busy` if a rank was still at work, so that it may be none."""
 
-    `kind` is one of "deadlock", "livelock", "mismatched collective", "mismatched message", "message left over",
-    "request left open", "communicator left open", "buffer misused", or "a rank called MPI_Abort(code)".
-    """
-
-    kind: str
+    kind: FindingKind | str  # a text for what ended the job, such as "a rank called MPI_Abort(1)"
     text: str
+    is_busy: bool = False
 
 
 class MatchedCall(Protocol):

@@ -12,15 +12,12 @@ among. So no worker counts a weight, or an ignored target, a second time.
 
 from __future__ import annotations
 
-import sys
 from typing import cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from adjointlab import MPI
 from adjointlab.core import arrays
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
@@ -34,12 +31,11 @@ from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.sum_reduce import SumReduce
 from adjointlab.typing import Communicator
-from adjointlab.worlds.arguments import to_mpi4py
 
 __all__ = ["CrossEntropyLoss"]
 
 
-class CrossEntropyLoss(Loss):
+class CrossEntropyLoss(Loss, torch_classes=(nn.CrossEntropyLoss,)):
     """`torch.nn.CrossEntropyLoss` over `partition` = P_n x P_c x P_1 x ..., for logits of `input_shape` (n, C, d_1, ...).
 
     Called with (logits, targets): the logits are cut over any dimensions, the classes too. The targets are class indices
@@ -57,7 +53,6 @@ class CrossEntropyLoss(Loss):
     for targets out of bounds, whichever rank has them: the same on every rank, and before anything else is sent.
     """
 
-    torch_classes = (nn.CrossEntropyLoss,)
     argument_names = ("weight", "ignore_index", "reduction", "label_smoothing")
     weight: torch.Tensor | None
 
@@ -121,7 +116,7 @@ class CrossEntropyLoss(Loss):
     def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The local tensor of the loss, from those of the logits and of the targets."""
         x, targets = self.check_inputs(x, targets)
-        targets = self.spread_targets.forward(targets)
+        targets = cast("torch.Tensor", self.spread_targets.forward(targets))
         active = self.partition.is_active(self.rank)
         if active:
             # Differences of logits: of large ones, the sum with the logarithm would lose its digits.
@@ -158,7 +153,11 @@ class CrossEntropyLoss(Loss):
             largest = x.amax(self.class_dim)
         if self.class_comm is None:
             return largest
-        maxima = _maxima(self.class_comm, arrays.summable(largest))
+        own = arrays.summable(largest)
+        # Gathered, not reduced: MPI leaves open what its maximum makes of NaN.
+        every = np.empty((self.class_comm.Get_size(), *own.shape), own.dtype)
+        self.class_comm.Allgather(own, every)
+        maxima = every.max(axis=0)
         result = cast("torch.Tensor", arrays.from_summable(maxima, dtype_name(self.dtype), largest))
         return result
 
@@ -191,14 +190,3 @@ class CrossEntropyLoss(Loss):
             )
             losses = (1 - self.label_smoothing) * losses + self.label_smoothing / self.classes * even
         return losses, torch.where(own, weights, zero)
-
-
-def _maxima(comm: Communicator, values: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Collective: the largest value of any rank of `comm`, element by element."""
-    # The lab's communicators take the lab's constants. A user may also have given mpi4py's own, which takes its own;
-    # if nobody has imported mpi4py, this is none of its communicators.
-    mpi4py = sys.modules.get("mpi4py.MPI")
-    largest = to_mpi4py(MPI.MAX) if mpi4py is not None and isinstance(comm, mpi4py.Comm) else MPI.MAX
-    result = np.empty_like(values)
-    comm.Allreduce(values, result, op=largest)
-    return result

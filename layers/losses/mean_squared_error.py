@@ -13,14 +13,13 @@ from adjointlab.layers.torch_modules import result_of
 __all__ = ["MSELoss"]
 
 
-class MSELoss(Loss):
+class MSELoss(Loss, torch_classes=(nn.MSELoss,)):
     """`torch.nn.MSELoss` over `partition`, of the order of the inputs, which lie alike and are cut in any dimensions.
 
     Called with (input, target), two tensors of `input_shape`. With `reduction` "none" nothing is sent, and the loss lies
     as the inputs do. The arguments are those of :class:`Loss`.
     """
 
-    torch_classes = (nn.MSELoss,)
     argument_names = ("reduction",)
 
     def plan(self, module: nn.Module) -> None:

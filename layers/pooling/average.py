@@ -6,7 +6,7 @@ The divisor is the number of elements that the *global* position of the window s
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,19 +14,17 @@ from torch.nn import functional
 
 from adjointlab.layers.differentiable import carried, of_nothing
 from adjointlab.layers.pooling.windows import Pooling
-from adjointlab.layers.torch_modules import TorchClasses
 
 __all__ = ["AveragePooling", "AvgPool1d", "AvgPool2d", "AvgPool3d"]
 
 
-class AveragePooling(Pooling):
+class AveragePooling(Pooling, torch_classes=(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)):
     """`torch.nn.AvgPool1d`, `2d` or `3d` over `partition`; see :class:`Pooling`.
 
     The divisor of an output follows from where its window lies in the global tensor: the volume of the window clipped
     to the padded input, or without `count_include_pad` to the input, or else `divisor_override`.
     """
 
-    torch_classes: ClassVar[TorchClasses] = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
     holds_padding = True
     count: torch.Tensor
 
@@ -82,19 +80,13 @@ class AveragePooling(Pooling):
         return counts
 
 
-class AvgPool1d(AveragePooling):
+class AvgPool1d(AveragePooling, torch_classes=(nn.AvgPool1d,)):
     """`torch.nn.AvgPool1d` over P_n x P_c x P_0; see :class:`AveragePooling`. It has no `divisor_override`."""
 
-    torch_classes = (nn.AvgPool1d,)
 
-
-class AvgPool2d(AveragePooling):
+class AvgPool2d(AveragePooling, torch_classes=(nn.AvgPool2d,)):
     """`torch.nn.AvgPool2d` over P_n x P_c x P_1 x P_0; see :class:`AveragePooling`."""
 
-    torch_classes = (nn.AvgPool2d,)
 
-
-class AvgPool3d(AveragePooling):
+class AvgPool3d(AveragePooling, torch_classes=(nn.AvgPool3d,)):
     """`torch.nn.AvgPool3d` over P_n x P_c x P_2 x P_1 x P_0; see :class:`AveragePooling`."""
-
-    torch_classes = (nn.AvgPool3d,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,19 +13,17 @@ from torch.nn import functional
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import carried, of_nothing
 from adjointlab.layers.pooling.windows import Pooling
-from adjointlab.layers.torch_modules import TorchClasses
 
 __all__ = ["MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxPooling"]
 
 
-class MaxPooling(Pooling):
+class MaxPooling(Pooling, torch_classes=(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)):
     """`torch.nn.MaxPool1d`, `2d` or `3d` over `partition`; see :class:`Pooling`.
 
     With `return_indices` the result is (y, indices), indices being those in the global input, as torch gives them.
     Of equal elements the first counts, and NaN is larger than everything, as in torch.
     """
 
-    torch_classes: ClassVar[TorchClasses] = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
     holds_padding = False
 
     def lay_out(self, module: Any) -> None:
@@ -78,19 +76,13 @@ class MaxPooling(Pooling):
         return result
 
 
-class MaxPool1d(MaxPooling):
+class MaxPool1d(MaxPooling, torch_classes=(nn.MaxPool1d,)):
     """`torch.nn.MaxPool1d` over P_n x P_c x P_0; see :class:`MaxPooling`."""
 
-    torch_classes = (nn.MaxPool1d,)
 
-
-class MaxPool2d(MaxPooling):
+class MaxPool2d(MaxPooling, torch_classes=(nn.MaxPool2d,)):
     """`torch.nn.MaxPool2d` over P_n x P_c x P_1 x P_0; see :class:`MaxPooling`."""
 
-    torch_classes = (nn.MaxPool2d,)
 
-
-class MaxPool3d(MaxPooling):
+class MaxPool3d(MaxPooling, torch_classes=(nn.MaxPool3d,)):
     """`torch.nn.MaxPool3d` over P_n x P_c x P_2 x P_1 x P_0; see :class:`MaxPooling`."""
-
-    torch_classes = (nn.MaxPool3d,)

@@ -18,7 +18,7 @@ from adjointlab.typing import Communicator
 
 __all__ = ["Arguments", "cuts_over", "dtypes", "layer_of", "twin_of"]
 
-Arguments: TypeAlias = dict[str, Any]
+Arguments: TypeAlias = dict[str, object]
 """A case: the arguments by name, with element types as strings, as a file has them."""
 
 dtypes: SearchStrategy[str] = st.sampled_from(("float64", "float32"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,19 +14,28 @@ from torch import nn
 from adjointlab.core import strategies
 from adjointlab.engine.subject import subject
 from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d, Padded
+from adjointlab.layers.padded import Paddings, paddings
 from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of
 
 __all__ = ["convolutions"]
 
 
 def _sequential_convolution(
-    *, dims: int, dtype: str, partition: Any, input_shape: Any, padding: Any, **arguments: Any
+    *,
+    dims: int,
+    dtype: str,
+    padding: str | Paddings,
+    partition: object,
+    input_shape: object,
+    **arguments: Any,
 ) -> nn.Module:
     torch_class = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
-    even = isinstance(padding, str) or all(left == right for left, right in padding)
-    own = padding if isinstance(padding, str) else tuple(left for left, _ in padding)
-    convolution = torch_class(padding=own if even else 0, dtype=getattr(torch, dtype), **arguments)
-    return convolution if even else Padded(convolution, padding, arguments["padding_mode"])
+    make: Callable[..., nn.Module] = partial(torch_class, dtype=getattr(torch, dtype), **arguments)
+    if isinstance(padding, str):
+        return make(padding=padding)
+    if all(left == right for left, right in padding):
+        return make(padding=tuple(left for left, _ in padding))
+    return Padded(make(padding=0), padding, arguments["padding_mode"])
 
 
 @subject(
@@ -41,18 +52,11 @@ def convolutions(draw: DrawFn, ranks: int) -> Arguments:
     stride = tuple(draw(st.integers(1, 3)) for _ in range(dims))
     mode = draw(st.sampled_from(("zeros", "zeros", "circular")))
     reach = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-    padding: Any = tuple((draw(st.integers(0, r)), draw(st.integers(0, r))) for r in reach)
+    padding: str | Paddings = tuple((draw(st.integers(0, r)), draw(st.integers(0, r))) for r in reach)
     if draw(st.booleans()):
         padding = "same" if stride == (1,) * dims and draw(st.booleans()) else "valid"
-    pads = (
-        [(0, 0)] * dims
-        if padding == "valid"
-        else [(r // 2, r - r // 2) for r in reach]
-        if padding == "same"
-        else padding
-    )
     sides = []
-    for r, (left, right) in zip(reach, pads, strict=True):
+    for r, (left, right) in zip(reach, paddings(padding, kernel, dilation), strict=True):
         least = max(r + 1 - left - right, 1, *((left, right) if mode == "circular" else ()))
         sides.append(draw(st.integers(least, least + (8 if dims == 1 else 3))))
     groups = draw(st.integers(1, 3))

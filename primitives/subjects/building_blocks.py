@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import combinations_with_replacement, permutations, product
 from math import prod
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
@@ -22,7 +22,7 @@ from adjointlab.core.partition import Partition
 LIBRARIES = ("numpy", "torch")
 DTYPES = strategies.dtypes(bfloat16=True, integers=True)
 
-Parameters: TypeAlias = dict[str, Any]
+Parameters: TypeAlias = dict[str, object]
 """The arguments of one operator, by name."""
 
 SizedCase: TypeAlias = tuple[int, Parameters]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise, product
 from math import prod
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
@@ -21,6 +21,7 @@ from adjointlab.primitives.halo_exchange_in_place import HaloExchangeInPlace
 from adjointlab.primitives.halo_geometry import HaloGeometry
 from adjointlab.primitives.subjects import building_blocks as blocks
 from adjointlab.primitives.subjects.building_blocks import DTYPES, LIBRARIES, Parameters, SizedCase
+from adjointlab.typing import Array
 
 __all__ = ["halo_exchanges", "halo_exchanges_in_place"]
 
@@ -70,7 +71,7 @@ def _every_halo_exchange(
                 yield prod(grid), _exchange(grid, dimension_cases, periodic)
 
 
-def _unchanged(x: Any, *, periodic: Sequence[int], **_: Any) -> Any:
+def _unchanged(x: Array, *, periodic: Sequence[int], **_: object) -> Array:
     """Return the global tensor: the sequential twin of an exchange, whose windows hold zeros beyond the tensor."""
     if periodic:
         raise Inapplicable("windows around a periodic dimension are no windows of one tensor")

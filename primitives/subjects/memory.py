@@ -35,40 +35,22 @@ def _every_buffer_in_both_forms(*, ranks: int = 3, order: int = 2, side: int = 2
             yield world, {**parameters, "in_place": in_place}
 
 
-@subject(Allocate, arrays=LIBRARIES, every=_every_buffer)
-def allocates(draw: DrawFn, ranks: int) -> Parameters:
+def _buffers(draw: DrawFn, ranks: int) -> Parameters:
     """Buffers on any workers."""
     return blocks.layout_and_dtype(draw, ranks)
 
 
-@subject(Deallocate, arrays=LIBRARIES, every=_every_buffer)
-def deallocates(draw: DrawFn, ranks: int) -> Parameters:
-    """Buffers on any workers."""
-    return blocks.layout_and_dtype(draw, ranks)
-
-
-@subject(Clear, arrays=LIBRARIES, every=_every_buffer)
-def clears(draw: DrawFn, ranks: int) -> Parameters:
-    """Buffers on any workers."""
-    return blocks.layout_and_dtype(draw, ranks)
-
-
-@subject(Add, arrays=LIBRARIES, every=_every_buffer)
-def adds(draw: DrawFn, ranks: int) -> Parameters:
-    """Buffers on any workers."""
-    return blocks.layout_and_dtype(draw, ranks)
-
-
-@subject(Copy, arrays=LIBRARIES, every=_every_buffer_in_both_forms)
-def copies(draw: DrawFn, ranks: int) -> Parameters:
+def _buffers_in_both_forms(draw: DrawFn, ranks: int) -> Parameters:
     """Buffers on any workers, in place and out of place."""
-    return {**blocks.layout_and_dtype(draw, ranks), "in_place": draw(st.booleans())}
+    return {**_buffers(draw, ranks), "in_place": draw(st.booleans())}
 
 
-@subject(Move, arrays=LIBRARIES, every=_every_buffer_in_both_forms)
-def moves(draw: DrawFn, ranks: int) -> Parameters:
-    """Buffers on any workers, in place and out of place."""
-    return {**blocks.layout_and_dtype(draw, ranks), "in_place": draw(st.booleans())}
+allocates = subject(Allocate, arrays=LIBRARIES, every=_every_buffer)(_buffers)
+deallocates = subject(Deallocate, arrays=LIBRARIES, every=_every_buffer)(_buffers)
+clears = subject(Clear, arrays=LIBRARIES, every=_every_buffer)(_buffers)
+adds = subject(Add, arrays=LIBRARIES, every=_every_buffer)(_buffers)
+copies = subject(Copy, arrays=LIBRARIES, every=_every_buffer_in_both_forms)(_buffers_in_both_forms)
+moves = subject(Move, arrays=LIBRARIES, every=_every_buffer_in_both_forms)(_buffers_in_both_forms)
 
 
 def _every_send_receive(*, ranks: int = 3, order: int = 2, side: int = 2) -> Iterator[SizedCase]:

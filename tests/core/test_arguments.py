@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from adjointlab.core.arguments import batch_shape, check_argument, check_arguments, check_out, check_writable
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.core.space import Tensor
+from adjointlab.core.space import (
+    Tensor,
+    batch_shape,
+    check_argument,
+    check_arguments,
+    check_out,
+    check_writable,
+)
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (4,), (3, 4), (2, 3, 4))
 X, Y = (Tensor(Layout((4,), Partition((1,))), name=name) for name in "xy")

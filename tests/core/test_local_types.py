@@ -21,9 +21,9 @@ import pytest
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator, basis_vector
-from adjointlab.core.pairing import ZERO, Exact, pair_local
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space
+from adjointlab.core.vectors import ZERO, Exact, pair_local
 
 N = 3
 """Elements of the global tensor: cut in two unevenly, in four with an empty local tensor."""
@@ -67,20 +67,17 @@ OPERATORS: dict[str, Callable[[int], Matrix]] = {
     "identity": lambda P: on_copies(np.eye(P)),
     "all-reduce": lambda P: on_copies(np.ones((P, P))),
     "P * all-reduce": lambda P: on_copies(P * np.ones((P, P))),
-    "broadcast": lambda P: on_copies(unit(P, *((r, 0) for r in range(P)))),  # worker 0's values to everybody
-    "reduce": lambda P: on_copies(
-        unit(P, *((0, r) for r in range(P)))
-    ),  # the sum on worker 0, zero elsewhere
-    "root": lambda P: on_copies(unit(P, (0, 0))),  # worker 0's values stay, zero elsewhere
-    # from full tensors to a cut one
-    "slice": lambda P: from_copies_to_cut(
-        P, lambda r, s: int(r == s)
-    ),  # each worker its window of its own copy
+    # worker 0's values to everybody
+    "broadcast": lambda P: on_copies(unit(P, *((r, 0) for r in range(P)))),
+    # the sum on worker 0, zero elsewhere
+    "reduce": lambda P: on_copies(unit(P, *((0, r) for r in range(P)))),
+    # worker 0's values stay, zero elsewhere
+    "root": lambda P: on_copies(unit(P, (0, 0))),
+    # from full tensors to a cut one: each worker its window of its own copy
+    "slice": lambda P: from_copies_to_cut(P, lambda r, s: int(r == s)),
     "reduce-scatter": lambda P: from_copies_to_cut(P, lambda r, s: 1),
-    # from a cut tensor to full ones
-    "place": lambda P: (
-        from_copies_to_cut(P, lambda r, s: int(r == s)).T
-    ),  # each worker its window, zero around it
+    # from a cut tensor to full ones: each worker its window, zero around it
+    "place": lambda P: from_copies_to_cut(P, lambda r, s: int(r == s)).T,
     "all-gather": lambda P: from_copies_to_cut(P, lambda r, s: 1).T,
     "P * all-gather": lambda P: P * from_copies_to_cut(P, lambda r, s: 1).T,
 }

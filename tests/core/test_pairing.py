@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab.core import pairing
 from adjointlab.core.layout import Layout
-from adjointlab.core.pairing import Exact, NotFinite, dot, pair_local
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
+from adjointlab.core.vectors import ZERO, Exact, NotFinite, dot, pair_local
 
 small = settings(max_examples=60, deadline=None)
 REAL = ("float64", "float32", "float16")
@@ -98,9 +97,9 @@ def test_both_code_paths_agree_and_long_vectors_go_in_blocks(monkeypatch: pytest
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, 1000)) * 2.0 ** rng.integers(-500, 500, (2, 1000))
     whole = dot(a, b)
-    monkeypatch.setattr(pairing, "_BLOCK", 64)
+    monkeypatch.setattr("adjointlab.core.vectors._BLOCK", 64)
     assert dot(a, b) == whole
-    monkeypatch.setattr(pairing, "_FEW", 10**6)
+    monkeypatch.setattr("adjointlab.core.vectors._FEW", 10**6)
     assert dot(a, b) == whole
 
 
@@ -109,7 +108,7 @@ def test_dot_takes_any_shape_and_memory_order() -> None:
     assert dot(a, a) == Exact(Fraction(int((a * a).sum())))
     assert dot(a[:, ::-1, ::2].T, a[:, ::-1, ::2].T) == dot(a[:, ::-1, ::2], a[:, ::-1, ::2])
     assert dot(np.array(3.0), np.array(2.0)) == Exact(Fraction(6))
-    assert dot(np.zeros((0, 3)), np.zeros((0, 3))) == pairing.ZERO
+    assert dot(np.zeros((0, 3)), np.zeros((0, 3))) == ZERO
 
 
 def test_dot_refuses_shapes_that_differ() -> None:
@@ -138,14 +137,14 @@ def test_exact_numbers_add_and_print() -> None:
     a, b = Exact(Fraction(3), Fraction(4)), Exact(Fraction(1, 2))
     assert (a + b, a - b) == (Exact(Fraction(7, 2), Fraction(4)), Exact(Fraction(5, 2), Fraction(4)))
     assert abs(a) == 5
-    assert [str(a), str(b), str(pairing.ZERO)] == ["3 + 4i", "0.5", "0"]
+    assert [str(a), str(b), str(ZERO)] == ["3 + 4i", "0.5", "0"]
 
 
 def test_exact_numbers_beyond_the_range_of_floats_still_print_and_compare() -> None:
     huge = dot(np.full(2, 1.7e308), np.full(2, 1.7e308)) + dot(np.array([0.5]), np.array([0.5]))
     assert abs(huge) == math.inf
     assert str(huge) == "inf"
-    assert str(pairing.ZERO - huge) == "-inf"
+    assert str(ZERO - huge) == "-inf"
 
 
 def test_each_rank_contributes_its_counted_tensors_and_an_inactive_one_nothing() -> None:

@@ -15,7 +15,7 @@ from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
-from adjointlab.core.values import Draw, global_values, local_values
+from adjointlab.core.vectors import Draw, local_values
 
 small = settings(max_examples=50, deadline=None)
 FLOATING = sorted(name for name, entry in DTYPES.items() if not entry.is_integer)
@@ -43,6 +43,13 @@ def cut_spaces(draw: st.DrawFn) -> Space:
 
 def flat(size: int, dtype: str) -> Space:
     return Space(Layout((size,), Partition((1,))), dtype=dtype)
+
+
+def global_values(space: Space, position: int, draw: Draw) -> np.ndarray[Any, Any]:
+    """The global tensor, from the one rank that holds the whole of it in another layout."""
+    wholes = (Layout(t.layout.shape, Partition((1,) * t.layout.order)) for t in space.tensors)
+    tensors = (replace(t, layout=whole) for t, whole in zip(space.tensors, wholes, strict=True))
+    return local_values(Space(*tensors), position, 0, draw)
 
 
 def components(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -88,15 +95,6 @@ def test_copies_are_equal_where_they_are_declared_so_and_unrelated_otherwise(typ
         )
         x, y = (local_values(space, 0, rank, replace(WHOLE, bound=2**40)) for rank in (a, b))
         assert np.all(x == y) if equal else not np.any(x == y)
-    if all(entry.is_shared for entry in tensor.types):
-        assert np.array_equal(global_values(space, 0, WHOLE), local_values(space, 0, 3 % len(types), WHOLE))
-    else:
-        with pytest.raises(ValueError, match="no one global tensor"):
-            global_values(space, 0, WHOLE)
-
-
-def test_an_empty_tensor_has_a_global_tensor_whatever_its_copies() -> None:
-    assert global_values(Space(Layout((0,), Partition((2,)), axes=(None,))), 0, WHOLE).shape == (0,)
 
 
 def test_halo_and_padding_cells_get_values_of_their_own() -> None:

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from adjointlab.checks.placement import place
-from adjointlab.checks.verdict import first_difference
+from adjointlab.checks.elements import first_difference, place
 from adjointlab.core import arrays
 from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forward
-from adjointlab.core.pairing import ZERO, pair_local
 from adjointlab.core.program import Program
 from adjointlab.core.space import LocalType, Space
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.vectors import ZERO, Draw, local_values, pair_local
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Raised
 

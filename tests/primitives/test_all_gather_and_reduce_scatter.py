@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adjointlab.checks.placement import ORDERS
+from adjointlab.checks.elements import ORDERS
 from adjointlab.core import arrays
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import basis_vector

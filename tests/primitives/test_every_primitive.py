@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adjointlab.checks.placement import ORDERS
+from adjointlab.checks.elements import ORDERS
 from adjointlab.core import arrays
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.subjects import installed

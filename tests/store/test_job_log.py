@@ -45,7 +45,9 @@ def test_what_is_done_comes_back_as_it_was(job_log: JobLog) -> None:
 
 
 def test_a_death_comes_back_as_it_was(job_log: JobLog) -> None:
-    death = Death("a rank died", (("why", "so"),), {1: "it died"}, case="abc", work="here:it adjoint", at=7.0)
+    death = Death(
+        "a rank died", (("why", "so"),), {1: "it died"}, case="abc", check_id="here:it adjoint", at=7.0
+    )
     job_log.record_death(death)
 
     assert job_log.deaths == [death]
@@ -54,7 +56,7 @@ def test_a_death_comes_back_as_it_was(job_log: JobLog) -> None:
 def test_half_a_line_of_somebody_who_died_is_passed_over(job_log: JobLog) -> None:
     with (job_log.folder / "deaths.jsonl").open("w") as file:
         file.write('{"kind": "a rank d')
-    job_log.record_death(Death("a rank died", work="here:it adjoint"))
+    job_log.record_death(Death("a rank died", check_id="here:it adjoint"))
 
     assert [death.kind for death in job_log.deaths] == ["a rank died"]
 
@@ -80,8 +82,8 @@ def test_what_a_supervised_process_starts_is_not_supervised(
 def test_time_for_shrinking_runs_from_the_first_death_on(job_log: JobLog) -> None:
     assert job_log.shrinking("one") == 30.0
     now = time.time()
-    job_log.record_death(Death("died", work="one", at=now - 20))
-    job_log.record_death(Death("died", work="one", at=now))
+    job_log.record_death(Death("died", check_id="one", at=now - 20))
+    job_log.record_death(Death("died", check_id="one", at=now))
 
     assert 5.0 < job_log.shrinking("one") <= 10.0
     assert job_log.shrinking("other") == 30.0
@@ -101,7 +103,7 @@ class Deadly:
     def job(self, shrinking: float) -> SearchResult | None:
         self.jobs += 1
         world = SimulatedWorld(4)
-        memory = self.job_log.deadly_cases("work")
+        memory = self.job_log.deadly_cases("check")
         budget = Budget(20, seed=1, shrinking=shrinking)
         lead = world.lead
 
@@ -111,7 +113,7 @@ class Deadly:
                     if ranks > 1:
                         self.ended_by.append(payload)
                         self.job_log.record_death(
-                            Death("died", case=payload.digest, work="work", at=time.time())
+                            Death("died", case=payload.digest, check_id="check", at=time.time())
                         )
                         raise Deadly.Ended
                     return run(payload, ranks, **options)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from adjointlab.checks.check import CheckedSubject
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import Local, Tolerance
 from adjointlab.checks.layers.modules import (
     LARGEST,
     LocalModule,
@@ -25,11 +26,11 @@ from adjointlab.checks.layers.modules import (
     SequentialTwin,
     in_shape_of,
     pass_keys,
+    reached,
 )
 from adjointlab.checks.layers.passes import gradients
 from adjointlab.checks.layers.twin import Comparison, PassObservation, TwinCheck, with_expected
-from adjointlab.checks.verdict import Local, Tolerance
-from adjointlab.core.values import Draw
+from adjointlab.core.vectors import Draw
 
 if TYPE_CHECKING:
     import torch
@@ -81,19 +82,15 @@ def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict
     for leaf in (*inputs, *parameters, *(cotangents if by_cotangents else ())):
         leaf.requires_grad_(leaf.is_floating_point()).grad = None
     outputs = version(inputs)
-    reached = [(y, in_shape_of(y, w)) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad]
+    with_graph, of_those = reached(outputs, cotangents)
     wanted = [
         (leaf, in_shape_of(leaf, v))
         for leaf, v in zip((*inputs, *parameters), directions, strict=True)
         if leaf.requires_grad
     ]
-    if reached and wanted:
+    if with_graph and wanted:
         first: Sequence[torch.Tensor | None] = torch.autograd.grad(
-            [y for y, _ in reached],
-            [leaf for leaf, _ in wanted],
-            [w for _, w in reached],
-            create_graph=True,
-            allow_unused=True,
+            with_graph, [leaf for leaf, _ in wanted], of_those, create_graph=True, allow_unused=True
         )
         # Of a layer that is linear in all it has, the gradients are constant: there is nothing to differentiate.
         second = [

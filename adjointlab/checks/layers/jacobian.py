@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.elements import square_norm
 from adjointlab.checks.layers.modules import (
     LocalModule,
     ModuleUnderTest,
@@ -36,12 +37,12 @@ from adjointlab.checks.layers.modules import (
     held,
     in_shape_of,
     pass_keys,
+    reached,
 )
-from adjointlab.checks.verdict import Verdict, coherent, incoherent, square_norm
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
-from adjointlab.core.pairing import ZERO, Exact, pair_local
 from adjointlab.core.space import Space
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.vectors import ZERO, Draw, Exact, local_values, pair_local
 
 if TYPE_CHECKING:
     import torch
@@ -243,11 +244,9 @@ class _Point:
         """J*w, by inputs and by parameters. Collective."""
         import torch
 
-        reached = [
-            (y, in_shape_of(y, w)) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad
-        ]
-        if reached:
-            torch.autograd.backward([y for y, _ in reached], [w for _, w in reached])
+        with_graph, of_those = reached(outputs, cotangents)
+        if with_graph:
+            torch.autograd.backward(with_graph, of_those)
         # Only now: a layer may change its parameters in a pass, as an embedding with `max_norm` does.
         self.parameters = [parameter.detach().clone() for parameter in self.version.parameters()]
 

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.verdict import Inapplicable, Local
+from adjointlab.checks.elements import Local
+from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer, undeclared
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import NotInSpace
 from adjointlab.core.space import LocalType, Space, Tensor
-from adjointlab.core.values import Draw, local_values
+from adjointlab.core.vectors import Draw, local_values
 from adjointlab.typing import NumpyArray
 
 if TYPE_CHECKING:
@@ -39,8 +40,10 @@ __all__ = [
     "as_tuple",
     "has_copies_of_their_own",
     "held",
+    "held_by_all",
     "in_shape_of",
     "pass_keys",
+    "reached",
     "values",
     "whole_array",
 ]
@@ -67,12 +70,19 @@ class ModuleUnderTest(ABC):
         self.layer, self.module = layer, module
 
     @abstractmethod
-    def tensors(self, space: Space, key: Draw) -> list[torch.Tensor]:
-        """Drawn tensors of a space."""
+    def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
+        """The module's part of the drawn tensor at `position` in a space."""
 
     @abstractmethod
     def check_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
         """Raise :class:`NotInSpace` or `ValueError` for outputs that the codomain does not hold."""
+
+    def tensors(self, space: Space, key: Draw) -> list[torch.Tensor]:
+        """Drawn tensors of a space."""
+        return [
+            cast("torch.Tensor", arrays.from_numpy(self.drawn(space, position, key), tensor.dtype, "torch"))
+            for position, tensor in enumerate(space.tensors)
+        ]
 
     def inputs(self, key: Draw) -> list[torch.Tensor]:
         """Legal inputs, made of drawn ones by the subject."""
@@ -118,11 +128,8 @@ class LocalModule(ModuleUnderTest):
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
             self._check_shape(f"the parameter {tensor.name} has", tensor, tuple(parameter.shape))
 
-    def tensors(self, space: Space, key: Draw) -> list[torch.Tensor]:
-        return [
-            _as_torch(local_values(space, position, self.rank, key), tensor.dtype)
-            for position, tensor in enumerate(space.tensors)
-        ]
+    def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
+        return local_values(space, position, self.rank, key)
 
     def check_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
         declared = self.layer.codomain.tensors
@@ -163,11 +170,8 @@ class SequentialTwin(ModuleUnderTest):
                     f"{tensor.layout.shape}"
                 )
 
-    def tensors(self, space: Space, key: Draw) -> list[torch.Tensor]:
-        return [
-            _as_torch(whole_array(space, position, key), tensor.dtype)
-            for position, tensor in enumerate(space.tensors)
-        ]
+    def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
+        return whole_array(space, position, key)
 
     def check_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
         shapes = [tuple(output.shape) for output in outputs]
@@ -184,6 +188,14 @@ def as_tuple(value: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]
 def in_shape_of(own: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     """Return `given`, as `own` is where both are of zero volume: an inactive rank may hold any such tensor."""
     return given if own.numel() or given.numel() else given.reshape(own.shape).to(own.dtype)
+
+
+def reached(
+    outputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the outputs that have a graph, each with its cotangent: a backward pass starts from these."""
+    pairs = [(y, in_shape_of(y, w)) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad]
+    return [y for y, _ in pairs], [w for _, w in pairs]
 
 
 def values(tensors: Sequence[torch.Tensor]) -> Local:
@@ -233,6 +245,14 @@ def held(tensor: Tensor, whole: NumpyArray, rank: int) -> NumpyArray:
     return local
 
 
+def held_by_all(space: Space, whole: Sequence[NumpyArray], size: int) -> tuple[Local, ...]:
+    """Return what each of `size` ranks should hold of whole tensors of `space`."""
+    return tuple(
+        tuple(held(tensor, array, rank) for tensor, array in zip(space.tensors, whole, strict=True))
+        for rank in range(size)
+    )
+
+
 def _overlap(layout: Layout, rank: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
     """Part of a rank's window that lies in the tensor, as an index of the local and of the global tensor.
 
@@ -250,7 +270,3 @@ def _overlap(layout: Layout, rank: int) -> tuple[tuple[slice, ...], tuple[slice,
         slice(low - start, high - start) for (low, high), (start, _) in zip(overlap, window, strict=True)
     )
     return inside, tuple(slice(low, high) for low, high in overlap)
-
-
-def _as_torch(array: NumpyArray, dtype: str) -> torch.Tensor:
-    return cast("torch.Tensor", arrays.from_numpy(array, dtype, "torch"))

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, in_shape_of, pass_keys, values
-from adjointlab.checks.placement import Placed, place, placed_as_it_is
-from adjointlab.checks.verdict import Local
+from adjointlab.checks.elements import Local, Placed, place, placed_as_it_is
+from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, pass_keys, reached, values
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layer import Layer
@@ -92,9 +91,7 @@ class Pass:
     inputs: Sequence[Placed]
     cotangents: Sequence[Placed]
     leaves: Sequence[torch.Tensor]  # the inputs as leaves of the graph
-    accumulated: Sequence[torch.Tensor] | None = (
-        None  # in .grad of inputs and parameters; None: .grad is empty
-    )
+    accumulated: Sequence[torch.Tensor] | None = None  # in .grad of inputs and parameters
     outputs: tuple[torch.Tensor, ...] = ()
     results: dict[ResultKind, Local] = field(default_factory=dict)
 
@@ -177,13 +174,9 @@ def _go_back(version: ModuleUnderTest, each: Pass) -> None:
             torch.zeros_like(leaf).copy_(gradient) if gradient is not None and leaf.requires_grad else None
         )
     # Every rank runs backward, whatever requires a gradient here: the messages of the others depend on it.
-    reached = [
-        (y, in_shape_of(y, placed.view))
-        for y, placed in zip(each.outputs, each.cotangents, strict=True)
-        if y.requires_grad
-    ]
-    if reached:
-        torch.autograd.backward([y for y, _ in reached], [g for _, g in reached])
+    outputs, cotangents = reached(each.outputs, [placed.view for placed in each.cotangents])
+    if outputs:
+        torch.autograd.backward(outputs, cotangents)
     found = gradients(leaves)
     if each.accumulated is not None:
         found = tuple(
@@ -204,9 +197,8 @@ def gradients(leaves: Sequence[torch.Tensor]) -> Local:
 
 def _placed(tensor: torch.Tensor, order: str | None) -> Placed:
     dtype = str(tensor.dtype).removeprefix("torch.")
-    if (
-        order is None or dtype not in DTYPES
-    ):  # a subject's own preparation may return other types, such as booleans
+    # A subject's own preparation may return other types, such as booleans.
+    if order is None or dtype not in DTYPES:
         return placed_as_it_is(tensor)
     return place(np.array(arrays.to_numpy(tensor)), dtype, "torch", order)
 

@@ -8,13 +8,14 @@ from typing import TypeAlias, TypeGuard
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.layers.modules import held, whole_array
+from adjointlab.checks.elements import Local, Tolerance, first_difference
+from adjointlab.checks.layers.modules import held_by_all, whole_array
 from adjointlab.checks.layers.twin import PassObservation, first_wrong, twin_passes
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
-from adjointlab.checks.verdict import Local, Tolerance, Verdict, coherent, first_difference, incoherent
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
-from adjointlab.core.values import Draw
+from adjointlab.core.vectors import Draw
 
 __all__ = ["SEQUENTIAL", "SequentialCheck"]
 
@@ -59,13 +60,7 @@ class SequentialCheck(Check[_Observation]):
         ]
         result = context.reference(*inputs)
         whole = [arrays.to_numpy(a) for a in (result if isinstance(result, tuple | list) else (result,))]
-        expected = tuple(
-            tuple(
-                held(tensor, array, rank)
-                for tensor, array in zip(context.codomain.tensors, whole, strict=True)
-            )
-            for rank in range(context.comm.Get_size())
-        )
+        expected = held_by_all(context.codomain, whole, context.comm.Get_size())
         return ReferenceOutputs(outputs, expected, context.tolerance)
 
     def judge(self, spaces: Spaces, observations: Sequence[_Observation]) -> Verdict:
@@ -75,12 +70,8 @@ class SequentialCheck(Check[_Observation]):
         assert first.expected is not None
         actual = [seen.outputs for seen in observations]
         if difference := first_difference(spaces.codomain, actual, first.expected, first.tolerance):
-            return incoherent(
-                "the distributed result is not the sequential one",
-                ("element", difference.where),
-                ("distributed", difference.actual),
-                ("sequential", difference.expected),
-            )
+            lines = difference.lines("distributed", "sequential")
+            return incoherent("the distributed result is not the sequential one", *lines)
         return coherent()
 
     def schedule_invariants(

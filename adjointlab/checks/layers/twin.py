@@ -8,17 +8,10 @@ from typing import NamedTuple
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.layers.modules import LARGEST, LocalModule, SequentialTwin, held, values
+from adjointlab.checks.elements import Difference, Local, Tolerance, first_difference
+from adjointlab.checks.layers.modules import LARGEST, LocalModule, SequentialTwin, held_by_all, values
 from adjointlab.checks.layers.passes import OUTPUTS, Pass, PassPlan, ResultKind, run_passes
-from adjointlab.checks.verdict import (
-    Difference,
-    Local,
-    Tolerance,
-    Verdict,
-    coherent,
-    first_difference,
-    incoherent,
-)
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import LocalType, Space
 
@@ -141,13 +134,8 @@ def with_expected(
     comparisons: Sequence[Comparison], whole: Mapping[str, Local], size: int
 ) -> tuple[Comparison, ...]:
     """Return `comparisons` with what each of `size` ranks should hold of the twin's `whole` results."""
-
-    def local(space: Space, arrays: Local, rank: int) -> Local:
-        return tuple(held(tensor, array, rank) for tensor, array in zip(space.tensors, arrays, strict=True))
-
     return tuple(
-        replace(each, expected=tuple(local(each.space, whole[each.what], rank) for rank in range(size)))
-        for each in comparisons
+        replace(each, expected=held_by_all(each.space, whole[each.what], size)) for each in comparisons
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
 from adjointlab.worlds.mpi.call_log import CallLogSummary, RunStatistics, first_mismatch
-from adjointlab.worlds.world import Blocked, Finding, Outcome, PeerFailed, Returned
+from adjointlab.worlds.world import Blocked, Finding, FindingKind, Outcome, PeerFailed, Returned
 
 __all__ = ["communicating", "conclude"]
 
@@ -60,16 +60,17 @@ def _stuck(outcomes: Sequence[Outcome], statistics: Sequence[RunStatistics]) -> 
         # They explain why the ranks are stuck.
         yield from mismatches
     elif nobody_could_help and all(statistics[rank].was_polling for rank in waiting):
-        yield Finding("livelock", "\n".join([POLLING, *lines]))
+        yield Finding(FindingKind.LIVELOCK, "\n".join([POLLING, *lines]))
     elif nobody_could_help:
         lines.insert(0, heading(len(blocked), len(outcomes)))
         lines += cycle_line({rank: outcome.waits_for for rank, outcome in blocked.items()})
         if any("send" in outcome.call.lower() for outcome in blocked.values()):
             lines.append(UNBUFFERED_SENDS)
-        yield Finding("deadlock", "\n".join(lines))
+        yield Finding(FindingKind.DEADLOCK, "\n".join(lines))
     else:
         busy = f" (rank {late} was still at work then)" if late else ""
-        yield Finding("blocked", "\n".join([f"a wait lasted longer than the world's patience{busy}", *lines]))
+        text = "\n".join([f"a wait lasted longer than the world's patience{busy}", *lines])
+        yield Finding(FindingKind.BLOCKED, text, is_busy=bool(late))
 
 
 def _line(rank: int, outcome: Outcome, has_returned: Sequence[bool]) -> str:
@@ -113,13 +114,13 @@ def _mismatches(
             ]
         of = "" if len(members) == len(statistics) else f" of ranks {', '.join(map(str, members))}"
         text = f"in collective {index + 1}{of}, {reason}\n  " + "\n  ".join(calls)
-        yield Finding("mismatched collective", text)
+        yield Finding(FindingKind.MISMATCHED_COLLECTIVE, text)
 
 
 def _open_requests(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
     for rank, of_rank in enumerate(statistics):
         for request in of_rank.open_requests:
-            yield Finding("request left open", f"rank {rank} never completed {request}")
+            yield Finding(FindingKind.REQUEST_LEFT_OPEN, f"rank {rank} never completed {request}")
 
 
 def _unreceived(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
@@ -132,7 +133,7 @@ def _unreceived(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
         sent, received = sum(other.sent[rank] for other in statistics), of_rank.received
         if sent > received:
             text = f"rank {rank} was sent {sent} and received {received} (sent by rank {' or '.join(map(str, senders))})"
-            yield Finding("message left over", text)
+            yield Finding(FindingKind.MESSAGE_LEFT_OVER, text)
         elif sent < received and not of_rank.open_requests:
             text = f"rank {rank} posted {received} receives and was sent {sent}"
-            yield Finding("request left open", text)
+            yield Finding(FindingKind.REQUEST_LEFT_OPEN, text)

@@ -25,7 +25,7 @@ from adjointlab.worlds.arguments import Elements, Flat
 from adjointlab.worlds.call_sites import SimulatedCall
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.world import Blocked, Finding, Matched
+from adjointlab.worlds.world import Blocked, Finding, FindingKind, Matched
 
 __all__ = [
     "Mailbox",
@@ -341,7 +341,7 @@ class Mailbox:
         if wrong is not None:
             self._findings.append(
                 Finding(
-                    "mismatched message",
+                    FindingKind.MISMATCHED_MESSAGE,
                     f"{wrong}\n  sent      {message}\n"
                     f"  received  {receive.call} at {receive.call.where} on rank {receive.task.rank}",
                 )

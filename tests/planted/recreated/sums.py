@@ -60,10 +60,6 @@ def columns(draw: Any, ranks: int) -> Mapping[str, Any]:
     }
 
 
-def columns_invariant(draw: Any, ranks: int) -> Mapping[str, Any]:
-    return {**columns(draw, ranks), "kind": "invariant"}
-
-
 def product(x: Any, ends: Any, dtype: str, **_: Any) -> Any:
     return weight(ends[-1], x.shape[0]).astype(dtype) @ x
 

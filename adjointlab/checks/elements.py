@@ -1,0 +1,283 @@
+"""Elements of spaces, as ranks hold them: placed in memory for an operator, compared, and the verdicts on what differs.
+
+Every input is a view into a larger buffer, which is filled with NaN (the largest integer, for integers), so that whoever reads
+beside the input poisons the result, and whoever writes beside it is found by comparing the buffer's bits. With guard cells `.`:
+
+    row-major      a b c d e f . .        column-major   a d b e c f . .      of  a b c
+                                                                                  d e f
+    offset     . . . . .        strided   . . . . . . .        reversed   the view of offset,
+               . a b c .                  . a . b . c .                   backwards in every dimension
+               . d e f .                  . . . . . . .
+               . . . . .                  . d . e . f .
+                                          . . . . . . .
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from adjointlab.checks.verdict import Verdict, incoherent
+from adjointlab.core import arrays
+from adjointlab.core.space import Space, Tensor
+from adjointlab.typing import Array, NumpyArray
+
+__all__ = [
+    "EXACT",
+    "ORDERS",
+    "Difference",
+    "Local",
+    "Placed",
+    "Tolerance",
+    "element_name",
+    "first_difference",
+    "first_not_finite",
+    "not_finite_verdict",
+    "place",
+    "placed_as_it_is",
+    "returned_not_finite",
+    "square_norm",
+    "summed",
+    "unequal_copies_verdict",
+]
+
+# Placement
+
+ORDERS = ("row-major", "column-major", "strided", "offset", "reversed")
+"""Row-major first: the order that shrinking goes to. "reversed" strides are negative, which torch does not have."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The view that the operator gets, and the buffer around it with a copy of its bits.
+
+    `values` are the drawn values in NumPy, in memory that the operator never sees.
+    """
+
+    values: NumpyArray
+    view: Any  # an Array, which torch's functions take too
+    buffer: Array
+    bits: NumpyArray
+
+    @property
+    def unchanged(self) -> bool:
+        """True if every bit of the buffer, guard zones included, is as it was; NaN equals itself here."""
+        return bool(np.array_equal(_bits(self.buffer), self.bits))
+
+
+def place(values: NumpyArray, dtype: str, library: str, order: str) -> Placed:
+    """Return `values` as an array of `library`, in the memory order that is asked for.
+
+    Raises `ValueError` for an unknown order.
+    """
+    if order not in ORDERS:
+        raise ValueError(f"order: {order!r} is not one of {', '.join(ORDERS)}")
+    view: Any
+    if order in ("row-major", "column-major"):
+        # Guard cells at the end alone: this is the plainest memory there is, with nothing before it and no strides.
+        buffer = _guard((values.size + 2,), dtype, library)
+        transposed = order == "column-major" and values.ndim > 1
+        view = buffer[: values.size].reshape(values.shape[::-1] if transposed else values.shape)
+        if transposed:
+            dims = range(values.ndim - 1, -1, -1)
+            view = view.permute(*dims) if library == "torch" else view.transpose(*dims)
+    else:
+        step = 2 if order == "strided" else 1
+        buffer = _guard(tuple(step * side + 2 if side else 1 for side in values.shape), dtype, library)
+        view = buffer[(..., *(slice(1, 1 + step * side, step) for side in values.shape))]
+        if order == "reversed" and library != "torch" and values.ndim:
+            view = view[tuple(slice(None, None, -1) for _ in values.shape)]
+    if values.size:
+        arrays.copy_into(view, arrays.from_numpy(values, dtype, library))
+    return Placed(values, view, buffer, _bits(buffer))
+
+
+def placed_as_it_is(array: Array) -> Placed:
+    """Return `array` where it lies, without guard zones."""
+    return Placed(arrays.to_numpy(array).copy(), array, array, _bits(array))
+
+
+def _guard(shape: tuple[int, ...], dtype: str, library: str) -> Array:
+    buffer: Array = arrays.empty(shape, dtype, library)
+    buffer[...] = np.iinfo(dtype).max if dtype.startswith("int") else np.nan
+    return buffer
+
+
+def _bits(array: Array) -> NumpyArray:
+    return np.frombuffer(arrays.message(array).tobytes(), dtype=np.uint8)
+
+
+# Comparison
+
+Local: TypeAlias = tuple[NumpyArray, ...]
+"""One rank's part of an element of a space, in NumPy: one array for each tensor."""
+
+
+class Difference(NamedTuple):
+    """Place where two results differ, and the values there as reports print them."""
+
+    where: str
+    actual: str
+    expected: str
+
+    def lines(self, actual: str, expected: str) -> tuple[tuple[str, str], ...]:
+        """Lines of a report: the element, and both values under these labels."""
+        return ("element", self.where), (actual, self.actual), (expected, self.expected)
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Largest difference between two computations of one value, `relative` to the largest value of the tensor.
+
+    `reach` is the least that the largest value counts for: where terms of that size cancel, what is left may be much
+    smaller than the terms whose rounding it carries.
+    """
+
+    relative: float
+    reach: float = 0.0
+
+    def allowed(self, largest: float) -> float:
+        """Allowed difference in a tensor whose largest expected value is `largest`."""
+        return self.relative * max(largest, self.reach)
+
+
+EXACT = Tolerance(0.0)
+"""No difference at all: for integers that no intermediate rounds."""
+
+
+def first_difference(
+    space: Space, actual: Sequence[Local], expected: Sequence[Local], tolerance: Tolerance = EXACT
+) -> Difference | None:
+    """Return the first place where two elements of `space`, given as all ranks hold them, differ; `None` if nowhere.
+
+    Partial tensors are compared after summation, never rank by rank: only the sum is declared, and an operator may split
+    it among the ranks as it likes. Differences within `tolerance` pass; NaN never does.
+    """
+    for position, tensor in enumerate(space.tensors):
+        got = summed(tensor, [local[position] for local in actual])
+        want = summed(tensor, [local[position] for local in expected])
+        scale = max((_largest(array) for array in want.values()), default=0.0)
+        for rank, array in got.items():
+            if array.shape != want[rank].shape:
+                return Difference(
+                    f"{tensor.name} (rank {rank})", f"shape {array.shape}", f"shape {want[rank].shape}"
+                )
+            near = np.abs(array - want[rank]) <= tolerance.allowed(scale)
+            # Negated, so that NaN counts as different. Arrays of Python integers give Python's booleans in order 0.
+            wrong = ~np.asarray(near, dtype=bool)
+            if wrong.any():
+                index = _first_index(wrong)
+                return Difference(
+                    element_name(tensor, rank, index), _number(array[index]), _number(want[rank][index])
+                )
+    return None
+
+
+def summed(tensor: Tensor, local: Sequence[NumpyArray]) -> dict[int, NumpyArray]:
+    """Local tensor of each active rank; the summands of a partial one are added up on the first of their ranks."""
+    totals: dict[int, NumpyArray] = {}
+    for rank, first in tensor.summands.items():
+        values = np.asarray(local[rank], dtype=_wide(local[rank].dtype))
+        # NumPy makes a scalar of a sum of arrays of order 0.
+        totals[first] = np.asarray(totals[first] + values, values.dtype) if first in totals else values
+    return totals
+
+
+def unequal_copies_verdict(direction: str, space: Space, local: Sequence[Local]) -> Verdict | None:
+    """Verdict on an element of `space` that a direction returned, if copies that are declared equal differ."""
+    if (difference := _first_unequal_copy(space, local)) is None:
+        return None
+    return incoherent(
+        f"{direction} returns different copies of what is declared equal", *difference.lines("value", "but")
+    )
+
+
+def _first_unequal_copy(space: Space, local: Sequence[Local]) -> Difference | None:
+    for position, tensor in enumerate(space.tensors):
+        for rank, first in tensor.groups.items():
+            copy, original = local[rank][position], local[first][position]
+            # Two NaNs are equal copies: that a value is not finite is said by other checks.
+            wrong = ~((copy == original) | (np.isnan(copy) & np.isnan(original)))
+            if wrong.any():
+                index = _first_index(wrong)
+                return Difference(
+                    element_name(tensor, rank, index),
+                    _number(copy[index]),
+                    f"{_number(original[index])} on rank {first}",
+                )
+    return None
+
+
+def not_finite_verdict(direction: str, space: Space, local: Sequence[Local]) -> Verdict | None:
+    """Verdict on an element of `space` that a direction returned, if it has a NaN or an infinity on some rank.
+
+    Checks ask this before they compare anything: an output that is not finite although the inputs were is a fault of its
+    own, and a comparison with it would blame whatever that check is about.
+    """
+    for rank, outputs in enumerate(local):
+        if found := first_not_finite(space, outputs, rank):
+            return returned_not_finite(direction, rank, *found)
+    return None
+
+
+def first_not_finite(space: Space, local: Local, rank: int) -> tuple[str, str] | None:
+    """First NaN or infinity in what `rank` holds of an element of `space`: its place, and "nan" or "inf"."""
+    for tensor, array in zip(space.tensors, local, strict=True):
+        wrong = ~np.isfinite(array)
+        if wrong.any():
+            index = _first_index(wrong)
+            return element_name(tensor, rank, index), "nan" if np.isnan(array[index]) else "inf"
+    return None
+
+
+def returned_not_finite(direction: str, rank: int, where: str, value: str) -> Verdict:
+    """Verdict on an output that is not finite, the same for all checks."""
+    return incoherent(
+        f"{direction} returned {value} on rank {rank}",
+        ("element", where),
+        ("but", "all that it was given is finite"),
+        # Not the headline: while a case shrinks, the rank may become another one.
+        kind=f"{direction} is not finite",
+    )
+
+
+def square_norm(space: Space, local: Sequence[Array], rank: int) -> float:
+    """This rank's part of the squared norm of an element of `space`; of invariant copies the first counts."""
+    return float(
+        sum(
+            (np.abs(np.asarray(arrays.to_numpy(array), dtype=np.complex128)) ** 2).sum()
+            for tensor, array in zip(space.tensors, local, strict=True)
+            if tensor.is_counted(rank)
+        )
+    )
+
+
+def element_name(tensor: Tensor, rank: int, local: Sequence[int]) -> str:
+    """Name of an element in reports: its global index, and the rank that holds it."""
+    index = tensor.layout.to_global(rank, local)
+    return f"{tensor.name}[{', '.join(map(str, index))}] (rank {rank})"
+
+
+def _first_index(wrong: NumpyArray) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.argwhere(wrong)[0])
+
+
+def _largest(array: NumpyArray) -> float:
+    return float(np.max(np.abs(array).ravel(), initial=0.0) if array.ndim else abs(array[()]))
+
+
+def _wide(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
+    """Element type for sums and differences of `dtype` that neither wrap around nor round more than float64 does."""
+    if dtype.kind in "iu":
+        return np.dtype(object)  # Python's integers
+    return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
+
+
+def _number(value: complex) -> str:
+    number = complex(value)
+    if number.imag:
+        return f"{number:g}"
+    return f"{number.real:.17g}"

@@ -1,0 +1,272 @@
+"""Vectors of a space for tests: drawn from a counter, and paired exactly with those of its dual.
+
+*Values* come from a counter, so that every rank fills its own part of a tensor without communication. A value is a hash of
+(seed, draw, tensor, primal or dual, global index). So it depends neither on the layout nor on the order of calls: a rank
+fills its window alone, and the sequential twin has the same tensor. The rank is in the key too wherever several ranks hold the
+same element of a varying or partial tensor. With equal copies some wrong adjoints are right: a broadcast's adjoint that returns
+P*y_0 for sum_r y_r passes every test in which all y_r are equal.
+
+The *pairing* is accumulated exactly. Floating-point numbers are dyadic rationals, so a sum of products has an exact value.
+Nothing in it rounds: products of significands are summed as integers, exponent by exponent, and the result is a `Fraction`. An
+inner product in floating point would need a tolerance that grows with the length of the vectors, and in a long one a lost
+element is within it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+
+from adjointlab.core import arrays
+from adjointlab.core.space import Space, Tensor
+from adjointlab.typing import Array, NumpyArray
+
+__all__ = ["ZERO", "Draw", "Exact", "NotFinite", "Role", "dot", "local_values", "pair_local"]
+
+Role = Literal["primal", "dual"]
+"""Values are an argument of an operator, or a cotangent."""
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The key of the generator (`seed`, `index` of the draw, `role`) and the set the values come from.
+
+    With `bound` K > 0 the values are integers in {-K, ..., K} times ``2**exponent`` (Gaussian integers in a complex tensor);
+    with `bound` 0 they fill the whole significand, uniform in [-1, 1) times ``2**exponent``. Tensors of an integer type have
+    no exponent and need a bound.
+
+    Raises `ValueError` for a role that is neither "primal" nor "dual", a negative bound, and one that no 64-bit integer type
+    holds.
+    """
+
+    # Why integers, and why a bound K: where `gain` is an operator's largest absolute row sum, all that it computes is at most
+    # gain * K. With K = 2**p // gain these are integers of p bits, which the element type holds exactly: no rounding hides a wrong
+    # entry or accuses a right one. The larger K, the rarer a wrong adjoint agrees by chance, with probability 2 / (2K + 1) at
+    # most [Schwartz80]. The power of two changes no significand; it is there so that a cast to integers on the way shows.
+    seed: int
+    index: int
+    role: Role
+    bound: int = 0
+    exponent: int = 0
+
+    def __post_init__(self) -> None:
+        if self.role not in ("primal", "dual"):
+            raise ValueError(f"role: {self.role!r} is neither 'primal' nor 'dual'")
+        if not 0 <= self.bound < 1 << 63:
+            raise ValueError(f"bound: {self.bound} is not in 0 ... 2**63 - 1")
+
+
+def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArray:
+    """Return what `rank` holds of tensor `position`, in NumPy (bfloat16 as float32, which is exact)."""
+    tensor = space.tensors[position]
+    layout = tensor.layout
+    window = layout.window(rank)
+    if window is None:
+        return np.zeros(layout.local_shape(rank), dtype=tensor.element.in_numpy)
+    key = 0
+    for part in (draw.seed, draw.index, position, int(draw.role == "dual"), _copy_key(tensor, rank)):
+        key = _mix_int(key ^ part)
+    # The counter of an element is its row-major index in the hull of the tensor and all windows, not in the tensor: windows may
+    # reach beyond the tensor, and what they hold there needs values too.
+    counters: NumpyArray = np.zeros(1, np.uint64)  # of order 1: NumPy warns where scalars wrap around
+    for (start, stop), (low, high) in zip(window, tensor.layout.hull, strict=True):
+        indices = np.arange(start - low, stop - low, dtype=np.uint64)
+        counters = counters[..., None] * np.uint64(high - low) + indices
+    parts = 2 if tensor.element.is_complex else 1
+    components = [
+        _component(tensor, _hash(counters * np.uint64(parts) + np.uint64(part), key), draw)
+        for part in range(parts)
+    ]
+    values = components[0] if parts == 1 else components[0] + 1j * components[1]
+    return np.asarray(values, dtype=tensor.element.in_numpy).reshape([stop - start for start, stop in window])
+
+
+def _component(tensor: Tensor, bits: NumpyArray, draw: Draw) -> NumpyArray:
+    """Turn 64 random bits each into real numbers of the set that `draw` names."""
+    scale = 2.0**draw.exponent
+    precision = tensor.element.precision
+    if draw.bound > 2**precision - tensor.element.is_integer:
+        raise ValueError(f"bound: integers up to {draw.bound} are not exact in {tensor.dtype}")
+    if draw.bound:
+        whole = (bits % np.uint64(2 * draw.bound + 1)).astype(np.int64) - draw.bound
+        return np.asarray(whole if tensor.element.is_integer else whole * scale)
+    if tensor.element.is_integer:
+        raise ValueError("an integer tensor has no floating values; give a bound")
+    # p + 1 random bits, less 2**p: an integer in [-2**p, 2**p), which p bits and a sign hold without rounding.
+    significands = (bits >> np.uint64(63 - precision)).astype(np.int64) - 2**precision
+    return np.asarray(significands * 2.0**-precision * scale)
+
+
+def _differs(tensor: Tensor) -> list[bool]:
+    """For each partition dimension: True if ranks along it hold values of their own for one element."""
+    return [
+        overlapping and not entry.is_shared
+        for overlapping, entry in zip(tensor.layout.overlapping, tensor.types, strict=True)
+    ]
+
+
+def _copy_key(tensor: Tensor, rank: int) -> int:
+    """Number the copies of an element: the rank's grid index along the dimensions where copies differ."""
+    key = 0
+    partition = tensor.layout.partition
+    for i, side, differs in zip(partition.index(rank), partition.shape, _differs(tensor), strict=True):
+        key = key * side + (i if differs else 0)
+    return key
+
+
+def _hash(counters: NumpyArray, key: int) -> NumpyArray:
+    # SplitMix64's finaliser [Steele14] over the counter, and once more with the key. One pass over their sum would give
+    # neighbouring keys the same values, shifted.
+    return _mix(_mix(counters + np.uint64(0x9E3779B97F4A7C15)) ^ np.uint64(key))
+
+
+def _mix(z: NumpyArray) -> NumpyArray:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)))
+
+
+def _mix_int(z: int) -> int:
+    """Return the next 64 bits of SplitMix64 from the state `z`, on Python's integers, which do not wrap by themselves."""
+    z = (z + 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+_FEW = 64
+"""Number of elements up to which Python's integers are quicker than NumPy's limbs."""
+
+
+class NotFinite(ArithmeticError):
+    """A NaN or an infinity is among numbers that should be finite."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """An exact complex number."""
+
+    real: Fraction
+    imag: Fraction = Fraction(0)
+
+    def __add__(self, other: Exact) -> Exact:
+        return Exact(self.real + other.real, self.imag + other.imag)
+
+    def __sub__(self, other: Exact) -> Exact:
+        return Exact(self.real - other.real, self.imag - other.imag)
+
+    def __abs__(self) -> float:
+        return math.hypot(_float(self.real), _float(self.imag))
+
+    def __str__(self) -> str:
+        parts = [_decimal(self.real)] + ([_decimal(self.imag) + "i"] if self.imag else [])
+        return " + ".join(parts)
+
+
+ZERO = Exact(Fraction(0))
+
+
+def pair_local(space: Space, x: Sequence[Array], g: Sequence[Array], rank: int) -> Exact:
+    """Return what `rank` contributes to <x, g>, for x in `space` and g in its dual, conjugating g.
+
+    Summed over all ranks this is the pairing: the Euclidean one over all memory, except that only the first of invariant copies
+    counts. Raises :class:`NotFinite` if a NaN or infinity is among the values.
+    """
+    total = ZERO
+    for tensor, a, b in zip(space.tensors, x, g, strict=True):
+        if tensor.is_counted(rank):
+            total = total + dot(arrays.to_numpy(a), arrays.to_numpy(b))
+    return total
+
+
+def dot(a: NumpyArray, b: NumpyArray) -> Exact:
+    """Return sum_i a_i conj(b_i), exactly. Raises :class:`NotFinite`, and `ValueError` where the shapes differ."""
+    if a.shape != b.shape:
+        raise ValueError(f"b: has shape {b.shape}, but a has shape {a.shape}")
+    a, b = a.ravel(), b.ravel()
+    real = _dot(a.real, b.real)
+    if not (np.iscomplexobj(a) or np.iscomplexobj(b)):
+        return Exact(real)
+    return Exact(real + _dot(a.imag, b.imag), _dot(a.imag, b.real) - _dot(a.real, b.imag))
+
+
+def _dot(a: NumpyArray, b: NumpyArray) -> Fraction:
+    if a.size == 0:
+        return Fraction(0)
+    is_integer = a.dtype.kind in "iu" or b.dtype.kind in "iu"  # their 64 bits do not fit the limbs
+    if a.size <= _FEW or is_integer:
+        (scale_a, whole_a), (scale_b, whole_b) = _whole(a.tolist()), _whole(b.tolist())
+        return Fraction(sum(map(int.__mul__, whole_a, whole_b)), scale_a * scale_b)
+    blocks = range(0, a.size, _BLOCK)
+    return sum((_dot_in_limbs(a[i : i + _BLOCK], b[i : i + _BLOCK]) for i in blocks), Fraction(0))
+
+
+def _whole(values: list[float] | list[int]) -> tuple[int, list[int]]:
+    """Return the values as integers over one common denominator, which comes first."""
+    try:
+        ratios = [value.as_integer_ratio() for value in values]
+    except (OverflowError, ValueError):
+        raise NotFinite("a NaN or an infinity is among the values") from None
+    scale = max(denominator for _, denominator in ratios)  # all are powers of two
+    return scale, [numerator * (scale // denominator) for numerator, denominator in ratios]
+
+
+# The product of two significands has 106 bits, more than any integer of NumPy. So each is split into three limbs of 18 bits
+# (54 bits hold 53), and limbs are multiplied pairwise: a product has 36 bits, and the sum of a block of 2**20 of them 56, which
+# int64 holds.
+_LIMB_BITS = 18
+_LIMBS = 3
+_BLOCK = 1 << 20
+
+
+def _dot_in_limbs(a: NumpyArray, b: NumpyArray) -> Fraction:
+    # Only products with the same exponent can be added as integers of fixed length, so they are sorted by exponent, and each run of
+    # one exponent is summed by itself. The few sums left are added as Python's integers, shifted by their exponents.
+    significand_a, exponent_a = _significands(a)
+    significand_b, exponent_b = _significands(b)
+    exponents = exponent_a + exponent_b
+    order = np.argsort(exponents, kind="stable")
+    sorted_exponents = exponents[order]
+    starts = np.flatnonzero(np.diff(sorted_exponents, prepend=sorted_exponents[0] - 1))
+    limbs_a, limbs_b = _split(significand_a[order]), _split(significand_b[order])
+    lowest = int(sorted_exponents[0])
+    total = 0
+    for i, limb_a in enumerate(limbs_a):
+        for j, limb_b in enumerate(limbs_b):
+            sums = np.add.reduceat(limb_a * limb_b, starts)
+            for start, partial in zip(starts.tolist(), sums.tolist(), strict=True):
+                total += partial << (_LIMB_BITS * (i + j) + int(sorted_exponents[start]) - lowest)
+    return total * Fraction(2) ** lowest
+
+
+def _significands(values: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
+    """Return integers m and exponents e with values = m * 2**e, |m| < 2**53."""
+    if not np.all(np.isfinite(values)):
+        raise NotFinite("a NaN or an infinity is among the values")
+    fraction, exponent = np.frexp(values.astype(np.float64))
+    return (fraction * 2.0**53).astype(np.int64), exponent.astype(np.int64) - 53
+
+
+def _split(significands: NumpyArray) -> list[NumpyArray]:
+    """Return the limbs, each with the sign of the whole, least significant first."""
+    sign, magnitude = np.sign(significands), np.abs(significands)
+    mask = (1 << _LIMB_BITS) - 1
+    return [sign * ((magnitude >> (_LIMB_BITS * i)) & mask) for i in range(_LIMBS)]
+
+
+def _decimal(value: Fraction) -> str:
+    return str(value.numerator) if value.denominator == 1 else repr(_float(value))
+
+
+def _float(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
