@@ -12,7 +12,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from adjointlab.typing import Status as AnyStatus
 
 __all__ = [
     "ANY_SOURCE",
@@ -100,7 +103,7 @@ class Constant(int):
     def __hash__(self) -> int:
         return hash(int(self))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[Constant], tuple[str, int]]:
         return Constant, (self._name, int(self))
 
     def __repr__(self) -> str:
@@ -192,6 +195,12 @@ UINT32_T: Final = Datatype("UINT32_T", "uint32")
 UINT64_T: Final = Datatype("UINT64_T", "uint64")
 
 
+class _SizedDatatype(Protocol):
+    """A datatype of mpi4py's."""
+
+    def Get_size(self) -> int: ...
+
+
 class Status:
     """Status of a completed receive or probe: source, tag and size of the message."""
 
@@ -207,7 +216,7 @@ class Status:
     def Get_tag(self) -> int:
         return self.tag
 
-    def Get_count(self, datatype: Any = BYTE) -> int:
+    def Get_count(self, datatype: Datatype | _SizedDatatype = BYTE) -> int:
         """Number of elements of `datatype` received (:data:`UNDEFINED` if it is not a whole number)."""
         size = _itemsize(datatype)
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
@@ -215,18 +224,31 @@ class Status:
     def Is_cancelled(self) -> bool:
         return self.cancelled
 
+    def Set_source(self, source: int) -> None:
+        self.source = source
+
+    def Set_tag(self, tag: int) -> None:
+        self.tag = tag
+
+    def Set_cancelled(self, flag: bool) -> None:
+        self.cancelled = flag
+
     @property
     def count(self) -> int:
         """Bytes received."""
         return self.nbytes
 
+    @count.setter
+    def count(self, nbytes: int) -> None:
+        self.nbytes = nbytes
 
-def _itemsize(datatype: Any) -> int:
+
+def _itemsize(datatype: Datatype | _SizedDatatype) -> int:
     if isinstance(datatype, Datatype):
         import numpy as np
 
         return int(np.dtype(datatype.numpy).itemsize)
-    return int(datatype.Get_size())
+    return datatype.Get_size()
 
 
 class Exception(RuntimeError):
@@ -298,18 +320,24 @@ def Free_keyval(keyval: Keyval) -> None:
         keyval._of_mpi = None
 
 
-Requests: TypeAlias = Sequence[Any]
-"""Requests of any library: objects with mpi4py's ``__bool__``, ``Get_status`` and ``wait``."""
+class AnyRequest(Protocol):
+    """A request of any library, under mpi4py's names; true while it is active."""
 
-Statuses: TypeAlias = "list[Any] | None"
+    def __bool__(self) -> bool: ...
+    def Get_status(self) -> bool: ...
+    def wait(self, status: Any = None, /) -> Any: ...
+
+
+Requests: TypeAlias = Sequence[AnyRequest]
+
+Statuses: TypeAlias = "Sequence[AnyStatus] | None"
 """Statuses to fill, ours or mpi4py's; requests beyond the end of the list have none."""
 
 
 class RequestBatch:
     """Several requests, and how their completion is awaited: this one asks each in turn, so it serves any mixture.
 
-    A request offers mpi4py's ``__bool__`` (true while it is active), ``Get_status`` and ``wait``. Requests of a class
-    that can do better with several at once have a `batch_type` of their own (:class:`Request`).
+    Requests of a class that can do better with several at once have a `batch_type` of their own (:class:`Request`).
     """
 
     def __init__(self, requests: Requests) -> None:
@@ -341,7 +369,7 @@ class RequestBatch:
         """Complete all requests, and return the objects received."""
         return [self.complete(index, _nth(statuses, index)) for index in range(len(self.requests))]
 
-    def complete(self, index: int, status: Any) -> Any:
+    def complete(self, index: int, status: AnyStatus | None) -> Any:
         """Complete a request that is ready, or inactive, and return the object received."""
         return self.requests[index].wait(status)
 
@@ -378,22 +406,22 @@ class Request:
         return objects is not None, objects
 
     @staticmethod
-    def Waitany(requests: Requests, status: Any = None) -> int:
+    def Waitany(requests: Requests, status: AnyStatus | None = None) -> int:
         """Wait for one: its index, or `UNDEFINED` if none is active."""
         return _wait_any("Waitany", requests, status)[0]
 
     @staticmethod
-    def waitany(requests: Requests, status: Any = None) -> tuple[int, Any]:
+    def waitany(requests: Requests, status: AnyStatus | None = None) -> tuple[int, Any]:
         """Wait for one: its index, or `UNDEFINED` if none is active."""
         return _wait_any("waitany", requests, status)
 
     @staticmethod
-    def Testany(requests: Requests, status: Any = None) -> tuple[int, bool]:
+    def Testany(requests: Requests, status: AnyStatus | None = None) -> tuple[int, bool]:
         """Index of one that is complete, and True; `UNDEFINED` and True if none is active."""
         return _test_any("Testany", requests, status)[:2]
 
     @staticmethod
-    def testany(requests: Requests, status: Any = None) -> tuple[int, bool, Any]:
+    def testany(requests: Requests, status: AnyStatus | None = None) -> tuple[int, bool, Any]:
         """Index of one that is complete, and True; `UNDEFINED` and True if none is active."""
         return _test_any("testany", requests, status)
 
@@ -440,7 +468,7 @@ def _test_all(name: str, requests: Requests, statuses: Statuses) -> list[Any] | 
     return batch.complete_all(statuses)
 
 
-def _wait_any(name: str, requests: Requests, status: Any) -> tuple[int, Any]:
+def _wait_any(name: str, requests: Requests, status: AnyStatus | None) -> tuple[int, Any]:
     if not any(requests):
         return UNDEFINED, None
     batch = _batch(requests)
@@ -448,7 +476,7 @@ def _wait_any(name: str, requests: Requests, status: Any) -> tuple[int, Any]:
     return index, batch.complete(index, status)
 
 
-def _test_any(name: str, requests: Requests, status: Any) -> tuple[int, bool, Any]:
+def _test_any(name: str, requests: Requests, status: AnyStatus | None) -> tuple[int, bool, Any]:
     if not any(requests):
         return UNDEFINED, True, None
     batch = _batch(requests)
@@ -466,5 +494,5 @@ def _some(
     return ready, [batch.complete(index, _nth(statuses, place)) for place, index in enumerate(ready)]
 
 
-def _nth(statuses: Statuses, index: int) -> Any:
+def _nth(statuses: Statuses, index: int) -> AnyStatus | None:
     return None if statuses is None or index >= len(statuses) else statuses[index]

@@ -29,7 +29,7 @@ from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.exit_codes import ExitCode
 from adjointlab.store.files import printable
 from adjointlab.store.job_log import Done, check_id_of, supervised
-from adjointlab.store.reproducer import WorldName, Written, stored, write, write_case
+from adjointlab.store.reproducer import Written, stored, write, write_case
 from adjointlab.store.running_case import NAME, EndedBy, Progress, Running, read_file, recording, write_end
 from adjointlab.worlds.watchdog import OverdueReport
 from adjointlab.worlds.world import Exhausted, Runner, World, message_of
@@ -166,10 +166,12 @@ def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
 
 
 def _store(world: World, result: SearchResult, found: Found, folder: Path) -> tuple[Written | None, str]:
+    entry: tuple[Written | None, str] = None, ""
+    if world.is_leader:
+        own = kept(found, result, folder)
+        entry = own.written, own.unwritten
     # Shared, so that the ranks do not differ in whether there is a file.
-    entry = kept(found, result, folder) if world.is_leader else None
-    shared: tuple[Written | None, str] = world.share(entry and (entry.written, entry.unwritten))
-    return shared
+    return world.share(entry)
 
 
 def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> SearchResult:
@@ -212,9 +214,7 @@ def _at_work(
 ) -> Iterator[tuple[RecordCase | None, KnownRuns]]:
     """While a subject is at work: on the leader, what records each case; and the cases that must not be run again."""
     job_log, check_id = supervised(), check_id_of(found.subject.location, check)
-    progress = Progress(
-        found.reference, found.subject.location, check, WorldName(world.name), world.ranks, seed
-    )
+    progress = Progress(found.reference, found.subject.location, check, world.name, world.ranks, seed)
     # The supervisor has a case that ended its job made smaller first, and then puts it where it belongs.
     record_folder, late_folder = (
         (folder, folder) if job_log is None else (job_log.folder, job_log.folder / "late")

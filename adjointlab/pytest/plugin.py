@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from adjointlab.exit_codes import ExitCode
-from adjointlab.pytest.profile import PATIENCE, Profile, WorldKind, add_options, read_profile
+from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
 from adjointlab.worlds.launch import is_launched, launched_rank
 from adjointlab.worlds.process import earn, install_exit_guard
+from adjointlab.worlds.world import WorldName
 
 if TYPE_CHECKING:
     from adjointlab.engine.subject import Subject
@@ -116,7 +117,7 @@ def pytest_report_header(config: pytest.Config) -> str:
     """Name the world, the number of cases, and the seed that repeats the session."""
     profile = config.stash[_profile_key]
     session = config.stash.get(_session_key, None)
-    is_mpi = session is not None and profile.world is not WorldKind.SIMULATED
+    is_mpi = session is not None and profile.world is not WorldName.SIMULATED
     where = f"MPI, {session.size} ranks" if session is not None and is_mpi else "simulated"
     under = f" under {profile.schedules} schedules" if profile.schedules > 1 else ""
     return (
@@ -173,7 +174,7 @@ def adjointlab_world(pytestconfig: pytest.Config) -> Iterator[World]:
 
     profile = pytestconfig.stash[_profile_key]
     watchdog = Watchdog(profile.watchdog, pytestconfig.stash[_stderr_key])
-    world = open_world(profile.world, profile.ranks, strict=profile.strict, watchdog=watchdog)
+    world = open_world(profile.world or "auto", profile.ranks, strict=profile.strict, watchdog=watchdog)
     yield world
     if not world.can_revoke:
         # Closing a world of processes is collective, and a session may end on one rank before the others (-x, Ctrl-C).

@@ -6,7 +6,6 @@ import os
 import secrets
 import zlib
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -14,26 +13,24 @@ import pytest
 
 from adjointlab.options import CASES, FOLDER, RANKS, SCHEDULES, SEED, STRICT, WATCHDOG, XFAILS, Option
 from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.world import WorldName
 
-__all__ = ["PATIENCE", "Profile", "WorldKind", "add_options", "read_profile"]
+__all__ = ["PATIENCE", "Profile", "add_options", "read_profile"]
 
 T = TypeVar("T")
 
 
-class WorldKind(StrEnum):
-    """The kind of world that coherence tests run in."""
-
-    AUTO = "auto"
-    SIMULATED = "simulated"
-    MPI = "mpi"
+def _world(text: str) -> WorldName | None:
+    return None if text == "auto" else WorldName(text)
 
 
 WORLD: Final = Option(
     "world",
-    WorldKind.AUTO,
-    WorldKind,
+    None,
+    _world,
     "Where coherence tests run: simulated, mpi, or auto, which is mpi under mpiexec and simulated elsewhere.",
-    choices=tuple(WorldKind),
+    "auto",
+    choices=("auto", *WorldName),
 )
 PATIENCE: Final = Option(
     "patience",
@@ -56,7 +53,7 @@ class Profile:
     seed: int
     ranks: int
     schedules: int
-    world: WorldKind
+    world: WorldName | None  # None: MPI under mpiexec, and simulated elsewhere
     folder: Path
     strict: bool
     watchdog: float | None
@@ -95,7 +92,7 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
             raise pytest.UsageError(f"--adjointlab-{problem}") from None
 
     world = value(WORLD)
-    if world is WorldKind.MPI and not is_launched():
+    if world is WorldName.MPI and not is_launched():
         raise pytest.UsageError(
             "--adjointlab-world=mpi: start the tests with mpiexec, as in mpiexec -n 4 pytest"
         )

@@ -17,7 +17,7 @@ from adjointlab.engine.search import SearchResult
 from adjointlab.report.summary import count
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
-from adjointlab.store.reproducer import WorldName
+from adjointlab.worlds.world import WorldName
 
 __all__ = ["failure_text", "relative", "replay_command"]
 

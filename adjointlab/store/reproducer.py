@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -21,19 +20,13 @@ from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.store.files import encodable, read_file, write_atomically
 from adjointlab.store.script import script
+from adjointlab.worlds.world import WorldName
 
-__all__ = ["BadReproducer", "Reproducer", "WorldName", "Written", "read", "stored", "write", "write_case"]
+__all__ = ["BadReproducer", "Reproducer", "Written", "read", "stored", "write", "write_case"]
 
 
 class BadReproducer(ValueError):
     """A file is no reproducer that this version reads; the message says why."""
-
-
-class WorldName(StrEnum):
-    """The worlds that a file may name, by :attr:`~adjointlab.worlds.world.World.name`."""
-
-    SIMULATED = "simulated"
-    MPI = "mpi"
 
 
 class Reproducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=1):

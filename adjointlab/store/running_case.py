@@ -23,7 +23,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import Stage
 from adjointlab.store import files
 from adjointlab.store.files import open_file
-from adjointlab.store.reproducer import WorldName
+from adjointlab.worlds.world import WorldName
 
 __all__ = [
     "NAME",

@@ -17,13 +17,15 @@ import ctypes
 import json
 import os
 import resource
+import runpy
 import signal
 import sys
 import time
 from types import FrameType
 from typing import NoReturn
 
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+_LAUNCH = os.path.join(os.path.dirname(__file__), os.pardir, "worlds", "launch.py")
+"""The lab's table of launchers. It is loaded by its path, for the lab cannot be imported here."""
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
 _UNRECORDED_EXIT = 70
@@ -32,8 +34,8 @@ _UNRECORDED_EXIT = 70
 
 def main(folder: str, *command: str) -> NoReturn:
     """Run `command`, and end as it ends."""
-    ranks = [os.environ[name] for name in _RANK_VARIABLES if os.environ.get(name, "").isdigit()]
-    files = os.path.join(folder, f"rank-{ranks[0] if ranks else '0'}")
+    rank = runpy.run_path(_LAUNCH)["launched_rank"]()
+    files = os.path.join(folder, f"rank-{rank}")
     os.environ["ADJOINTLAB_SUPERVISED"] = folder
     # Blocked until the handlers below are installed: a signal between fork and handler would end this process, and
     # nobody would record the end of the command.

@@ -13,21 +13,23 @@ One thing more: mpi4py reads and writes past the end of a buffer that is too sho
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, NamedTuple, SupportsIndex
+from types import ModuleType
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from adjointlab import MPI
-from adjointlab.typing import Buffer
+from adjointlab.typing import Buffer, Status
 
 __all__ = [
     "Blocks",
     "Elements",
     "Flat",
+    "Operator",
     "blocks",
     "datatype",
     "datatype_of",
@@ -36,15 +38,16 @@ __all__ = [
     "from_mpi4py",
     "is_datatype",
     "is_in_place",
-    "is_null",
     "is_undefined",
     "mark_cancelled",
     "op",
-    "root",
     "source",
     "tag",
     "to_mpi4py",
 ]
+
+Operator: TypeAlias = "MPI.Op | Callable[[Any, Any], Any]"
+"""Reduction operation as user code gives it. mpi4py's, which can be called too, is translated on entry."""
 
 INTEGERS = ("ANY_SOURCE", "ANY_TAG", "PROC_NULL", "ROOT", "UNDEFINED")
 DATATYPES = {value.name: value for value in vars(MPI).values() if isinstance(value, MPI.Datatype)}
@@ -57,7 +60,7 @@ CODES |= {"q": MPI.INT64_T, "Q": MPI.UINT64_T, "l": MPI.LONG, "Zf": MPI.COMPLEX,
 CODES |= {"e": MPI.Datatype("FLOAT16", "float16"), "f2": MPI.Datatype("FLOAT16", "float16")}
 
 
-def op(value: Any) -> Any:
+def op(value: object) -> Operator:
     """Return the reduction operation `value` as adjointlab's; anything else callable is returned as it is."""
     if isinstance(value, MPI.Op):
         return value
@@ -78,9 +81,6 @@ def source(value: int) -> int:
     return value if value >= 0 else _integer(value, ("ANY_SOURCE", "PROC_NULL", "ROOT"))
 
 
-root = source
-
-
 def tag(value: int) -> int:
     """Return a tag or `ANY_TAG` as adjointlab's."""
     return value if value >= 0 else _integer(value, ("ANY_TAG",))
@@ -99,14 +99,6 @@ def is_in_place(value: object) -> bool:
     return mpi is not None and value is mpi.IN_PLACE
 
 
-def is_null(value: object) -> bool:
-    """Return True if `value` is a null communicator, ours or mpi4py's."""
-    if value is None or value is MPI.COMM_NULL:
-        return True
-    mpi = _mpi4py()
-    return mpi is not None and isinstance(value, mpi.Comm) and value == mpi.COMM_NULL
-
-
 def is_datatype(value: object) -> bool:
     """Return True if `value` names a datatype: a constant of either library or a string code."""
     if isinstance(value, MPI.Datatype | str):
@@ -115,7 +107,7 @@ def is_datatype(value: object) -> bool:
     return mpi is not None and isinstance(value, mpi.Datatype)
 
 
-def datatype(value: Any) -> MPI.Datatype:
+def datatype(value: object) -> MPI.Datatype:
     """Return the elementary datatype that `value` names; `KeyError` (as mpi4py raises) for an unknown code."""
     if isinstance(value, MPI.Datatype):
         return value
@@ -150,27 +142,24 @@ def datatype_of(dtype: np.dtype[Any]) -> MPI.Datatype:
     raise KeyError(f"cannot map {dtype.str!r} to MPI datatype")
 
 
-def fill_status(status: Any, source: int, tag: int, nbytes: int) -> None:
+def fill_status(status: Status | None, source: int, tag: int, nbytes: int) -> None:
     """Write the source, tag and size of a message into `status`, ours or mpi4py's (then with mpi4py's constants)."""
     if status is None:
         return
-    if isinstance(status, MPI.Status):
-        status.source, status.tag, status.nbytes = source, tag, nbytes
-        return
-    status.Set_source(to_mpi4py(source))
-    status.Set_tag(to_mpi4py(tag))
+    if not isinstance(status, MPI.Status):
+        source, tag = to_mpi4py(source), to_mpi4py(tag)
+    status.Set_source(source)
+    status.Set_tag(tag)
     status.count = nbytes
 
 
-def mark_cancelled(status: Any) -> None:
+def mark_cancelled(status: Status | None) -> None:
     """Mark `status`, ours or mpi4py's, as that of a cancelled receive."""
-    if isinstance(status, MPI.Status):
-        status.cancelled = True
-    elif status is not None:
+    if status is not None:
         status.Set_cancelled(True)
 
 
-def from_mpi4py(value: Any) -> Any:
+def from_mpi4py(value: object) -> Any:
     """Return adjointlab's constant for mpi4py's; an integer is read as a rank, and what is no constant returned as it is."""
     if type(value) is int or type(value) is MPI.Constant:
         return source(value)
@@ -184,7 +173,7 @@ def from_mpi4py(value: Any) -> Any:
     return MPI.IN_PLACE if value is mpi.IN_PLACE else value
 
 
-def to_mpi4py(value: Any) -> Any:
+def to_mpi4py(value: object) -> Any:
     """Return the mpi4py constant for adjointlab's; a buffer specification is translated item by item.
 
     What is no constant is returned as it is. mpi4py must be imported.
@@ -302,7 +291,7 @@ def blocks(spec: Buffer, ranks: int, *, writable: bool) -> Blocks:
     return Blocks(array, kind, counts, starts)
 
 
-def _unpack(spec: Any, pairs: Any) -> tuple[Any, Any, Any, Any]:
+def _unpack(spec: Buffer, pairs: Any) -> tuple[Any, Any, Any, Any]:
     """Return buffer, count, displacement and datatype; `pairs` are the types that may hold (count, displacement)."""
     if not isinstance(spec, list | tuple):
         return spec, None, None, None
@@ -320,7 +309,7 @@ def _unpack(spec: Any, pairs: Any) -> tuple[Any, Any, Any, Any]:
     return buffer, count, None, named
 
 
-def _view(buffer: Any, named: Any, writable: bool) -> tuple[Flat, MPI.Datatype]:
+def _view(buffer: object, named: object, writable: bool) -> tuple[Flat, MPI.Datatype]:
     if buffer is None:
         if named is None:
             raise TypeError("message: expecting buffer or list/tuple")
@@ -341,7 +330,7 @@ def _view(buffer: Any, named: Any, writable: bool) -> tuple[Flat, MPI.Datatype]:
     return array, kind
 
 
-def _flat(buffer: Any, writable: bool) -> tuple[Flat, MPI.Datatype]:
+def _flat(buffer: object, writable: bool) -> tuple[Flat, MPI.Datatype]:
     """Return all elements of `buffer` in the order of memory, and their datatype."""
     if not isinstance(buffer, np.ndarray):
         torch = sys.modules.get("torch")
@@ -361,7 +350,7 @@ def _flat(buffer: Any, writable: bool) -> tuple[Flat, MPI.Datatype]:
     return (flat.view(np.uint8) if kind is MPI.BYTE else flat), kind
 
 
-def _flat_tensor(torch: Any, tensor: Any) -> tuple[Flat, MPI.Datatype]:
+def _flat_tensor(torch: ModuleType, tensor: Any) -> tuple[Flat, MPI.Datatype]:
     if tensor.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     if tensor.device.type != "cpu":

@@ -15,7 +15,7 @@ from enum import Enum, auto
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from adjointlab import MPI
 
@@ -138,7 +138,7 @@ class SimulatedCall:
 
     __slots__ = ("_arguments", "_code", "_instruction", "name")
 
-    def __init__(self, name: str, arguments: tuple[tuple[str, Any], ...], frame: FrameType) -> None:
+    def __init__(self, name: str, arguments: tuple[tuple[str, object], ...], frame: FrameType) -> None:
         self.name = name
         self._arguments = arguments
         # Not the frame itself, which would keep all local variables of user code alive.
@@ -155,10 +155,10 @@ class SimulatedCall:
         return f"{self.name}({shown})"
 
 
-def call_here(name: str, *arguments: tuple[str, Any]) -> SimulatedCall:
+def call_here(name: str, *arguments: tuple[str, object]) -> SimulatedCall:
     """The call `name` that user code is making now."""
     return SimulatedCall(name, arguments, user_frame(sys._getframe(1)))
 
 
-def _formatted(value: Any) -> str:
-    return value.value if isinstance(value, MPI.Op) else str(value)
+def _formatted(value: object) -> str:
+    return str(value.value) if isinstance(value, MPI.Op) else str(value)

@@ -26,7 +26,7 @@ class LocalCalls:
     rank: int
     size: int
     _name: str  # what reports call it; empty for the run's own communicator, which need not be named
-    _attributes: dict[int | MPI.Keyval, Any]
+    _attributes: dict[int | MPI.Keyval, object]
 
     def Get_rank(self) -> int:
         return self.rank
@@ -56,7 +56,7 @@ class LocalCalls:
         key = _hashable(keyval)
         return self._attributes[key] if key in self._attributes else self._predefined(key)
 
-    def Set_attr(self, keyval: SupportsIndex, attrval: Any) -> None:
+    def Set_attr(self, keyval: SupportsIndex, attrval: object) -> None:
         """Attach `attrval` for `keyval`, of :func:`adjointlab.MPI.Create_keyval` or mpi4py's ``Comm.Create_keyval``."""
         self._attributes[_hashable(keyval)] = attrval
 
@@ -65,9 +65,9 @@ class LocalCalls:
         if self._attributes.pop(_hashable(keyval), _NOTHING) is _NOTHING:
             raise MPI.Exception(f"the communicator has no attribute for {keyval!r}", MPI.ERR_OTHER)
 
-    def _predefined(self, key: int | MPI.Keyval) -> Any:
+    def _predefined(self, key: int | MPI.Keyval) -> object:
         """Value of an attribute that MPI itself attaches, as far as programs ask for them."""
-        mpi: Any = sys.modules.get("mpi4py.MPI")
+        mpi = sys.modules.get("mpi4py.MPI")
         return _LARGEST_TAG if mpi is not None and key == mpi.TAG_UB else None
 
 
@@ -80,7 +80,7 @@ def _hashable(keyval: SupportsIndex) -> int | MPI.Keyval:
 
 def missing(kind: str, name: str, methods: Iterable[str], elsewhere: str = "") -> AttributeError:
     """Error for a `kind` of communicator that has `methods` and no `name`, which the one `elsewhere` may have."""
-    mpi: Any = sys.modules.get("mpi4py.MPI")
+    mpi = sys.modules.get("mpi4py.MPI")
     if elsewhere:
         known = f", but {elsewhere} has"
     elif mpi is not None and hasattr(mpi.Cartcomm, name):

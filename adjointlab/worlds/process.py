@@ -1,4 +1,11 @@
-"""What the lab puts its own in place of in its process, while user code runs: exits and Ctrl-C."""
+"""Things that a process has once and the lab replaces: the ways to end it, the handler of Ctrl-C.
+
+``os._exit`` raises nothing and runs no handlers, and ``os.execv`` puts another program in the process's place: either would
+end a command with an exit code that its verdicts have not earned. Both are replaced for this process, not for its forks.
+
+Ctrl-C is held back while processes exchange messages, and let through where user code runs. An exception in the middle of an
+exchange would leave one process waiting for what another no longer sends, and the job would hang rather than end.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, ClassVar, Final, NoReturn
+from typing import ClassVar, Final, NoReturn
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.call_sites import is_lab
@@ -18,45 +25,60 @@ __all__ = ["Interrupts", "RepeatedInterrupt", "earn", "install_exit_guard"]
 
 _LEAVING: Final = ("_exit", "execv", "execve")  # the other forms of exec call one of these two
 
-_earned: int | None = None
-_stderr = 2
-
 
 def install_exit_guard(stderr: int = 2) -> None:
     """Have this process end with what it has earned, whoever ends it; messages go to the descriptor `stderr`."""
-    global _stderr
-    _stderr = stderr
+    guard = _installed_guard()
+    if guard is not None:
+        guard.stderr = stderr
+        return
+    guard = _ExitGuard(stderr, os._exit)
     for name in _LEAVING:
-        original = getattr(os, name)
-        if not hasattr(original, "is_guarded"):
-            setattr(os, name, _guarded(name, original, os.getpid()))
+        setattr(os, name, guard.replacement_of(name, getattr(os, name)))
 
 
 def earn(code: int) -> None:
     """Set the exit code that the verdicts so far have earned; before the first it is that of an unjudged check."""
-    global _earned
-    _earned = code
+    if (guard := _installed_guard()) is not None:
+        guard.earned = code
 
 
-def _guarded(name: str, original: Callable[..., NoReturn], guarded_pid: int) -> Callable[..., NoReturn]:
-    leave = os._exit
+def _installed_guard() -> _ExitGuard | None:
+    """The guard of this process. The functions that it replaces know it, so nothing else need keep it."""
+    guard = getattr(os._exit, "guard", None)
+    return guard if isinstance(guard, _ExitGuard) else None
 
-    def guarded(*arguments: Any, **keywords: Any) -> NoReturn:
-        caller = _caller()
-        if os.getpid() != guarded_pid or (caller and is_lab(caller.rpartition(":")[0])):
-            original(*arguments, **keywords)
-        shown = ", ".join([*map(repr, arguments), *(f"{key}={value!r}" for key, value in keywords.items())])
-        code = ExitCode.UNJUDGED if _earned is None else _earned
-        text = f"adjointlab: user code ended the process by os.{name}({shown}){caller and f' at {caller}'}"
-        rest = "; what was not judged by then is not judged" if code == ExitCode.UNJUDGED else ""
+
+class _ExitGuard:
+    """State of the functions that stand for those that end the process."""
+
+    def __init__(self, stderr: int, leave: Callable[[int], NoReturn]) -> None:
+        self.stderr = stderr
+        self.earned: int = ExitCode.UNJUDGED
+        self._leave = leave
+        self._pid = os.getpid()
+
+    def replacement_of(self, name: str, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        """Function for user code to call instead of `original`, which forks and the lab itself still reach by it."""
+
+        def guarded(*arguments: object, **keywords: object) -> NoReturn:
+            caller = _caller()
+            if os.getpid() != self._pid or (caller and is_lab(caller.rpartition(":")[0])):
+                original(*arguments, **keywords)
+            shown = [*map(repr, arguments), *(f"{key}={value!r}" for key, value in keywords.items())]
+            self._end(f"os.{name}({', '.join(shown)}){caller and f' at {caller}'}")
+
+        guarded.guard = self  # type: ignore[attr-defined]
+        return guarded
+
+    def _end(self, call: str) -> NoReturn:
+        rest = "; what was not judged by then is not judged" if self.earned == ExitCode.UNJUDGED else ""
+        text = f"adjointlab: user code ended the process by {call}{rest}; exit code {self.earned}\n"
         try:
             sys.stdout.flush()
-            os.write(_stderr, f"{text}{rest}; exit code {code}\n".encode(errors="backslashreplace"))
+            os.write(self.stderr, text.encode(errors="backslashreplace"))
         finally:
-            leave(code)
-
-    guarded.is_guarded = True  # type: ignore[attr-defined]
-    return guarded
+            self._leave(self.earned)
 
 
 def _caller() -> str:
@@ -65,11 +87,8 @@ def _caller() -> str:
         frame = sys._getframe(2)
     except ValueError:  # an exit hook: the interpreter calls it without a frame
         return ""
-    return (
-        ""
-        if frame.f_code.co_filename == threading.__file__
-        else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-    )
+    filename = frame.f_code.co_filename
+    return "" if filename == threading.__file__ else f"{filename}:{frame.f_lineno}"
 
 
 _ECHO: Final = 1.0
@@ -90,7 +109,7 @@ class Interrupts:
         self.pending = False
         self.is_forced = False
         self._held = True
-        self._before: Any = None
+        self._before: Callable[[int, FrameType | None], object] | int | None = None
         self._last = float("-inf")
 
     def __enter__(self) -> Interrupts:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import ctypes
 import random
 import sys
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -26,7 +27,7 @@ WORDS = 625
 class Library(Protocol):
     """Global stream of one library. Its states are of a type of its own, and only handed back to it."""
 
-    def save(self) -> Any: ...
+    def save(self) -> object: ...
 
     def restore(self, state: Any) -> None: ...
 
@@ -40,7 +41,7 @@ class PythonStream:
         self._generator: Any = random.random.__self__  # type: ignore[attr-defined]
         self._memory = _memory_of(self._generator)
 
-    def save(self) -> Any:
+    def save(self) -> object:
         if self._memory is None:
             return self._generator.getstate()
         return self._memory.tobytes(), self._generator.gauss_next
@@ -74,6 +75,10 @@ def _memory_of(generator: random.Random) -> memoryview | None:
     return memoryview(memory).cast("B") if tuple(memory) == (position, *words) else None
 
 
+CallersGenerator: TypeAlias = tuple[object, int, float]
+"""NumPy's bit generator of the caller, and the half of a pair of normal numbers that is kept beside it."""
+
+
 class NumPyStream:
     """Stream of NumPy's legacy functions (`np.random.seed`, `np.random.rand`, ...)."""
 
@@ -83,25 +88,25 @@ class NumPyStream:
         memory = (ctypes.c_uint32 * WORDS).from_address(self._ours.ctypes.state_address)
         self._memory = memoryview(memory).cast("B")
 
-    def enter(self) -> Any:
+    def enter(self) -> CallersGenerator:
         """Replace the caller's generator by ours; return what :meth:`leave` needs to undo that."""
         theirs = LEGACY.get_bit_generator()
         # The legacy functions keep half of a pair of normal numbers beside the generator.
-        state: Any = LEGACY.get_state(legacy=False)
+        state = LEGACY.get_state(legacy=False)
         LEGACY.set_bit_generator(self._ours)
         return theirs, state["has_gauss"], state["gauss"]
 
-    def leave(self, entered: Any) -> None:
+    def leave(self, entered: CallersGenerator) -> None:
         """Give the caller its generator back."""
         theirs, has_gauss, gauss = entered
         LEGACY.set_bit_generator(theirs)  # drops the half of a pair
         if has_gauss:
             LEGACY.set_state({**LEGACY.get_state(legacy=False), "has_gauss": has_gauss, "gauss": gauss})
 
-    def save(self) -> Any:
+    def save(self) -> bytes:
         return self._memory.tobytes()
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: bytes) -> None:
         self._memory[:] = state
         # The words are our generator's already. This is for its side effect: it drops the half of a pair, another rank's.
         LEGACY.set_bit_generator(self._ours)
@@ -114,10 +119,10 @@ class NumPyStream:
 class TorchStream:
     """torch's default stream on the CPU."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: ModuleType) -> None:
         self._generator = torch.default_generator
 
-    def save(self) -> Any:
+    def save(self) -> object:
         return self._generator.get_state()
 
     def restore(self, state: Any) -> None:
@@ -138,7 +143,7 @@ class GlobalStreams:
         """Streams of the libraries that are imported: torch may come with the operator under test."""
         torch = sys.modules.get("torch")
         streams: list[Library] = [self.python, self.numpy]
-        if hasattr(torch, "default_generator"):
+        if torch is not None and hasattr(torch, "default_generator"):
             streams.append(TorchStream(torch))
         return streams
 
@@ -150,7 +155,7 @@ class RandomStreams:
         self._numpy = streams.numpy
         self._libraries = streams.of_now()
         self._seed = seed
-        self._saved: list[list[Any] | None] = [None] * size
+        self._saved: list[list[object] | None] = [None] * size
 
     def enter(self, rank: int) -> None:
         """Save the caller's streams, and begin those of `rank`."""
@@ -173,10 +178,10 @@ class RandomStreams:
         self._restore(self._caller)
         self._numpy.leave(self._caller_numpy)
 
-    def _save(self) -> list[Any]:
+    def _save(self) -> list[object]:
         return [library.save() for library in self._libraries]
 
-    def _restore(self, saved: list[Any]) -> None:
+    def _restore(self, saved: list[object]) -> None:
         for library, state in zip(self._libraries, saved, strict=True):
             library.restore(state)
 

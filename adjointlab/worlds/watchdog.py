@@ -25,15 +25,12 @@ from typing import Any, Final
 from adjointlab.worlds.call_sites import call_site_of_thread, is_lab, is_worlds
 
 __all__ = [
-    "EXIT_CODE",
     "Overdue",
     "OverdueReport",
     "RaisingWatchdog",
     "Watchdog",
     "overdue",
 ]
-
-EXIT_CODE: Final = 3
 
 # Well above the patience of a single wait of MPI, which ends by itself and whose report says more.
 _TIMES_PATIENCE: Final = 3.0
@@ -92,7 +89,7 @@ class Watchdog:
         with suppress(OSError, ValueError):
             faulthandler.dump_traceback(self.stderr, all_threads=True)
 
-    def report_overdue(self, who: str, limit: float, payload: Any, thread: int) -> None:
+    def report_overdue(self, who: str, limit: float, payload: object, thread: int) -> None:
         """Print the stacks and store the case, before the process is ended."""
         place = call_site_of_thread(thread)
         self.show_stacks(
@@ -140,9 +137,8 @@ class RaisingWatchdog:
         self._rank = rank
         self._end = end
         # The two threads share these without a lock: each is replaced as a whole.
-        self._watched: tuple[float, float, Any] | None = (
-            None  # start, limit and payload of the run that is watched
-        )
+        # Start, limit and payload of the run that is watched.
+        self._watched: tuple[float, float, object] | None = None
         self._fired_for = 0.0  # the start of the run in which the exception was raised
         self._place = ""
         self._thread: threading.Thread | None = None
@@ -164,7 +160,7 @@ class RaisingWatchdog:
                 self._has_signal = False
 
     @contextmanager
-    def watch(self, payload: Any, limit: float) -> Iterator[None]:
+    def watch(self, payload: object, limit: float) -> Iterator[None]:
         """Context of a run of `payload` that may take `limit` seconds."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="adjointlab watchdog", daemon=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
@@ -34,6 +34,7 @@ __all__ = [
     "Run",
     "Runner",
     "World",
+    "WorldName",
     "message_of",
 ]
 
@@ -130,6 +131,8 @@ class Blocked:
     call: str  # e.g. "Recv(source=1, tag=0)"
     where: str  # "file:line" of the caller outside adjointlab
     waits_for: tuple[int, ...]
+    # It sends a message, and may wait until that is received.
+    is_send: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         if _is_own(self.where):
@@ -245,7 +248,7 @@ class Exhausted(RuntimeError):
     """This job has used up MPI's communicators, those left behind in runs that failed: it must be started again."""
 
 
-Body = Callable[[RankContext, Any], Any]
+Body = Callable[[RankContext, Any], object]
 
 
 class Runner(Protocol):
@@ -260,12 +263,19 @@ class Runner(Protocol):
     ) -> Run: ...
 
 
+class WorldName(StrEnum):
+    """The kinds of world, as options, reports and reproducers name them."""
+
+    SIMULATED = "simulated"
+    MPI = "mpi"
+
+
 class World(Protocol):
     """A place where an SPMD body runs."""
 
     @property
-    def name(self) -> str:
-        """The kind of world: "simulated" or "mpi"."""
+    def name(self) -> WorldName:
+        """The kind of world."""
 
     @property
     def can_schedule(self) -> bool:
@@ -293,7 +303,7 @@ class World(Protocol):
     def run(
         self,
         body: Body,
-        payload: Any = None,
+        payload: object = None,
         ranks: int | None = None,
         *,
         seed: int = 0,
@@ -308,7 +318,7 @@ class World(Protocol):
         other processes waiting. `payload` is pickled and sent to them, so it is plain data.
         """
 
-    def share(self, value: Sequence[Any] | Any) -> Any:
+    def share(self, value: R) -> R:
         """Collective: the leader's value, on every process."""
 
     def close(self) -> None:

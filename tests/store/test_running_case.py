@@ -16,7 +16,6 @@ from adjointlab.engine.discovery import found_as
 from adjointlab.engine.run_case import Stage
 from adjointlab.engine.search import Budget
 from adjointlab.session import run_check
-from adjointlab.store.reproducer import WorldName
 from adjointlab.store.reproducer import read as read_reproducer
 from adjointlab.store.running_case import (
     NAME,
@@ -30,7 +29,7 @@ from adjointlab.store.running_case import (
     write_end,
 )
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Exhausted
+from adjointlab.worlds.world import Exhausted, WorldName
 from tests.running import ROOT
 from tests.samples import raising, right
 

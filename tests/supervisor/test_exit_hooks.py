@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from adjointlab.worlds.launch import LAUNCHERS
+
 PROGRAM = """
 import os, sys
 from pathlib import Path
+
+from adjointlab.worlds.launch import LAUNCHERS
 from adjointlab.supervisor.exit_hooks import install_exit_hooks
 
 install_exit_hooks(Path('.'))
@@ -19,8 +23,8 @@ install_exit_hooks(Path('.'))
 def test_an_orderly_end_a_call_of_exit_and_a_crash_are_told_apart(tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": root, "ADJOINTLAB_SUPERVISED": str(tmp_path)}
-    for name in ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"):
-        environment.pop(name, None)
+    for launcher in LAUNCHERS:
+        environment.pop(launcher.rank, None)
 
     def run(rest: str) -> None:
         for path in tmp_path.glob("rank-*"):

@@ -56,13 +56,21 @@ class GuardedCall(NamedTuple):
     is_receive: bool = False  # receives a message, and sends none
 
     def __str__(self) -> str:
-        name = self.name.lower()
-        parameters = PARAMETERS.get(name) or PARAMETERS.get(name.removeprefix("i"), ())
-        given = {**dict(zip(parameters, self.arguments, strict=False)), **(self.keywords or {})}
+        given = {**dict(zip(self._parameters, self.arguments, strict=False)), **(self.keywords or {})}
         if comm := self.comm.Get_name():
             given["comm"] = comm
         shown = ", ".join(f"{key}={_constant(key, value)}" for key, value in given.items() if key in _SHOWN)
         return f"{self.name}({shown})"
+
+    @property
+    def is_send(self) -> bool:
+        """True if it sends a message, and may wait until that is received."""
+        return "dest" in self._parameters
+
+    @property
+    def _parameters(self) -> tuple[str, ...]:
+        name = self.name.lower()
+        return PARAMETERS.get(name) or PARAMETERS.get(name.removeprefix("i"), ())
 
     @property
     def waits_for(self) -> tuple[int, ...]:

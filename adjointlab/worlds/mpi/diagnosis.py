@@ -64,7 +64,7 @@ def _stuck(outcomes: Sequence[Outcome], statistics: Sequence[RunStatistics]) -> 
     elif nobody_could_help:
         lines.insert(0, heading(len(blocked), len(outcomes)))
         lines += cycle_line({rank: outcome.waits_for for rank, outcome in blocked.items()})
-        if any("send" in outcome.call.lower() for outcome in blocked.values()):
+        if any(outcome.is_send for outcome in blocked.values()):
             lines.append(UNBUFFERED_SENDS)
         yield Finding(FindingKind.DEADLOCK, "\n".join(lines))
     else:

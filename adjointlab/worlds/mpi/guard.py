@@ -189,7 +189,7 @@ class Guard:
             raise Cancelled
 
     def _blocked_in(self, call: GuardedCall) -> Blocked:
-        return Blocked(str(call), str(call_site()), call.waits_for)
+        return Blocked(str(call), str(call_site()), call.waits_for, is_send=call.is_send)
 
     def _others_are_blocked(self) -> bool:
         # MPI makes progress inside its own calls only: the first look may do no more than let a notice in.

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from mpi4py import MPI
 
+from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.interposition import Interposition, own_handle
 from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.call_log import RunStatistics
@@ -35,7 +36,7 @@ from adjointlab.worlds.mpi.polling import keep_alive
 from adjointlab.worlds.process import Interrupts
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.watchdog import EXIT_CODE, Overdue, RaisingWatchdog, Watchdog
+from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog
 from adjointlab.worlds.world import (
     Blocked,
     Body,
@@ -47,6 +48,7 @@ from adjointlab.worlds.world import (
     Returned,
     Run,
     Runner,
+    WorldName,
 )
 
 __all__ = ["MPIWorld"]
@@ -104,7 +106,7 @@ class MPIWorld:
     messages. `communicators` is how many MPI can have at a time; the default is what is known of the library.
     """
 
-    name = "mpi"
+    name = WorldName.MPI
     can_schedule = False
     can_revoke = True
 
@@ -383,10 +385,10 @@ class MPIWorld:
         self._control.request_stacks()
         time.sleep(_SECONDS_FOR_STACKS)
         # MPI_Abort may block where another thread sits in MPI. Then the launcher sees the process go.
-        last_resort = threading.Timer(_SECONDS_FOR_ABORT, os._exit, (EXIT_CODE,))
+        last_resort = threading.Timer(_SECONDS_FOR_ABORT, os._exit, (ExitCode.UNJUDGED,))
         last_resort.daemon = True
         last_resort.start()
-        own_handle(MPI.COMM_WORLD).Abort(EXIT_CODE)
+        own_handle(MPI.COMM_WORLD).Abort(ExitCode.UNJUDGED)
 
     def _communicator_of(self, ranks: int) -> GuardedComm:
         """Return the communicator of the first `ranks` processes. All of them ask for it at the same time."""

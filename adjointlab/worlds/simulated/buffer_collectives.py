@@ -14,11 +14,11 @@ import numpy as np
 
 from adjointlab import MPI
 from adjointlab.typing import Buffer, Communicator
-from adjointlab.worlds.arguments import Blocks, Elements, Flat, blocks, elements, is_in_place
+from adjointlab.worlds.arguments import Blocks, Elements, Flat, Operator, blocks, elements, is_in_place
 from adjointlab.worlds.arguments import op as as_op
 from adjointlab.worlds.simulated.collectives import Contribution, Disagreement, Signature, valid_root
 from adjointlab.worlds.simulated.matching import poison
-from adjointlab.worlds.simulated.reductions import Operator, accumulate_into, check, fold
+from adjointlab.worlds.simulated.reductions import accumulate_into, check, fold
 
 __all__ = ["BUFFER_COLLECTIVES", "BufferContribution"]
 

@@ -21,14 +21,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 from adjointlab import MPI
 from adjointlab.typing import Communicator
+from adjointlab.worlds.arguments import Operator
 from adjointlab.worlds.arguments import op as as_op
 from adjointlab.worlds.call_sites import SimulatedCall
 from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.matching import Mailbox, unpickle
-from adjointlab.worlds.simulated.reductions import Operator, fold_objects
+from adjointlab.worlds.simulated.reductions import fold_objects
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.world import Blocked, Cancelled, Finding
+from adjointlab.worlds.world import Blocked, Cancelled, Finding, PeerFailed
 
 __all__ = [
     "OBJECT_COLLECTIVES",
@@ -270,7 +271,12 @@ class SharedCommunicator:
         for call, peer in ((one, other), (other, one)):
             blocked = Blocked(str(call.call), call.call.where, (peer.task.rank,))
             self._scheduler.cancel(call.task, blocked)
-        # The running rank is the last to arrive, and need not be one of the two.
+        # The running rank is the one that computes, and need not be one of the two: its call matches neither then.
+        running = self._scheduler.current
+        own = one.collective.calls[self.ranks[running.rank]]
+        if own is not None:
+            peers = tuple(sorted((one.task.rank, other.task.rank)))
+            self._scheduler.cancel(running, PeerFailed(str(own.call), own.call.where, peers))
         raise Cancelled
 
 
@@ -363,7 +369,7 @@ def _transpose(contributions: Contributions) -> None:
         each.given = [other.payload[rank] for other in contributions]
 
 
-def _pickle_each(comm: Communicator, objects: Iterable[Any]) -> list[bytes]:
+def _pickle_each(comm: Communicator, objects: Iterable[object]) -> list[bytes]:
     listed = list(objects)
     if len(listed) != comm.size:
         raise ValueError(f"expecting {comm.size} items, got {len(listed)}")
@@ -374,44 +380,44 @@ def barrier(comm: Communicator) -> ObjectContribution:
     return ObjectContribution("Barrier", _no_result, result=_no_result)
 
 
-def bcast(comm: Communicator, obj: Any, root: int = 0) -> ObjectContribution:
+def bcast(comm: Communicator, obj: object, root: int = 0) -> ObjectContribution:
     payload = pickled(obj) if valid_root(comm, root) == comm.rank else None
     # mpi4py unpickles on the root too: what comes back is a copy there as well.
     return ObjectContribution("bcast", _give_roots_to_all, payload, root=root)
 
 
-def gather(comm: Communicator, sendobj: Any, root: int = 0) -> ObjectContribution:
+def gather(comm: Communicator, sendobj: object, root: int = 0) -> ObjectContribution:
     result = _unpickle_all if valid_root(comm, root) == comm.rank else _no_result
     return ObjectContribution("gather", _give_all_to_all, pickled(sendobj), root=root, result=result)
 
 
-def scatter(comm: Communicator, sendobj: Any, root: int = 0) -> ObjectContribution:
+def scatter(comm: Communicator, sendobj: Iterable[object], root: int = 0) -> ObjectContribution:
     payload = _pickle_each(comm, sendobj) if valid_root(comm, root) == comm.rank else None
     return ObjectContribution("scatter", _give_one_each, payload, root=root)
 
 
-def allgather(comm: Communicator, sendobj: Any) -> ObjectContribution:
+def allgather(comm: Communicator, sendobj: object) -> ObjectContribution:
     return ObjectContribution("allgather", _give_all_to_all, pickled(sendobj), result=_unpickle_all)
 
 
-def alltoall(comm: Communicator, sendobj: Any) -> ObjectContribution:
+def alltoall(comm: Communicator, sendobj: Iterable[object]) -> ObjectContribution:
     return ObjectContribution("alltoall", _transpose, _pickle_each(comm, sendobj), result=_unpickle_all)
 
 
-def reduce(comm: Communicator, sendobj: Any, op: Operator = MPI.SUM, root: int = 0) -> ObjectContribution:
+def reduce(comm: Communicator, sendobj: object, op: Operator = MPI.SUM, root: int = 0) -> ObjectContribution:
     result = _fold(op) if valid_root(comm, root) == comm.rank else _no_result
     return ObjectContribution("reduce", _give_all_to_all, pickled(sendobj), root=root, op=op, result=result)
 
 
-def allreduce(comm: Communicator, sendobj: Any, op: Operator = MPI.SUM) -> ObjectContribution:
+def allreduce(comm: Communicator, sendobj: object, op: Operator = MPI.SUM) -> ObjectContribution:
     return ObjectContribution("allreduce", _give_all_to_all, pickled(sendobj), op=op, result=_fold(op))
 
 
-def scan(comm: Communicator, sendobj: Any, op: Operator = MPI.SUM) -> ObjectContribution:
+def scan(comm: Communicator, sendobj: object, op: Operator = MPI.SUM) -> ObjectContribution:
     return ObjectContribution("scan", _give_first(1), pickled(sendobj), op=op, result=_fold(op))
 
 
-def exscan(comm: Communicator, sendobj: Any, op: Operator = MPI.SUM) -> ObjectContribution:
+def exscan(comm: Communicator, sendobj: object, op: Operator = MPI.SUM) -> ObjectContribution:
     return ObjectContribution("exscan", _give_first(0), pickled(sendobj), op=op, result=_fold(op))
 
 

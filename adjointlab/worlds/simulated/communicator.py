@@ -142,19 +142,19 @@ class Communicator(LocalCalls):
 
     # Messages of objects
 
-    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
+    def send(self, obj: object, dest: int, tag: int = 0) -> None:
         self._complete(self._send("send", pickled(obj), dest, tag, pickled=True))
 
-    def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
+    def ssend(self, obj: object, dest: int, tag: int = 0) -> None:
         self._complete(self._send("ssend", pickled(obj), dest, tag, pickled=True, synchronous=True))
 
-    def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
+    def bsend(self, obj: object, dest: int, tag: int = 0) -> None:
         self._complete(self._send("bsend", pickled(obj), dest, tag, pickled=True, buffered=True))
 
-    def isend(self, obj: Any, dest: int, tag: int = 0) -> SimulatedRequest:
+    def isend(self, obj: object, dest: int, tag: int = 0) -> SimulatedRequest:
         return self._request(self._send("isend", pickled(obj), dest, tag, pickled=True, blocking=False))
 
-    def issend(self, obj: Any, dest: int, tag: int = 0) -> SimulatedRequest:
+    def issend(self, obj: object, dest: int, tag: int = 0) -> SimulatedRequest:
         return self._request(
             self._send("issend", pickled(obj), dest, tag, pickled=True, synchronous=True, blocking=False)
         )
@@ -175,7 +175,7 @@ class Communicator(LocalCalls):
 
     def sendrecv(
         self,
-        sendobj: Any,
+        sendobj: object,
         dest: int,
         sendtag: int = 0,
         recvbuf: Buffer = None,
@@ -262,7 +262,7 @@ class Communicator(LocalCalls):
             raise MPI.Exception("Invalid communicator: it has been freed", MPI.ERR_COMM)
         self._scheduler.enter(self._task)
 
-    def _call(self, name: str, *arguments: tuple[str, Any]) -> SimulatedCall:
+    def _call(self, name: str, *arguments: tuple[str, object]) -> SimulatedCall:
         return call_here(name, *arguments, *((("comm", self._name),) if self._name else ()))
 
     def _peer(self, value: int) -> int:

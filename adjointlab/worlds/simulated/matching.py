@@ -348,6 +348,7 @@ class Mailbox:
             )
             sender = (message.sender.rank,)
             self._scheduler.cancel(receive.task, Blocked(str(receive.call), receive.call.where, sender))
+        # Also of one that does not fit: the message is received, and the sender would otherwise seem part of a deadlock.
         if message.sent is not None:
             self._scheduler.complete(message.sent)
         if wrong is None:

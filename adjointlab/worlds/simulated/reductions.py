@@ -9,18 +9,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from adjointlab import MPI
-from adjointlab.worlds.arguments import Elements, Flat
+from adjointlab.worlds.arguments import Elements, Flat, Operator
 
-__all__ = ["Operator", "accumulate_into", "check", "fold", "fold_objects"]
-
-
-Operator: TypeAlias = "MPI.Op | Callable[[Any, Any], Any]"
-"""Reduction operation as user code gives it. mpi4py's, which can be called too, is translated on entry."""
+__all__ = ["accumulate_into", "check", "fold", "fold_objects"]
 
 
 class Operation(NamedTuple):

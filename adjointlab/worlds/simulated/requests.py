@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from adjointlab import MPI
+from adjointlab.typing import Status
 from adjointlab.worlds.arguments import fill_status
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
 from adjointlab.worlds.simulated.matching import Null
@@ -41,12 +42,12 @@ class SimulatedBatch(MPI.RequestBatch):
         run.scheduler.matched.append(matched)
         return index
 
-    def complete_all(self, statuses: list[Any] | None) -> list[Any]:
+    def complete_all(self, statuses: Sequence[Status] | None) -> list[Any]:
         if statuses is None:  # nearly always, and worth two calls of Python for each request
             return [request._complete(None) for request in self.requests]
         return super().complete_all(statuses)
 
-    def complete(self, index: int, status: Any) -> Any:
+    def complete(self, index: int, status: Status | None) -> Any:
         return self.requests[index]._complete(status)
 
     def _call(self, name: str) -> SimulatedCall:
@@ -69,31 +70,30 @@ class SimulatedRequest(MPI.Request):
     def __init__(self, run: Simulation, pending: Pending) -> None:
         self._run = run
         self._pending: Pending | None = pending  # None once completed or freed
-        self._has_failed_late = (
-            False  # a test has failed although the request was ready, which may happen once
-        )
+        # A test has failed although the request was ready, which may happen once.
+        self._has_failed_late = False
         run.open_requests[id(pending)] = pending
 
     def __bool__(self) -> bool:
         return self._pending is not None
 
-    def Wait(self, status: Any = None) -> bool:
+    def Wait(self, status: Status | None = None) -> bool:
         self.wait(status)
         return True
 
-    def Test(self, status: Any = None) -> bool:
+    def Test(self, status: Status | None = None) -> bool:
         return self.test(status)[0]
 
-    def wait(self, status: Any = None) -> Any:
+    def wait(self, status: Status | None = None) -> Any:
         """Wait until it is complete, and return the object received, if it is a receive of one."""
         _wait([self], call_here("Wait"))
         return self._complete(status)
 
-    def test(self, status: Any = None) -> tuple[bool, Any]:
+    def test(self, status: Status | None = None) -> tuple[bool, Any]:
         """Return True and the object received if it is complete, else False and None."""
         return (True, self._complete(status)) if _test([self], "Test", all) else (False, None)
 
-    def Get_status(self, status: Any = None) -> bool:
+    def Get_status(self, status: Status | None = None) -> bool:
         """Return True if a test would complete it now; it stays active."""
         if not _test([self], "Get_status", all):
             return False
@@ -117,7 +117,7 @@ class SimulatedRequest(MPI.Request):
 
     cancel = Cancel
 
-    def _complete(self, status: Any) -> Any:
+    def _complete(self, status: Status | None) -> Any:
         pending = self._pending
         if pending is None:
             fill_status(status, MPI.ANY_SOURCE, MPI.ANY_TAG, 0)

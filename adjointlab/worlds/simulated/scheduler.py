@@ -232,6 +232,7 @@ class Scheduler:
         CPython has nothing else that interrupts another thread. It takes effect between two byte codes: a thread that is
         in a call of C meets it only when it comes back.
         """
+        # Ranks may change turns while this is read, from another thread: then it meets a rank that waits, at its next turn.
         worker = self.current.worker
         if worker is not None and worker.thread.ident is not None:
             raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
@@ -252,6 +253,7 @@ class Scheduler:
                 f"rank {self.current.rank} uses the communicator of rank {task.rank}: the simulated ranks are threads "
                 "and share module-level state; keep the communicator in the operator"
             )
+        # Where all poll in vain the strategy is not asked: see `_next`, whose record would grow in the same way.
         if self._preemptive and self._idle_at != self.progress and self._strategy.preempts(task, self._ready):
             self._yield(task)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
 from typing import Any
 
+from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
 from adjointlab.worlds.arguments import fill_status, mark_cancelled
 from adjointlab.worlds.call_sites import call_site_of_thread
@@ -23,10 +24,10 @@ from adjointlab.worlds.simulated.collectives import CollectiveCall, SharedCommun
 from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.matching import Message, Receive, Send
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, StuckHandler, Task, WorkerPool
-from adjointlab.worlds.simulated.schedules.record import DecisionRecorder
+from adjointlab.worlds.simulated.schedules.replay import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.strategies import strategy_for
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.watchdog import EXIT_CODE, Overdue, Watchdog, overdue
+from adjointlab.worlds.watchdog import Overdue, Watchdog, overdue
 from adjointlab.worlds.world import Blocked, Finding, Outcome, PeerFailed, Raised, Returned, Run
 
 __all__ = ["Diagnosis", "Simulation", "SimulationWatchdog"]
@@ -49,12 +50,13 @@ class Simulation:
         self._recorder = None if schedule is None or strategy.orderly else DecisionRecorder(strategy)
         self.findings: list[Finding] = []
         self.strategy: Strategy = self._recorder or strategy
+        self._diagnosis = Diagnosis(self)
         self.scheduler = Scheduler(
             size,
             pool,
             RandomStreams(streams, seed, size),
             self.strategy,
-            Diagnosis(self),
+            self._diagnosis,
             lambda task: rank_main(self, task),
         )
         self.messaging: set[int] = set()  # ranks that have sent a message to another one, or were sent one
@@ -90,7 +92,7 @@ class Simulation:
             outcomes = self.scheduler.run()
         # After a failure, what is left behind follows from it, and is not worth a finding.
         if not self.findings and all(isinstance(outcome, Returned) for outcome in outcomes):
-            self._find_leaks()
+            self._diagnosis.find_leaks()
         decisions = "" if self._recorder is None else self._recorder.decisions
         communicating = self.messaging.union(*(each.callers() for each in self._communicators))
         return Run(
@@ -137,21 +139,13 @@ class Simulation:
                 for message in mailbox.arrived:
                     yield member, message
 
-    def _find_leaks(self) -> None:
-        self.scheduler.deliver_delayed()
-        for rank, message in self.unreceived():
-            self.findings.append(Finding("message left over", f"rank {rank} never received {message}"))
-        for pending in self.open_requests.values():
-            text = f"rank {pending.task.rank} never completed {pending.call} at {pending.call.where}"
-            self.findings.append(Finding("request left open", text))
-
 
 LIVELOCK = 0.5
 """Seconds of polling in vain, as a share of each polling rank: a loop with an end of its own seldom lasts longer."""
 
 
 class Diagnosis(StuckHandler):
-    """Explains why ranks make no progress, and cancels them all."""
+    """Explains why ranks make no progress, and cancels them all; or finds what they have left behind."""
 
     def __init__(self, run: Simulation) -> None:
         self._run = run
@@ -169,6 +163,16 @@ class Diagnosis(StuckHandler):
             text = "\n".join([POLLING, *map(self._line, stuck)])
             self._run.findings.append(Finding("livelock", text))
             self._cancel(stuck, Blocked)
+
+    def find_leaks(self) -> None:
+        """Report what the ranks of a run that has come to its end have left behind."""
+        run = self._run
+        run.scheduler.deliver_delayed()
+        for rank, message in run.unreceived():
+            run.findings.append(Finding("message left over", f"rank {rank} never received {message}"))
+        for pending in run.open_requests.values():
+            text = f"rank {pending.task.rank} never completed {pending.call} at {pending.call.where}"
+            run.findings.append(Finding("request left open", text))
 
     def _cancelled_for_a_failure(self, stuck: list[Task]) -> bool:
         """Cancel ranks that wait for others because some rank has failed: not their fault, and no finding."""
@@ -243,7 +247,7 @@ def _waits_for(task: Task) -> tuple[int, ...]:
 class SimulationWatchdog:
     """Ends one run that has lasted too long."""
 
-    def __init__(self, watchdog: Watchdog, scheduler: Scheduler, payload: Any) -> None:
+    def __init__(self, watchdog: Watchdog, scheduler: Scheduler, payload: object) -> None:
         self._watchdog = watchdog
         self._scheduler = scheduler
         self._payload = payload
@@ -264,7 +268,7 @@ class SimulationWatchdog:
             self._scheduler.raise_in_current(_overdue_class(limit, call_site_of_thread(thread)))
         elif over > self._watchdog.grace(limit):
             self._watchdog.report_overdue(f"rank {running.rank}", limit, self._payload, thread)
-            os._exit(EXIT_CODE)
+            os._exit(ExitCode.UNJUDGED)
 
 
 def _overdue_class(limit: float, place: str) -> type[Overdue]:
@@ -274,9 +278,7 @@ def _overdue_class(limit: float, place: str) -> type[Overdue]:
         def __init__(self) -> None:
             super().__init__(str(overdue(limit, place)))
 
-    OverdueHere.__name__, OverdueHere.__module__ = (
-        Overdue.__name__,
-        Overdue.__module__,
-    )  # as tracebacks show it
-    OverdueHere.__qualname__ = Overdue.__qualname__
+    # As tracebacks show it.
+    OverdueHere.__module__ = Overdue.__module__
+    OverdueHere.__name__ = OverdueHere.__qualname__ = Overdue.__name__
     return OverdueHere

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextvars
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from adjointlab.worlds.process import RepeatedInterrupt
 from adjointlab.worlds.randomness import GlobalStreams
@@ -19,7 +19,18 @@ from adjointlab.worlds.simulated.communicator import Communicator
 from adjointlab.worlds.simulated.scheduler import Task, WorkerPool
 from adjointlab.worlds.simulated.simulation import Simulation, SimulationWatchdog
 from adjointlab.worlds.watchdog import Watchdog
-from adjointlab.worlds.world import Body, Cancelled, Dead, Outcome, Raised, RankContext, Returned, Run, Runner
+from adjointlab.worlds.world import (
+    Body,
+    Cancelled,
+    Dead,
+    Outcome,
+    Raised,
+    RankContext,
+    Returned,
+    Run,
+    Runner,
+    WorldName,
+)
 
 __all__ = ["SimulatedWorld"]
 
@@ -29,7 +40,7 @@ R = TypeVar("R")
 class SimulatedWorld:
     """Up to `ranks` simulated ranks; a run may ask for more, at the price of more threads."""
 
-    name = "simulated"
+    name = WorldName.SIMULATED
     can_schedule = True
     can_revoke = False
     is_leader = True
@@ -44,7 +55,7 @@ class SimulatedWorld:
     def run(
         self,
         body: Body,
-        payload: Any = None,
+        payload: object = None,
         ranks: int | None = None,
         *,
         seed: int = 0,
@@ -74,14 +85,14 @@ class SimulatedWorld:
     def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
         """Return ``conduct(run)``: there are no followers."""
 
-        def run(payload: Any, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
+        def run(payload: object, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
             RepeatedInterrupt.check()
             return self.run(body, payload, ranks, seed=seed, schedule=schedule)
 
         with RepeatedInterrupt():
             return conduct(run)
 
-    def share(self, value: Any) -> Any:
+    def share(self, value: R) -> R:
         """Return `value`: there is no other process."""
         return value
 
@@ -90,7 +101,7 @@ class SimulatedWorld:
         self._pool.close()
 
 
-def _run_rank(simulation: Simulation, task: Task, body: Body, payload: Any) -> Outcome:
+def _run_rank(simulation: Simulation, task: Task, body: Body, payload: object) -> Outcome:
     """Run `body` as one rank, and return its outcome whatever it raises."""
     if (cancelled_as := task.cancelled_as) is not None:
         return cancelled_as  # before it has started
@@ -103,7 +114,7 @@ def _run_rank(simulation: Simulation, task: Task, body: Body, payload: Any) -> O
     try:
         return Returned(body(RankContext(task.rank, comm.size, comm), payload))
     except Cancelled:
-        return task.cancelled_as or Dead("called out")
+        return task.cancelled_as or Dead("cancelled")
     except BaseException as exception:
         if task.cancelled_as is not None:
             # User code has turned `Cancelled` into an exception of its own, or its clean-up has failed.

@@ -5,6 +5,7 @@ import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import Blocked, PeerFailed
 
 WORLD = SimulatedWorld(6)
 SEEDS = range(3)
@@ -74,6 +75,20 @@ def test_create_gives_null_to_those_outside():
         return bool(made) and made.rank
 
     assert values(body, 3) == (False, 0, 1)
+
+
+def test_a_third_rank_leaves_a_mismatch_of_two_because_they_failed():
+    """The last to arrive computes, and finds that two others disagree."""
+
+    def body(context, _):
+        comm = context.comm
+        comm.Create(comm.group.Incl([[0, 1], [1], [2]][context.rank]))
+
+    run = SimulatedWorld(3).run(body)
+    assert [type(outcome) for outcome in run.outcomes] == [Blocked, Blocked, PeerFailed]
+    assert run.outcomes[2].peers == (0, 1)
+    assert run.outcomes[2].call.startswith("Create(")
+    assert [finding.kind for finding in run.findings] == ["mismatched collective"]
 
 
 def test_groups_translate_and_combine():

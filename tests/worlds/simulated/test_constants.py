@@ -49,6 +49,16 @@ def test_buffer_specifications_are_translated_item_by_item():
     assert arguments.to_mpi4py(MPI.IN_PLACE) is theirs.IN_PLACE
 
 
+@pytest.mark.parametrize(("library", "dtype"), [(MPI, MPI.DOUBLE), (theirs, theirs.DOUBLE)])
+def test_a_status_of_either_library_is_filled(library, dtype):
+    status = library.Status()
+    arguments.fill_status(status, MPI.PROC_NULL, 5, 16)
+    arguments.mark_cancelled(status)
+    assert (status.Get_source(), status.Get_tag(), status.Get_count(dtype)) == (library.PROC_NULL, 5, 2)
+    assert status.count == 16
+    assert status.Is_cancelled()
+
+
 def test_a_communicator_takes_mpi4pys_constants():
     def body(context, _):
         comm, status = context.comm, theirs.Status()

@@ -21,8 +21,7 @@ from adjointlab.engine.search import Budget, investigate
 from adjointlab.store.reproducer import read
 from adjointlab.worlds.schedule import Schedule, decode, schedules_from
 from adjointlab.worlds.simulated.schedules.pct import PriorityWalk
-from adjointlab.worlds.simulated.schedules.record import DecisionRecorder
-from adjointlab.worlds.simulated.schedules.replay import Replay
+from adjointlab.worlds.simulated.schedules.replay import DecisionRecorder, Replay
 from adjointlab.worlds.simulated.schedules.strategies import RoundRobin
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests import running
