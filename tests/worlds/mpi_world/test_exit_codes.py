@@ -113,7 +113,9 @@ def test_an_interrupt_of_one_rank_ends_the_job(tmp_path):
 @pytest.mark.parametrize("moment", [0.0, 0.1, 0.5, 1.0])
 def test_ctrl_c_at_any_moment_ends_all_ranks_and_prints_the_verdicts_so_far(tmp_path, moment):
     """Cases are short, so that it comes now in one, now between two checks."""
-    command = ["-m", "adjointlab", "check", "--cases", "1", "--json", "verdicts.json"]
+    # The primitives alone: the layers would have each rank import torch first.
+    subjects = "adjointlab.primitives.subjects.installed"
+    command = ["-m", "adjointlab", "check", subjects, "--cases", "3", "--json", "verdicts.json"]
     job = subprocess.Popen(
         [MPIEXEC, "-n", "3", sys.executable, *command],
         cwd=tmp_path,
