@@ -22,7 +22,7 @@ PACKAGE = ROOT / "adjointlab"
 
 
 def files_of(command: list[str]) -> Counter[Path]:
-    """How often functions of each file of the lab are called while the command line runs `command`."""
+    """Count, by file of the lab, the calls of its functions while the command line runs `command`."""
     calls: Counter[str] = Counter()
 
     def count(frame: FrameType, event: str, argument: Any) -> None:

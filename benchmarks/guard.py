@@ -1,4 +1,4 @@
-"""What the guard costs on a good run: calls on the guarded communicator beside the same calls of mpi4py.
+"""The cost of the guard on a good run: calls on the guarded communicator beside the same calls of mpi4py.
 
     mpiexec -n 2 python benchmarks/guard.py
 

@@ -1,4 +1,4 @@
-"""What a case costs, and how that grows with the number of simulated ranks.
+"""The cost of a case, and its growth with the number of simulated ranks.
 
     python benchmarks/harness.py
 
@@ -116,7 +116,7 @@ def per_case() -> None:
 
 
 def adjoint_case(ranks: int) -> Callable[[], object]:
-    """What checks the adjoint of a Broadcast from one worker to all of `ranks`, once."""
+    """A function that checks the adjoint of a Broadcast from one worker to all of `ranks`, once."""
     world = SimulatedWorld(ranks)
     parameters = {"layout": al.Layout((4,), al.Partition((1,))), "partition": al.Partition((ranks,))}
     case = Case("Broadcast", "adjoint", ranks, parameters, InputSetting(1), 0)

@@ -115,7 +115,7 @@ def passes(module: nn.Module, x: torch.Tensor, cotangent: torch.Tensor) -> Call:
 
 
 def saved_bytes(call: Callable[[], torch.Tensor]) -> int:
-    """What autograd saves in `call`, parameters included: each storage once."""
+    """The bytes that autograd saves in `call`, parameters included: each storage once."""
     seen: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:

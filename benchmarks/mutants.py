@@ -1,4 +1,4 @@
-"""How many random mutants of the primitives' programs the checks find.
+"""The random mutants of the primitives' programs, and how many of them the checks find.
 
     python benchmarks/mutants.py --seed 1 --count 200
     mpiexec -n 4 python benchmarks/mutants.py --seed 1 --count 200

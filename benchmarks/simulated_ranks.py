@@ -1,4 +1,4 @@
-"""What a simulated rank costs, as the number of ranks grows from 16 to 1,024.
+"""The cost of a simulated rank, as the number of ranks grows from 16 to 1,024.
 
     python benchmarks/simulated_ranks.py [all] [cpu]
 

@@ -48,7 +48,7 @@ def subjects() -> list[Subject]:
 
 @dataclass(frozen=True)
 class Held:
-    """What the leader's process holds after a number of cases."""
+    """The resources of the leader's process after a number of cases."""
 
     cases: int
     memory: float  # resident, MiB
@@ -173,7 +173,7 @@ def body(rank_context: RankContext, large: Large) -> Any:
 
 @dataclass
 class Share:
-    """What came of one size and element type."""
+    """The result of one size and element type."""
 
     size: int
     dtype: str

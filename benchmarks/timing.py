@@ -1,4 +1,4 @@
-"""What the benchmarks share: interleaved timings and tables of ratios."""
+"""Tools of the benchmarks: interleaved timings and tables of ratios."""
 
 from __future__ import annotations
 

@@ -57,13 +57,13 @@ class Sleeping(Copy):
 
 
 class Raw(Copy):
-    """A call of MPI on a communicator that the lab has not made."""
+    """A call of MPI on a handle that the lab does not know of."""
 
     def fault(self, rank: int, size: int) -> None:
         if rank == 1:
             from mpi4py import MPI
 
-            MPI.COMM_WORLD.recv(source=0, tag=77)
+            MPI.Intracomm(MPI.COMM_WORLD).recv(source=0, tag=77)
 
 
 class Circular(Copy):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = Path(__file__).with_name("samples.py")
 
-# mpiexec's marks must not reach the processes that a test starts: they are not the ranks of its job.
-_LAUNCHER = ("PMI_", "PMIX_", "OMPI_", "HYDI_", "HYDRA_", "MPI_", "PALS_", "MPIR_")
+# Marks of mpiexec, pytest and the supervisor must not reach the processes that a test starts: they are not of its job.
+_MARKS = ("PMI_", "PMIX_", "OMPI_", "HYDI_", "HYDRA_", "MPI_", "PALS_", "MPIR_", "PYTEST", "ADJOINTLAB_SUP")
 
 LAUNCHER = shutil.which(
     "mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -34,20 +36,10 @@ def run_python(
     *arguments: str | Path, ranks: int = 0, cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """``python`` with `arguments`, under ``mpiexec -n ranks`` where there are any."""
-    command = [sys.executable, *map(str, arguments)]
-    if ranks:
-        assert LAUNCHER is not None
-        command = [LAUNCHER, *_flags(), "-n", str(ranks), *command]
-    kept = {key: value for key, value in os.environ.items() if not key.startswith((*_LAUNCHER, "PYTEST"))}
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])])
     return subprocess.run(
-        command,
+        _command(arguments, ranks),
         cwd=cwd,
-        env=kept
-        # Open MPI gives the ranks a terminal, on which pytest would print in colours.
-        | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200", "PY_COLORS": "0"}
-        | _as_root()
-        | environment,
+        env=_environment() | environment,
         capture_output=True,
         text=True,
         timeout=120,
@@ -55,12 +47,46 @@ def run_python(
     )
 
 
+def begun(*arguments: str | Path, ranks: int = 0, cwd: Path) -> subprocess.Popen[str]:
+    """``python`` with `arguments`, in a process group of its own, which goes on while the test does."""
+    return subprocess.Popen(
+        _command(arguments, ranks),
+        cwd=cwd,
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell may have told its children to ignore the signal.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def _command(arguments: Sequence[str | Path], ranks: int) -> list[str]:
+    command = [sys.executable, *map(str, arguments)]
+    if ranks:
+        assert LAUNCHER is not None
+        command = [LAUNCHER, *_flags(), "-n", str(ranks), *command]
+    return command
+
+
+def _environment() -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_MARKS)}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])])
+    # Open MPI gives the ranks a terminal, on which pytest would print in colours, and refuses to start as root.
+    return kept | {
+        "PYTHONPATH": path,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "COLUMNS": "200",
+        "PY_COLORS": "0",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+
+
 def _flags() -> list[str]:
     """Open MPI must be told that there are more ranks than cores."""
     if os.environ.get("ADJOINTLAB_CI_MPI") == "openmpi":
         return ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
     return []
-
-
-def _as_root() -> dict[str, str]:
-    return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

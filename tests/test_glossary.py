@@ -40,12 +40,15 @@ PRIVATE = {
 GENERATED = {"docs/power.md", "docs/faults.md", "docs/benchmarks.md"}
 
 
-def texts() -> list[Path]:
-    """The package with its plug-ins, and the documents that are written by hand."""
+PACKAGE = ("adjointlab", "primitives", "layers")
+DOCUMENTS = ("docs", "README.md", "CONTRIBUTING.md")
+
+
+def texts(*where: str) -> list[Path]:
+    """The modules and the documents that are written by hand in some folders."""
     listed = subprocess.run(
-        ["git", "ls-files", "adjointlab", "primitives", "layers", "docs", "README.md", "CONTRIBUTING.md"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
+        ["git", "ls-files", *where], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
     return [ROOT / name for name in listed if name.endswith((".py", ".md")) and name not in GENERATED]
 
 
@@ -55,7 +58,7 @@ def test_a_private_word_stands_nowhere(word: str) -> None:
     pattern = re.compile(rf"(?<![a-z])(?:{word})(?![a-z])", re.IGNORECASE)
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for path in texts()
+        for path in texts(*PACKAGE, *DOCUMENTS)
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if pattern.search(re.sub(r"([a-z])([A-Z])", r"\1 \2", line))
     ]
@@ -66,8 +69,7 @@ def test_a_docstring_says_what_a_thing_does_rather_than_asks() -> None:
     pattern = re.compile(r'^\s*r?"""(?:What|Whether|How|Who|Where|Which)\b')
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for path in texts()
-        if path.suffix == ".py"
+        for path in texts(*PACKAGE, "tests", "benchmarks", "examples")
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if pattern.match(line)
     ]

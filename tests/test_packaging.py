@@ -1,4 +1,4 @@
-"""What is shipped: every file once, under one name, from every way of building, and nothing heavy on import."""
+"""Every way of building ships every file once, under one name, and nothing heavy on import."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Keys of sources, as in [Hewett21, eq. 16], in code and docs: each is defined in docs/references.md, and each definition used."""
+"""Keys of sources, as in [Hewett21, eq. 16], are defined in docs/references.md and used; files that the pages name are there."""
 
 from __future__ import annotations
 
 import io
 import re
+import subprocess
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,3 +57,27 @@ def test_each_key_is_defined_and_each_definition_is_used() -> None:
     assert {key: str(path) for key, path in used.items() if key not in defined} == {}
     related_work = page.split("## Related work")[1].split("\n## ")[0]
     assert set(defined) - set(used) - set(DEFINED.findall(related_work)) == set()
+
+
+PATH = re.compile(r"`((?!\.adjointlab/)[\w./-]+(?:\.py|\.md|\.toml|/))`")
+"""A file or a folder (with a slash at its end), by its path or the last part of it; not what the lab writes."""
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
+ELSEWHERE = {"torch/distributed/tensor/_api.py", "primitives/my_primitive.py", "my_package/"}
+"""Files of other projects, and of the reader's own."""
+
+
+def test_each_file_that_a_page_names_is_there() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = [f"/{name}" for name in listed.stdout.split()]
+    missing = []
+    for page in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+        prose = page.read_text(encoding="utf-8")
+        missing += [
+            f"{page.name}: {name}" for name in LINK.findall(prose) if not (page.parent / name).exists()
+        ]
+        for name in set(PATH.findall(prose)) - ELSEWHERE:
+            found = any(
+                f"/{name}" in file if name.endswith("/") else file.endswith(f"/{name}") for file in files
+            )
+            missing += [] if found else [f"{page.name}: {name}"]
+    assert missing == []

@@ -78,13 +78,13 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 @st.composite
-def cases(draw: DrawFn, subject: Subject, check: str, ranks: int, schedules: int = 1) -> Case:
-    """Draw a case of `subject` for the check called `check`, on at most `ranks` ranks, for so many `schedules`.
+def cases(draw: DrawFn, subject: Subject, check: str, ranks: tuple[int, int], schedules: int = 1) -> Case:
+    """Draw a case of `subject` for the check called `check`, on so many `ranks` (least and most), for so many `schedules`.
 
     The number of ranks is drawn first and the smallest comes first, so that the shrinker reduces it before all else.
     """
-    counts = tuple(sorted(count for count in subject.ranks if count <= ranks)) or (ranks,)
-    count = draw(st.sampled_from(counts))
+    least, most = ranks
+    count = draw(st.sampled_from([count for count in subject.ranks_up_to(most) if count >= least]))
     parameters = subject.drawn(draw, count)
     library = draw(st.sampled_from(subject.libraries()))
     memory = draw(st.sampled_from(_memory_orders(subject.orders)))

@@ -34,6 +34,7 @@ __all__ = [
     "RecordCase",
     "Stage",
     "body",
+    "inapplicable_because",
     "is_inapplicable",
     "judge",
     "nothing_known",
@@ -200,8 +201,18 @@ def schedule_invariants(case: Case, run: Run) -> Mapping[str, ScheduleInvariant]
 
 def is_inapplicable(run: Run) -> bool:
     """Return True if the check had nothing to say about the case."""
+    return inapplicable_because(run) is not None
+
+
+def inapplicable_because(run: Run) -> str | None:
+    """Return why the check had nothing to say about the case; None if it had."""
     # By type: a user's class may have the same name, and what it is raised for must not count as nothing to say.
-    return any(isinstance(outcome, Raised) and outcome.is_a(Inapplicable) for outcome in run.outcomes)
+    reasons = (
+        outcome.message
+        for outcome in run.outcomes
+        if isinstance(outcome, Raised) and outcome.is_a(Inapplicable)
+    )
+    return next(reasons, None)
 
 
 def _from_failure(run: Run) -> Verdict:

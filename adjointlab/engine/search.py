@@ -8,6 +8,7 @@ leader draws and judges, the followers execute the cases that they are handed
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from adjointlab import options
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.verdict import Figures, Status, Verdict, coherent, unjudged
 from adjointlab.engine.case import Case, cases
+from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.interleavings import narrowed
 from adjointlab.engine.run_case import (
     CaseRunner,
@@ -30,6 +32,7 @@ from adjointlab.engine.run_case import (
     RecordCase,
     Stage,
     body,
+    inapplicable_because,
     nothing_known,
     run_case,
     with_follow_up,
@@ -75,7 +78,7 @@ class SearchResult:
     check: str
     world: str
     verdict: Verdict
-    tried: int = 0  # cases until the end, or until the failure
+    tried: int = 0  # cases that were judged until the end, or until the failure
     seed: int = 0
     seconds: float = 0.0
     case: Case | None = None  # the smallest failing case
@@ -83,6 +86,7 @@ class SearchResult:
     drawn_ranks: int = 0  # the number of ranks of the case that failed first
     figures: Figures = field(default_factory=dict)  # the worst of all cases
     exact: int = 0  # the number of cases that were judged without a tolerance
+    counts: CaseCounts | None = None  # of a search that has ended
 
     @property
     def status(self) -> Status:
@@ -120,6 +124,10 @@ pass every other time; a run that returns costs milliseconds.
 """
 
 
+_REDRAWN: Final = 50
+"""The number of cases that are drawn on fewer ranks than the smallest failing case has."""
+
+
 class _Failing(Exception):
     """A case failed; carries it out of Hypothesis, which raises the exception of the smallest failing case again."""
 
@@ -150,6 +158,7 @@ class Search:
         self.tried = 0
         self._world, self._runner, self._subject, self._check = world, runner, subject, check
         self._budget, self._tick = budget, tick
+        self._ranks = min(world.ranks, budget.ranks or world.ranks)
         self._seed = secrets.randbits(32) if budget.seed is None else budget.seed
         self._simulator = HangSimulator(subject, world.watchdog) if world.can_revoke else None
         self._is_simulated = False  # judge cases in simulation: there the first failure was reproduced
@@ -162,6 +171,8 @@ class Search:
         self._judgements: dict[bytes, Judgement | None] = {}
         self._figures: Figures = {}
         self._exact = 0
+        self._counts = CaseCounts(budget.cases)
+        self._last_run = Run(())
 
     def conduct(self) -> SearchResult:
         """Draw, shrink, confirm."""
@@ -174,8 +185,15 @@ class Search:
             if verdict is None:
                 self._repeat_without_simulation()
                 failure = self._smallest_failure()
+        found = self._counts.judged + isinstance(failure, _Failing)
         result = SearchResult(
-            self._subject.name, self._check, self._world.name, coherent(), self.tried, self._seed
+            self._subject.name,
+            self._check,
+            self._world.name,
+            coherent(),
+            found,
+            self._seed,
+            counts=self._counts,
         )
         if isinstance(failure, Verdict):
             result = replace(result, verdict=failure)
@@ -195,13 +213,37 @@ class Search:
     # Drawing and shrinking
 
     def _smallest_failure(self) -> _Failing | Verdict | None:
-        """Search with Hypothesis: return the smallest failing case, `None` if none fails, a verdict if Hypothesis gives up."""
-        schedules = self._budget.schedules if self._world.can_schedule else 1
-        ranks = min(self._world.ranks, self._budget.ranks or self._world.ranks)
+        """Search with Hypothesis: return the smallest failing case, `None` if none fails, a verdict if too few could be judged."""
+        failure = self._searched(self._budget.cases, 1, self._ranks)
+        needs_several_ranks = max(self._subject.ranks_up_to(self._ranks)) > 1
+        if failure is None and needs_several_ranks and not self._counts.on_several_ranks:
+            # A few cases need not have several ranks among them; and where a check rejects each that has, it is to say so.
+            failure = self._searched(max(1, self._budget.cases // 10), 2, self._ranks)
+        if isinstance(failure, _Failing):
+            return self._on_fewer_ranks(failure)
+        return failure or self._counts.shortfall(needs_several_ranks=needs_several_ranks)
 
-        @hypothesis.seed(self._seed)
+    def _on_fewer_ranks(self, failure: _Failing) -> _Failing:
+        """Return a failure of the same kind on as few ranks as one is found on.
+
+        The shrinker keeps what it need not change, such as the shape of a grid that another number of ranks does not have. So
+        cases of fewer ranks are drawn afresh, and what fails is shrunk again.
+        """
+        while self._has_time() and self._subject.ranks_up_to(failure.case.ranks - 1)[0] < failure.case.ranks:
+            number = min(self._budget.cases, _REDRAWN)
+            fewer = self._searched(number, 1, failure.case.ranks - 1)
+            if not isinstance(fewer, _Failing):
+                break
+            failure = fewer
+        return failure
+
+    def _searched(self, number: int, least_ranks: int, most_ranks: int) -> _Failing | Verdict | None:
+        """Draw so many cases on so many ranks, and shrink the first that fails."""
+        schedules = self._budget.schedules if self._world.can_schedule else 1
+
+        @hypothesis.seed(_stream(self._seed, self._check))
         @hypothesis.settings(
-            max_examples=self._budget.cases,
+            max_examples=number,
             # Whatever a user's profile, or the "ci" profile that Hypothesis loads where the variable CI is set, would change
             # is set here: equal seeds have to draw equal cases everywhere, and `derandomize` would ignore the seed.
             database=None,
@@ -216,9 +258,10 @@ class Search:
                 HealthCheck.too_slow,
                 HealthCheck.data_too_large,
                 HealthCheck.nested_given,
+                HealthCheck.filter_too_much,  # which cases were rejected, and why, is counted here
             ),
         )
-        @given(case=cases(self._subject, self._check, ranks, schedules))
+        @given(case=cases(self._subject, self._check, (least_ranks, most_ranks), schedules))
         def every_case_is_coherent(case: Case) -> None:
             judgement = self._judge(case)
             if judgement is None:
@@ -236,8 +279,8 @@ class Search:
             return failing
         except Flaky as error:
             return _unjudged("the search saw the same case fail and pass", error)
-        except Unsatisfiable as error:
-            return _unjudged("no case could be drawn: the subject's strategy rejects them all", error)
+        except Unsatisfiable:
+            return None  # the counts tell
         except FailedHealthCheck as error:
             return _unjudged("the subject's strategy is unhealthy", error)
         except HypothesisException as error:
@@ -268,6 +311,9 @@ class Search:
         judgement = self._run_and_judge(case)
         if judgement is None:
             self._inapplicable.add(self.tried)
+            self._counts.reject(inapplicable_because(self._last_run) or "")
+        elif judgement.verdict.is_coherent:
+            self._counts.judge(case, self._last_run)
         return judgement
 
     def _begin_shrinking(self, case: Case, judgement: Judgement) -> Judgement:
@@ -317,9 +363,10 @@ class Search:
         done = self.tried - 1 if self.stage is Stage.DRAWING else self.tried
         # The smallest case has to end a job twice before that counts as confirmed, unless there is no time for it.
         times = 2 if self.stage is Stage.CONFIRMING and self._has_time() else 1
-        return self._runner(
+        self._last_run = self._runner(
             payload, ranks, seed=seed, schedule=schedule, stage=self.stage, done=done, times=times
         )
+        return self._last_run
 
     def _has_time(self) -> bool:
         """Return True while a failure may be looked into: there is time, and MPI has communicators left.
@@ -364,6 +411,11 @@ class Search:
                 return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)
             verdict = again.verdict
         return with_follow_up(self._run, case, verdict)
+
+
+def _stream(seed: int, check: str) -> int:
+    """The seed of a check's draws: every check draws cases of its own, so that all of them look at more geometries."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {check}".encode()).digest()[:8], "little")
 
 
 def _unjudged(headline: str, error: Exception) -> Verdict:

@@ -122,6 +122,10 @@ class Subject:
         """The strategy that draws the parameters of a case on `ranks` ranks."""
         return _parameters(self, ranks)
 
+    def ranks_up_to(self, most: int) -> tuple[int, ...]:
+        """The numbers of ranks to draw where there are at most so many, in order; that many if it wants more."""
+        return tuple(sorted(count for count in self.ranks if count <= most)) or (most,)
+
     def drawn(self, draw: DrawFn, ranks: int) -> dict[str, object]:
         """Draw the parameters of a case inside another strategy, with its `draw`."""
         result: object = self.draws(draw, ranks)

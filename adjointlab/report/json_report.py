@@ -11,7 +11,10 @@
     ``lines``: a list of [label, text];
   - ``figures``: an object of numbers and strings, e.g. "miss probability";
   - ``known``: why it is listed as a known failure (``--xfails``), and where, or null;
-  - ``cases`` tried, the ``seed`` of the draws, ``seconds``;
+  - ``cases`` judged, the ``seed`` of the draws, ``seconds``;
+  - ``counts``: an object, or null where no search came to its end: of cases ``asked`` for, ``judged``, of these
+    ``on_several_ranks``, of these with at least two ranks ``communicating``; ``most_ranks`` that communicated in one case;
+    ``rejected``: an object of reasons, each with the number of cases that could not be judged for it;
   - ``case``: the smallest failing case, as in a reproducer, or null;
   - ``reproducer``, ``script``: paths, or null; ``replay``: the command, or null.
 
@@ -21,6 +24,7 @@ Numbers that JSON does not have are strings ("nan", "inf").
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from adjointlab.report.failure_text import relative, replay_command
 from adjointlab.session import CheckResult
@@ -57,6 +61,7 @@ def _entry(check_result: CheckResult) -> dict[str, object]:
         "lines": [list(line) for line in result.verdict.lines],
         "figures": json_figures(result.figures or result.verdict.figures),
         "cases": result.tried,
+        "counts": None if result.counts is None else asdict(result.counts),
         "seed": result.seed,
         "seconds": round(result.seconds, 3),
         "known": check_result.known or None,

@@ -9,6 +9,7 @@ from rich import markup
 from rich.table import Table
 
 from adjointlab.checks.verdict import Figure, Status
+from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.search import SearchResult
 from adjointlab.exit_codes import ExitCode
 from adjointlab.session import CheckResult
@@ -45,8 +46,8 @@ def outcome(results: Iterable[CheckResult]) -> ExitCode:
 
 
 def verdict_table(results: Sequence[CheckResult]) -> Table:
-    """Subject by check: the verdict, the cases that it rests on, and how far it reaches."""
-    table = _table("Subject", "Check", "Verdict", ">Cases", ">Seed", "Reach")
+    """Subject by check: the verdict, the cases that it rests on, the most ranks that communicated, and how far it reaches."""
+    table = _table("Subject", "Check", "Verdict", ">Cases", ">Ranks", ">Seed", "Reach")
     table.columns[-1].no_wrap = False
     previous = ""
     for entry in results:
@@ -56,6 +57,7 @@ def verdict_table(results: Sequence[CheckResult]) -> Table:
             result.check,
             _verdict(entry),
             str(result.tried),
+            str(result.counts.most_ranks) if result.counts else "",
             str(result.seed),
             _cell(_reach(result)),
         )
@@ -154,7 +156,7 @@ def _reach(result: SearchResult) -> str:
     if result.status is not Status.COHERENT:
         return result.verdict.headline
     figures = result.figures
-    notes = []
+    notes = _counted(result.counts)
     if isinstance(miss := figures.get(Figure.MISS_PROBABILITY), float):
         exact = f"exact: misses a wrong case with probability below {_rounded_up(miss)}"
         if result.exact < result.tried:
@@ -169,6 +171,22 @@ def _reach(result: SearchResult) -> str:
             "entries: " + ("all or a sample" if proved == "various" else str(proved).removesuffix(" entries"))
         )
     return "; ".join(notes)
+
+
+def _counted(counts: CaseCounts | None) -> list[str]:
+    """What a reader must know of the cases themselves."""
+    if counts is None:
+        return []
+    notes = []
+    if not counts.on_several_ranks:
+        notes.append("on one rank only")
+    elif not counts.communicating:
+        notes.append("no rank communicated with another")
+    if counts.rejected:
+        notes.append(
+            f"{sum(counts.rejected.values())} more could not be judged: {next(iter(counts.rejected))}"
+        )
+    return notes
 
 
 def _rounded_up(probability: float) -> str:

@@ -67,7 +67,8 @@ if __name__ == "__main__":
 
 _PRODUCTS = (
     _HEAD
-    + """import traceback
+    + """import time
+import traceback
 from importlib import import_module
 from pathlib import Path
 """
@@ -121,9 +122,11 @@ if __name__ == "__main__":
         code = main()
     except BaseException:
         # Python would end with 1, as if the failure had been seen; and the other ranks would wait.
-        traceback.print_exc()
+        sys.stderr.write(traceback.format_exc())
         sys.stderr.flush()
         if "mpi4py.MPI" in sys.modules:
+            # Once it sees an abort, MPICH's mpiexec reads no more of what the ranks have written.
+            time.sleep(0.2)
             sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(2)
         code = 2
     sys.exit(code)

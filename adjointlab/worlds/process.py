@@ -1,15 +1,10 @@
-"""Things that a process has once and the lab replaces: the ways to end it, the handler of Ctrl-C, mpi4py's request class.
+"""Things that a process has once and the lab replaces: the ways to end it, the handler of Ctrl-C.
 
 ``os._exit`` raises nothing and runs no handlers, and ``os.execv`` puts another program in the process's place: either would
 end a command with an exit code that its verdicts have not earned. Both are replaced for this process, not for its forks.
 
 Ctrl-C is held back while processes exchange messages, and let through where user code runs. An exception in the middle of an
 exchange would leave one process waiting for what another no longer sends, and the job would hang rather than end.
-
-mpi4py's ``Request.Waitall`` and kin are static methods of a class of mpi4py's, refuse what is no request of MPI, and wait
-without end. So while ranks run, and if mpi4py is imported, the name ``mpi4py.MPI.Request`` stands for a class whose methods
-hand requests of the worlds to :class:`adjointlab.MPI.Request`, and any others to mpi4py untouched. (A class that was imported
-by itself, with ``from mpi4py.MPI import Request``, keeps its own.)
 """
 
 from __future__ import annotations
@@ -19,16 +14,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable
 from types import FrameType
 from typing import ClassVar, Final, NoReturn
 
-from adjointlab import MPI
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.call_sites import is_lab
 
-__all__ = ["Interrupts", "RepeatedInterrupt", "RequestInterposition", "earn", "install_exit_guard"]
+__all__ = ["Interrupts", "RepeatedInterrupt", "earn", "install_exit_guard"]
 
 _LEAVING: Final = ("_exit", "execv", "execve")  # the other forms of exec call one of these two
 
@@ -203,49 +196,3 @@ class RepeatedInterrupt:
     def _receive(signal_number: int, frame: FrameType | None) -> None:
         RepeatedInterrupt._pending = True
         raise KeyboardInterrupt
-
-
-_UPPER_CASE: Final = ("Waitall", "Waitany", "Waitsome", "Testall", "Testany", "Testsome")
-_NAMES: Final = (*_UPPER_CASE, *map(str.lower, _UPPER_CASE))
-
-
-class RequestInterposition:
-    """Context in which ``mpi4py.MPI.Request`` completes the requests of the worlds too."""
-
-    def __init__(self) -> None:
-        self._original: type | None = None
-
-    def __enter__(self) -> None:
-        self.look()
-
-    def __exit__(self, *_: object) -> None:
-        if self._original is not None:
-            sys.modules["mpi4py.MPI"].Request = self._original  # type: ignore[attr-defined]
-            self._original = None
-
-    def look(self) -> None:
-        """Take effect if mpi4py has been imported by now: user code may do so at any time of a run."""
-        mpi = sys.modules.get("mpi4py.MPI")
-        if mpi is not None and self._original is None:
-            self._original = mpi.Request
-            mpi.Request = _for_both(mpi.Request)  # type: ignore[attr-defined]
-
-
-@lru_cache(maxsize=2)
-def _for_both(theirs: type) -> type:
-    class EitherKind(type):
-        def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, (theirs, MPI.Request))
-
-    forked = {name: staticmethod(_forked(name, getattr(theirs, name))) for name in _NAMES}
-    return EitherKind("Request", (theirs,), {"__module__": "mpi4py.MPI", **forked})
-
-
-def _forked(name: str, theirs: Callable[..., object]) -> Callable[..., object]:
-    ours: Callable[..., object] = getattr(MPI.Request, name)
-
-    def call(requests: Sequence[object], *statuses: object, **keywords: object) -> object:
-        is_ours = any(isinstance(request, MPI.Request) for request in requests)
-        return (ours if is_ours else theirs)(requests, *statuses, **keywords)
-
-    return call

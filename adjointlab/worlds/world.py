@@ -231,6 +231,7 @@ class Run:
     findings: tuple[Finding, ...] = ()
     matched: tuple[Matched, ...] = field(default=(), compare=False, repr=False)
     decisions: str = field(default="", compare=False, repr=False)
+    communicating: frozenset[int] = field(default=frozenset(), compare=False, repr=False)
 
     @property
     def completed(self) -> bool:

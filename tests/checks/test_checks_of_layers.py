@@ -1,4 +1,4 @@
-"""What the checks of layers ask of a module: what it must declare, what it may do, and what it may not."""
+"""The demands that the checks of layers make on a module: what it must declare, what it may do, and what it may not."""
 
 from __future__ import annotations
 

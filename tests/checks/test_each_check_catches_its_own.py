@@ -17,7 +17,7 @@ from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
-BUDGET = Budget(cases=40, ranks=4, seed=7)
+BUDGET = Budget(cases=20, ranks=4, seed=7)
 
 
 class Rotate(al.LinearOperator):

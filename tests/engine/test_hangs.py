@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 
 from adjointlab.store import running_case as running
 from tests import hanging
-from tests.running import needs_mpi, run
+from tests.running import begun, needs_mpi, run
 
 # One process starts the others.
 pytestmark = pytest.mark.mpi_skip
@@ -56,18 +55,8 @@ def test_the_labs_own_calls_are_not_told(tmp_path: Path, options: tuple[str, ...
 
 @needs_mpi
 def test_ctrl_c_leaves_no_process_and_no_half_written_file(tmp_path: Path):
-    from tests.running import LAUNCHER, _as_root, _flags
-
-    assert LAUNCHER is not None
-    words = [sys.executable, "-m", "adjointlab", "check", f"{HANGING}:sleeping", "--check", "adjoint"]
-    job = subprocess.Popen(
-        [LAUNCHER, *_flags(), "-n", "2", *words],
-        cwd=tmp_path,
-        env={**os.environ, **_as_root(), "PYTHONPATH": str(HANGING.parents[1])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    words = ("-m", "adjointlab", "check", f"{HANGING}:sleeping", "--check", "adjoint")
+    job = begun(*words, ranks=2, cwd=tmp_path)
     try:
         _wait_until(lambda: getattr(running.read(tmp_path / FOLDER), "case", None) is not None)
         os.killpg(job.pid, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""What user code does to a layer that is made: what would change its numbers, or hang the others, is refused on every rank."""
+"""A change of a finished layer that would change its numbers, or hang the others, is refused on every rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks like a fault and is a convention: right once the local types are declared, so the lab stays silent."""
+"""Conventions that look like faults: right once the local types are declared, so the lab stays silent."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class RemainderDropped(HaloExchange):
 
 
 class TrimsFirst(HaloExchange):
-    """What a rank trims is gone before a neighbour can have it."""
+    """A rank trims cells before a neighbour has had them."""
 
     def lendable_rows(self, dim: int, to: int, source: int) -> Window:
         (start, stop), (low, high) = self.bulk(dim, source), self.window(dim, source)
@@ -358,7 +358,7 @@ def planted(
 
 
 def family(operator: type[HaloExchange | Repartition]) -> tuple[Any, Any]:
-    """How an operator's cases are drawn, and its sequential twin."""
+    """The strategy of an operator's cases, and its sequential twin."""
     if issubclass(operator, Repartition):
         return repartitions, unchanged
     if issubclass(operator, HaloExchangeInPlace):
@@ -448,7 +448,7 @@ def even_cuts(shape: Sequence[int], grid: Sequence[int]) -> list[list[int]]:
 
 
 def customary_dot_test(subject: Subject, world: World) -> bool:
-    """Whether the usual test finds a fault: ⟨Fx, y⟩ = ⟨x, F*y⟩ for one random x and y in each of a few even layouts.
+    """Return True if the usual test finds a fault: ⟨Fx, y⟩ = ⟨x, F*y⟩ for one random x and y in each of a few even layouts.
 
     Arrays are in row-major order and messages are delivered at once. A rank that raises or hangs is seen too; what the
     simulated world finds beyond that (a message left over, a buffer changed while it is sent), no MPI tells.

@@ -259,7 +259,7 @@ def matrix(program: Program, source: Space, target: Space) -> np.ndarray[Any, An
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a mutant that is not equivalent: the check that found it, after how many cases."""
+    """The fate of a mutant that is not equivalent: the check that found it, after how many cases."""
 
     mutant: Mutant
     found_by: str  # "" where none did

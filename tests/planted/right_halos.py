@@ -25,7 +25,7 @@ Index = tuple[slice, ...]
 
 
 class Messenger(Operator):
-    """What they share: messages to and from several ranks at once."""
+    """Messages to and from several ranks at once, which all of them exchange."""
 
     def messages(
         self, outgoing: Iterable[tuple[int, Any]], incoming: Iterable[tuple[int, Sequence[int]]]
@@ -47,7 +47,7 @@ class Messenger(Operator):
         return self.arrived(requests, received)
 
     def arrived(self, requests: list[Any], received: list[Any]) -> list[Any]:
-        """What was received, once it is there."""
+        """Wait for the messages, and return them."""
         MPI.Request.Waitall(requests)
         return received
 
@@ -117,14 +117,14 @@ class HaloExchange(Messenger):
         return self.bulk(dim, source)
 
     def turns(self, dim: int) -> range:
-        """How often round the tensor a window may reach."""
+        """The number of times that a window may reach round the tensor."""
         if not (self.periodic[dim] and self.shape[dim]):
             return range(1)
         side, windows = self.shape[dim], [self.window(dim, part) for part in range(self.grid.shape[dim])]
         return range(min(low for low, _ in windows) // side, max(high for _, high in windows) // side + 1)
 
     def pieces(self, dim: int, to: int, source: int) -> Iterator[tuple[slice, slice]]:
-        """What part `source` sends to part `to`: the rows of the window of `to`, and those of the bulk of `source`."""
+        """The cells that part `source` sends to part `to`: the rows of the window of `to`, and those of the bulk of `source`."""
         (low, high), (start, stop) = self.wanted_rows(dim, to), self.lendable_rows(dim, to, source)
         begin, origin = self.window(dim, to)[0], self.bulk(dim, source)[0]
         for turn in self.turns(dim):
@@ -279,7 +279,7 @@ class Repartition(Messenger):
         )
 
     def windows(self, layout: al.Layout) -> dict[int, tuple[Window, ...]]:
-        """What every active rank holds, in the order of the grid."""
+        """The window of every active rank, in the order of the grid."""
         return {rank: layout.window(rank) or () for rank in layout.partition.ranks}
 
     def common(self, one: Sequence[Window], other: Sequence[Window]) -> list[Window] | None:
@@ -331,7 +331,7 @@ class Repartition(Messenger):
 
 
 def window_ends(ends: Cut, widths: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """Where the windows of one dimension end when they lie side by side."""
+    """The ends of the windows of one dimension when they lie side by side."""
     sizes = [
         stop - start + left + right
         for (start, stop), (left, right) in zip(pairwise(ends), widths, strict=True)

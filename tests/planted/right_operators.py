@@ -16,7 +16,7 @@ DTYPES = ("float64", "float32", "complex128", "complex64")
 
 
 class Operator(al.LinearOperator):
-    """What they share: who we are."""
+    """The base of these operators, which knows its rank and their number."""
 
     def __init__(self, comm: Any, domain: al.Space, codomain: al.Space, gain: int | None = None) -> None:
         self.comm, self.domain, self.codomain = comm, domain, codomain

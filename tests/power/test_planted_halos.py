@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from adjointlab.checks.check import checks_of
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World
 from tests.planted.bug import PlantedBug
@@ -25,7 +27,7 @@ def _simulated(world: World) -> None:
 def test_a_planted_bug_is_found_and_shrunk_to_three_ranks(world: World, planted: PlantedBug) -> None:
     ranks = []
     for seed in SEEDS:
-        report = investigate(world, planted.subject, planted.check, Budget(seed=seed))
+        report = _first_failure(world, planted, seed)
         # Incoherent, or, where ranks crash or hang, not to be judged; in both cases with the case that shows it.
         assert not report.verdict.is_coherent, f"not found with seed {seed}"
         assert report.case is not None, report.verdict
@@ -35,13 +37,20 @@ def test_a_planted_bug_is_found_and_shrunk_to_three_ranks(world: World, planted:
     pytest.fail(f"shrunk to {ranks} ranks with the seeds {SEEDS}")
 
 
+def _first_failure(world: World, planted: PlantedBug, seed: int) -> SearchResult:
+    """The first failure that all checks of the subject find together, as a run of the command would; the likeliest comes first."""
+    for check in dict.fromkeys((planted.check, *checks_of(planted.subject))):
+        report = investigate(world, planted.subject, check, Budget(seed=seed))
+        if not report.verdict.is_coherent:
+            break
+    return report
+
+
 @pytest.mark.parametrize("subject", RIGHT, ids=[subject.name for subject in RIGHT])
-def test_the_operator_without_the_bug_passes_every_check(world: World, subject: Subject) -> None:
-    verdicts = {
-        check: investigate(world, subject, check, Budget(cases=40, seed=SEEDS[0])).verdict
-        for check in checks_of(subject)
-    }
-    assert {check: str(verdict) for check, verdict in verdicts.items() if not verdict.is_coherent} == {}
+def test_the_operator_without_the_bug_passes_every_check(
+    world: World, subject: Subject, alarms: Callable[..., dict[str, str]]
+) -> None:
+    assert alarms(world, subject, Budget(40, seed=SEEDS[0])) == {}
 
 
 def test_the_customary_dot_test_does_not_see_at_least_half_of_the_bugs(world: World) -> None:

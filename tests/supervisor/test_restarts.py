@@ -1,4 +1,4 @@
-"""Which jobs are started again, and which are not."""
+"""A job is started again where that can help, and only there."""
 
 from __future__ import annotations
 

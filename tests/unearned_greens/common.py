@@ -1,4 +1,4 @@
-"""What the subjects of this corpus share: an operator that is right, for its fault to stand out."""
+"""The base of the subjects of this corpus: an operator that is right, for its fault to stand out."""
 
 from __future__ import annotations
 

@@ -14,7 +14,19 @@ from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, h
 from adjointlab.worlds.mpi.call_log import CallLogSummary, RunStatistics, first_mismatch
 from adjointlab.worlds.world import Blocked, Finding, FindingKind, Outcome, PeerFailed, Returned
 
-__all__ = ["conclude"]
+__all__ = ["communicating", "conclude"]
+
+
+def communicating(statistics: Sequence[RunStatistics]) -> frozenset[int]:
+    """The ranks that took part in a collective or message with another rank."""
+    found: set[int] = set()
+    for rank, of_rank in enumerate(statistics):
+        if any(len(members) > 1 for members, _ in of_rank.logs):
+            found.add(rank)
+        receivers = {other for other, sent in enumerate(of_rank.sent) if sent and other != rank}
+        if receivers:
+            found |= {rank, *receivers}
+    return frozenset(found)
 
 
 def conclude(

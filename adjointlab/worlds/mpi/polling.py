@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar
 
 from mpi4py import MPI
 
+from adjointlab.worlds.interposition import own_handle
+
 __all__ = ["ObjectChannel", "keep_alive", "poll_until", "processors", "rest", "yield_processor"]
 
 T = TypeVar("T")
@@ -74,7 +76,7 @@ class ObjectChannel:
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self.comm = comm.Dup()
+        self.comm = own_handle(comm).Dup()
         self.rank = self.comm.rank
         self.size = self.comm.size
         self._sending: list[MPI.Request] = []

@@ -23,16 +23,17 @@ from typing import Any, Final, NamedTuple, TypeVar
 from mpi4py import MPI
 
 from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.interposition import Interposition, own_handle
 from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.call_log import RunStatistics
 from adjointlab.worlds.mpi.communicator import GuardedComm
 from adjointlab.worlds.mpi.communicator_base import CommunicatorRegistry
 from adjointlab.worlds.mpi.control_channel import COMMAND, CREATION, INTERRUPT, REPORT, ControlChannel
-from adjointlab.worlds.mpi.diagnosis import conclude
+from adjointlab.worlds.mpi.diagnosis import communicating, conclude
 from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.pickling import PackedException, pack_outcome, unpack_outcome
 from adjointlab.worlds.mpi.polling import keep_alive
-from adjointlab.worlds.process import Interrupts, RequestInterposition
+from adjointlab.worlds.process import Interrupts
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog
@@ -249,15 +250,14 @@ class MPIWorld:
             outcome,
             *(unpack_outcome(report.outcome, rank) for rank, report in enumerate(reports, 1)),
         )
-        findings, self._last_was_clean = conclude(
-            outcomes, (statistics, *(report.statistics for report in reports))
-        )
+        of_ranks = (statistics, *(report.statistics for report in reports))
+        findings, self._last_was_clean = conclude(outcomes, of_ranks)
         self._adapt_patience(outcomes, time.monotonic() - started)
         if _any_raised(outcomes, KeyboardInterrupt):
             raise KeyboardInterrupt
         if _any_raised(outcomes, Exhausted):
             raise self._exhausted()
-        return Run(outcomes, findings)
+        return Run(outcomes, findings, communicating=communicating(of_ranks))
 
     def _adapt_patience(self, outcomes: tuple[Outcome, ...], seconds: float) -> None:
         if all(isinstance(outcome, Returned) for outcome in outcomes):
@@ -338,7 +338,7 @@ class MPIWorld:
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
             context = RankContext(rank, command.ranks, self._communicator_of(command.ranks))
-            with RequestInterposition():
+            with Interposition(lambda: context.comm):
                 try:
                     interrupts.allow()
                     with self._watchdog_thread.watch(payload, limit):
@@ -388,7 +388,7 @@ class MPIWorld:
         last_resort = threading.Timer(_SECONDS_FOR_ABORT, os._exit, (ExitCode.UNJUDGED,))
         last_resort.daemon = True
         last_resort.start()
-        MPI.COMM_WORLD.Abort(ExitCode.UNJUDGED)
+        own_handle(MPI.COMM_WORLD).Abort(ExitCode.UNJUDGED)
 
     def _communicator_of(self, ranks: int) -> GuardedComm:
         """Return the communicator of the first `ranks` processes. All of them ask for it at the same time."""

@@ -204,6 +204,12 @@ class SharedCommunicator:
         made = "" if self.made is None else f", made at {self.made.where}"
         return f"the communicator of {self.name}{made}"
 
+    def callers(self) -> set[int]:
+        """The members that have called a collective, if that takes them to another rank."""
+        if len(self.members) == 1:
+            return set()
+        return {member for member, calls in zip(self.members, self._counts, strict=True) if calls}
+
     def call_collective(
         self,
         rank: int,

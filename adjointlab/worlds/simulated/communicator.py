@@ -298,6 +298,8 @@ class Communicator(LocalCalls):
         content = elements(buf, writable=False)
         message = Message(self._task, self.rank, tag, content, pickled, call)
         send = Send(self._task, call, message, self._shared.members[dest])
+        if dest != self.rank:
+            self._run.messaging.update((self._task.rank, self._shared.members[dest]))
         if not blocking and not pickled:
             send.watch()
         deviates = self._run.strategy.deviates
@@ -409,7 +411,9 @@ class Communicator(LocalCalls):
         return MatchedMessage(self, message)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Communicator) and self._shared is other._shared and self.rank == other.rank
+        if not isinstance(other, Communicator):
+            return NotImplemented  # it may be mpi4py's COMM_WORLD, which knows what it means
+        return self._shared is other._shared and self.rank == other.rank
 
     __hash__ = None  # type: ignore[assignment]
 

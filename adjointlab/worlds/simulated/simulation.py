@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from threading import get_ident
 from typing import Any
 
 from adjointlab.exit_codes import ExitCode
@@ -16,7 +17,7 @@ from adjointlab.typing import Status
 from adjointlab.worlds.arguments import fill_status, mark_cancelled
 from adjointlab.worlds.call_sites import call_site_of_thread
 from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
-from adjointlab.worlds.process import RequestInterposition
+from adjointlab.worlds.interposition import Interposition
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.collectives import CollectiveCall, SharedCommunicator
@@ -58,13 +59,14 @@ class Simulation:
             self._diagnosis,
             lambda task: rank_main(self, task),
         )
+        self.messaging: set[int] = set()  # ranks that have sent a message to another one, or were sent one
         self.open_requests: dict[int, Pending] = {}  # by id; started and not completed by user code
         self._communicators: list[SharedCommunicator] = []
         # By rank, in the order of their making: a dictionary for want of an ordered set.
         self.unfreed: dict[int, dict[SharedCommunicator, None]] = {}
         self.everyone = self.new_shared(tuple(range(size)))
         self._group_creations: dict[tuple[SharedCommunicator, tuple[int, ...], int], SharedCommunicator] = {}
-        self.interposition = RequestInterposition()
+        self.communicators: dict[int, object] = {}  # of the run, by rank: each rank enters its own
 
     def new_shared(self, members: tuple[int, ...], grid: Grid | None = None) -> SharedCommunicator:
         """State for a new communicator of `members`, ranks of the run."""
@@ -86,13 +88,30 @@ class Simulation:
 
     def run(self) -> Run:
         """Run it to its end."""
-        with self.interposition:
+        with Interposition(self._communicator_here):
             outcomes = self.scheduler.run()
         # After a failure, what is left behind follows from it, and is not worth a finding.
         if not self.findings and all(isinstance(outcome, Returned) for outcome in outcomes):
             self._diagnosis.find_leaks()
         decisions = "" if self._recorder is None else self._recorder.decisions
-        return Run(outcomes, tuple(self.findings), tuple(self.scheduler.matched), decisions)
+        communicating = self.messaging.union(*(each.callers() for each in self._communicators))
+        return Run(
+            outcomes,
+            tuple(self.findings),
+            tuple(self.scheduler.matched),
+            decisions,
+            frozenset(communicating),
+        )
+
+    def _communicator_here(self) -> object:
+        """The communicator of the rank that the calling thread is."""
+        worker = self.scheduler.current.worker
+        if worker is None or worker.thread.ident != get_ident():
+            raise RuntimeError(
+                "MPI.COMM_WORLD is used in a thread that user code has started: which simulated rank's it is cannot be told. "
+                "Communicate in the thread that calls the operator"
+            )
+        return self.communicators[self.scheduler.current.rank]
 
     def finish(self, pending: Pending, status: Status | None = None) -> Any:
         """Give the buffers of `pending`, which is done, back to user code; return its result."""

@@ -110,6 +110,7 @@ def _run_rank(simulation: Simulation, task: Task, body: Body, payload: object) -
         # torch keeps the mode by thread, and an earlier rank on this thread may have switched it off.
         torch.set_grad_enabled(True)  # type: ignore[union-attr]
     comm = Communicator(simulation, task, simulation.everyone, task.rank)
+    simulation.communicators[task.rank] = comm
     try:
         return Returned(body(RankContext(task.rank, comm.size, comm), payload))
     except Cancelled:

@@ -1,4 +1,4 @@
-"""What is kept between calls, and collectives that do not meet (classes H and I)."""
+"""State that is kept between calls, and collectives that do not meet (classes H and I)."""
 
 from __future__ import annotations
 

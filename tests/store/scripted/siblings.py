@@ -1,4 +1,4 @@
-"""What the subjects beside this module import; it knows nothing of the lab."""
+"""Functions that the subjects beside this module import; it knows nothing of the lab."""
 
 from __future__ import annotations
 

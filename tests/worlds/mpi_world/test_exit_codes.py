@@ -5,24 +5,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from adjointlab.worlds.launch import is_launched
-
-MPIEXEC = shutil.which(
-    "mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-)
+from tests.running import begun, needs_mpi, run_python
 
 pytestmark = [
     pytest.mark.skipif(is_launched(), reason="starts mpiexec itself, so it cannot run under mpiexec"),
-    pytest.mark.skipif(MPIEXEC is None, reason="mpiexec is needed: pip install mpich"),
+    needs_mpi,
     pytest.mark.skipif(
         importlib.util.find_spec("mpi4py") is None, reason="mpi4py is needed: pip install mpi4py"
     ),
@@ -69,24 +62,9 @@ sys.exit(int(sys.argv[2]))
 """
 
 
-def environment():
-    root = str(Path(__file__).parents[3])
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-        "OMPI_MCA_mpi_yield_when_idle": "1",
-    }
-
-
 def launch(tmp_path, *arguments):
     (tmp_path / "program.py").write_text(PROGRAM)
-    command = [MPIEXEC, "-n", "3", sys.executable, "program.py", *arguments]
-    return subprocess.run(
-        command, cwd=tmp_path, env=environment(), timeout=60, capture_output=True, text=True
-    )
+    return run_python("program.py", *arguments, ranks=3, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -113,24 +91,15 @@ def test_an_interrupt_of_one_rank_ends_the_job(tmp_path):
 @pytest.mark.parametrize("moment", [0.0, 0.1, 0.5, 1.0])
 def test_ctrl_c_at_any_moment_ends_all_ranks_and_prints_the_verdicts_so_far(tmp_path, moment):
     """Cases are short, so that it comes now in one, now between two checks."""
-    command = ["-m", "adjointlab", "check", "--cases", "1", "--json", "verdicts.json"]
-    job = subprocess.Popen(
-        [MPIEXEC, "-n", "3", sys.executable, *command],
-        cwd=tmp_path,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        # A shell may have made its children ignore the signal.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    # The primitives alone: the layers would have each rank import torch first.
+    subjects = "adjointlab.primitives.subjects.installed"
+    command = ["-m", "adjointlab", "check", subjects, "--cases", "3", "--json", "verdicts.json"]
+    job = begun(*command, ranks=3, cwd=tmp_path)
     try:
         _wait_until((tmp_path / ".adjointlab" / "running.json").exists)
         time.sleep(moment)
         os.killpg(job.pid, signal.SIGINT)
-        printed, _ = job.communicate(timeout=20)
+        printed = "".join(job.communicate(timeout=20))
         _wait_until(lambda: not _is_alive(job.pid))
     finally:
         if _is_alive(job.pid):

@@ -1,4 +1,4 @@
-"""What a rank does by itself does not grow with the number of ranks."""
+"""The work of one rank does not grow with the number of ranks."""
 
 from __future__ import annotations
 

@@ -1,0 +1,62 @@
+"""The cases of a search: how many were asked for, judged and rejected; and what is too few for a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from adjointlab.checks.verdict import Verdict, unjudged
+from adjointlab.engine.case import Case
+from adjointlab.worlds.world import Run
+
+__all__ = ["CaseCounts"]
+
+
+@dataclass
+class CaseCounts:
+    """Numbers of cases that were drawn for their own sake: those that a failure is shrunk through do not count.
+
+    Of the `judged`, so many were `on_several_ranks`, and in so many of these at least two ranks were `communicating`; no more
+    than `most_ranks` did in any. `rejected` counts, by reason, those that the check has nothing to say about.
+    """
+
+    asked: int
+    judged: int = 0
+    on_several_ranks: int = 0
+    communicating: int = 0
+    most_ranks: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+
+    def judge(self, case: Case, run: Run) -> None:
+        """Count a case that was judged, by its last run."""
+        ranks = len(run.communicating)
+        self.judged += 1
+        self.on_several_ranks += case.ranks > 1
+        self.communicating += ranks > 1
+        self.most_ranks = max(self.most_ranks, ranks)
+
+    def reject(self, reason: str) -> None:
+        """Count a case that the check has nothing to say about."""
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+
+    def shortfall(self, *, needs_several_ranks: bool) -> Verdict | None:
+        """The verdict on a search that has found no failure in too few cases; None if there were enough."""
+        rejected = sum(self.rejected.values())
+        if not self.judged and not rejected:
+            return unjudged("no case could be drawn: the subject's strategy rejects them all")
+        if not self.judged:
+            headline = f"no case could be judged of {rejected} that were drawn"
+        elif needs_several_ranks and not self.on_several_ranks:
+            headline = f"no case of several ranks could be judged, only {self.judged} of one rank"
+        elif self.judged < self.asked:
+            headline = f"only {self.judged} of {self.asked} cases could be judged"
+        else:
+            return None
+        return unjudged(headline, *_reasons(self.rejected), kind="too few cases judged")
+
+
+def _reasons(rejected: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Lines that say why cases were rejected, the commonest reason first."""
+    commonest = sorted(rejected.items(), key=lambda entry: -entry[1])
+    lines = [("rejected", f"{number}: {reason}") for reason, number in commonest]
+    return lines or [("because", "the subject's strategy draws no others")]
