@@ -95,7 +95,7 @@ def summary(results: Sequence[CheckResult], asked: int) -> str:
     verdicts = ", ".join(f"{number} {name}" for name, number in counts if number)
     cases = sum(entry.result.tried for entry in results)
     seconds = sum(entry.result.seconds for entry in results)
-    return f"{judged} of {count(asked, 'check')} judged, {verdicts or 'nothing checked'}: {cases} cases in {seconds:.1f} s"
+    return f"{judged} of {count(asked, 'check')} judged, {verdicts or 'nothing checked'}: {count(cases, 'case')} in {seconds:.1f} s"
 
 
 def proof_summary(results: Sequence[CheckResult]) -> str:
