@@ -174,7 +174,7 @@ def _reach(result: SearchResult) -> str:
 
 
 def _counted(counts: CaseCounts | None) -> list[str]:
-    """What a reader must know of the cases themselves."""
+    """Notes on the cases themselves: that none had several ranks, or that some were rejected."""
     if counts is None:
         return []
     notes = []
