@@ -29,7 +29,7 @@ from adjointlab.worlds.simulated.matching import Mailbox, unpickle
 from adjointlab.worlds.simulated.reductions import fold_objects
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.world import Blocked, Cancelled, Finding, PeerFailed
+from adjointlab.worlds.world import Blocked, Cancelled, Finding, FindingKind, PeerFailed
 
 __all__ = [
     "OBJECT_COLLECTIVES",
@@ -265,7 +265,8 @@ class SharedCommunicator:
         where = "" if is_of_all else f" of ranks {', '.join(map(str, self.members))}"
         self._findings.append(
             Finding(
-                "mismatched collective", f"in collective {number + 1}{where}, {reason}\n  {one}\n  {other}"
+                FindingKind.MISMATCHED_COLLECTIVE,
+                f"in collective {number + 1}{where}, {reason}\n  {one}\n  {other}",
             )
         )
         for call, peer in ((one, other), (other, one)):
