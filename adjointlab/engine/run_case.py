@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +21,7 @@ from adjointlab.engine.adapters import Parameters
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import Blocked, Body, FindingKind, Raised, RankContext, Returned, Run, Runner
@@ -159,7 +161,15 @@ def body(subject: Subject) -> Body:
         if reference is not None:
             reference = partial(reference, **_arguments(subject, case.parameters))
         context = CheckContext(lambda: subject.make(comm, case.parameters), case.setting, comm, reference)
-        observation = check_named(case.check).observe(context)
+        try:
+            observation = check_named(case.check).observe(context)
+        except Inapplicable as error:
+            if is_lab(traceback.extract_tb(error.__traceback__)[-1].filename):
+                raise
+            # That the check has nothing to say is not for the code under test to decide.
+            raise RuntimeError(
+                f"the code under test raised the checks' own {type(error).__name__}"
+            ) from error
         spaces = Spaces(context.domain, context.codomain)
         return RankObservation(observation, spaces, tuple(context.leaks.items()))
 

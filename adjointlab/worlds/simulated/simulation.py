@@ -95,7 +95,9 @@ class Simulation:
         if not self.findings and all(isinstance(outcome, Returned) for outcome in outcomes):
             self._diagnosis.find_leaks()
         decisions = "" if self._recorder is None else self._recorder.decisions
-        communicating = self.messaging.union(*(each.callers() for each in self._communicators))
+        communicating = self.messaging.union(
+            *(each.callers for each in self._communicators if len(each.members) > 1)
+        )
         return Run(
             outcomes,
             tuple(self.findings),
