@@ -132,6 +132,9 @@ _REDRAWN: Final = 50
 """The number of cases that are drawn on fewer ranks than the smallest failing case has."""
 
 
+_BATCH: Final = 1000
+"""The number of cases that are drawn in one search of Hypothesis, which keeps them all: this bounds its memory to some 8 MB."""
+
 _SLOW: Final = frozenset({NO_RETURN, FindingKind.LIVELOCK})
 """Kinds of failure that take seconds to see, in every case that is tried."""
 
@@ -225,7 +228,7 @@ class Search:
 
     def _smallest_failure(self) -> _Failing | Verdict | None:
         """Search with Hypothesis: return the smallest failing case, `None` if none fails, a verdict if too few could be judged."""
-        failure = self._searched(self._budget.cases, 1, self._ranks)
+        failure = self._searched_in_batches()
         needs_several_ranks = max(self._subject.ranks_up_to(self._ranks)) > 1
         if failure is None and needs_several_ranks and not self._counts.on_several_ranks:
             # A few cases need not have several ranks among them; and where a check rejects each that has, it is to say so.
@@ -233,6 +236,16 @@ class Search:
         if isinstance(failure, _Failing):
             return self._in_single_steps(self._on_fewer_ranks(failure))
         return failure or self._counts.shortfall(needs_several_ranks=needs_several_ranks)
+
+    def _searched_in_batches(self) -> _Failing | Verdict | None:
+        """Draw the cases of the budget, each batch in a search of its own: Hypothesis keeps some 8 KB of each case of a search."""
+        failure = None
+        for start in range(0, self._budget.cases, _BATCH):
+            number = min(_BATCH, self._budget.cases - start)
+            failure = self._searched(number, 1, self._ranks, stream=f" {start}" if start else "")
+            if failure is not None:
+                break
+        return failure
 
     def _on_fewer_ranks(self, failure: _Failing) -> _Failing:
         """Return a failure of the same kind on as few ranks as one is found on.
@@ -290,11 +303,15 @@ class Search:
         least_ranks: int,
         most_ranks: int,
         accepts: Callable[[Case], bool] = lambda case: True,
+        stream: str = "",
     ) -> _Failing | Verdict | None:
-        """Draw so many cases on so many ranks that `accepts` is true of, and shrink the first that fails."""
+        """Draw so many cases on so many ranks that `accepts` is true of, and shrink the first that fails.
+
+        Another `stream` draws other cases.
+        """
         schedules = self._budget.schedules if self._world.can_schedule else 1
 
-        @hypothesis.seed(_stream(self._seed, self._check))
+        @hypothesis.seed(_stream(self._seed, self._check + stream))
         @hypothesis.settings(
             max_examples=number,
             # Whatever a user's profile, or the "ci" profile that Hypothesis loads where the variable CI is set, would change
