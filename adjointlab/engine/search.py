@@ -213,13 +213,14 @@ class Search:
         elif failure is not None:
             self.stage = Stage.CONFIRMING
             case = self._with_fewer_schedules(failure)
+            verdict = verdict or self._confirmed(case, failure.verdict)
             result = replace(
                 result,
-                verdict=verdict or self._confirmed(case, failure.verdict),
+                verdict=verdict,
                 case=case,
                 spaces=failure.spaces,
                 drawn_ranks=self._drawn_ranks,
-                is_smallest=self._is_smallest,
+                is_smallest=self._is_smallest and verdict.kind != NONDETERMINISTIC,
             )
         seconds = time.monotonic() - started
         return replace(result, seconds=seconds, figures=self._figures, exact=self._exact)
@@ -270,7 +271,7 @@ class Search:
         """
         if self._kind in _SLOW:
             return failure
-        while self._world.can_schedule or self._is_simulated:
+        while self._world.can_schedule:
             fails = self._fails_one_step_smaller(failure.case)
             if not fails:
                 self._is_smallest = fails is False

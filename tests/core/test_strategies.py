@@ -1,4 +1,4 @@
-"""What the strategies for users draw: always what they say, sometimes what hurts, and simple where that is enough."""
+"""The strategies for users draw always what they say, sometimes what hurts, and simple cases where these are enough."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_the_budget_of_cases_is_kept(world: SimulatedWorld) -> None:
 def test_memory_does_not_grow_with_the_number_of_cases(
     world: SimulatedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What Hypothesis keeps of its cases is bounded: by the cases of one batch."""
+    """Hypothesis keeps the cases of one batch."""
     monkeypatch.setattr(search, "_BATCH", 40)
     alive: list[int] = []
 

@@ -122,6 +122,21 @@ def test_a_bug_of_strided_groups_shrinks_to_three_ranks(bug: type[Halves], draws
     assert result.is_smallest
 
 
+def test_a_result_that_changes_from_run_to_run_is_not_called_smallest() -> None:
+    calls = []
+
+    class WrongAtFirst(Halves):
+        def is_wrong(self) -> bool:
+            calls.append(self.layout)
+            return len(calls) < 40 and self.layout.partition.size > 1
+
+    result = investigate(
+        SimulatedWorld(4), al.subject(WrongAtFirst)(any_ranks), "adjoint", Budget(50, seed=1)
+    )
+    assert result.status is Status.UNJUDGED
+    assert not result.is_smallest
+
+
 class NeedsTwoRows(Halves):
     """Wrong wherever there is an element, also in cases that its strategy does not draw."""
 
