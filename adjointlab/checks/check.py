@@ -122,7 +122,7 @@ class Check(ABC, Generic[ObservationT]):
 
     @abstractmethod
     def judge(self, spaces: Spaces, observations: Sequence[ObservationT]) -> Verdict:
-        """Conclude from the observations of all ranks."""
+        """Conclude from the observations of all ranks. Raises `Inapplicable` where they tell nothing."""
 
     def applies_to(self, subject: CheckedSubject) -> bool:
         """Return True if the subject has what the check compares; by default, if it is a linear operator."""

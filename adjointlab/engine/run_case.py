@@ -37,6 +37,7 @@ __all__ = [
     "inapplicable_because",
     "is_inapplicable",
     "judge",
+    "judgement_of",
     "nothing_known",
     "run_case",
     "schedule_invariants",
@@ -110,12 +111,22 @@ def run_case(run: Runner, case: Case) -> Judgement | None:
     """Run and judge one case under all its schedules; `None` where its check does not apply to it."""
     if case.schedules:
         runs = [run(case, case.ranks, seed=case.schedule, schedule=each) for each in case.schedules]
-        if any(map(is_inapplicable, runs)):
+        judgements = [judgement_of(case, each) for each in runs]
+        verdicts = [each.verdict for each in judgements if each is not None]
+        if len(verdicts) < len(runs):
             return None
-        verdicts = [judge(case, each) for each in runs]
         return Judgement(judge_all(case, runs, verdicts, schedule_invariants), spaces_of(runs[0]))
-    result = run(case, case.ranks, seed=case.schedule)
-    return None if is_inapplicable(result) else Judgement(judge(case, result), spaces_of(result))
+    return judgement_of(case, run(case, case.ranks, seed=case.schedule))
+
+
+def judgement_of(case: Case, run: Run) -> Judgement | None:
+    """Judge one run of a case; `None` where its check has nothing to say about it, which it may know only in the end."""
+    if is_inapplicable(run):
+        return None
+    try:
+        return Judgement(judge(case, run), spaces_of(run))
+    except Inapplicable:
+        return None
 
 
 def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:

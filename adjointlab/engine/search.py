@@ -311,7 +311,7 @@ class Search:
         judgement = self._run_and_judge(case)
         if judgement is None:
             self._inapplicable.add(self.tried)
-            self._counts.reject(inapplicable_because(self._last_run) or "")
+            self._counts.reject(inapplicable_because(self._last_run) or "what was observed tells nothing")
         elif judgement.verdict.is_coherent:
             self._counts.judge(case, self._last_run)
         return judgement
