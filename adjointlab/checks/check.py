@@ -116,6 +116,9 @@ class Check(ABC, Generic[ObservationT]):
     """Position among the checks of a subject, lowest first; `None` for a check that runs only on request, as the
     follow-up of another one or by its own command."""
 
+    varies_values: ClassVar[bool] = False
+    """Whether the inputs of a layer may have values of any of :data:`~adjointlab.checks.context.INPUT_VALUES`."""
+
     @abstractmethod
     def observe(self, context: CheckContext) -> ObservationT:
         """Exercise the operator on this rank. Collective: every rank makes the same calls."""

@@ -32,10 +32,10 @@ Role = Literal["primal", "dual"]
 """Values are an argument of an operator, or a cotangent."""
 
 VALUES = ("integers", "fractions", "negative", "equal")
-"""Kinds of values that are not drawn from the whole significand: any integers up to the bound, sixteenths beside them, integers below
+"""Kinds of values that are not drawn from the whole significand: any integers up to the bound, those with 12 bits more, integers below
 zero alone, and one integer for all elements of a tensor. Tensors of an integer type have any integers in all of them."""
 
-_SIXTEENTHS = 16
+_FRACTION_BITS = 12
 
 _MASK = (1 << 64) - 1
 
@@ -120,7 +120,9 @@ def _of_kind(whole: NumpyArray, bits: NumpyArray, draw: Draw) -> NumpyArray:
     if draw.values == "negative":
         return np.asarray(-1 - (bits % np.uint64(draw.bound)).astype(np.int64))
     if draw.values == "fractions":
-        return np.asarray(whole + (bits >> np.uint64(60)).astype(np.float64) / _SIXTEENTHS)
+        return np.asarray(
+            whole + (bits >> np.uint64(64 - _FRACTION_BITS)).astype(np.float64) / 2**_FRACTION_BITS
+        )
     return whole
 
 

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.fresh_memory import FILLS, filled
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core.operator import NotInSpace
@@ -169,8 +170,12 @@ def body(subject: Subject) -> Body:
         comm, reference = rank_context.comm, subject.reference
         if reference is not None:
             reference = partial(reference, **_arguments(subject, case.parameters))
-        context = CheckContext(lambda: subject.make(comm, case.parameters), case.setting, comm, reference)
-        observation = check_named(case.check).observe(context)
+        make = partial(subject.make, comm, case.parameters)
+        context = CheckContext(make, case.setting, comm, reference, case.values)
+        # Operators have a check of their own for this, which tells what they read.
+        fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None
+        with filled(fill):
+            observation = check_named(case.check).observe(context)
         spaces = Spaces(context.domain, context.codomain)
         return RankObservation(observation, spaces, tuple(context.leaks.items()))
 

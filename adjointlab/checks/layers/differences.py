@@ -12,7 +12,7 @@ each element the best entry is taken.
 
 At a kink, D(h) agrees with itself for all h and is still not the derivative, which is one of many between the two one-sided ones.
 Half the difference of those, S(h) = (F(p + hv) - 2 F(p) + F(p - hv)) / 2h, is odd in h: without its terms in h and h³ it goes to zero
-where F is smooth, and stays at a kink. It counts as an error.
+where F is smooth, and stays at a kink. It counts as an error of the entries of the same steps.
 """
 
 from __future__ import annotations
@@ -70,31 +70,30 @@ def _derivative(
     rounding = [
         noise(max(float(np.abs(a).max()) for a in (f, b, here))) / step for f, b, step in _each(ahead, behind)
     ]
-    slopes = [(f - b) / (2 * step) for f, b, step in _each(ahead, behind)]
-    best = Estimate(slopes[0], np.full(here.shape, np.inf))
-    column = slopes
+    jumps = _jumps(ahead, behind, here)
+    best = Estimate(here, np.full(here.shape, np.inf))
+    column = [(f - b) / (2 * step) for f, b, step in _each(ahead, behind)]
     for order in range(1, len(_STEPS)):
         factor = 16.0**order
         following = [(factor * fine - coarse) / (factor - 1) for coarse, fine in pairwise(column)]
         for row, value in enumerate(following):
-            error = np.maximum(abs(value - column[row]), abs(value - column[row + 1]))
-            # The finest step of an entry has the largest rounding.
-            best = _better(best, Estimate(value, _SAFETY * (error + rounding[row + order])))
+            finest = row + order
+            if finest in jumps:
+                # A kink between coarse steps shows in their jump, and no longer in that of finer ones.
+                error = np.maximum(abs(value - column[row]), abs(value - column[row + 1])) + jumps[finest]
+                best = _better(best, Estimate(value, _SAFETY * (error + rounding[finest])))
         column = following
-    return Estimate(best.value, best.error + _jump(ahead, behind, here, rounding))
+    return best
 
 
-def _jump(
-    ahead: Sequence[NumpyArray], behind: Sequence[NumpyArray], here: NumpyArray, rounding: Sequence[float]
-) -> NumpyArray:
-    """Half the jump of the one-sided derivatives, zero where there is none but for rounding."""
+def _jumps(
+    ahead: Sequence[NumpyArray], behind: Sequence[NumpyArray], here: NumpyArray
+) -> dict[int, NumpyArray]:
+    """Half the jump of the one-sided derivatives, from three steps each, by the number of the finest of them."""
     halves = [(f - 2 * here + b) / (2 * step) for f, b, step in _each(ahead, behind)]
-    for order in (4.0, 64.0):
-        halves = [(order * fine - coarse) / (order - 1) for coarse, fine in pairwise(halves)]
-    least = Estimate(here, np.full(here.shape, np.inf))
-    for row, jump in enumerate(halves):
-        least = _better(least, Estimate(here, _SAFETY * (abs(jump) + rounding[row + 2])))
-    return least.error
+    for factor in (4.0, 64.0):
+        halves = [(factor * fine - coarse) / (factor - 1) for coarse, fine in pairwise(halves)]
+    return {number: abs(jump) for number, jump in enumerate(halves, start=2)}
 
 
 def _each(
