@@ -111,7 +111,8 @@ def _is_rounding(difference: float, array: NumpyArray) -> bool:
 def _difference(a: NumpyArray, b: NumpyArray) -> float:
     if a.shape != b.shape or not a.size or a.dtype.kind != "f":
         return 0.0
-    difference = abs(a.astype(float) - b)
+    with np.errstate(invalid="ignore"):
+        difference = abs(a.astype(float) - b)
     return float(difference[np.isfinite(difference)].max(initial=0.0))
 
 

@@ -93,13 +93,25 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
     plan = PassPlan.of(context.setting.seed, backward=backward)
     layer, differentiated = context.layer, plan.differentiated(context)
     with torch.set_grad_enabled(backward):
-        # Before any message of the layer's: whether these values are for it is up to the twin.
-        twin = None if context.rank or not is_measured(context) else _twin_results(context, plan)
-        passes = run_passes(LocalModule(context), plan, context, differentiated)
+        twin, unfit = None, None
+        if context.rank == 0 and is_measured(context):
+            try:
+                twin = _twin_results(context, plan)
+            except Inapplicable as error:
+                unfit = error
+        # Whether the values are for the layer is known by now, and said in the end: the other ranks wait for messages.
+        try:
+            passes = run_passes(LocalModule(context), plan, context, differentiated)
+        except Exception:
+            if unfit is None:
+                raise
+            raise unfit from None
+        if unfit is not None:
+            raise unfit
         observed = tuple(
             PassObservation(
                 tuple(
-                    _comparison(layer, kind, local, differentiated, plan)
+                    _comparison(context, kind, local, differentiated, plan)
                     for kind, local in each.results.items()
                 ),
                 _changes(layer, each),
@@ -161,19 +173,24 @@ def _twin_results(context: CheckContext, plan: PassPlan) -> tuple[Mapping[str, L
 
 
 def _comparison(
-    layer: Layer, kind: ResultKind, local: Local, differentiated: frozenset[str], plan: PassPlan
+    context: CheckContext, kind: ResultKind, local: Local, differentiated: frozenset[str], plan: PassPlan
 ) -> Comparison:
+    layer = context.layer
     space = kind.space(layer)
     if not kind.is_gradient:
         return Comparison(kind.name, space, local, tolerance_of(layer))
-    # The sum with an earlier gradient is rounded relative to the sum, which is not taken off again.
-    reach = max(layer.reach, 2 * LARGEST) if plan.accumulated else layer.reach
+    tolerance = tolerance_of(layer)
+    if plan.accumulated:
+        # The sum with an earlier gradient is rounded relative to the sum, which is not taken off again.
+        precision = min((tensor.element.precision for tensor in space.tensors), default=0)
+        relative = max(tolerance.relative, 2.0 ** (2 - precision) if is_measured(context) else 0.0)
+        tolerance = Tolerance(relative, max(layer.reach, 2 * LARGEST))
     without = frozenset(
         tensor.name
         for tensor in space.tensors
         if tensor.name not in differentiated or tensor.element.kind != "real"
     )
-    return Comparison(kind.name, space, local, replace(tolerance_of(layer), reach=reach), without)
+    return Comparison(kind.name, space, local, tolerance, without)
 
 
 def tolerance_of(layer: Layer) -> Tolerance:
