@@ -389,7 +389,7 @@ class Search:
             judgement, reason = None, "no tensor of the case has an element"
         if judgement is None:
             self._inapplicable.add(self.tried)
-            self._counts.reject(reason or "")
+            self._counts.reject(reason or "what was observed tells nothing")
         elif judgement.verdict.is_coherent:
             self._counts.judge(case, self._last_run)
         return judgement
