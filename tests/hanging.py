@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 import adjointlab as al
 
@@ -44,8 +45,30 @@ class Stubborn(Copy):
         while rank == 1:
             try:
                 Looping.fault(self, rank, size)
-            except Exception:  # noqa: S112 - that is the fault
+            except BaseException:  # noqa: S112 - that is the fault
                 continue
+
+
+class Swallowing(Copy):
+    """An endless loop, and a wrong result once an exception has ended it."""
+
+    def forward(self, x: Any) -> Any:
+        try:
+            return super().forward(x)
+        except BaseException:
+            return np.zeros(7)
+
+    def fault(self, rank: int, size: int) -> None:
+        while rank == 1:
+            pass
+
+
+class Chatting(Copy):
+    """An endless loop that makes calls."""
+
+    def fault(self, rank: int, size: int) -> None:
+        while rank == 1:
+            self.comm.sendrecv(1, rank, 0, None, rank, 0)
 
 
 class Sleeping(Copy):
@@ -90,6 +113,36 @@ def cuts(draw: Any, ranks: int) -> dict[str, Any]:
     return {"layout": draw(al.strategies.layouts(ranks, ndim=1))}
 
 
+def looping_cuts(draw: Any, ranks: int) -> dict[str, Any]:
+    while ranks:
+        pass
+    return cuts(draw, ranks)
+
+
+def sleeping_cuts(draw: Any, ranks: int) -> dict[str, Any]:
+    time.sleep(3600)
+    return cuts(draw, ranks)
+
+
+def stubborn_cuts(draw: Any, ranks: int) -> dict[str, Any]:
+    while True:
+        try:
+            looping_cuts(draw, ranks)
+        except BaseException:  # noqa: S112 - that is the fault
+            continue
+
+
+def late_cuts(draw: Any, ranks: int) -> dict[str, Any]:
+    if draw(st.integers(0, 3)) == 3:
+        stubborn_cuts(draw, ranks)
+    return cuts(draw, ranks)
+
+
+def endless_twin(x: Any, **parameters: Any) -> Any:
+    while True:
+        pass
+
+
 looping = al.subject(Looping)(cuts)
 stubborn = al.subject(Stubborn)(cuts)
 sleeping = al.subject(Sleeping)(cuts)
@@ -97,3 +150,10 @@ raw = al.subject(Raw)(cuts)
 circular = al.subject(Circular)(cuts)
 apart = al.subject(Apart)(cuts)
 right = al.subject(Copy)(cuts)
+swallowing = al.subject(Swallowing)(cuts)
+chatting = al.subject(Chatting)(cuts)
+looping_strategy = al.subject(Copy, name="LoopingStrategy")(looping_cuts)
+sleeping_strategy = al.subject(Copy, name="SleepingStrategy")(sleeping_cuts)
+stubborn_strategy = al.subject(Copy, name="StubbornStrategy")(stubborn_cuts)
+late_strategy = al.subject(Copy, name="LateStrategy")(late_cuts)
+endless_reference = al.subject(Copy, name="EndlessReference", reference=endless_twin)(cuts)

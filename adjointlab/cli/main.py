@@ -24,7 +24,7 @@ from adjointlab.cli.list import list_subjects
 from adjointlab.cli.output import Output
 from adjointlab.cli.replay import replay
 from adjointlab.cli.run import run
-from adjointlab.cli.startup import UsageError, abort_all_ranks, collective_interrupts
+from adjointlab.cli.startup import NotLoaded, UsageError, abort_all_ranks, collective_interrupts
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.process import earn, install_exit_guard
@@ -86,7 +86,10 @@ def exit_code_of(command: Callable[[], int | None]) -> int:
         if (text := _usage_error(error)) is not None:
             errors.line(f"adjointlab: {text}")
             return ExitCode.USAGE
-        traceback.print_exc()
+        if isinstance(error, NotLoaded):
+            errors.line(f"adjointlab: {error}")
+        else:
+            traceback.print_exc()
         if is_launched():
             # Only this rank has failed. The others may be in a collective call, where they would wait for ever.
             abort_all_ranks(ExitCode.UNJUDGED)

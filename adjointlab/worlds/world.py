@@ -96,6 +96,15 @@ class Raised:
         text = "".join(formatted.format())
         return cls(type(exception).__name__, message_of(exception), text, exception, types)
 
+    @classmethod
+    def overdue(cls, exception: Overdue, stack: str) -> Raised:
+        """The outcome of a rank in which the watchdog has raised `exception`, whatever user code has made of that."""
+        name = f"{Overdue.__module__}.{Overdue.__qualname__}"
+        text = f"Traceback (most recent call last):\n{stack}\n{name}: {exception}\n"
+        return cls(
+            Overdue.__name__, str(exception), text, None, tuple(filter(_is_known_everywhere, Overdue.__mro__))
+        )
+
     def is_a(self, kind: type[BaseException]) -> bool:
         """Return True if the exception is an instance of `kind`, a class of the lab or of Python itself.
 

@@ -127,6 +127,10 @@ class Guard:
         self.failed_polls = 0
         return found
 
+    def progress(self) -> tuple[int, int, int]:
+        """The calls of the run so far; asked by the watchdog's thread."""
+        return sum(self.sent), self.received, sum(map(len, tuple(self.logs.values())))
+
     def expire(self) -> bool:
         """Declare the run overdue, from the watchdog's signal handler.
 

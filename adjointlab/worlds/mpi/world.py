@@ -36,7 +36,7 @@ from adjointlab.worlds.mpi.polling import keep_alive
 from adjointlab.worlds.process import Interrupts
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog
+from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog, Watched
 from adjointlab.worlds.world import (
     Blocked,
     Body,
@@ -141,9 +141,7 @@ class MPIWorld:
         self._current_patience = patience  # adapted to hangs
         self._slowest = 0.0  # seconds of the slowest good run
         self._interrupts = Interrupts()
-        self._watchdog_thread = RaisingWatchdog(
-            self.watchdog, self._control.rank, self._guard.expire, self._end_job
-        )
+        self._watchdog_thread = RaisingWatchdog(self.watchdog, self._end_job, self._guard.expire)
 
     @property
     def is_exhausted(self) -> bool:
@@ -186,6 +184,7 @@ class MPIWorld:
             comm.inner.Free()
             comm.retire("its world is closed")
         self._communicators.clear()
+        self._watchdog_thread.close()
         self._control.close()
 
     # The leader
@@ -194,16 +193,20 @@ class MPIWorld:
         # Ctrl-C is let through while user code runs, and held back while messages between the ranks are under way: then
         # every rank sees the same sequence of commands to its end.
         def run(payload: object, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
-            self._interrupts.hold()
-            try:
-                return self._command(body, payload, ranks, seed)
-            finally:
-                self._interrupts.allow()
+            with self.watchdog.during_run():
+                self._interrupts.hold()
+                try:
+                    return self._command(body, payload, ranks, seed)
+                finally:
+                    self._interrupts.allow()
 
+        # What an earlier subject has made of it is not this one's.
+        self._current_patience = self.patience
         try:
             try:
                 self._interrupts.allow()
-                result = conduct(run)
+                with self.watchdog.drawing(self._watchdog_thread):
+                    result = conduct(run)
             finally:
                 self._interrupts.hold()
             if self._follower_was_interrupted():
@@ -335,13 +338,16 @@ class MPIWorld:
         streams = RandomStreams(self._streams, command.seed, command.ranks)
         streams.enter(rank)
         outcome: Outcome
+        watched: Watched | None = None
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
             context = RankContext(rank, command.ranks, self._communicator_of(command.ranks))
             with Interposition(lambda: context.comm):
                 try:
                     interrupts.allow()
-                    with self._watchdog_thread.watch(payload, limit):
+                    with self._watchdog_thread.watch(
+                        f"rank {rank}", payload, limit, guard.progress
+                    ) as watched:
                         value = body(context, payload)
                 finally:
                     interrupts.hold()
@@ -358,6 +364,10 @@ class MPIWorld:
                 guard.has_abandoned = True
                 keep_alive(exception)
         streams.leave()
+        if watched is not None and watched.has_fired and not _any_raised((outcome,), Overdue):
+            # User code has swallowed the exception, and its results are not its own.
+            outcome = Raised.overdue(watched.overdue(), watched.stack)
+            guard.has_abandoned = True
         if guard.cancelled_as is not None:
             # Also where user code has caught Cancelled, and returned or raised something else.
             outcome = guard.cancelled_as

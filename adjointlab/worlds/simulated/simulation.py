@@ -7,7 +7,6 @@ lasts too long is ended by :class:`SimulationWatchdog`.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
 from typing import Any
@@ -27,7 +26,7 @@ from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, StuckHandl
 from adjointlab.worlds.simulated.schedules.replay import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.strategies import strategy_for
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.watchdog import Overdue, Watchdog, overdue
+from adjointlab.worlds.watchdog import Elapsed, Overdue, Watchdog, overdue, stack_of_thread
 from adjointlab.worlds.world import Blocked, Finding, Outcome, PeerFailed, Raised, Returned, Run
 
 __all__ = ["Diagnosis", "Simulation", "SimulationWatchdog"]
@@ -251,23 +250,29 @@ class SimulationWatchdog:
         self._watchdog = watchdog
         self._scheduler = scheduler
         self._payload = payload
-        self._started = time.monotonic()
-        self._has_raised = False
+        self._elapsed = Elapsed()
+        self._exceeded = 0.0  # once it is overdue: the seconds that it has exceeded
+        self._raised_at = 0.0
 
     def look(self) -> None:
-        """Raise :class:`Overdue` in the running rank once the limit has passed; some seconds later, end the process."""
+        """Raise :class:`Overdue` in the running rank once the limit is exceeded; some seconds later, end the process."""
         limit = self._watchdog.seconds_in_simulation
-        over = time.monotonic() - self._started - limit
-        if over < 0:
-            return
         running = self._scheduler.current
-        thread = 0 if running.worker is None else running.worker.thread.ident or 0
-        if not self._has_raised:
-            self._has_raised = True
-            self._watchdog.has_fired = True
-            self._scheduler.raise_in_current(_overdue_class(limit, call_site_of_thread(thread)))
-        elif over > self._watchdog.grace(limit):
-            self._watchdog.report_overdue(f"rank {running.rank}", limit, self._payload, thread)
+        if running.worker is None:
+            return
+        thread, native_thread = running.worker.thread.ident or 0, running.worker.thread.native_id or 0
+        self._elapsed.look(native_thread, self._scheduler.progress)
+        if not self._exceeded:
+            self._exceeded = self._elapsed.exceeded(limit, thread)
+            if self._exceeded:
+                self._raised_at = self._elapsed.total
+                self._watchdog.has_fired = True
+                place = call_site_of_thread(thread)
+                # Its outcome, also where user code swallows the exception.
+                outcome = Raised.overdue(overdue(self._exceeded, place), stack_of_thread(thread))
+                self._scheduler.raise_in(running, _overdue_class(self._exceeded, place), outcome)
+        elif self._elapsed.total - self._raised_at > self._watchdog.grace(limit):
+            self._watchdog.report_overdue(f"rank {running.rank}", self._exceeded, self._payload, thread)
             os._exit(ExitCode.UNJUDGED)
 
 
