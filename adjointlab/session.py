@@ -287,7 +287,7 @@ def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path
             # Not in a case: the one on record has been judged.
             write_end(record, Running.of(progress, None, ended=EndedBy.WATCHDOG, kind=NO_RETURN))
             return f"adjointlab: {found.subject.name} could not be judged: {late}\n  {_ENDS_HERE}"
-        verdict = unjudged(late, ("because", late), ("stack", stack), kind=NO_RETURN)
+        verdict = unjudged(late, ("because", late), *([("stack", stack)] if stack else ()), kind=NO_RETURN)
         before = read_file(record)
         done, stage = (0, Stage.DRAWING) if before is None else (before.done, before.stage)
         result = SearchResult(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 import time
 from typing import Any
 
@@ -89,6 +92,33 @@ class Raw(Copy):
             MPI.Intracomm(MPI.COMM_WORLD).recv(source=0, tag=77)
 
 
+class Stopped(Copy):
+    """A process that is stopped."""
+
+    def fault(self, rank: int, size: int) -> None:
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class HoldsLock(Copy):
+    """A call of C that keeps Python's lock."""
+
+    def fault(self, rank: int, size: int) -> None:
+        if rank == 1:
+            ctypes.PyDLL(None).sleep(3600)
+
+
+class Finalized(Copy):
+    """A rank that has left MPI."""
+
+    def fault(self, rank: int, size: int) -> None:
+        if rank == 1:
+            from mpi4py import MPI
+
+            MPI.Finalize()
+            time.sleep(3600)
+
+
 class Circular(Copy):
     """Receives before it sends, on three ranks and more and where the cut is uneven."""
 
@@ -147,6 +177,9 @@ looping = al.subject(Looping)(cuts)
 stubborn = al.subject(Stubborn)(cuts)
 sleeping = al.subject(Sleeping)(cuts)
 raw = al.subject(Raw)(cuts)
+stopped = al.subject(Stopped)(cuts)
+holds_lock = al.subject(HoldsLock)(cuts)
+finalized = al.subject(Finalized)(cuts)
 circular = al.subject(Circular)(cuts)
 apart = al.subject(Apart)(cuts)
 right = al.subject(Copy)(cuts)

@@ -54,7 +54,9 @@ TIMES_IN_ALL: Final = 4
 """A run that makes calls, or imports modules, may last so many times the limit."""
 
 DRAWING: Final = "the strategy"
-"""What is overdue where a strategy does not return."""
+"""Subject of the sentence that a strategy does not return."""
+
+_OUTSIDE: Final = "a place between two cases"
 
 _LONGEST_STEP: Final = 1.0
 """Seconds between two looks at most: where more have passed, this process was stopped."""
@@ -247,7 +249,7 @@ def _is_debugged_or_importing(thread: int) -> tuple[bool, bool]:
 
 @dataclass(eq=False)
 class Watched:
-    """What a thread is doing now, and for how long."""
+    """Work of a thread that may become overdue."""
 
     who: str
     payload: object
@@ -303,7 +305,7 @@ class RaisingWatchdog:
         watchdog: Watchdog,
         end: Callable[[], None],
         cancel_wait: Callable[[], bool] = lambda: False,
-        beat: Callable[[int], None] = lambda thread: None,
+        beat: Callable[[str], None] = lambda place: None,
     ) -> None:
         self.watchdog = watchdog
         self._cancel_wait = cancel_wait
@@ -341,6 +343,7 @@ class RaisingWatchdog:
         """Context of what may take `limit` seconds without progress, in the calling thread. Suspends an outer one."""
         self.start()
         watched = Watched(who, payload, limit, progress)
+        self._beat("the beginning of the case")
         with self._watching(watched):
             yield watched
 
@@ -369,8 +372,8 @@ class RaisingWatchdog:
 
     def _watch(self) -> None:
         while not self._is_over.wait(0.05):
-            self._beat(self._main)
             watched = self._watched
+            self._beat(_OUTSIDE if watched is None else call_site_of_thread(watched.thread))
             if watched is None:
                 continue
             if watched.look():
