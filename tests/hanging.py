@@ -5,13 +5,21 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 import adjointlab as al
+
+executors: list[ThreadPoolExecutor] = []
+
+
+def sleep_for_ever() -> None:
+    time.sleep(3600)
 
 
 class Copy(al.LinearOperator):
@@ -119,6 +127,31 @@ class Finalized(Copy):
             time.sleep(3600)
 
 
+class LeavesThread(Copy):
+    """A thread that does not end."""
+
+    def fault(self, rank: int, size: int) -> None:
+        if not any(thread.name == "left" for thread in threading.enumerate()):
+            threading.Thread(target=sleep_for_ever, name="left", daemon=False).start()
+
+
+class LeavesExecutor(Copy):
+    """An executor with a job that does not end."""
+
+    job = staticmethod(lambda: time.sleep(3600))
+
+    def fault(self, rank: int, size: int) -> None:
+        if not executors:
+            executors.append(ThreadPoolExecutor(1))
+            executors[0].submit(self.job)
+
+
+class LeavesIdleExecutor(LeavesExecutor):
+    """An executor whose job has ended."""
+
+    job = staticmethod(lambda: None)
+
+
 class Circular(Copy):
     """Receives before it sends, on three ranks and more and where the cut is uneven."""
 
@@ -180,6 +213,9 @@ raw = al.subject(Raw)(cuts)
 stopped = al.subject(Stopped)(cuts)
 holds_lock = al.subject(HoldsLock)(cuts)
 finalized = al.subject(Finalized)(cuts)
+leaves_thread = al.subject(LeavesThread)(cuts)
+leaves_executor = al.subject(LeavesExecutor)(cuts)
+leaves_idle_executor = al.subject(LeavesIdleExecutor)(cuts)
 circular = al.subject(Circular)(cuts)
 apart = al.subject(Apart)(cuts)
 right = al.subject(Copy)(cuts)

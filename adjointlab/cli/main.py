@@ -27,6 +27,7 @@ from adjointlab.cli.run import run
 from adjointlab.cli.startup import NotLoaded, UsageError, abort_all_ranks, collective_interrupts
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.left_threads import end_despite_threads
 from adjointlab.worlds.process import earn, install_exit_guard
 
 __all__ = ["app", "exit_code_of", "main"]
@@ -69,6 +70,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     code = exit_code_of(command)
     earn(code)
     Output().raw("")  # flushes what others have printed, and takes it calmly if nobody reads
+    end_despite_threads(code)
     sys.exit(code)
 
 

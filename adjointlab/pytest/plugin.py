@@ -15,6 +15,7 @@ import pytest
 from adjointlab.exit_codes import ExitCode
 from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
 from adjointlab.worlds.launch import is_launched, launched_rank
+from adjointlab.worlds.left_threads import end_despite_threads
 from adjointlab.worlds.process import earn, install_exit_guard
 from adjointlab.worlds.world import WorldName
 
@@ -164,6 +165,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         if missing and not _is_distributed(session.config):
             session.exitstatus = ExitCode.UNJUDGED
     earn(session.exitstatus)
+    if _ended:
+        # A copy, for the one that tests have is closed before the interpreter ends.
+        end_despite_threads(session.exitstatus, os.dup(session.config.stash[_stderr_key]))
 
 
 @pytest.fixture(scope="session")

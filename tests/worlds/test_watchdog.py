@@ -1,4 +1,4 @@
-"""What counts for the limit of the watchdog."""
+"""Seconds that count for the limit of the watchdog."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _mapped(path: str) -> mmap.mmap | None:
 
 
 def _state(process: int) -> str:
-    """What the system says of a process on this machine."""
+    """State of a process on this machine, in words."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
         state = text.rpartition(")")[2].split()[0]
