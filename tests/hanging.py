@@ -172,6 +172,31 @@ class Apart(Copy):
             self.comm.allreduce(1)
 
 
+class Expecting(Copy):
+    """One rank expects a message that nobody sends, in the calls that probe the gain."""
+
+    gain = fan_in = None
+
+    def fault(self, rank: int, size: int) -> None:
+        if rank == 0 and size > 1:
+            self.comm.recv(source=1, tag=5)
+
+
+def returned(comm: Any, x: Any) -> Any:
+    return np.array(x)
+
+
+def expecting(comm: Any, x: Any) -> Any:
+    if comm.Get_rank() == 0 and comm.Get_size() > 1:
+        comm.recv(source=1, tag=5)
+    return np.array(x)
+
+
+def pairs(draw: Any, ranks: int) -> dict[str, Any]:
+    space = al.Space(draw(al.strategies.layouts(ranks, ndim=1)))
+    return {"domain": space, "codomain": space}
+
+
 def cuts(draw: Any, ranks: int) -> dict[str, Any]:
     return {"layout": draw(al.strategies.layouts(ranks, ndim=1))}
 
@@ -217,6 +242,8 @@ leaves_thread = al.subject(LeavesThread)(cuts)
 leaves_executor = al.subject(LeavesExecutor)(cuts)
 leaves_idle_executor = al.subject(LeavesIdleExecutor)(cuts)
 circular = al.subject(Circular)(cuts)
+expecting_message = al.subject(Expecting)(cuts)
+expecting_function = al.subject.pair(expecting, returned)(pairs)
 apart = al.subject(Apart)(cuts)
 right = al.subject(Copy)(cuts)
 swallowing = al.subject(Swallowing)(cuts)

@@ -167,6 +167,8 @@ class Task:
     polled_at: int = -1  # Scheduler.progress at its last poll
     fruitless: int = 0  # polls in vain since then
     polling_since: float = 0.0
+    # The function of user code from which it has returned last.
+    returned_from: Callable[..., object] | None = None
 
 
 class StuckHandler(Protocol):

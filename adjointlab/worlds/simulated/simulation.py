@@ -14,7 +14,7 @@ from typing import Any
 from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
 from adjointlab.worlds.arguments import fill_status, mark_cancelled
-from adjointlab.worlds.call_sites import call_site_of_thread
+from adjointlab.worlds.call_sites import call_site_of_thread, came_back
 from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
 from adjointlab.worlds.interposition import Interposition
 from adjointlab.worlds.process_group import default_process_group_of
@@ -156,13 +156,13 @@ class Diagnosis(StuckHandler):
             kind = "deadlock" if crossed is None else "mismatched collective"
             lines = [] if crossed is None else [crossed]
             self._run.findings.append(Finding(kind, "\n".join([*lines, *self._deadlock(blocked)])))
-            self._cancel(blocked, Blocked)
+            self._cancel(blocked, _blocked)
 
     def on_livelock(self, stuck: list[Task], seconds: float) -> None:
         if not self._cancelled_for_a_failure(stuck) and seconds >= LIVELOCK:
             text = "\n".join([POLLING, *map(self._line, stuck)])
             self._run.findings.append(Finding("livelock", text))
-            self._cancel(stuck, Blocked)
+            self._cancel(stuck, _blocked)
 
     def find_leaks(self) -> None:
         """Report what the ranks of a run that has come to its end have left behind."""
@@ -182,12 +182,15 @@ class Diagnosis(StuckHandler):
             if isinstance(task.cancelled_as or task.outcome, Raised | Blocked)
         )
         if failed:
-            self._cancel(stuck, lambda call, where, _waits_for: PeerFailed(call, where, failed))
+            self._cancel(
+                stuck,
+                lambda task: PeerFailed(str(task.call), _where(task), failed, came_back(task.returned_from)),
+            )
         return bool(failed)
 
-    def _cancel(self, tasks: list[Task], outcome: Callable[[str, str, tuple[int, ...]], Outcome]) -> None:
+    def _cancel(self, tasks: list[Task], outcome: Callable[[Task], Outcome]) -> None:
         # All outcomes first: they say what the ranks wait for, which changes as soon as one of them is cancelled.
-        outcomes = [outcome(str(task.call), _where(task), _waits_for(task)) for task in tasks]
+        outcomes = [outcome(task) for task in tasks]
         for task, its_outcome in zip(tasks, outcomes, strict=True):
             self._run.scheduler.cancel(task, its_outcome)
 
@@ -224,7 +227,9 @@ class Diagnosis(StuckHandler):
     def _line(self, task: Task) -> str:
         """Describe where a rank is, and what it waits for."""
         ended = [each.outcome is not None for each in self._run.scheduler.tasks]
-        text = f"  rank {task.rank} in {task.call} at {_where(task)}{waits_for_text(_waits_for(task), ended)}"
+        is_lab = task.call is not None and task.call.is_lab
+        doing = f"has {came_back(task.returned_from)}" if is_lab else f"in {task.call} at {_where(task)}"
+        text = f"  rank {task.rank} {doing}{waits_for_text(_waits_for(task), ended)}"
         # A wait for requests does not say what they are: so the calls that made them, too.
         inner = {
             f"{pending.call} at {pending.call.where}"
@@ -232,6 +237,10 @@ class Diagnosis(StuckHandler):
             if pending.call is not task.call and not pending.done
         }
         return text + "".join(f"\n    for {each}" for each in sorted(inner))
+
+
+def _blocked(task: Task) -> Blocked:
+    return Blocked(str(task.call), _where(task), _waits_for(task), came_back=came_back(task.returned_from))
 
 
 def _where(task: Task) -> str:
