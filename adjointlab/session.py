@@ -161,7 +161,7 @@ def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
         try:
             written = write(result, found.subject, folder)
         except Exception as error:  # the verdict stands without its file
-            problem = f"{type(error).__name__}: {error}"
+            problem = f"{type(error).__name__}: {message_of(error)}"
     return CheckResult(found, result, written, problem)
 
 

@@ -111,9 +111,11 @@ def _usage_error(error: BaseException) -> str | None:
     if isinstance(error, UsageError):
         return str(error)
     # click's ClickException and typer's own copy of it (some releases of typer bring click along, so the two are different classes).
-    if (format_message := getattr(error, "format_message", None)) is not None:
-        return str(format_message())
+    # User code may have exceptions with a method of that name, which may do anything.
+    if type(error).__module__.partition(".")[0] in {"click", "typer"} and hasattr(error, "format_message"):
+        return str(error.format_message())
     # Imported here and not above: whoever raised a SubjectError has imported the engine, and --help has not.
     from adjointlab.engine.subject import SubjectError
+    from adjointlab.worlds.world import message_of
 
-    return str(error) if isinstance(error, SubjectError) else None
+    return message_of(error) if isinstance(error, SubjectError) else None

@@ -202,7 +202,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         from adjointlab.engine.subject import SubjectError
         from adjointlab.report.failure_text import failure_text
         from adjointlab.session import replay_corpus, run_check
-        from adjointlab.worlds.world import Exhausted
+        from adjointlab.worlds.world import Exhausted, message_of
 
         found = found_as(subject)
         seed = profile.seed_of(subject.name, check)
@@ -211,7 +211,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
             failing = replay_corpus(world, found, check, profile.folder)
             text = failure_text(failing or run_check(world, found, check, budget, profile.folder))
         except SubjectError as error:
-            text = str(error)
+            text = message_of(error)
         except Exhausted as problem:
             # The leader decides that a job is exhausted, so all ranks come here at the same test.
             pytest.exit(str(problem), ExitCode.RESTART)

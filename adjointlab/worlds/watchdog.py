@@ -154,8 +154,9 @@ class Watchdog:
         if self.overdue_report is not None:
             try:
                 self.say(f"\n{self.overdue_report(payload, late, stack)}\n")
-            except Exception as problem:
-                self.say(f"\nadjointlab: the case could not be stored: {type(problem).__name__}: {problem}\n")
+            except BaseException as problem:  # the process is to end whatever happens here
+                told = "".join(traceback.format_exception_only(problem))
+                self.say(f"\nadjointlab: the case could not be stored: {told}\n")
 
 
 def stack_of_thread(thread: int) -> str:
