@@ -88,6 +88,10 @@ class CommBase(LocalCalls):
     def _predefined(self, key: int | ours.Keyval) -> Any:
         return None if isinstance(key, ours.Keyval) else self.inner.Get_attr(key)
 
+    def note_return(self, function: Callable[..., object]) -> None:
+        """Note that this rank has come back from a function of user code."""
+        self.guard.note_return(function)
+
     def unfreed(self) -> list[CommBase]:
         """Return what this rank has made in this run, from whichever communicator, and not freed."""
         return [comm for comm in self.registry.derived if comm.freed is None]

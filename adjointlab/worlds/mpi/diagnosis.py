@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
 from adjointlab.worlds.mpi.call_log import CallLogSummary, RunStatistics, first_mismatch
 from adjointlab.worlds.world import Blocked, Finding, FindingKind, Outcome, PeerFailed, Returned
@@ -77,8 +76,8 @@ def _stuck(outcomes: Sequence[Outcome], statistics: Sequence[RunStatistics]) -> 
 def _line(rank: int, outcome: Outcome, has_returned: Sequence[bool]) -> str:
     if not isinstance(outcome, Blocked):
         return f"  rank {rank} {outcome}"
-    if is_lab(outcome.where):
-        text = f"  rank {rank} has come back from user code"
+    if outcome.is_lab:
+        text = f"  rank {rank} has {outcome.came_back}"
     else:
         text = f"  rank {rank} in {outcome.call} at {outcome.where}"
     return text + waits_for_text(outcome.waits_for, has_returned)

@@ -39,7 +39,7 @@ __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
 _OBJECT: Final = object()
 """Stands for the buffer of a receive of an object."""
 
-_INTERNAL: Final = frozenset({"grid", "new_shared", "unfreed", "view"})
+_INTERNAL: Final = frozenset({"grid", "new_shared", "note_return", "unfreed", "view"})
 """Public methods and properties that MPI does not have."""
 
 
@@ -71,6 +71,10 @@ class Communicator(LocalCalls):
             raise RuntimeError("the run's own communicator belongs to the world and cannot be freed")
         self._freed = True
         self._run.unfreed.get(self._task.rank, {}).pop(self._shared, None)
+
+    def note_return(self, function: Callable[..., object]) -> None:
+        """Note that this rank has come back from a function of user code."""
+        self._task.returned_from = function
 
     def unfreed(self) -> list[SharedCommunicator]:
         """Communicators that this rank has made in this run, from whichever communicator, and not freed."""
