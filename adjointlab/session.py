@@ -230,8 +230,9 @@ def _at_work(
             file = stack.enter_context(recording(record_folder, progress, is_leader=world.is_leader))
             path = record_folder / NAME if file is None or job_log is not None else file.path
             stack.enter_context(_overdue_reported(world, found, progress, late_folder, path))
-            if job_log is None and file is not None and file.previous is not None:
-                _keep_previous(file.previous, folder, world)
+            if job_log is None and file is not None:
+                for previous in file.previous:
+                    _keep_previous(previous, folder, world)
             known = nothing_known if job_log is None else job_log.deadly_cases(check_id)
             yield None if file is None else file.record, known
     except Exhausted:

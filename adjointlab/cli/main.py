@@ -26,7 +26,7 @@ from adjointlab.cli.replay import replay
 from adjointlab.cli.run import run
 from adjointlab.cli.startup import UsageError, abort_all_ranks, collective_interrupts
 from adjointlab.exit_codes import ExitCode
-from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.launch import is_launched, launched_rank
 from adjointlab.worlds.process import earn, install_exit_guard
 
 __all__ = ["app", "exit_code_of", "main"]
@@ -52,10 +52,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit; the console script."""
     install_exit_guard()
     if "ADJOINTLAB_SUPERVISED" in os.environ:
-        from adjointlab.store.job_log import supervised
+        from adjointlab.store.job_log import claimed
         from adjointlab.supervisor.exit_hooks import install_exit_hooks
 
-        if (job_log := supervised()) is not None:
+        if (job_log := claimed(launched_rank())) is not None:
             install_exit_hooks(job_log.folder)
 
     def command() -> int | None:

@@ -220,13 +220,15 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
 def _job_log(config: pytest.Config) -> JobLog | None:
     """Return the log of earlier jobs, if a supervisor started this session.
 
-    `None` also with pytest-xdist: its controller runs no tests, and its workers' deaths are its own affair.
+    `None` also with pytest-xdist: its controller runs no tests, and its workers' deaths are its own affair. The controller
+    claims the job nevertheless, so that none of the workers does.
     """
-    if "ADJOINTLAB_SUPERVISED" not in os.environ or _is_distributed(config) or hasattr(config, "workerinput"):
+    if "ADJOINTLAB_SUPERVISED" not in os.environ or hasattr(config, "workerinput"):
         return None
-    from adjointlab.store.job_log import supervised
+    from adjointlab.store.job_log import claimed
 
-    return supervised()
+    job_log = claimed(launched_rank())
+    return None if _is_distributed(config) else job_log
 
 
 def _is_distributed(config: pytest.Config) -> bool:

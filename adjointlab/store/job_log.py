@@ -13,10 +13,12 @@ which makes Hypothesis go on shrinking where it was; and it passes over what is 
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,15 +31,27 @@ from adjointlab.checks.verdict import Verdict, unjudged
 from adjointlab.engine.case import Case, from_data, to_data
 from adjointlab.engine.search import SearchResult
 from adjointlab.store import json_lines
+from adjointlab.store.files import open_file
 from adjointlab.store.json_lines import json_figures
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.world import Dead, Finding, Run
 
-__all__ = ["HOOKED", "VARIABLE", "DeadlyCases", "Death", "Done", "JobLog", "check_id_of", "supervised"]
+__all__ = [
+    "HOOKED",
+    "VARIABLE",
+    "DeadlyCases",
+    "Death",
+    "Done",
+    "JobLog",
+    "check_id_of",
+    "claimed",
+    "supervised",
+]
 
 VARIABLE: Final = "ADJOINTLAB_SUPERVISED"
 HOOKED: Final = "ADJOINTLAB_HOOKED"
-"""Holds the process number of the job. Its children inherit both variables, and tell by this one that they are not the job."""
+"""Holds the process number of the job. Its children inherit both variables, and tell by this one that they are not the job;
+processes beside it tell by a lock (:func:`claimed`)."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +219,7 @@ class JobLog:
         yield
         # Not in a `finally`: a check that an exception ends is not done.
         if is_leader:
-            self._current_file.unlink()
+            self._current_file.unlink(missing_ok=True)
 
     def is_newer(self, path: Path) -> bool:
         """Return True if a file was written after the supervision began."""
@@ -256,12 +270,49 @@ class DeadlyCases:
         return deaths[-1].run(case.ranks)
 
 
-def supervised(environment: Mapping[str, str] = os.environ) -> JobLog | None:
-    """The log of this job, if it is supervised; `None` in a process that a supervised job has started."""
+def claimed(rank: int, environment: MutableMapping[str, str] = os.environ) -> JobLog | None:
+    """Make this process the job of `rank`, if it is started by a supervisor and no other process is; return its log.
+
+    The command of a supervised rank may start several processes that could be the job: workers of a test runner, commands of
+    a script. They share one folder, so one of them at a time is the job, and the others run as they would unsupervised.
+    """
     folder = environment.get(VARIABLE)
-    if not folder or environment.get(HOOKED, str(os.getpid())) != str(os.getpid()):
+    if not folder or environment.get(HOOKED, _own_pid()) != _own_pid():
+        return None
+    if environment.get(HOOKED) is None:
+        if not _locked(JobLog(Path(folder)).folder / f"rank-{rank}.lock"):
+            return None
+        environment[HOOKED] = _own_pid()
+    return supervised(environment)
+
+
+def supervised(environment: Mapping[str, str] = os.environ) -> JobLog | None:
+    """The log of this job, if it is supervised; `None` in a process that has not claimed it (:func:`claimed`)."""
+    folder = environment.get(VARIABLE)
+    if not folder or environment.get(HOOKED) != _own_pid():
         return None
     return JobLog(Path(folder))
+
+
+def _own_pid() -> str:
+    return str(os.getpid())
+
+
+def _locked(path: Path) -> bool:
+    """Lock a file until this process ends; `False` where another live process has it."""
+    try:
+        file = open_file(path, os.O_RDWR | os.O_CREAT)
+    except OSError:
+        return False
+    try:
+        # Not flock: a fork would hold that lock too. The file is never closed.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            os.close(file)
+            return False
+        # A file system without locks: nobody can tell.
+    return True
 
 
 def check_id_of(location: str, check: str) -> str:

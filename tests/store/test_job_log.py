@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,10 +14,11 @@ import pytest
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import Budget, SearchResult, investigate
-from adjointlab.store.job_log import Death, Done, JobLog, supervised
+from adjointlab.store.job_log import Death, Done, JobLog, claimed, supervised
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run, Runner
+from tests.running import ROOT
 from tests.samples import right, wrong
 
 
@@ -69,14 +72,42 @@ def test_a_case_is_the_same_after_it_was_stored() -> None:
     assert read.digest == case.digest
 
 
-def test_what_a_supervised_process_starts_is_not_supervised(
-    job_log: JobLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_supervised_process_starts_is_not_supervised(job_log: JobLog) -> None:
     mine = {"ADJOINTLAB_SUPERVISED": str(job_log.folder)}
-    assert supervised({}) is None
-    assert supervised(mine) == job_log
-    assert supervised(mine | {"ADJOINTLAB_HOOKED": str(os.getpid())}) == job_log
-    assert supervised(mine | {"ADJOINTLAB_HOOKED": str(os.getppid())}) is None
+    assert claimed(0, {}) is supervised({}) is None
+    assert supervised(mine) is None
+    assert claimed(0, mine) == claimed(0, mine) == supervised(mine) == job_log
+    child = mine | {"ADJOINTLAB_HOOKED": str(os.getppid())}
+    assert claimed(0, child) is supervised(child) is None
+
+
+def test_of_processes_side_by_side_one_at_a_time_is_the_job_of_its_rank(job_log: JobLog) -> None:
+    program = (
+        "import sys; from adjointlab.store.job_log import claimed\n"
+        "print(claimed(int(sys.argv[1])) is not None, flush=True); sys.stdin.read()"
+    )
+    environment = os.environ | {"ADJOINTLAB_SUPERVISED": str(job_log.folder), "PYTHONPATH": str(ROOT)}
+
+    def begun(rank: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", program, str(rank)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+
+    def is_job(process: subprocess.Popen[str]) -> bool:
+        assert process.stdout is not None
+        return process.stdout.readline() == "True\n"
+
+    first, other_rank = begun(0), begun(1)
+    assert is_job(first)
+    assert is_job(other_rank)
+    second = begun(0)
+    assert not is_job(second)
+    first.kill()
+    first.wait()
+    third = begun(0)
+    assert is_job(third)
+    for process in (first, second, third, other_rank):
+        process.communicate()
 
 
 def test_time_for_shrinking_runs_from_the_first_death_on(job_log: JobLog) -> None:

@@ -6,17 +6,21 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from adjointlab.checks.context import InputSetting
+from adjointlab.checks.verdict import unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.run_case import Stage
 from adjointlab.engine.search import Budget
 from adjointlab.session import run_check
 from adjointlab.store.reproducer import read as read_reproducer
+from adjointlab.store.reproducer import write_case
 from adjointlab.store.running_case import (
     NAME,
     EndedBy,
@@ -97,8 +101,42 @@ def test_the_record_of_a_job_that_died_is_handed_over(tmp_path: Path):
     write_end(tmp_path / NAME, ended)
     recorder = RunningCaseFile(tmp_path, PROGRESS)
 
-    assert recorder.previous is not None
-    assert (recorder.previous.case, recorder.previous.ended) == (case("fatal"), "watchdog")
+    assert [(running.case, running.ended) for running in recorder.previous] == [(case("fatal"), "watchdog")]
+
+
+def test_the_records_of_several_jobs_that_died_are_handed_over_and_not_those_of_live_ones(tmp_path: Path):
+    live = RunningCaseFile(tmp_path, PROGRESS)
+    live.record(case("live"), 0)
+    for name in ("one", "other"):
+        write_end(tmp_path / f"running-{name}.json", Running.of(PROGRESS, case(name)))
+    recorder = RunningCaseFile(tmp_path, PROGRESS)
+    recorder.record(case("new"), 0)
+
+    assert [running.case for running in recorder.previous] == [case("one"), case("other")]
+    assert sorted(tmp_path.iterdir()) == sorted([live.path, recorder.path])
+    assert RunningCaseFile(tmp_path, PROGRESS).previous == ()
+
+
+def test_the_folder_may_go_while_another_process_uses_it(tmp_path: Path):
+    folder, stop = tmp_path / "folder", threading.Event()
+
+    def remove() -> None:
+        while not stop.is_set():
+            with suppress(OSError):
+                folder.rmdir()
+
+    remover = threading.Thread(target=remove)
+    remover.start()
+    try:
+        for _ in range(200):
+            write_case(case(), "samples:right", "simulated", unjudged("died"), folder).unlink()
+            recorder = RunningCaseFile(folder, PROGRESS)
+            recorder.record(case(), 0)
+            assert read_file(recorder.path) is not None
+            recorder.clear()
+    finally:
+        stop.set()
+        remover.join()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema": 1, "done": 0}', b"\xff\xfe"])
