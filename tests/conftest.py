@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from adjointlab.checks.registry import checks_of
+from adjointlab.checks.check import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World
