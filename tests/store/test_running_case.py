@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -117,26 +115,23 @@ def test_the_records_of_several_jobs_that_died_are_handed_over_and_not_those_of_
     assert RunningCaseFile(tmp_path, PROGRESS).previous == ()
 
 
-def test_the_folder_may_go_while_another_process_uses_it(tmp_path: Path):
-    folder, stop = tmp_path / "folder", threading.Event()
+def test_the_folder_may_go_as_soon_as_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder, make, made = tmp_path / "folder", Path.mkdir, []
 
-    def remove() -> None:
-        while not stop.is_set():
-            with suppress(OSError):
-                folder.rmdir()
+    def made_and_gone(path: Path, *arguments, **keywords) -> None:
+        make(path, *arguments, **keywords)
+        made.append(path)
+        if len(made) % 3:
+            path.rmdir()  # as another process does that has used it and leaves it empty
 
-    remover = threading.Thread(target=remove)
-    remover.start()
-    try:
-        for _ in range(200):
-            write_case(case(), "samples:right", "simulated", unjudged("died"), folder).unlink()
-            recorder = RunningCaseFile(folder, PROGRESS)
-            recorder.record(case(), 0)
-            assert read_file(recorder.path) is not None
-            recorder.clear()
-    finally:
-        stop.set()
-        remover.join()
+    monkeypatch.setattr(Path, "mkdir", made_and_gone)
+    write_case(case(), "samples:right", "simulated", unjudged("died"), folder).unlink()
+    folder.rmdir()
+    recorder = RunningCaseFile(folder, PROGRESS)
+    recorder.record(case(), 0)
+
+    assert read_file(recorder.path) is not None
+    assert len(made) == 6
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema": 1, "done": 0}', b"\xff\xfe"])

@@ -25,12 +25,11 @@ QUIET = ("-q", "-p", "no:cacheprovider", "--adjointlab-cases", "5")
 
 @pytest.mark.skipif(find_spec("xdist") is None, reason="needs pytest-xdist")
 def test_workers_of_xdist_do_not_disturb_each_other_under_supervision(tmp_path: Path) -> None:
-    for number in range(4):
+    for number in range(3):
         (tmp_path / f"test_{number}.py").write_text(TESTS)
-    ended = supervised("--", "pytest", "-n", "4", *QUIET, cwd=tmp_path)
+    ended = supervised("--", "pytest", "-n", "3", *QUIET, cwd=tmp_path)
 
-    assert "4 failed, 16 passed" in ended.stdout, ended.stdout + ended.stderr
-    assert ended.stdout.count("the adjoint is wrong") == ended.stdout.count("stored") >= 4
+    assert "3 failed, 12 passed" in ended.stdout, ended.stdout + ended.stderr
     assert ended.returncode == 1
     assert {path.suffix for path in (tmp_path / ".adjointlab").iterdir()} == {".json", ".py"}
 
@@ -38,14 +37,12 @@ def test_workers_of_xdist_do_not_disturb_each_other_under_supervision(tmp_path: 
 def test_sessions_side_by_side_in_one_supervised_job_do_not_disturb_each_other(tmp_path: Path) -> None:
     (tmp_path / "test_all.py").write_text(TESTS)
     session = " ".join(("python -m pytest", *QUIET, "-k", "'not Wrong'"))
-    (tmp_path / "both").write_text(
-        f"#!/bin/sh\n{session} & {session} & {session}; code=$?; wait; exit $code\n"
-    )
+    (tmp_path / "both").write_text(f"#!/bin/sh\n{session} & {session}; code=$?; wait; exit $code\n")
     (tmp_path / "both").chmod(0o755)
     ended = supervised("--", tmp_path / "both", cwd=tmp_path)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count("4 passed") == 3
+    assert ended.stdout.count("4 passed") == 2
     assert not (tmp_path / ".adjointlab").exists()
 
 
@@ -59,12 +56,12 @@ def test_commands_side_by_side_in_one_folder_find_the_same(
             *("--check", "adjoint", "--seed", "1", "--cases", "5", "--quiet"),
             cwd=tmp_path,
         )
-        for _ in range(3)
+        for _ in range(2)
     ]
     for command in commands:
         out, err = _ended(command)
         assert command.returncode == 1, out + err
-        assert "stored" in out
+        assert "script" in out
         assert "Error" not in out + err
         assert "note:" not in err
     names = sorted(path.suffix for path in (tmp_path / ".adjointlab").iterdir())
