@@ -1,4 +1,4 @@
-"""Starting a command: its preparation agreed on by all ranks, the world it runs in, and Ctrl-C under mpiexec.
+"""Starting a command: its preparation agreed on by all ranks, the world it runs in, and signals under mpiexec.
 
 A command reads files and imports the user's modules before there is a world, and that may fail on one rank only. A rank
 that simply ended would leave the others waiting in their first collective call, so all ranks meet after the preparation
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
 from adjointlab.worlds.launch import is_launched, open_world
-from adjointlab.worlds.process import Interrupts, RepeatedInterrupt
+from adjointlab.worlds.process import Interrupts, RepeatedInterrupt, interrupt_by, signal_of
 from adjointlab.worlds.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -65,22 +65,23 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int) -> T:
     from adjointlab.worlds.mpi.rendezvous import Rendezvous
 
     rendezvous = Rendezvous()
-    problem, interrupted = "", False
+    problem, interrupted = "", 0
     with Interrupts() as interrupts:
         try:
             interrupts.allow()
             prepared = or_usage_error(prepare)
         except UsageError as error:
             problem = str(error)
-        except KeyboardInterrupt:
-            interrupted = True
+        except KeyboardInterrupt as interrupt:
+            interrupted = signal_of(interrupt)
         finally:
             # From here to the end of the meeting an interrupt must wait: raised on one rank alone, it would keep
             # that rank from a meeting which the others have already joined.
             interrupts.hold()
-    reports: list[tuple[str, bool]] = rendezvous.allgather("ready", (problem, interrupted))
-    if any(interrupted for _, interrupted in reports):
-        raise KeyboardInterrupt
+    reports: list[tuple[str, int]] = rendezvous.allgather("ready", (problem, interrupted))
+    if number := max(interrupted for _, interrupted in reports):
+        interrupts.note(number)
+        raise interrupt_by(number)
     if rendezvous.size < ranks:
         raise UsageError(f"--ranks: {ranks} are asked for, but mpiexec has started {rendezvous.size}")
     if reports[0][0]:

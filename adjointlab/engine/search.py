@@ -101,16 +101,18 @@ def investigate(
     tick: Callable[[int], None] = lambda tried: None,
     record: RecordCase | None = None,
     known: KnownRuns = nothing_known,
+    found: Callable[[SearchResult], None] = lambda result: None,
 ) -> SearchResult:
     """Collective over the world: search for a failing case of `subject`, and explain the smallest.
 
     `tick` is called on the leader with the number of cases tried so far; `record` before each case runs. A case that `known`
-    has a run of is not run: that run is judged instead.
+    has a run of is not run: that run is judged instead. `found` is told on the leader of each failure that is yet to be made
+    smaller and confirmed.
     """
     budget = budget or Budget()
 
     def conduct(run: Runner) -> SearchResult:
-        return Search(world, CaseRunner(run, record, known), subject, check, budget, tick).conduct()
+        return Search(world, CaseRunner(run, record, known), subject, check, budget, tick, found).conduct()
 
     with check_named(check).surroundings():
         return world.lead(body(subject), conduct)
@@ -153,11 +155,12 @@ class Search:
         check: str,
         budget: Budget,
         tick: Callable[[int], None],
+        found: Callable[[SearchResult], None] = lambda result: None,
     ) -> None:
         self.stage = Stage.DRAWING
         self.tried = 0
         self._world, self._runner, self._subject, self._check = world, runner, subject, check
-        self._budget, self._tick = budget, tick
+        self._budget, self._tick, self._found = budget, tick, found
         self._ranks = min(world.ranks, budget.ranks or world.ranks)
         self._seed = secrets.randbits(32) if budget.seed is None else budget.seed
         self._simulator = HangSimulator(subject, world.watchdog) if world.can_revoke else None
@@ -271,6 +274,7 @@ class Search:
             if not judgement.verdict.is_coherent and self._kind in ("", judgement.verdict.kind):
                 if self.stage is Stage.DRAWING:
                     judgement = self._begin_shrinking(case, judgement)
+                self._found(self._unconfirmed(case, judgement))
                 raise _Failing(case, judgement)
 
         try:
@@ -286,6 +290,21 @@ class Search:
         except HypothesisException as error:
             return _unjudged("the subject's strategy failed", error)
         return None
+
+    def _unconfirmed(self, case: Case, judgement: Judgement) -> SearchResult:
+        """The result of a search that is interrupted now."""
+        lines = (*judgement.verdict.lines, ("interrupted", "before it was made smaller and seen again"))
+        return SearchResult(
+            self._subject.name,
+            self._check,
+            self._world.name,
+            replace(judgement.verdict, lines=lines),
+            self._counts.judged + 1,
+            self._seed,
+            case=case,
+            spaces=judgement.spaces,
+            drawn_ranks=self._drawn_ranks,
+        )
 
     def _judge(self, case: Case) -> Judgement | None:
         """Judge a case that Hypothesis has drawn; `None` where the check does not apply to it."""

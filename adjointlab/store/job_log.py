@@ -5,6 +5,7 @@ A supervised job (``adjointlab run``) finds in the folder that the variable ``AD
 - ``settings.json``: the seed of all draws, and the seconds for making a failure smaller;
 - ``deaths.jsonl``: a line for each time that the job died, written by the supervisor;
 - ``done.jsonl``: a line for each check of a subject that is done, written by the leader;
+- ``stop.json``: the signal upon which the supervisor is about to end the job;
 - ``check.json``: the check that the leader is at; ``running.json``: its case (:mod:`adjointlab.store.running_case`).
 
 So the job that is started again draws the same cases and takes those that killed it before for failures without running them,
@@ -45,6 +46,7 @@ __all__ = [
     "JobLog",
     "check_id_of",
     "claimed",
+    "stopped_by",
     "supervised",
 ]
 
@@ -193,7 +195,16 @@ class JobLog:
         for path in (self._current_file, *self.folder.glob("running*.json")):
             path.unlink(missing_ok=True)
 
+    def record_stop(self, number: int) -> None:
+        """Record that the job is about to be ended because the supervisor has received the signal `number`."""
+        json_lines.append(self._stop_file, number)
+
     # Used by the job
+
+    @property
+    def stop_signal(self) -> int:
+        """The signal upon which the job is ended; 0 before."""
+        return next(iter(json_lines.lines(self._stop_file, int)), 0)
 
     def seed_of(self, check_id: str) -> int:
         """The seed of a check: other draws for each, and the same in every job."""
@@ -249,6 +260,10 @@ class JobLog:
         return self.folder / "settings.json"
 
     @property
+    def _stop_file(self) -> Path:
+        return self.folder / "stop.json"
+
+    @property
     def _current_file(self) -> Path:
         return self.folder / "check.json"
 
@@ -292,6 +307,12 @@ def supervised(environment: Mapping[str, str] = os.environ) -> JobLog | None:
     if not folder or environment.get(HOOKED) != _own_pid():
         return None
     return JobLog(Path(folder))
+
+
+def stopped_by() -> int:
+    """The signal upon which the supervisor of this job ends it; 0 where it does not, or there is none."""
+    job_log = supervised()
+    return 0 if job_log is None else job_log.stop_signal
 
 
 def _own_pid() -> str:
