@@ -93,19 +93,20 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int) -> T:
 
 
 @contextmanager
-def collective_interrupts() -> Iterator[None]:
-    """Under mpiexec, hold Ctrl-C back until the ranks can end together; the world says when that is.
+def collective_interrupts() -> Iterator[Interrupts | RepeatedInterrupt]:
+    """Under mpiexec, hold Ctrl-C, SIGTERM and SIGHUP back until the ranks can end together; the world says when that is.
 
-    Without it, Ctrl-C takes effect at once, also where the first exception is swallowed.
+    Without it, they take effect at once, also where the first exception is swallowed. What is yielded knows the `number` of the
+    signal when the context has ended.
     """
     if not is_launched():
-        with RepeatedInterrupt():
-            yield
+        with RepeatedInterrupt() as repeated:
+            yield repeated
         return
     with Interrupts() as interrupts:
         interrupts.ends_process = True
         try:
-            yield
+            yield interrupts
         finally:
             if interrupts.is_forced:
                 # A second Ctrl-C was raised wherever this rank happened to be, possibly inside a collective call that

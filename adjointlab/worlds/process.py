@@ -177,6 +177,7 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             return self  # Python allows no handlers to be set there, and calls none there
         if Interrupts._outer is not None:
+            Interrupts._outer._install_again()
             return Interrupts._outer
         self._before = install_handlers(self._receive)
         if self._before:
@@ -193,6 +194,12 @@ class Interrupts:
                     signal.signal(number, signal.SIG_IGN)
         if self.pending and kind is None:
             raise interrupt_by(self.number)
+
+    def _install_again(self) -> None:
+        """Take the signals back from code below Python: UCX, initialized with MPI, prints its state upon SIGHUP instead."""
+        for number in self._before:
+            if signal.getsignal(number) == self._receive:
+                signal.signal(number, self._receive)
 
     def allow(self) -> None:
         """Let interrupts through from here on, and raise one that was held back: user code begins."""
