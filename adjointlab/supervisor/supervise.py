@@ -151,6 +151,8 @@ class _Supervisor:
         report = exit_report(self._job_log.folder, ranks, end, simulated=simulated)
         if report.signal:
             output.release()
+            self._before_stop(report.signal)
+            self._log_results()
             self._log(f"{report.kind} ({signal.Signals(report.signal).name})")
             return 128 + report.signal
         return self._code_after_crash(self._death(report, is_stuck=bool(end.stuck_reason)), output)

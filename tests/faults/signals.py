@@ -73,7 +73,14 @@ class Target:
         """Arguments of adjointlab, up to those of check."""
         if not self.is_supervised:
             return []
-        return ["run", "--shrinking", "3", *(["-n", str(self.ranks)] if self.ranks else []), "--", "adjointlab"]
+        return [
+            "run",
+            "--shrinking",
+            "1",
+            *(["-n", str(self.ranks)] if self.ranks else []),
+            "--",
+            "adjointlab",
+        ]
 
     def goes_on(self) -> bool:
         """Return True if the signal ends no more than a rank, which a supervisor replaces."""
@@ -95,7 +102,7 @@ def problems_at(target: Target, number: signal.Signals, after: float, folder: Pa
     (folder / "subjects.py").write_text(SUBJECTS)
     process = begun(
         *("-m", "adjointlab", *target.command, "check", "subjects.py:wrong", "subjects.py:slow"),
-        *("--check", "adjoint", "--seed", "3", "--cases", "200", "--json", "verdicts.json"),
+        *("--check", "adjoint", "--seed", "3", "--cases", "100", "--json", "verdicts.json"),
         ranks=0 if target.is_supervised else target.ranks,
         cwd=folder,
     )
@@ -165,7 +172,9 @@ def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--moments", type=int, default=50)
     parser.add_argument("--seed", type=int, default=random.randrange(1000))
     parser.add_argument("--only", action="append", default=[])
@@ -182,7 +191,12 @@ def main() -> int:
             found = problems_at(target, number, after, Path(folder))
         seconds = time.monotonic() - started
         wrong += bool(found)
-        print(f"{target.name:18} {number.name} after {after:.2f} s: {seconds:.1f} s", *found, sep="\n  ", flush=True)
+        print(
+            f"{target.name:18} {number.name} after {after:.2f} s: {seconds:.1f} s",
+            *found,
+            sep="\n  ",
+            flush=True,
+        )
     print(f"seed {given.seed}: {given.moments} moments, {wrong} not as expected")
     return 1 if wrong else 0
 

@@ -1,0 +1,58 @@
+"""A process that was asked to end does, whatever its code does about it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.running import ROOT
+
+PROGRAM = """
+import os, signal, sys, time
+from adjointlab.worlds.deadline import Deadline
+from adjointlab.worlds.process import RepeatedInterrupt
+
+def work():
+    print("begun", flush=True)
+    try:
+        time.sleep(100)
+    except KeyboardInterrupt:
+        if sys.argv[1] == "swallows":
+            while True:
+                time.sleep(100)
+        raise
+
+try:
+    with Deadline(seconds=60.0), RepeatedInterrupt(), Deadline(lambda number: print("known", number, flush=True), 0.1):
+        work()
+finally:
+    print("left")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [("swallows", "begun\nknown {}\n"), ("heeds", "begun\nleft\n")],
+    ids=["swallows", "heeds"],
+)
+def test_one_that_does_not_end_by_itself_is_ended_after_its_last_words(
+    number: signal.Signals, does: str, says: str
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, does],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+
+    assert first + out == says.format(int(number))
+    assert process.returncode == (128 + number if does == "swallows" else 1)
