@@ -169,7 +169,7 @@ class Search:
         self._inapplicable: set[int] = set()  # the numbers of those that the check does not apply to
         self._seconds_left = budget.shrinking
         self._deadline = float("inf")
-        self._kind = ""  # of the failure that is being shrunk
+        self._first: Verdict | None = None  # of the failure that is being shrunk
         self._drawn_ranks = 0
         self._judgements: dict[bytes, Judgement | None] = {}
         self._figures: Figures = {}
@@ -271,7 +271,8 @@ class Search:
                 hypothesis.reject()
             # While one kind of failure shrinks, another kind counts as passing: a smaller case that fails for another reason
             # does not explain the first failure.
-            if not judgement.verdict.is_coherent and self._kind in ("", judgement.verdict.kind):
+            first = self._first
+            if not judgement.verdict.is_coherent and (first is None or judgement.verdict.fails_like(first)):
                 if self.stage is Stage.DRAWING:
                     judgement = self._begin_shrinking(case, judgement)
                 self._found(self._unconfirmed(case, judgement))
@@ -347,7 +348,7 @@ class Search:
             simulated = self._simulator.judged(case)
             if simulated is not None and simulated.verdict.is_hang:
                 self._is_simulated, judgement = True, simulated
-        self._kind = judgement.verdict.kind
+        self._first = judgement.verdict
         self._judgements[case.key()] = judgement
         return judgement
 
@@ -358,12 +359,12 @@ class Search:
         self._deadline = float("inf")
         self._simulator, self._is_simulated = None, False
         self._known_to_pass, self.tried = self.tried - 1, 0
-        self._kind, self._judgements = "", {}
+        self._first, self._judgements = None, {}
 
     def _run_and_judge(self, case: Case) -> Judgement | None:
         if self._is_simulated:
             assert self._simulator is not None
-            return self._simulator.judged(case, self._kind)
+            return self._simulator.judged(case, "" if self._first is None else self._first.kind)
         judgement = run_case(self._run, case)
         if judgement is not None and judgement.verdict.is_coherent:
             self._exact += judgement.verdict.is_exact
@@ -417,7 +418,7 @@ class Search:
 
         def fails_alike(case: Case) -> bool:
             judgement = run_case(self._run, case)
-            return judgement is not None and judgement.verdict.kind == failure.verdict.kind
+            return judgement is not None and judgement.verdict.fails_like(failure.verdict)
 
         return narrowed(self._run, failure.case, fails_alike) if failure.case.schedules else failure.case
 
@@ -427,8 +428,10 @@ class Search:
         # A crash or hang is seen once more only: it may cost a time-out, or the job.
         for _ in range(_CONFIRMATIONS if first.status is Status.INCOHERENT else 1):
             again = run_case(self._run, case)
-            if again is None or again.verdict.kind != first.kind:
+            if again is None or not again.verdict.fails_like(first):
                 second = "nothing to judge" if again is None else again.verdict.headline or "no failure"
+                if first.is_death:
+                    return replace(first, lines=(*first.lines, ("again", f"{second}, when it ran once more")))
                 lines = (("first", first.headline), ("again", second), *first.lines)
                 return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)
             verdict = again.verdict

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
+from itertools import cycle, repeat
 from pathlib import Path
 
 import msgspec
@@ -121,10 +123,13 @@ def test_time_for_shrinking_runs_from_the_first_death_on(job_log: JobLog) -> Non
 
 
 class Deadly:
-    """A world in which cases on two ranks or more end the job; keeps what a supervisor would."""
+    """A world in which cases on two ranks or more end the job; keeps what a supervisor would.
 
-    def __init__(self, job_log: JobLog) -> None:
-        self.job_log = job_log
+    Each is said to have ended in the next of `kinds`; once these are used up, cases end no job.
+    """
+
+    def __init__(self, job_log: JobLog, kinds: Iterable[str] = repeat("died")) -> None:
+        self.job_log, self.kinds = job_log, iter(kinds)
         self.jobs = 0
         self.ended_by: list[Case] = []
 
@@ -141,10 +146,10 @@ class Deadly:
         def deadly(body, conduct):  # type: ignore[no-untyped-def]
             def watched(run: Runner) -> SearchResult:
                 def watching(payload: Case, ranks: int, **options: object) -> Run:
-                    if ranks > 1:
+                    if ranks > 1 and (kind := next(self.kinds, "")):
                         self.ended_by.append(payload)
                         self.job_log.record_death(
-                            Death("died", case=payload.digest, check_id="check", at=time.time())
+                            Death(kind, case=payload.digest, check_id="check", at=time.time())
                         )
                         raise Deadly.Ended
                     return run(payload, ranks, **options)  # type: ignore[arg-type]
@@ -175,6 +180,31 @@ def test_jobs_that_die_go_on_shrinking_where_the_one_before_was(job_log: JobLog)
     times = [case.digest for case in world.ended_by]
     assert times.count(report.case.digest) == 2
     assert len(times) == len(set(times)) + 1 == world.jobs - 1
+
+
+def test_a_death_that_is_told_in_other_words_each_time_is_the_same_failure(job_log: JobLog) -> None:
+    world = Deadly(
+        job_log, cycle(["a rank called MPI_Abort(5)", "a rank was killed", "the launcher ended the job"])
+    )
+    report = None
+    while report is None and world.jobs < 30:
+        report = world.job(shrinking=60.0)
+
+    assert report is not None
+    assert report.case is not None
+    assert report.case.ranks == 2
+    assert report.verdict.is_death
+
+
+def test_a_death_that_is_not_seen_again_is_a_death(job_log: JobLog) -> None:
+    world = Deadly(job_log, ["a rank was ended by a signal (SIGTERM)"])
+    assert world.job(shrinking=60.0) is None
+    report = world.job(shrinking=60.0)
+
+    assert report is not None
+    assert report.status is Status.UNJUDGED
+    assert report.verdict.kind == "a rank was ended by a signal (SIGTERM)"
+    assert dict(report.verdict.lines)["again"] == "no failure, when it ran once more"
 
 
 def test_without_time_the_smallest_known_case_is_the_result(job_log: JobLog) -> None:

@@ -54,7 +54,10 @@ def test_the_rank_that_ended_first_is_named_and_not_those_that_ended_with_it(
     assert list(found.ranks) == [1]
 
 
-@pytest.mark.parametrize("stderr", [MPICH_ABORT, OPEN_MPI_ABORT])
+OUR_ABORT = "adjointlab: rank 1 called Abort(7) at shift.py:3\n"
+
+
+@pytest.mark.parametrize("stderr", [MPICH_ABORT, OPEN_MPI_ABORT, OUR_ABORT])
 def test_an_abort_is_known_by_what_the_launcher_says(tmp_path: Path, stderr: str) -> None:
     found = exit_report(tmp_path, 2, JobEnd(7, False, stderr))
 
