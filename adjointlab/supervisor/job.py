@@ -33,11 +33,14 @@ from adjointlab.supervisor.exit_hooks import STACKS_SIGNAL
 from adjointlab.supervisor.launcher import Launcher
 from adjointlab.supervisor.processes import descendants, die_with_parent, kill_descendants
 from adjointlab.supervisor.rank_files import RankFiles
+from adjointlab.supervisor.shared_memory import SharedMemory
 
 __all__ = ["Job", "JobEnd", "Output", "StopSignals"]
 
 _WRAPPER: Final = Path(__file__).with_name("rank.py")
 _TICK: Final = 0.05
+_LOOK: Final = 0.25
+"""Seconds between two looks at the memory that ranks share, until they have some."""
 _GRACE: Final = 5.0
 """Seconds that the launcher gets to end the job itself once a rank has died."""
 _STOP_GRACE: Final = 3.5
@@ -151,6 +154,7 @@ class Job:
         self._environment = {**_terminal(), **({} if launcher is None else launcher.environment)}
         self._folder, self._output, self._before_stop = folder, output, before_stop
         self._ranks = [RankFiles(folder, rank) for rank in range(ranks)]
+        self._memory = SharedMemory()
         # Children that the supervisor had before are none of the job's and are left alone.
         self._unrelated = frozenset(descendants())
 
@@ -181,6 +185,7 @@ class Job:
                     assert pipe is not None
                     pipes.register(pipe, selectors.EVENT_READ, (pipe, is_error))
                 stuck_reason = self._watch(process, pipes, patience, signals)
+                self._memory.look(self._processes(), again=True)
                 exit_code = process.poll()
                 if exit_code is None:
                     # First the launcher, for it alone can end ranks on other machines; then all that is left here.
@@ -195,6 +200,7 @@ class Job:
         finally:
             kill_descendants(self._unrelated)
             process.poll()
+            self._memory.clear()
         ends = [rank.end for rank in self._ranks]
         in_order = not stuck_reason and all(end is not None and end.regular for end in ends)
         if in_order:
@@ -214,7 +220,7 @@ class Job:
         """Return when the job has ended or is to be ended; in the latter case with the reason if it is stuck."""
         forwarded = 0
         ending_since: float | None = None
-        grace = _GRACE
+        grace, looked = _GRACE, 0.0
         last_progress, state = time.monotonic(), self._state_of_files()
         while process.poll() is None:
             # Output counts as progress only until a rank is hooked. From then on ranks write to files whenever they
@@ -223,6 +229,9 @@ class Job:
                 last_progress = time.monotonic()
             self._output.release_when_due()
             now = time.monotonic()
+            if now - looked > _LOOK:
+                looked = now
+                self._memory.look(self._processes())
             if (new_state := self._state_of_files()) != state:
                 last_progress, state = now, new_state
             if signals.count > forwarded:
@@ -237,6 +246,7 @@ class Job:
                 ending_since, grace = now, _STOP_GRACE
             if ending_since is None and self._is_ending():
                 ending_since = now
+                self._memory.look(self._processes(), again=True)
             if ending_since is not None:
                 # Also for launchers that do not notice that their ranks are gone.
                 if now - ending_since > grace:
@@ -255,6 +265,13 @@ class Job:
     def _is_ending(self) -> bool:
         """Return True if some rank has died, or all have ended."""
         return any(rank.has_died for rank in self._ranks) or all(rank.end for rank in self._ranks)
+
+    def _processes(self) -> list[int]:
+        """The processes of the ranks that run on this machine."""
+        known = [rank.process for rank in self._ranks if rank.end is None]
+        return [
+            process.pid for process in known if process is not None and process.host == os.uname().nodename
+        ]
 
     def _signal_ranks(self, ranks: Sequence[RankFiles], number: int) -> None:
         """Send a signal to those of `ranks` that run on this machine."""
