@@ -325,9 +325,10 @@ def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path
         )
         path = str(write(result, found.subject, folder).json)
         write_end(record, Running.of(progress, payload, done, stage, EndedBy.WATCHDOG, NO_RETURN, path))
-        return (
+        return printable(
             f"adjointlab: {found.subject.name} could not be judged: {late}\n"
-            f"  stored   {path}\n  the job ends here, with exit code {ExitCode.UNJUDGED}"
+            f"  stored   {path}\n  the job ends here, with exit code {ExitCode.UNJUDGED}",
+            keep="\n",
         )
 
     return store

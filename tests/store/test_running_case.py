@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import unjudged
@@ -32,7 +33,7 @@ from adjointlab.store.running_case import (
 )
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Exhausted, WorldName
-from tests.running import ROOT
+from tests.running import ROOT, run
 from tests.samples import raising, right
 
 pytestmark = pytest.mark.mpi_skip
@@ -239,6 +240,31 @@ def test_the_next_job_keeps_the_case_that_ended_the_one_before(
     assert read_reproducer(kept).case == fatal.case
     assert read_reproducer(kept).location == PROGRESS.location
     assert "adjointlab: note: an earlier job was ended" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("adjointlab", "check", f"{ROOT}/tests/samples.py:right", "--check", "adjoint", "--cases", "2"),
+        ("pytest", "-q", "-p", "no:cacheprovider", "--adjointlab-cases=2"),
+    ],
+    ids=["check", "pytest"],
+)
+def test_after_a_job_that_was_killed_every_front_end_makes_a_note_and_judges_as_ever(
+    tmp_path: Path, command: tuple[str, ...]
+):
+    (tmp_path / "test_it.py").write_text(
+        "import adjointlab as al\nfrom tests.samples import right\n"
+        'TestIt = al.coherence_tests(right, checks=["adjoint"])\n'
+    )
+    fatal = structs.replace(case("fatal"), subject="Ring\x1b[2JShift")
+    write_end(tmp_path / ".adjointlab" / NAME, Running.of(PROGRESS, fatal, 7))
+    ended = run(*command, cwd=tmp_path)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stderr.count("adjointlab: note: an earlier job was ended") == 1
+    assert "replay" in ended.stderr
+    assert "\x1b" not in ended.stdout + ended.stderr
 
 
 def _environment() -> dict[str, str]:
