@@ -21,14 +21,14 @@ class Deadline:
     """Context in which the process ends at most a few seconds after SIGINT, SIGTERM or SIGHUP.
 
     Python runs handlers in the main thread, between two byte codes. So a thread waits for what the signals write into a pipe, which
-    they do wherever the main thread is. `last_words` is called with the signal before the process is ended; the process ends
+    they do wherever the main thread is. `before_end` is called with the signal before the process is ended; the process ends
     with 128 and the number of the signal, as shells report it. Contexts may be nested: the innermost counts.
     """
 
     def __init__(
-        self, last_words: Callable[[int], None] = lambda number: None, seconds: float = _SECONDS
+        self, before_end: Callable[[int], None] = lambda number: None, seconds: float = _SECONDS
     ) -> None:
-        self._last_words, self._seconds = last_words, seconds
+        self._before_end, self._seconds = before_end, seconds
         self._number = 0
         self._is_over = threading.Event()
         self._outer = self._read = self._write = -1
@@ -38,6 +38,7 @@ class Deadline:
             self._read, self._write = os.pipe()
             os.set_blocking(self._write, False)
             self._outer = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            os.register_at_fork(after_in_child=self._forget)
             threading.Thread(target=self._watch, name="adjointlab deadline", daemon=True).start()
         return self
 
@@ -52,6 +53,12 @@ class Deadline:
             with suppress(OSError):
                 os.write(self._outer, bytes([self._number]))
 
+    def _forget(self) -> None:
+        """In a fork, which has the pipe but not the thread: a signal to it is none to this process."""
+        if self._write >= 0 and not self._is_over.is_set():
+            self._write = -1
+            signal.set_wakeup_fd(-1)
+
     def _watch(self) -> None:
         while not self._number:
             numbers = os.read(self._read, 64)
@@ -61,6 +68,6 @@ class Deadline:
         os.close(self._read)
         if self._number and not self._is_over.wait(self._seconds):
             try:
-                self._last_words(self._number)
+                self._before_end(self._number)
             finally:
                 os._exit(128 + self._number)

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import FrameType
 from typing import ClassVar, Final, NoReturn, TypeAlias
 
@@ -136,6 +137,7 @@ def install_handlers(receive: _Handler) -> dict[int, _Handler]:
 
     Whoever has set another handler, or ignores a signal as nohup does, wants to decide by itself.
     """
+    _reset_in_forks()
     is_job = os.environ.get("ADJOINTLAB_HOOKED") == str(os.getpid())
     before: dict[int, _Handler] = {}
     for number in ENDING[: 1 if is_job else None]:
@@ -145,6 +147,20 @@ def install_handlers(receive: _Handler) -> dict[int, _Handler]:
         ):
             before[number] = signal.signal(number, receive)
     return before
+
+
+@cache
+def _reset_in_forks() -> None:
+    """Have forks end upon SIGTERM and SIGHUP as they would without the lab: whoever has made them ends them so."""
+
+    def reset() -> None:
+        own = (raise_interrupt, Interrupts._receive, RepeatedInterrupt._receive)
+        for number in ENDING[1:]:
+            handler = signal.getsignal(number)
+            if getattr(handler, "__func__", handler) in own:
+                signal.signal(number, signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=reset)
 
 
 def restore(before: Mapping[int, _Handler]) -> None:

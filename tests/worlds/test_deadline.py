@@ -16,8 +16,8 @@ from adjointlab.worlds.deadline import Deadline
 from adjointlab.worlds.process import RepeatedInterrupt
 
 def work():
-    print("begun", flush=True)
     try:
+        print("begun", flush=True)
         time.sleep(100)
     except KeyboardInterrupt:
         if sys.argv[1] == "swallows":
@@ -39,7 +39,7 @@ finally:
     [("swallows", "begun\nknown {}\n"), ("heeds", "begun\nleft\n")],
     ids=["swallows", "heeds"],
 )
-def test_one_that_does_not_end_by_itself_is_ended_after_its_last_words(
+def test_one_that_does_not_end_by_itself_is_ended_after_its_report(
     number: signal.Signals, does: str, says: str
 ) -> None:
     process = subprocess.Popen(
@@ -56,3 +56,26 @@ def test_one_that_does_not_end_by_itself_is_ended_after_its_last_words(
 
     assert first + out == says.format(int(number))
     assert process.returncode == (128 + number if does == "swallows" else 1)
+
+
+FORKS = """
+import os, signal, time
+from adjointlab.worlds.deadline import Deadline
+from adjointlab.worlds.process import Interrupts, RepeatedInterrupt
+
+for context in (Interrupts, RepeatedInterrupt):
+    with Deadline(seconds=0.0), context():
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(write, b"begun")
+            time.sleep(100)
+        os.read(read, 5)
+        os.kill(child, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        time.sleep(0.1)
+"""
+
+
+def test_a_signal_to_a_fork_ends_the_fork_alone() -> None:
+    assert subprocess.run([sys.executable, "-c", FORKS], cwd=ROOT, timeout=60, check=False).returncode == 0
