@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
-from adjointlab.worlds.launch import is_launched, open_world
+from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, open_world
 from adjointlab.worlds.process import Interrupts, RepeatedInterrupt
 from adjointlab.worlds.watchdog import Watchdog
 
@@ -62,6 +62,10 @@ def or_usage_error(prepare: Callable[[], T]) -> T:
 
 def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int) -> T:
     """Collective over the processes of the job: `prepare`, whose failure or interruption on one rank is that of all."""
+    try:
+        check_partners()
+    except NoPartners as problem:
+        raise UsageError(str(problem)) from problem
     from adjointlab.worlds.mpi.rendezvous import Rendezvous
 
     rendezvous = Rendezvous()
