@@ -64,8 +64,8 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int) -> T:
     """Collective over the processes of the job: `prepare`, whose failure or interruption on one rank is that of all."""
     try:
         check_partners()
-    except NoPartners as problem:
-        raise UsageError(str(problem)) from problem
+    except NoPartners as error:
+        raise UsageError(str(error)) from error
     from adjointlab.worlds.mpi.rendezvous import Rendezvous
 
     rendezvous = Rendezvous()

@@ -175,7 +175,7 @@ def test_a_launcher_that_is_none_of_mpi_does_not_lead_to_the_mpi_world(
     world.close()
 
 
-CHECK = ("adjointlab", "check", "send_receive", "--cases", "2")
+CHECK = ("adjointlab", "check", "SendReceive", "--cases", "2")
 
 
 def test_a_rank_without_partners_gives_no_verdict(tmp_path: Path) -> None:
