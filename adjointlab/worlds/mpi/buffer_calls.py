@@ -16,9 +16,12 @@ from mpi4py import MPI
 from adjointlab import MPI as ours
 from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.arguments import elements, to_mpi4py
+from adjointlab.worlds.call_sites import call_site
+from adjointlab.worlds.mpi.buffer_watch import BufferWatch, CollectiveWatcher, watch_receive, watch_send
 from adjointlab.worlds.mpi.call_log import SignatureReader
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.communicator_base import CommBase
+from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.requests import GuardedRequest
 
 __all__ = ["BUFFER_CALLS", "native", "peer_of"]
@@ -59,7 +62,7 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
     start = _starter(comm, "I" + name.lower())
     start_plain = getattr(comm.inner, "I" + name.lower())
     guard, quick_polls = comm.guard, comm.guard.quick_polls
-    signature = SignatureReader(name, comm.size)
+    signature, watcher = SignatureReader(name, comm.size), CollectiveWatcher(comm, name)
     arrays, index = signature.arrays, signature.counted_array
     root, op = signature.default_root, signature.default_op
     ndarray, getframe = np.ndarray, sys._getframe
@@ -71,6 +74,8 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
         comm.log.append(entry)
         call = GuardedCall(comm, name, arguments, keywords)
         comm.compare(entry, call)
+        if guard.open_requests:
+            _note_misuse(guard, watcher(arguments, keywords), call)
         guard.wait(start(arguments, keywords), call)
 
     def call(*arguments: Buffer, **keywords: object) -> None:
@@ -89,6 +94,8 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
             request = start(arguments, keywords)
             comm.log.append(signature(arguments, keywords, frame.f_code, frame.f_lasti))
         guard.failed_polls = 0
+        if guard.open_requests:
+            _note_misuse(guard, watcher(arguments, keywords), GuardedCall(comm, name, arguments, keywords))
         test = request.Test
         for _ in quick_polls:
             if test():
@@ -100,12 +107,14 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
 
 def _started_collective(comm: CommBase, name: str) -> Callable[..., GuardedRequest]:
     start, signature = _starter(comm, name), SignatureReader(name, comm.size)
+    watcher = CollectiveWatcher(comm, name)
 
     def call(*arguments: Buffer, **keywords: object) -> GuardedRequest:
         request = start(arguments, keywords)
         frame = sys._getframe(1)
         comm.log.append(signature(arguments, keywords, frame.f_code, frame.f_lasti))
-        return GuardedRequest(request, GuardedCall(comm, name, arguments, keywords), comm.guard)
+        watch = watcher(arguments, keywords)
+        return GuardedRequest(request, GuardedCall(comm, name, arguments, keywords), comm.guard, watch)
 
     return call
 
@@ -122,6 +131,12 @@ def _starter(comm: CommBase, name: str) -> Callable[[Sequence[Buffer], Mapping[s
     return started
 
 
+def _note_misuse(guard: Guard, watch: BufferWatch | None, call: GuardedCall) -> None:
+    """Note what a blocking call does to the buffers of pending operations."""
+    if watch is not None:
+        guard.note_misuse_by(watch, lambda: f"{call} at {call_site()}")
+
+
 def _send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], None]:
     start = getattr(comm.inner, {"Send": "Isend", "Ssend": "Issend"}[name])
     guard, quick_polls = comm.guard, comm.guard.quick_polls
@@ -131,6 +146,8 @@ def _send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], None]:
         request = start(native(buf), dest, tag)
         comm.count(dest, is_send=True)
         guard.failed_polls = 0
+        if guard.open_requests and dest != MPI.PROC_NULL:
+            _note_misuse(guard, watch_send(buf), GuardedCall(comm, name, (buf, dest, tag)))
         test = request.Test
         for _ in quick_polls:
             if test():
@@ -147,8 +164,10 @@ def _started_send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], Gua
         dest = native(dest)
         request = start(native(buf), dest, tag)
         comm.count(dest, is_send=True)
+        peer = peer_of(dest)
+        watch = None if peer is None else watch_send(buf)
         return GuardedRequest(
-            request, GuardedCall(comm, name, (buf, dest, tag), peer=peer_of(dest)), comm.guard
+            request, GuardedCall(comm, name, (buf, dest, tag), peer=peer), comm.guard, watch
         )
 
     return call
@@ -165,6 +184,8 @@ def _receive(comm: CommBase, name: str) -> Callable[..., None]:
         request = start(native(buf), source, tag)
         comm.count(source, is_send=False)
         guard.failed_polls = 0
+        if guard.open_requests and source != MPI.PROC_NULL:
+            _note_misuse(guard, watch_receive(buf), GuardedCall(comm, name, (buf, source, tag)))
         if status is None:
             test = request.Test
             for _ in quick_polls:
@@ -184,7 +205,8 @@ def _started_receive(comm: CommBase, name: str) -> Callable[..., GuardedRequest]
         request = start(native(buf), source, tag)
         comm.count(source, is_send=False)
         pending = GuardedCall(comm, name, (buf, source, tag), peer=peer_of(source), is_receive=True)
-        return GuardedRequest(request, pending, comm.guard)
+        watch = None if source == MPI.PROC_NULL else watch_receive(buf)
+        return GuardedRequest(request, pending, comm.guard, watch)
 
     return call
 
@@ -215,6 +237,10 @@ def _sendrecv(comm: CommBase, name: str) -> Callable[..., None]:
             raise
         comm.count(dest, is_send=True)
         guard.failed_polls = 0
+        if guard.open_requests:
+            made = GuardedCall(comm, name, arguments)
+            _note_misuse(guard, None if dest == MPI.PROC_NULL else watch_send(sendbuf), made)
+            _note_misuse(guard, None if source == MPI.PROC_NULL else watch_receive(recvbuf), made)
         if status is None:
             test = receiving.Test
             for _ in quick_polls:

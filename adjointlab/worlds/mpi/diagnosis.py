@@ -35,16 +35,17 @@ def conclude(
     """Return what was wrong with the run itself, and True if its communicators are clean enough for another."""
     has_returned = [isinstance(outcome, Returned) for outcome in outcomes]
     if any(isinstance(outcome, Blocked) for outcome in outcomes):
-        return tuple(_stuck(outcomes, statistics)), False
+        return (*_misuses(statistics), *_stuck(outcomes, statistics)), False
     findings = (*_mismatches(statistics), *_open_requests(statistics), *_unreceived(statistics))
     is_clean = not findings and not any(of_rank.has_abandoned for of_rank in statistics)
     if all(has_returned):
-        return findings, is_clean
+        return (*_misuses(statistics), *findings), is_clean
     # Where a rank has failed, messages and requests that are left are no finding of their own. But calls that do not match
     # always are one, and may be why the rank raised: it took one buffer for another, or MPI raised an error. An error of
     # MPI, such as Open MPI's of collectives of different lengths, may also be due to a rank that did not call at all.
     saw_mpi_error = any(of_rank.saw_mpi_error for of_rank in statistics)
-    return tuple(_mismatches(statistics, [saw_mpi_error and returned for returned in has_returned])), is_clean
+    mismatches = _mismatches(statistics, [saw_mpi_error and returned for returned in has_returned])
+    return (*_misuses(statistics), *mismatches), is_clean
 
 
 def _stuck(outcomes: Sequence[Outcome], statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
@@ -115,6 +116,13 @@ def _mismatches(
         of = "" if len(members) == len(statistics) else f" of ranks {', '.join(map(str, members))}"
         text = f"in collective {index + 1}{of}, {reason}\n  " + "\n  ".join(calls)
         yield Finding(FindingKind.MISMATCHED_COLLECTIVE, text)
+
+
+def _misuses(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
+    """What user code did to buffers is wrong however the run ended."""
+    for rank, of_rank in enumerate(statistics):
+        for misuse in of_rank.misuses:
+            yield Finding(FindingKind.BUFFER_MISUSED, f"rank {rank} {misuse}")
 
 
 def _open_requests(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:

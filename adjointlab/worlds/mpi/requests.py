@@ -14,6 +14,7 @@ from adjointlab import MPI as ours
 from adjointlab.typing import Status
 from adjointlab.worlds.arguments import fill_status, mark_cancelled, source, tag
 from adjointlab.worlds.call_sites import CallSite, call_site
+from adjointlab.worlds.mpi.buffer_watch import BufferWatch
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.guard import Guard
 
@@ -34,6 +35,7 @@ class _OpenRequest(ours.Request):
     call: GuardedCall
     guard: Guard
     posted_at: CallSite
+    watch: BufferWatch | None = None
 
     def described(self) -> str:
         """The call that started it, and where."""
@@ -49,12 +51,19 @@ class GuardedRequest(_OpenRequest, MPI.Request):  # type: ignore[misc] # both ha
 
     cancelled: bool
 
-    def __new__(cls, inner: MPI.Request, call: GuardedCall, guard: Guard) -> Self:
+    def __new__(
+        cls, inner: MPI.Request, call: GuardedCall, guard: Guard, watch: BufferWatch | None = None
+    ) -> Self:
         self = super().__new__(cls, inner)
         self.call = call
         self.guard = guard
         self.cancelled = False
         self.posted_at = call_site()
+        self.watch = watch
+        if watch is not None:
+            watch.begin()
+            if guard.open_requests:
+                guard.note_misuse_by(watch, self.described)
         guard.open_requests[id(self)] = self
         return self
 
@@ -121,6 +130,8 @@ class GuardedRequest(_OpenRequest, MPI.Request):  # type: ignore[misc] # both ha
     def _complete(self, status: Status | None, found: MPI.Status | None) -> None:
         self.guard.failed_polls = 0
         self.guard.open_requests.pop(id(self), None)
+        if self.watch is not None and (misuse := self.watch.misuse()):
+            self.guard.note_misuse(misuse, self)
         if found is not None:
             # MPI may have matched it before the cancellation took effect: then it counts as any other message.
             if self.cancelled and found.Is_cancelled():
