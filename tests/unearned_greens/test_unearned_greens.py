@@ -31,6 +31,7 @@ EXPECTED = {
     "pytest_skip_in_a_strategy": (ExitCode.UNJUDGED, "Skipped"),
     "assumption_in_a_call": (ExitCode.UNJUDGED, "raised UnsatisfiedAssumption"),
     "raw_world_communicator": (ExitCode.INCOHERENT, "not the transpose"),
+    "torch_default_group": (ExitCode.UNJUDGED, "default process group"),
     "prints_that_all_is_well": (ExitCode.INCOHERENT, "incoherent"),
     "no_subject": (ExitCode.USAGE, "no subject"),
     "only_one_rank": (ExitCode.UNJUDGED, "several ranks"),
