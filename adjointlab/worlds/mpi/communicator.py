@@ -139,7 +139,7 @@ class GuardedComm(CommBase):
             # MPI wants the same group from all of its members. (Others may give another, to make two at once.)
             if any(groups[self.ranks.index(member)] != given for given in groups for member in given):
                 # Show the groups too: they are what does not match.
-                entry = CallSignature._make(self.log.pop())
+                entry = CallSignature(*self.log.pop())
                 self.log.append(entry._replace(name=f"{entry.name}(group={list(ranks)})"))
                 self.guard.cancel_mismatched(call)
             return self.inner.Create(group)

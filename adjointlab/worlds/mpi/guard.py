@@ -22,6 +22,7 @@ from adjointlab.worlds.mpi.buffer_watch import BufferWatch
 from adjointlab.worlds.mpi.call_log import CallLog, CommKey, Describer, RunStatistics
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.control_channel import ControlChannel, Notice
+from adjointlab.worlds.mpi.message_log import MessageLog
 from adjointlab.worlds.mpi.polling import keep_alive, poll_until, processors, rest, yield_processor
 from adjointlab.worlds.world import Blocked, Cancelled, PeerFailed
 
@@ -70,6 +71,7 @@ class Guard:
         self.sent = [0] * ranks
         self.received = 0
         self.logs: dict[CommKey, CallLog] = {}
+        self.messages: dict[CommKey, MessageLog] = {}
         self.open_requests: dict[int, OpenRequest] = {}  # by id
         self.misuses: list[str] = []  # of buffers
         self.has_abandoned = False
@@ -92,12 +94,14 @@ class Guard:
             keep_alive(request)
         self.open_requests = {}
         logs = {key: log.summary(self.describer) for key, log in self.logs.items() if log}
+        messages = {key: log.summary() for key, log in self.messages.items() if log}
         has_abandoned = self.has_abandoned or self.cancelled_as is not None
         was_late = self.cancelled_as is None and self._others_are_blocked()
         return RunStatistics(
             sent=tuple(self.sent),
             received=self.received,
             logs=logs,
+            messages=messages,
             open_requests=still_open,
             misuses=tuple(dict.fromkeys(self.misuses)),
             has_abandoned=has_abandoned,
