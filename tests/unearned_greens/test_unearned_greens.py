@@ -35,6 +35,7 @@ EXPECTED = {
     "prints_that_all_is_well": (ExitCode.INCOHERENT, "incoherent"),
     "no_subject": (ExitCode.USAGE, "no subject"),
     "only_one_rank": (ExitCode.UNJUDGED, "several ranks"),
+    "only_one_rank_judged": (ExitCode.UNJUDGED, "declare it with types"),
 }
 """By file: the exit code that it has earned, and words that the output must hold."""
 
