@@ -12,7 +12,8 @@ from adjointlab.worlds.arguments import elements, fill_status
 from adjointlab.worlds.arguments import source as as_source
 from adjointlab.worlds.arguments import tag as as_tag
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
-from adjointlab.worlds.local_calls import ONLY_MPI, LocalCalls, missing
+from adjointlab.worlds.local_calls import LocalCalls
+from adjointlab.worlds.refused_calls import ONLY_MPI, missing
 from adjointlab.worlds.simulated.buffer_collectives import BUFFER_COLLECTIVES
 from adjointlab.worlds.simulated.collectives import (
     OBJECT_COLLECTIVES,
@@ -70,6 +71,8 @@ class Communicator(LocalCalls):
             raise RuntimeError("the run's own communicator belongs to the world and cannot be freed")
         self._freed = True
         self._run.unfreed.get(self._task.rank, {}).pop(self._shared, None)
+
+    Disconnect = Free
 
     def unfreed(self) -> list[SharedCommunicator]:
         """Communicators that this rank has made in this run, from whichever communicator, and not freed."""
@@ -254,6 +257,12 @@ class Communicator(LocalCalls):
 
     def Get_topology(self) -> int:
         return MPI.UNDEFINED if self._shared.grid is None else MPI.CART
+
+    topology = property(Get_topology)
+
+    @property
+    def is_topo(self) -> bool:
+        return self._shared.grid is not None
 
     # Implementation
 
