@@ -35,7 +35,6 @@ _INSTEAD: Final = {
             "use Probe or Iprobe, and receive with the source and tag of the status",
         ),
         ("Alltoallw Ialltoallw", "use Alltoallv on arrays of one type"),
-        ("Neighbor_alltoallw Ineighbor_alltoallw", "use Neighbor_alltoallv on arrays of one type"),
         ("Idup Idup_with_info", "use Dup"),
         ("free", "use Free"),
         ("Split_type", "use Split, with a color of your own"),
@@ -75,12 +74,12 @@ def instead_of(name: str) -> str:
     """What to use instead of mpi4py's method `name`; empty if the lab does not know it."""
     if name in _INSTEAD:
         return _INSTEAD[name]
+    if "neighbor_" in name.lower():
+        return "send to the ranks that Shift of a grid names, and receive from them, with Isend and Irecv"
     if name.endswith("_init"):
         call = name.removesuffix("_init")
         turns = f"call I{call.lower()} in every turn; only messages have persistent requests here"
         return _INSTEAD.get(call, turns)
-    if name.lower().removeprefix("i").startswith("neighbor_"):
-        return "the communicator has no neighbours; make a grid with Create_cart"
     return ""
 
 

@@ -48,7 +48,7 @@ def dup_keeps_messages_apart(comm, mpi):
 
 @program
 def other_ways_to_duplicate(comm, mpi):
-    clone, other = comm.Clone(), comm.Dup_with_info(None)
+    clone, other = comm.Clone(), comm.Dup_with_info(getattr(mpi, "INFO_NULL", None))
     seen = [
         census(clone, mpi),
         clone.allgather(comm.rank),
