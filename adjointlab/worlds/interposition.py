@@ -47,7 +47,7 @@ class Interposition:
 
     def __init__(self, communicator: Callable[[], Any]) -> None:
         self._communicator = communicator
-        self._before: tuple[Any, Callable[[], Any] | None] | None = None
+        self._before: tuple[Any, Any, Callable[[], Any] | None] | None = None
         self._finder = _Finder(self._begin)
 
     def __enter__(self) -> None:
@@ -60,15 +60,16 @@ class Interposition:
         self._finder.withdraw()
         if self._before is not None:
             mpi: Any = sys.modules[_MODULE]
-            mpi.Request, _redirection(mpi).communicator = self._before
+            mpi.Request, mpi.Prequest, _redirection(mpi).communicator = self._before
 
     def _begin(self) -> None:
         mpi: Any = sys.modules[_MODULE]
         redirection = _redirection(mpi)
         # A run in simulation may begin in a process of MPI, but none begins within another.
-        self._before = mpi.Request, redirection.communicator
+        self._before = mpi.Request, mpi.Prequest, redirection.communicator
         redirection.communicator = self._communicator
-        mpi.Request = _for_both(mpi.Request)
+        mpi.Request = _for_both(mpi.Request, MPI.Request, _REQUEST_METHODS)
+        mpi.Prequest = _for_both(mpi.Prequest, MPI.Prequest, ("Startall",))
 
 
 class _Finder(MetaPathFinder):
@@ -105,19 +106,17 @@ def own_handle(comm: Any) -> Any:
 # Requests
 
 
-@lru_cache(maxsize=2)
-def _for_both(theirs: Any) -> Any:
+@lru_cache(maxsize=4)
+def _for_both(theirs: Any, ours: Any, names: tuple[str, ...]) -> Any:
     class EitherKind(type):
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, theirs | MPI.Request)
+            return isinstance(instance, theirs | ours)
 
-    forked = {name: staticmethod(_forked(name, getattr(theirs, name))) for name in _REQUEST_METHODS}
-    return EitherKind("Request", (theirs,), {"__module__": _MODULE, **forked})
+    forked = {name: staticmethod(_forked(getattr(ours, name), getattr(theirs, name))) for name in names}
+    return EitherKind(theirs.__name__, (theirs,), {"__module__": _MODULE, **forked})
 
 
-def _forked(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    ours: Callable[..., Any] = getattr(MPI.Request, name)
-
+def _forked(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
     def call(requests: Sequence[Any], *statuses: Any, **keywords: Any) -> Any:
         is_ours = any(isinstance(request, MPI.Request) for request in requests)
         return (ours if is_ours else theirs)(requests, *statuses, **keywords)

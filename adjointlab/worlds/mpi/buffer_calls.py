@@ -183,13 +183,22 @@ def _started_send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], Gua
         dest = native(dest)
         request = start(native(buf), dest, tag)
         comm.count(dest, is_send=True)
-        frame = sys._getframe(1)
-        comm.messages.send(dest, tag, name, content_of(buf), frame.f_code, frame.f_lasti)
+        comm.messages.send(dest, tag, name, content_of(buf), *call_site())
         peer = peer_of(dest)
         watch = None if peer is None else watch_send(buf)
         return GuardedRequest(
             request, GuardedCall(comm, name, (buf, dest, tag), peer=peer), comm.guard, watch
         )
+
+    return call
+
+
+def _persistent(comm: CommBase, name: str) -> Callable[..., ours.Prequest]:
+    # Each start is a non-blocking call like any other, so that it can be revoked, logged and watched.
+    start = getattr(comm, "I" + name.lower().removesuffix("_init"))
+
+    def call(*arguments: Buffer, **keywords: object) -> ours.Prequest:
+        return ours.Prequest(lambda: start(*arguments, **keywords))
 
     return call
 
@@ -232,8 +241,7 @@ def _started_receive(comm: CommBase, name: str) -> Callable[..., GuardedRequest]
         source, tag = native(source), native(tag)
         request = start(_as_bytes(buf), source, tag)
         comm.count(source, is_send=False)
-        frame = sys._getframe(1)
-        entry = comm.messages.receive(source, tag, name, content_of(buf), frame.f_code, frame.f_lasti)
+        entry = comm.messages.receive(source, tag, name, content_of(buf), *call_site())
         pending = GuardedCall(comm, name, (buf, source, tag), peer=peer_of(source), is_receive=True)
         watch = None if source == MPI.PROC_NULL else watch_receive(buf)
         return GuardedRequest(request, pending, comm.guard, watch, entry)
@@ -319,6 +327,7 @@ BUFFER_CALLS: Final[Mapping[str, Callable[[CommBase, str], Callable[..., object]
     **dict.fromkeys(("I" + name.lower() for name in _COLLECTIVES), _started_collective),
     **dict.fromkeys(("Send", "Ssend"), _send),
     **dict.fromkeys(("Isend", "Issend"), _started_send),
+    **dict.fromkeys(("Send_init", "Ssend_init", "Recv_init"), _persistent),
     "Recv": _receive,
     "Irecv": _started_receive,
     "Sendrecv": _sendrecv,

@@ -143,6 +143,15 @@ class Communicator(LocalCalls):
         send = self._send("Sendrecv_replace", copied, dest, sendtag)
         self._complete(self._receive("Sendrecv_replace", buf, source, recvtag), status, send)
 
+    def Send_init(self, buf: Buffer, dest: int, tag: int = 0) -> MPI.Prequest:
+        return MPI.Prequest(lambda: self.Isend(buf, dest, tag))
+
+    def Ssend_init(self, buf: Buffer, dest: int, tag: int = 0) -> MPI.Prequest:
+        return MPI.Prequest(lambda: self.Issend(buf, dest, tag))
+
+    def Recv_init(self, buf: Buffer, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Prequest:
+        return MPI.Prequest(lambda: self.Irecv(buf, source, tag))
+
     # Messages of objects
 
     def send(self, obj: object, dest: int, tag: int = 0) -> None:
