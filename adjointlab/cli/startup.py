@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
+from adjointlab.worlds.interposition import interpose_from_now_on
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, open_world
 from adjointlab.worlds.process import Interrupts, RepeatedInterrupt
 from adjointlab.worlds.watchdog import Watchdog
@@ -38,6 +39,7 @@ def opened_world(
 
     Raises :class:`UsageError` on all ranks alike if `prepare` fails on any of them.
     """
+    interpose_from_now_on()  # before `prepare` imports the user's code, which may make communicators
     if is_launched():
         prepared = _prepared_on_all_ranks(prepare, ranks or 1)
     else:

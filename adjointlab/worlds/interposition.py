@@ -4,8 +4,9 @@
 other rank in simulation, where the process is alone in its COMM_WORLD; under MPI it would wait for processes that the case
 leaves out. So an object of a class that derives from mpi4py's stands in for it: outside runs it does what COMM_WORLD does, with
 the same handle, and in a run it passes every call on. It replaces COMM_WORLD wherever Python refers to it: in mpi4py's module,
-in modules and classes that have it under a name of their own, in objects, in defaults of arguments and in closures. A
-tuple keeps its own, and so does C code.
+in modules and classes that have it under a name of their own, in objects, in defaults of arguments and in closures. What still
+reaches the handle itself in a run, by way of a tuple, of a method that is called on its class, of a window or a file, or in C code,
+finds that of COMM_NULL there: an error of MPI, where it would be a wrong result or a wait without end.
 
 A communicator that user code made from COMM_WORLD before is another matter: no case can say which ranks it has. It is refused in
 a run, with the sentence that says what to do.
@@ -18,6 +19,7 @@ mpi4py.MPI import Request``, keeps its own.)
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +32,7 @@ from typing import Any, Final
 
 from adjointlab import MPI
 
-__all__ = ["Interposition", "own_handle"]
+__all__ = ["Interposition", "interpose_from_now_on", "own_handle"]
 
 _MODULE: Final = "mpi4py.MPI"
 
@@ -60,14 +62,15 @@ class Interposition:
         self._finder.withdraw()
         if self._before is not None:
             mpi: Any = sys.modules[_MODULE]
-            mpi.Request, mpi.Prequest, _redirection(mpi).communicator = self._before
+            mpi.Request, mpi.Prequest, before = self._before
+            _redirection(mpi).redirect(before)
 
     def _begin(self) -> None:
         mpi: Any = sys.modules[_MODULE]
         redirection = _redirection(mpi)
         # A run in simulation may begin in a process of MPI, but none begins within another.
         self._before = mpi.Request, mpi.Prequest, redirection.communicator
-        redirection.communicator = self._communicator
+        redirection.redirect(self._communicator)
         mpi.Request = _for_both(mpi.Request, MPI.Request, _REQUEST_METHODS)
         mpi.Prequest = _for_both(mpi.Prequest, MPI.Prequest, ("Startall",))
 
@@ -75,7 +78,7 @@ class Interposition:
 class _Finder(MetaPathFinder):
     """Calls `imported` when mpi4py has been imported."""
 
-    def __init__(self, imported: Callable[[], None]) -> None:
+    def __init__(self, imported: Callable[[], object]) -> None:
         self._imported = imported
 
     def withdraw(self) -> None:
@@ -100,7 +103,18 @@ class _Finder(MetaPathFinder):
 
 def own_handle(comm: Any) -> Any:
     """A handle of `comm`, an intracommunicator, that means it in a run too: for the lab's own messages."""
-    return sys.modules[_MODULE].Intracomm(comm)
+    mpi: Any = sys.modules[_MODULE]
+    if _redirection.cache_info().currsize and comm is _redirection(mpi).world:
+        return _redirection(mpi).own
+    return mpi.Intracomm(comm)
+
+
+def interpose_from_now_on() -> None:
+    """Let the communicators that user code makes from now on be known when a run begins, wherever it keeps them."""
+    if _MODULE in sys.modules:
+        _redirection(sys.modules[_MODULE])
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(lambda: _redirection(sys.modules[_MODULE])))
 
 
 # Requests
@@ -149,12 +163,25 @@ class _Redirection:
         self._mpi = mpi
         self._classes: dict[type, type] = {}
         world = mpi.COMM_WORLD
-        self._world = own_handle(world)
+        self.own = mpi.Intracomm(world)  # keeps the handle in runs, for the lab itself
         self.world = self.stand_in(world)
         _replace_everywhere(world, self.world)
-        for name, module in list(sys.modules.items()):
-            if name.partition(".")[0] not in ("adjointlab", "mpi4py"):
-                self._replace_in(module)
+        self._handles = world, self.world
+        self._has_begun = False
+
+    def redirect(self, communicator: Callable[[], Any] | None) -> None:
+        """Let COMM_WORLD mean what `communicator` returns; or, if that is None, itself."""
+        if communicator is not None and not self._has_begun:
+            self._has_begun = True
+            for name, module in list(sys.modules.items()):
+                if name.partition(".")[0] not in ("adjointlab", "mpi4py"):
+                    self._replace_in(module)
+        self.communicator = communicator
+        handle = self.own if communicator is None else self._mpi.COMM_NULL
+        for comm in self._handles:
+            ctypes.memmove(
+                self._mpi._addressof(comm), self._mpi._addressof(handle), self._mpi._sizeof(handle)
+            )
 
     def stand_in(self, comm: Any) -> Any:
         """An object with the handle of `comm` that is passed on to the run, or refused, while there is one."""
@@ -167,7 +194,7 @@ class _Redirection:
         """The communicator that `comm` means now; None if it means itself."""
         if self.communicator is None:
             return None
-        if comm is self.world or self._mpi.Comm.__eq__(comm, self._world):
+        if comm is self.world or self._mpi.Comm.__eq__(comm, self.own):
             return self.communicator()
         raise RuntimeError(_MADE_BEFORE.format(call=call))
 
@@ -193,8 +220,13 @@ class _Redirection:
                     members[name] = self._property(kind, name)
                 elif getattr(member, "__self__", None) is not kind:  # a class method needs no communicator
                     members[name] = self._method(member, name)
-        members["__eq__"] = self._equal(kind)
+        equal = self._equal(kind)
+        members["__eq__"], members["__ne__"] = equal, lambda comm, other: not equal(comm, other)
+        members["__bool__"] = lambda comm: not equal(comm, self._mpi.COMM_NULL)
         members["__hash__"] = kind.__hash__
+        members["__reduce__"] = lambda comm: self._reduced(
+            comm
+        )  # of a string: the name of a global of the class's module
         return type(kind.__name__, (kind,), members)
 
     def _method(self, theirs: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -222,6 +254,11 @@ class _Redirection:
                 setattr(target, name, value)
 
         return property(read, write)
+
+    def _reduced(self, comm: Any) -> str:
+        if comm is self.world:
+            return "COMM_WORLD"
+        raise TypeError("a communicator cannot be pickled or copied; copy what it is made from")
 
     def _equal(self, kind: type) -> Callable[[Any, object], bool]:
         theirs: Any = kind.__eq__
