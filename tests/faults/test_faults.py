@@ -14,7 +14,8 @@ from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
 from adjointlab.worlds.world import World
-from tests.faults.operators import FAULTS, RuntimeFault, waits_for_uneven_cuts
+from tests.faults.declaring import RuntimeFault
+from tests.faults.operators import FAULTS, waits_for_uneven_cuts
 
 SURVIVED = [fault for fault in FAULTS if not fault.is_fatal]
 
