@@ -119,7 +119,8 @@ FAULTS = declared(
         ),
         fault(
             "sys.exit(0) in a child process",
-            COHERENT,
+            ("no return",),
+            (*COHERENT, "no return"),
             first={"forward": child_that_exits},
             ranks=0,
             is_fatal=True,

@@ -26,7 +26,7 @@ from tests.faults.declaring import (
     subject_of,
 )
 
-STRATEGY = ("the subject's strategy failed",)
+STRATEGY = (*RAISED, "raised TypeError", "the subject's strategy failed")
 INCOMPLETE = ("SubjectError",)
 OUTPUT = ("an output is not in its declared space",)
 
