@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -88,13 +92,13 @@ def changed_values(draw: st.DrawFn, text: str) -> bytes:
             continue
         match draw(st.sampled_from(["replace", "remove", "add"])):
             case "replace":
-                node[key] = draw(ODD_VALUES)
+                node[key] = deepcopy(draw(ODD_VALUES))
             case "remove":
                 del node[key]
             case "add" if isinstance(node, list):
-                node.append(node[key])
+                node.append(deepcopy(node[key]))
             case "add":
-                node[draw(st.sampled_from(["$type", "more", "", "shape"]))] = draw(ODD_VALUES)
+                node[draw(st.sampled_from(["$type", "more", "", "shape"]))] = deepcopy(draw(ODD_VALUES))
     return json.dumps(content).encode()
 
 
@@ -125,11 +129,15 @@ def mutations(text: str) -> st.SearchStrategy[bytes]:
 
 _CODE = ("exec", "compile", "os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "pickle.find_class",
          "marshal.loads", "ctypes.dlopen", "socket.connect", "code.__new__")  # fmt: skip
+_OF_ANNOTATIONS = (typing.__file__, str(Path(msgspec.__file__).with_name("_utils.py")))
 _watching: list[list[str]] = []
 
 
 def _audit(event: str, arguments: tuple[object, ...]) -> None:
-    if _watching and (event in _CODE or (event == "import" and str(arguments[0]) not in sys.modules)):
+    if not _watching or not (event in _CODE or (event == "import" and str(arguments[0]) not in sys.modules)):
+        return
+    # Annotations of dataclasses are compiled when msgspec first needs them.
+    if sys._getframe(1).f_code.co_filename not in _OF_ANNOTATIONS:
         _watching[-1].append(f"{event} {arguments!r:.200}")
 
 

@@ -78,7 +78,7 @@ class WithCommSelf(Shift):
 
     def adjoint(self, y: Any) -> Any:
         result = np.empty(y.shape)
-        MPI.COMM_SELF.Sendrecv(np.array(y), 0, 0, result, 0, 0)
+        self_comm().Sendrecv(np.array(y), 0, 0, result, 0, 0)
         return result
 
 
@@ -86,6 +86,12 @@ def raw_world() -> Any:
     from mpi4py import MPI as mpi
 
     return mpi.COMM_WORLD
+
+
+def self_comm() -> Any:
+    from mpi4py import MPI as mpi
+
+    return mpi.COMM_SELF
 
 
 def waits_on_world(op: Any) -> None:

@@ -76,7 +76,7 @@ class RuntimeFault:
     @property
     def attribute(self) -> str:
         """The name of the subject in its module."""
-        return self.subject.draws.__name__ if self.subject is not None else _slug(self.name)
+        return self.subject.draws.__name__ if self.subject is not None else slug_of(self.name)
 
     @property
     def reference(self) -> str:
@@ -131,9 +131,13 @@ def fault(
     making = (first or {}).get("make"), (everywhere or {}).get("make")
     if any(making):
         members["__init__"] = _constructor(base, *making)
-    operator = type("".join(part.title() for part in _slug(name).split("_")[1:]), (base,), members)
+    operator = type("".join(part.title() for part in slug_of(name).split("_")[1:]), (base,), members)
     return RuntimeFault(
-        name, subject_of(operator, draws, _slug(name), reference), found, found if mpi is None else mpi, **row
+        name,
+        subject_of(operator, draws, slug_of(name), reference),
+        found,
+        found if mpi is None else mpi,
+        **row,
     )
 
 
@@ -165,7 +169,8 @@ def simulated_process(row: RuntimeFault) -> RuntimeFault:
     return replace(row, simulated=words, is_fatal=True)
 
 
-def _slug(name: str) -> str:
+def slug_of(name: str) -> str:
+    """The name of a subject in its module, made of the name of its row."""
     return "row_" + re.sub(r"\W+", "_", name).strip("_").lower()
 
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.faults.declaring import RuntimeFault, declared, fault, simulated_process
+from tests.faults.declaring import COHERENT, RuntimeFault, declared, fault, simulated_process
 
 ABORTED = ("a rank died by abort() (SIGABRT)",)
 SEGMENTATION = ("a rank died of a segmentation fault (SIGSEGV)",)
@@ -21,6 +21,17 @@ def by_signal(number: signal.Signals, found: str = "") -> RuntimeFault:
     found = found or f"a rank was ended by a signal ({number.name})"
     return simulated_process(
         fault(f"{number.name}", (found,), first={"forward": lambda op: os.kill(os.getpid(), number)})
+    )
+
+
+def asks_for_stacks(number: signal.Signals) -> RuntimeFault:
+    """The supervisor's jobs print their stacks upon it, and go on."""
+    return fault(
+        number.name,
+        COHERENT,
+        first={"forward": lambda op: os.kill(os.getpid(), number)},
+        ranks=0,
+        is_fatal=True,
     )
 
 
@@ -108,18 +119,12 @@ FAULTS = declared(
     (
         by_signal(signal.SIGTERM),
         by_signal(signal.SIGHUP),
-        by_signal(signal.SIGQUIT),
+        asks_for_stacks(signal.SIGQUIT),
         by_signal(signal.SIGALRM),
-        by_signal(signal.SIGUSR1),
+        asks_for_stacks(signal.SIGUSR1),
         by_signal(signal.SIGFPE, "a rank died of an arithmetic error (SIGFPE)"),
         by_signal(signal.SIGILL, "a rank died of an illegal instruction (SIGILL)"),
         by_signal(signal.SIGBUS, "a rank died of a bus error (SIGBUS)"),
-        fault(
-            "SIGINT to itself",
-            ("raised KeyboardInterrupt",),
-            first={"forward": lambda op: signal.raise_signal(signal.SIGINT)},
-            is_fatal=True,
-        ),
         dies(
             "SIGPIPE as C means it",
             lambda: default_of_c(signal.SIGPIPE),

@@ -172,7 +172,7 @@ FAULTS = declared(
         of("blocking send to itself", SendsToItself, DEADLOCK, ranks=1),
         of("message in forward that adjoint receives", ReceivesInTheOtherDirection, (*DEADLOCK, *LEFT_OVER)),
         of("two messages of one tag in the wrong order", MixesUpTwo, WRONG),
-        of("any tag where tags matter", TakesAnyTag, WRONG, ranks=1),
+        of("any tag where tags matter", TakesAnyTag, WRONG, ranks=0),
         fault(
             "any source where sources matter",
             (DEPENDS,),

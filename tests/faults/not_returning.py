@@ -61,14 +61,6 @@ def pipe_that_nobody_writes() -> None:
     os.read(os.pipe()[0], 1)
 
 
-def fifo_that_nobody_opens() -> None:
-    os.mkfifo("fifo")
-    try:
-        open("fifo").close()
-    finally:
-        os.unlink("fifo")
-
-
 def nobody_connects() -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -159,12 +151,12 @@ def reads_standard_input() -> None:
 
 
 def on_one_rank(name: str, action: Any, found: tuple[str, ...] = HUNG, **row: Any) -> RuntimeFault:
-    return fault(name, found, first={"forward": lambda op: action()}, **{"is_fatal": True, **row})
+    return fault(name, found, first={"forward": lambda op: action()}, **{"is_fatal": True, "ranks": 0, **row})
 
 
 def left(name: str, action: Any) -> RuntimeFault:
     """A row whose result is right, but for what is left running."""
-    return on_one_rank(name, action, COHERENT, ranks=0)
+    return on_one_rank(name, action, COHERENT)
 
 
 def drawing(wait: Any) -> Any:
@@ -183,9 +175,9 @@ FAULTS = declared(
     globals(),
     (
         on_one_rank("loop that catches what ends it", stubborn),
-        fault("loop in adjoint", HUNG, first={"adjoint": lambda op: loop()}, is_fatal=True),
-        fault("loop in a constructor", HUNG, first={"make": lambda op: loop()}, is_fatal=True),
-        fault("loop on all ranks", HUNG, everywhere={"forward": lambda op: loop()}, is_fatal=True),
+        fault("loop in adjoint", HUNG, first={"adjoint": lambda op: loop()}, is_fatal=True, ranks=0),
+        fault("loop in a constructor", HUNG, first={"make": lambda op: loop()}, is_fatal=True, ranks=0),
+        fault("loop on all ranks", HUNG, everywhere={"forward": lambda op: loop()}, is_fatal=True, ranks=0),
         RuntimeFault(
             "loop in a strategy",
             subject_of(DrawnInALoop, drawing(loop), "row_loop_in_a_strategy"),
@@ -206,7 +198,6 @@ FAULTS = declared(
         on_one_rank("thread that is waited for", joined),
         on_one_rank("queue that nobody fills", reads_standard_input),
         on_one_rank("pipe that nobody writes", pipe_that_nobody_writes),
-        on_one_rank("FIFO that nobody opens", fifo_that_nobody_opens),
         on_one_rank("socket that nobody connects to", nobody_connects),
         on_one_rank("regular expression that backtracks", backtracking),
         on_one_rank("sleep of C with the interpreter's lock", sleep_with_the_lock),

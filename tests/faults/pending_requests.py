@@ -125,16 +125,6 @@ class PostsAReceiveTooMany(Pending):
         return result
 
 
-class LosesTheBuffer(Pending):
-    """Lets go of the buffers while the requests are pending, and takes a new one for the result."""
-
-    def completed(self, requests: list[Any], result: Any, sent: Any) -> Any:
-        shape = result.shape
-        del result
-        MPI.Request.Waitall(requests)
-        return np.zeros(shape)
-
-
 def summed_too_early(op: Any, x: Any, right: Any) -> Any:
     total = np.zeros(1)
     request = op.comm.Iallreduce(np.ones(1), total, MPI.SUM)
@@ -154,7 +144,7 @@ def unsent(op: Any) -> None:
 FAULTS = declared(
     globals(),
     (
-        fault("reads before it waits", (*WRONG, *MISUSED), base=ReadsBeforeItWaits, ranks=1),
+        fault("reads before it waits", (*WRONG, *MISUSED), base=ReadsBeforeItWaits, ranks=0),
         fault(
             "writes into a send buffer that is in use",
             (*MISUSED, *WRONG),
@@ -163,7 +153,7 @@ FAULTS = declared(
         ),
         fault(
             "writes into a receive buffer that is in use",
-            MISUSED,
+            (*MISUSED, *WRONG),
             ("coherent", *MISUSED, *WRONG),
             base=WritesIntoTheReceiveBuffer,
         ),
@@ -180,9 +170,8 @@ FAULTS = declared(
             ("raised Exception", "raised ValueError", *OPEN, *WRONG),
             base=FreesTheReceive,
         ),
-        fault("two receives into one buffer", MISUSED, (*MISUSED, *WRONG), base=ReceivesTwiceIntoOneBuffer),
+        fault("two receives into one buffer", (*MISUSED, *WRONG), base=ReceivesTwiceIntoOneBuffer, ranks=0),
         fault("posts a receive too many, and waits", DEADLOCK, base=PostsAReceiveTooMany),
-        fault("loses the receive buffer", WRONG, base=LosesTheBuffer, ranks=1),
         fault("collective request leaked", (*OPEN, *COHERENT), everywhere={"forward": unwaited_barrier}),
         fault(
             "collective request on one rank alone",
