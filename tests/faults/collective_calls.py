@@ -93,7 +93,7 @@ def alltoallv(count: int) -> Call:
 def reduce_scatter(counts: Call) -> Call:
     def call(comm: Any) -> None:
         each: Any = counts(comm)
-        comm.Reduce_scatter(ones(sum(each)), np.zeros(max(each)), each)
+        comm.Reduce_scatter(ones(sum(each)), np.zeros(each[comm.Get_rank()]), each)
 
     return call
 

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def file_too_large() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     # Python ignores SIGXFSZ.
     ctypes.CDLL(None).signal(int(signal.SIGXFSZ), ctypes.c_void_p(0))
-    with open("large", "wb", buffering=0) as file:
+    with tempfile.TemporaryFile(buffering=0) as file:
         file.write(b"1")
 
 

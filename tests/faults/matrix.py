@@ -327,6 +327,7 @@ def main() -> int:
         "--world", action="append", default=[], metavar="WORLD", help="simulated, MPICH, Open MPI"
     )
     parser.add_argument("--not-run", action="store_true", help="only cells that stand as not run on the page")
+    parser.add_argument("--problems", action="store_true", help="only cells that have a problem on the page")
     parser.add_argument("--jobs", type=int, default=1, help="so many cells at a time; their seconds grow")
     given = parser.parse_args()
     pythons = {SIMULATED: sys.executable}
@@ -345,6 +346,7 @@ def main() -> int:
         if _applies(fault, world)
         and (not given.world or world in given.world)
         and not (given.not_run and world in known[fault.name])
+        and not (given.problems and not known[fault.name].get(world, "").startswith("**"))
     ]
     lock, wrong = threading.Lock(), 0
 
