@@ -20,7 +20,7 @@ T = TypeVar("T")
 def lines(path: Path, kind: type[T]) -> list[T]:
     """Read a file, each line as a struct of `kind`.
 
-    A line that its writer did not finish is passed over, and a file that does not exist has no lines.
+    A line that its writer did not finish, or that was damaged, is passed over, and a file that does not exist has no lines.
     """
     try:
         content = read_file(path)
@@ -31,7 +31,7 @@ def lines(path: Path, kind: type[T]) -> list[T]:
     for line in content.splitlines():
         try:
             found.append(decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return found
 

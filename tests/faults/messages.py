@@ -263,7 +263,7 @@ FAULTS = declared(
         fault("polls for what nobody sends", ("livelock",), first={"forward": polls}),
         fault(
             "probed and matched, never received",
-            (*LEFT_OVER, "request left open"),
+            (*DEADLOCK, *LEFT_OVER, "request left open"),
             everywhere={"forward": matched_and_forgotten},
         ),
         fault(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adjointlab.checks.check import Spaces
+from adjointlab.checks.check import Spaces, all_checks
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.cli.main import exit_code_of
@@ -36,6 +36,8 @@ from tests.fuzzing import HOSTILE, changed_bytes, many, mutations, no_code_runs
 from tests.running import SAMPLES
 
 pytestmark = pytest.mark.mpi_skip
+
+all_checks()  # imported when they are first asked for
 
 LAYOUT = Layout((4,), Partition((2,)))
 CASE = Case("RingShift", "adjoint", 2, {"layout": LAYOUT}, InputSetting(), 0)
