@@ -304,7 +304,8 @@ class CheckContext:
             bound = 2 ** (self.precision // 2) // headroom
         if bound < 1:
             raise Inapplicable(
-                f"no integer is exact under a gain of {self.gain.value} with {self.precision} bits"
+                f"no integer is exact under a gain of {self.gain.value} with {self.precision} bits: declare a smaller `gain`, if "
+                "there is one, or draw another element type"
             )
         return bound
 

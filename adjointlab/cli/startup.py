@@ -102,6 +102,7 @@ def collective_interrupts() -> Iterator[None]:
             yield
         return
     with Interrupts() as interrupts:
+        interrupts.ends_process = True
         try:
             yield
         finally:

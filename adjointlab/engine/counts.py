@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from adjointlab.checks.verdict import Verdict, unjudged
 from adjointlab.engine.case import Case
 from adjointlab.worlds.world import Run
 
 __all__ = ["CaseCounts"]
+
+_REJECTED_AT_MOST: Final = 8
+"""So many rejected cases for each that was asked for: one rank alone is drawn in one case of five."""
+
+_REASONS_SHOWN: Final = 3
 
 
 @dataclass
@@ -39,6 +45,11 @@ class CaseCounts:
         """Count a case that the check has nothing to say about."""
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
 
+    @property
+    def is_hopeless(self) -> bool:
+        """True once so many cases were rejected that drawing more is a waste of time."""
+        return sum(self.rejected.values()) > _REJECTED_AT_MOST * self.asked
+
     def shortfall(self, *, needs_several_ranks: bool) -> Verdict | None:
         """The verdict on a search that has found no failure in too few cases; None if there were enough."""
         rejected = sum(self.rejected.values())
@@ -57,6 +68,6 @@ class CaseCounts:
 
 def _reasons(rejected: Mapping[str, int]) -> list[tuple[str, str]]:
     """Lines that say why cases were rejected, the commonest reason first."""
-    commonest = sorted(rejected.items(), key=lambda entry: -entry[1])
+    commonest = sorted(rejected.items(), key=lambda entry: -entry[1])[:_REASONS_SHOWN]
     lines = [("rejected", f"{number}: {reason}") for reason, number in commonest]
     return lines or [("because", "the subject's strategy draws no others")]

@@ -308,6 +308,9 @@ class Search:
         if self.tried <= self._known_to_pass:
             return None if self.tried in self._inapplicable else Judgement(coherent(), None)
         self._tick(self.tried)
+        if self._counts.is_hopeless:
+            # Hypothesis is ended as it is when a failure has run out of time to shrink: every further case passes, and none counts.
+            return Judgement(coherent(), None)
         judgement = self._run_and_judge(case)
         if judgement is None:
             self._inapplicable.add(self.tried)

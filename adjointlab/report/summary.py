@@ -95,7 +95,7 @@ def summary(results: Sequence[CheckResult], asked: int) -> str:
     verdicts = ", ".join(f"{number} {name}" for name, number in counts if number)
     cases = sum(entry.result.tried for entry in results)
     seconds = sum(entry.result.seconds for entry in results)
-    return f"{judged} of {count(asked, 'check')} judged, {verdicts or 'nothing checked'}: {cases} cases in {seconds:.1f} s"
+    return f"{judged} of {count(asked, 'check')} judged, {verdicts or 'nothing checked'}: {count(cases, 'case')} in {seconds:.1f} s"
 
 
 def proof_summary(results: Sequence[CheckResult]) -> str:
@@ -174,7 +174,7 @@ def _reach(result: SearchResult) -> str:
 
 
 def _counted(counts: CaseCounts | None) -> list[str]:
-    """What a reader must know of the cases themselves."""
+    """Notes on the cases themselves: that none had several ranks, or that some were rejected."""
     if counts is None:
         return []
     notes = []

@@ -1,11 +1,11 @@
-"""What the names ``COMM_WORLD`` and ``Request`` of mpi4py mean while ranks of a run live.
+"""The meaning of mpi4py's names ``COMM_WORLD`` and ``Request`` while ranks of a run live.
 
 **COMM_WORLD** means the communicator of the run. Code that talks over it, past the communicator that it is handed, would meet no
 other rank in simulation, where the process is alone in its COMM_WORLD; under MPI it would wait for processes that the case
 leaves out. So an object of a class that derives from mpi4py's stands in for it: outside runs it does what COMM_WORLD does, with
 the same handle, and in a run it passes every call on. It replaces COMM_WORLD wherever Python refers to it: in mpi4py's module,
-in modules and classes that have it under a name of their own, in objects, in defaults of arguments and in closures. A tuple
-cannot be mended, nor what C code holds.
+in modules and classes that have it under a name of their own, in objects, in defaults of arguments and in closures. A
+tuple keeps its own, and so does C code.
 
 A communicator that user code made from COMM_WORLD before is another matter: no case can say which ranks it has. It is refused in
 a run, with the sentence that says what to do.

@@ -108,6 +108,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.pending = False
         self.is_forced = False
+        self.ends_process = False  # an interrupt that leaves this context does
         self._held = True
         self._before: Callable[[int, FrameType | None], object] | int | None = None
         self._last = float("-inf")
@@ -126,7 +127,11 @@ class Interrupts:
     def __exit__(self, kind: object, exception: object, traceback: object) -> None:
         if self._before is not None:
             Interrupts._outer = None
-            signal.signal(signal.SIGINT, self._before)
+            is_interrupted = self.pending or kind is KeyboardInterrupt
+            # The same Ctrl-C may come a second time, when nothing but the way out is left.
+            signal.signal(
+                signal.SIGINT, signal.SIG_IGN if self.ends_process and is_interrupted else self._before
+            )
         if self.pending and kind is None:
             raise KeyboardInterrupt
 

@@ -31,9 +31,11 @@ EXPECTED = {
     "pytest_skip_in_a_strategy": (ExitCode.UNJUDGED, "Skipped"),
     "assumption_in_a_call": (ExitCode.UNJUDGED, "raised UnsatisfiedAssumption"),
     "raw_world_communicator": (ExitCode.INCOHERENT, "not the transpose"),
+    "torch_default_group": (ExitCode.UNJUDGED, "default process group"),
     "prints_that_all_is_well": (ExitCode.INCOHERENT, "incoherent"),
     "no_subject": (ExitCode.USAGE, "no subject"),
     "only_one_rank": (ExitCode.UNJUDGED, "several ranks"),
+    "only_one_rank_judged": (ExitCode.UNJUDGED, "declare it with types"),
 }
 """By file: the exit code that it has earned, and words that the output must hold."""
 

@@ -94,7 +94,7 @@ world.close()
 
 
 def seen_by_ranks(folder: Path, world: str, processes: int) -> list[Mapping[str, object]]:
-    """What the two ranks of a run see, when the job has so many processes (0: started without mpiexec)."""
+    """Return what each of the two ranks of a run sees, in a job of so many processes (0: started without mpiexec)."""
     file = folder / "program.py"
     file.write_text(PROGRAM.replace("WORLD, 2", f"{world!r}, 2"))
     result = run_python(file, ranks=processes, cwd=folder)

@@ -213,7 +213,10 @@ def whole_array(space: Space, position: int, key: Draw) -> NumpyArray:
     first_values = local_values(space, position, layout.partition.ranks[0], key)
     whole = np.zeros(layout.shape, dtype=first_values.dtype)
     if has_copies_of_their_own(tensor):
-        raise Inapplicable(f"the copies in {tensor} have values of their own; there is no sequential input")
+        raise Inapplicable(
+            f"the copies of {tensor.name or f'tensor {position}'} have values of their own, so there is no sequential tensor; if all ranks hold the same "
+            'values, declare it with types of "replicated" or "invariant" along the dimensions that copy it'
+        )
     for rank, first in tensor.groups.items():
         if rank == first:
             inside, part = _overlap(layout, rank)

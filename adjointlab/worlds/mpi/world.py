@@ -34,6 +34,7 @@ from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.pickling import PackedException, pack_outcome, unpack_outcome
 from adjointlab.worlds.mpi.polling import keep_alive
 from adjointlab.worlds.process import Interrupts
+from adjointlab.worlds.process_group import default_process_group_of
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog
@@ -338,7 +339,7 @@ class MPIWorld:
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
             context = RankContext(rank, command.ranks, self._communicator_of(command.ranks))
-            with Interposition(lambda: context.comm):
+            with Interposition(lambda: context.comm), default_process_group_of(command.ranks):
                 try:
                     interrupts.allow()
                     with self._watchdog_thread.watch(payload, limit):

@@ -18,6 +18,7 @@ from adjointlab.worlds.arguments import fill_status, mark_cancelled
 from adjointlab.worlds.call_sites import call_site_of_thread
 from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
 from adjointlab.worlds.interposition import Interposition
+from adjointlab.worlds.process_group import default_process_group_of
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.collectives import CollectiveCall, SharedCommunicator
@@ -88,7 +89,7 @@ class Simulation:
 
     def run(self) -> Run:
         """Run it to its end."""
-        with Interposition(self._communicator_here):
+        with Interposition(self._communicator_here), default_process_group_of(None):
             outcomes = self.scheduler.run()
         # After a failure, what is left behind follows from it, and is not worth a finding.
         if not self.findings and all(isinstance(outcome, Returned) for outcome in outcomes):
