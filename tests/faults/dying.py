@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +96,7 @@ def file_too_large() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     # Python ignores SIGXFSZ.
     ctypes.CDLL(None).signal(int(signal.SIGXFSZ), ctypes.c_void_p(0))
-    with tempfile.TemporaryFile(buffering=0) as file:
-        file.write(b"1")
+    os.write(os.open(".", os.O_TMPFILE | os.O_WRONLY), b"1")
 
 
 def out_of_files() -> None:

@@ -166,7 +166,7 @@ FAULTS = declared(
             ranks=0,
             is_fatal=True,
         ),
-        fault("MPI_Finalize", ("raised RuntimeError",), first={"forward": finalizing}, is_fatal=True),
+        ended("MPI_Finalize", finalizing),
         of_corpus("sys.exit(0) at import", "exit_at_import", ("SystemExit",), is_refused=True),
         of_corpus("os._exit(0) in a hook at the end of the process", "exit_hook", WRONG, ranks=1),
         of_corpus("pytest.skip in adjoint", "pytest_skip_in_a_call", ("raised Skipped",), ranks=1),

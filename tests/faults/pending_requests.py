@@ -144,7 +144,12 @@ def unsent(op: Any) -> None:
 FAULTS = declared(
     globals(),
     (
-        fault("reads before it waits", (*WRONG, *MISUSED), base=ReadsBeforeItWaits, ranks=0),
+        fault(
+            "reads before it waits",
+            (*WRONG, *MISUSED, "forward is not finite"),
+            base=ReadsBeforeItWaits,
+            ranks=0,
+        ),
         fault(
             "writes into a send buffer that is in use",
             (*MISUSED, *WRONG),

@@ -189,7 +189,12 @@ FAULTS = declared(
         in_forward("asyncio's CancelledError", asyncio.CancelledError(), "raised CancelledError"),
         in_forward("unittest's SkipTest", unittest.SkipTest("not today"), "raised SkipTest"),
         in_forward("Hypothesis's StopTest", hypothesis.errors.StopTest(0), "raised StopTest"),
-        in_forward("the lab's own Inapplicable", Inapplicable("none"), "raised Inapplicable"),
+        fault(
+            "the lab's own Inapplicable",
+            ("too few cases judged",),
+            first={"forward": lambda op: raises(Inapplicable("none"))},
+            ranks=0,
+        ),
         fault("unbounded recursion", ("raised RecursionError",), first={"forward": recursing}),
         late("causes in a cycle", with_causes_in_a_cycle, RAISED),
         late("raises in a generator", lambda: list(generated()), RAISED),
