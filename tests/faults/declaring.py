@@ -98,7 +98,7 @@ def cuts(draw: Any, ranks: int) -> dict[str, Any]:
 
 
 Action = Callable[[Any], object]
-"""What an operator does before its own work; it is called with the operator."""
+"""Something that an operator does before its own work; it is called with the operator."""
 
 Change = Callable[[Any, Any, Any], Any]
 """The result that an operator returns instead: made of the operator, its argument and its right result."""

@@ -25,7 +25,10 @@ from tests.faults.declaring import (
 CORPUS = Path(__file__).resolve().parents[1] / "unearned_greens"
 EXIT = ("raised SystemExit",)
 LEFT = ("a rank left by os._exit(0)",)
-ENDED = ("a rank left with exit code 0, without running exit handlers (os._exit or exit() in a library?)",)
+ENDED = tuple(
+    f"a rank left with exit code {code}, without running exit handlers (os._exit or exit() in a library?)"
+    for code in (0, 1, 3)
+)
 
 
 def in_a_thread(target: Any, *arguments: Any) -> None:

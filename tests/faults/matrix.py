@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from adjointlab.checks.check import checks_of
 from adjointlab.exit_codes import ExitCode
 from tests.faults.all_rows import FAULTS, TOPICS
 from tests.faults.declaring import RuntimeFault
+from tests.faults.left_behind import MARK, kill, processes_of
 from tests.faults.operators import right
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,9 +45,6 @@ RANKS = 4
 WATCHDOG = "15"
 LIMIT = 180.0
 """Seconds after which a run is given up, which is a failure: every run should end by itself."""
-
-MARK = "ADJOINTLAB_FAULT"
-"""A variable of the environment, by which the processes of a cell are known wherever they are."""
 
 BEFORE = f"{ROOT / 'tests' / 'faults' / 'operators.py'}:right"
 AFTER = f"{ROOT / 'tests' / 'samples.py'}:right"
@@ -71,7 +68,7 @@ class Cell:
 
     @property
     def problems(self) -> list[str]:
-        """What is not as it should be."""
+        """Everything that is not as it should be."""
         return [each for each in (self.did_not_end, self.wrong_name, self.lost, self.left) if each]
 
     @property
@@ -115,10 +112,10 @@ def run(fault: RuntimeFault, python: str, world: str) -> Cell:
             except subprocess.TimeoutExpired:
                 code, did_not_end = None, "did not end"
             seconds = time.monotonic() - started
-            running = left_in(here, folder).values()
-            left = [] if did_not_end else [f"running: {one[-60:]}" for one in running]
-            for each in left_in(here, folder):
-                _kill(each)
+            running = processes_of(here, folder)
+            left = [] if did_not_end else [f"running: {one[-60:]}" for one in running.values()]
+            for each in running:
+                kill(each)
             process.wait()
             err.seek(0)
             said = err.read()
@@ -202,28 +199,6 @@ def _unknown_files(here: Path) -> list[str]:
         path.name for path in stored if path.suffix not in (".json", ".py") or path.name == "running.json"
     ]
     return [f"file: {name}" for name in unknown]
-
-
-def left_in(folder: Path, mark: str = "") -> dict[int, str]:
-    """The processes whose working directory is `folder`, or whose environment has the `mark` (on Linux)."""
-    left = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-            is_here = Path(os.readlink(process / "cwd")) == folder
-            is_marked = mark and f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0")
-            if state != "Z" and (is_here or is_marked):
-                left[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ").strip()
-        except OSError:
-            continue
-    return left
-
-
-def _kill(process: int) -> None:
-    try:
-        os.kill(process, signal.SIGKILL)
-    except OSError:
-        return
 
 
 Rows = dict[str, dict[str, str]]

@@ -1,4 +1,4 @@
-"""What user code may do to the process that it shares with the lab; its results are right, or wrong all the same."""
+"""Things that user code may do to the process that it shares with the lab; its results are right, or wrong all the same."""
 
 from __future__ import annotations
 
