@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -106,6 +107,8 @@ def run(fault: RuntimeFault, python: str, world: str) -> Cell:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
+                # A shell may have told its children to ignore it.
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
             )
             try:
                 code, did_not_end = process.wait(LIMIT), ""
