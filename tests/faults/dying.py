@@ -29,6 +29,7 @@ def asks_for_stacks(number: signal.Signals) -> RuntimeFault:
     return fault(
         number.name,
         COHERENT,
+        (f"a rank was ended by a signal ({number.name})", *COHERENT),
         first={"forward": lambda op: os.kill(os.getpid(), number)},
         ranks=0,
         is_fatal=True,
