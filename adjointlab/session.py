@@ -33,7 +33,7 @@ from adjointlab.store.job_log import Done, check_id_of, supervised
 from adjointlab.store.reproducer import Written, keep_interrupted, stored, write
 from adjointlab.store.running_case import NAME, EndedBy, Progress, Running, read_file, recording, write_end
 from adjointlab.worlds.process import Terminated, signal_of
-from adjointlab.worlds.watchdog import OverdueReport
+from adjointlab.worlds.watchdog import DRAWING, Overdue, OverdueReport
 from adjointlab.worlds.world import Exhausted, Runner, World, message_of
 
 __all__ = ["CheckResult", "SearchInterrupted", "kept", "replay", "replay_corpus", "run_check"]
@@ -177,7 +177,7 @@ def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
         try:
             written = write(result, found.subject, folder)
         except Exception as error:  # the verdict stands without its file
-            problem = f"{type(error).__name__}: {error}"
+            problem = f"{type(error).__name__}: {message_of(error)}"
     return CheckResult(found, result, written, problem)
 
 
@@ -214,6 +214,10 @@ def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> Search
 def _failed_search(
     world: World, subject: Subject, check: str, seed: int, error: BaseException
 ) -> SearchResult:
+    if isinstance(error, Overdue):
+        text = "".join(traceback.format_exception(error)).rstrip()
+        verdict = unjudged(f"{DRAWING} {message_of(error)}", ("traceback", text), kind=NO_RETURN)
+        return SearchResult(subject.name, check, world.name, verdict, seed=seed)
     kind = f"raised {type(error).__name__}"
     text = "".join(traceback.format_exception(error)).rstrip()
     headline = f"drawing its cases {kind}: {message_of(error)}"
@@ -293,10 +297,14 @@ def _overdue_reported(
 ) -> Iterator[None]:
     """Tell the watchdog what to do before it ends the job."""
     world.watchdog.overdue_report = _overdue_report(found, progress, folder, record)
+    world.watchdog.has_fired = False
     try:
         yield
     finally:
         world.watchdog.overdue_report = None
+
+
+_ENDS_HERE = f"the job ends here, with exit code {ExitCode.UNJUDGED}"
 
 
 def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path) -> OverdueReport:
@@ -307,8 +315,10 @@ def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path
 
     def store(payload: object, late: str, stack: str) -> str:
         if not isinstance(payload, Case):
-            return ""
-        verdict = unjudged(late, ("because", late), ("stack", stack), kind=NO_RETURN)
+            # Not in a case: the one on record has been judged.
+            write_end(record, Running.of(progress, None, ended=EndedBy.WATCHDOG, kind=NO_RETURN))
+            return f"adjointlab: {found.subject.name} could not be judged: {late}\n  {_ENDS_HERE}"
+        verdict = unjudged(late, ("because", late), *([("stack", stack)] if stack else ()), kind=NO_RETURN)
         before = read_file(record)
         done, stage = (0, Stage.DRAWING) if before is None else (before.done, before.stage)
         result = SearchResult(
@@ -324,8 +334,7 @@ def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path
         path = str(write(result, found.subject, folder).json)
         write_end(record, Running.of(progress, payload, done, stage, EndedBy.WATCHDOG, NO_RETURN, path))
         return printable(
-            f"adjointlab: {found.subject.name} could not be judged: {late}\n"
-            f"  stored   {path}\n  the job ends here, with exit code {ExitCode.UNJUDGED}",
+            f"adjointlab: {found.subject.name} could not be judged: {late}\n  stored   {path}\n  {_ENDS_HERE}",
             keep="\n",
         )
 

@@ -24,10 +24,11 @@ from adjointlab.cli.list import list_subjects
 from adjointlab.cli.output import Output
 from adjointlab.cli.replay import replay
 from adjointlab.cli.run import run
-from adjointlab.cli.startup import UsageError, abort_all_ranks, collective_interrupts
+from adjointlab.cli.startup import NotLoaded, UsageError, abort_all_ranks, collective_interrupts
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.deadline import Deadline
 from adjointlab.worlds.launch import is_launched, launched_rank
+from adjointlab.worlds.left_threads import end_despite_threads
 from adjointlab.worlds.process import ENDING, Interrupts, RepeatedInterrupt, earn, install_exit_guard
 
 __all__ = ["app", "exit_code_of", "main"]
@@ -77,6 +78,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = 128 + (interrupts.number or signal.SIGINT)
     earn(code)
     Output().raw("")  # flushes what others have printed, and takes it calmly if nobody reads
+    end_despite_threads(code)
     sys.exit(code)
 
 
@@ -94,7 +96,10 @@ def exit_code_of(command: Callable[[], int | None]) -> int:
         if (text := _usage_error(error)) is not None:
             errors.line(f"adjointlab: {text}")
             return ExitCode.USAGE
-        traceback.print_exc()
+        if isinstance(error, NotLoaded):
+            errors.line(f"adjointlab: {error}")
+        else:
+            traceback.print_exc()
         if is_launched():
             # Only this rank has failed. The others may be in a collective call, where they would wait for ever.
             abort_all_ranks(ExitCode.UNJUDGED)
@@ -115,9 +120,11 @@ def _usage_error(error: BaseException) -> str | None:
     if isinstance(error, UsageError):
         return str(error)
     # click's ClickException and typer's own copy of it (some releases of typer bring click along, so the two are different classes).
-    if (format_message := getattr(error, "format_message", None)) is not None:
-        return str(format_message())
+    # User code may have exceptions with a method of that name, which may do anything.
+    if type(error).__module__.partition(".")[0] in {"click", "typer"} and hasattr(error, "format_message"):
+        return str(error.format_message())
     # Imported here and not above: whoever raised a SubjectError has imported the engine, and --help has not.
     from adjointlab.engine.subject import SubjectError
+    from adjointlab.worlds.world import message_of
 
-    return str(error) if isinstance(error, SubjectError) else None
+    return message_of(error) if isinstance(error, SubjectError) else None

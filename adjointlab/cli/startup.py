@@ -7,23 +7,34 @@ and either all go on or all end with the same message and exit code.
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
 from adjointlab.worlds.launch import is_launched, open_world
 from adjointlab.worlds.process import Interrupts, RepeatedInterrupt, interrupt_by, signal_of
-from adjointlab.worlds.watchdog import Watchdog
+from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog
 
 if TYPE_CHECKING:
     from adjointlab.worlds.world import World
 
-__all__ = ["UsageError", "abort_all_ranks", "collective_interrupts", "opened_world", "or_usage_error"]
+__all__ = [
+    "NotLoaded",
+    "UsageError",
+    "abort_all_ranks",
+    "collective_interrupts",
+    "opened_world",
+    "or_usage_error",
+]
 
 T = TypeVar("T")
+
+_SECONDS_FOR_ABORT: Final = 5.0
 
 
 class UsageError(Exception):
@@ -38,29 +49,57 @@ def opened_world(
 
     Raises :class:`UsageError` on all ranks alike if `prepare` fails on any of them.
     """
+    limit = Watchdog(watchdog)
     if is_launched():
-        prepared = _prepared_on_all_ranks(prepare, ranks or 1)
+        prepared = _prepared_on_all_ranks(prepare, ranks or 1, limit)
     else:
-        prepared = or_usage_error(prepare)
-    world = open_world(ranks=ranks or RANKS.default, strict=strict, watchdog=Watchdog(watchdog))
+        prepared = or_usage_error(prepare, limit)
+    world = open_world(ranks=ranks or RANKS.default, strict=strict, watchdog=limit)
     yield world, prepared
     # Closing is collective. After an exception the ranks may be at different places in the program, so the world is
     # then left to the end of the process rather than waited for.
     world.close()
 
 
-def or_usage_error(prepare: Callable[[], T]) -> T:
-    """Return what `prepare` returns, with the errors that the user can mend as :class:`UsageError`."""
+class NotLoaded(Exception):
+    """The import of a subject's module did not end; the message says where."""
+
+
+def or_usage_error(prepare: Callable[[], T], watchdog: Watchdog | None = None) -> T:
+    """Return what `prepare` returns, with the errors that the user can mend as :class:`UsageError`.
+
+    Raises :class:`NotLoaded` where it does not return in time, and ends the process where that does not help.
+    """
     from adjointlab.engine.subject import SubjectError
     from adjointlab.worlds.world import message_of
 
+    watchdog = watchdog or Watchdog()
+    raising = RaisingWatchdog(watchdog, _end_job)
     try:
-        return prepare()
+        with (
+            raising.signal_handler(),
+            raising.watch("loading the subjects", None, watchdog.seconds_of_import) as watched,
+        ):
+            return prepare()
+    except Overdue as late:
+        raise NotLoaded(f"loading the subjects {late}; the stack there:\n{watched.stack}") from None
     except (ValueError, SubjectError) as error:  # BadReproducer, BadList and NotFound are ValueErrors
         raise UsageError(message_of(error)) from error
+    finally:
+        raising.close()
 
 
-def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int) -> T:
+def _end_job() -> None:
+    if is_launched():
+        # MPI_Abort may block where another thread sits in MPI.
+        last_resort = threading.Timer(_SECONDS_FOR_ABORT, os._exit, (ExitCode.UNJUDGED,))
+        last_resort.daemon = True
+        last_resort.start()
+        abort_all_ranks(ExitCode.UNJUDGED)
+    os._exit(ExitCode.UNJUDGED)
+
+
+def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int, watchdog: Watchdog) -> T:
     """Collective over the processes of the job: `prepare`, whose failure or interruption on one rank is that of all."""
     from adjointlab.worlds.mpi.rendezvous import Rendezvous
 
@@ -69,7 +108,7 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int) -> T:
     with Interrupts() as interrupts:
         try:
             interrupts.allow()
-            prepared = or_usage_error(prepare)
+            prepared = or_usage_error(prepare, watchdog)
         except UsageError as error:
             problem = str(error)
         except KeyboardInterrupt as interrupt:

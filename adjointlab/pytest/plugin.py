@@ -16,6 +16,7 @@ import pytest
 from adjointlab.exit_codes import ExitCode
 from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
 from adjointlab.worlds.launch import is_launched, launched_rank
+from adjointlab.worlds.left_threads import end_despite_threads
 from adjointlab.worlds.process import (
     earn,
     install_exit_guard,
@@ -172,6 +173,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         if missing and not _is_distributed(session.config):
             session.exitstatus = ExitCode.UNJUDGED
     earn(session.exitstatus)
+    if _ended:
+        # A copy, for the one that tests have is closed before the interpreter ends.
+        end_despite_threads(session.exitstatus, os.dup(session.config.stash[_stderr_key]))
 
 
 @pytest.fixture(scope="session")
@@ -209,7 +213,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         from adjointlab.engine.subject import SubjectError
         from adjointlab.report.failure_text import failure_text
         from adjointlab.session import SearchInterrupted, replay_corpus, run_check
-        from adjointlab.worlds.world import Exhausted
+        from adjointlab.worlds.world import Exhausted, message_of
 
         found = found_as(subject)
         seed = profile.seed_of(subject.name, check)
@@ -218,7 +222,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
             failing = replay_corpus(world, found, check, profile.folder)
             text = failure_text(failing or run_check(world, found, check, budget, profile.folder))
         except SubjectError as error:
-            text = str(error)
+            text = message_of(error)
         except SearchInterrupted as interrupt:
             # The test has failed already, and is reported as such before the session ends.
             request.session.shouldstop = f"interrupted by {signal.Signals(signal_of(interrupt)).name}"
