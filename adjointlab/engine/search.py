@@ -297,8 +297,7 @@ class Search:
             if (
                 judgement is not None
                 and not judgement.verdict.is_coherent
-                and self._first is not None
-                and judgement.verdict.kind == self._first.kind
+                and (self._first is None or judgement.verdict.fails_like(self._first))
             ):
                 return True
         return False
@@ -507,6 +506,7 @@ class Search:
             if again is None or not again.verdict.fails_like(first):
                 second = "nothing to judge" if again is None else again.verdict.headline or "no failure"
                 if first.is_death:
+                    self._is_smallest = False
                     return replace(first, lines=(*first.lines, ("again", f"{second}, when it ran once more")))
                 lines = (("first", first.headline), ("again", second), *first.lines)
                 return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)
