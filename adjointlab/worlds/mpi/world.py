@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from mpi4py import MPI
 
@@ -36,7 +36,7 @@ from adjointlab.worlds.mpi.heartbeat import Heartbeats, LastSeen
 from adjointlab.worlds.mpi.pickling import PackedException, pack_outcome, unpack_outcome
 from adjointlab.worlds.mpi.polling import keep_alive
 from adjointlab.worlds.process import Interrupts
-from adjointlab.worlds.process_group import default_process_group_of
+from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import TIMES_IN_ALL, Elapsed, Overdue, RaisingWatchdog, Watchdog, Watched
@@ -97,6 +97,19 @@ class _Report(NamedTuple):
     outcome: bytes
     statistics: RunStatistics
     leaked_communicators: int
+
+
+class _CurrentRun:
+    """The run that interposition asks."""
+
+    def __init__(self, comm: GuardedComm) -> None:
+        self._comm = comm
+
+    def communicator(self) -> GuardedComm:
+        return self._comm
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise RuntimeError(reason)
 
 
 class MPIWorld:
@@ -361,7 +374,8 @@ class MPIWorld:
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
             context = RankContext(rank, command.ranks, self._communicator_of(command.ranks))
-            with Interposition(lambda: context.comm), default_process_group_of(command.ranks):
+            current = _CurrentRun(context.comm)
+            with Interposition(current), process_groups_of(current, command.ranks):
                 try:
                     interrupts.allow()
                     with self._watchdog_thread.watch(
