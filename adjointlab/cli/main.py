@@ -26,9 +26,10 @@ from adjointlab.cli.replay import replay
 from adjointlab.cli.run import run
 from adjointlab.cli.startup import NotLoaded, UsageError, abort_all_ranks, collective_interrupts
 from adjointlab.exit_codes import ExitCode
-from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.deadline import Deadline
+from adjointlab.worlds.launch import is_launched, launched_rank
 from adjointlab.worlds.left_threads import end_despite_threads
-from adjointlab.worlds.process import earn, install_exit_guard
+from adjointlab.worlds.process import ENDING, Interrupts, RepeatedInterrupt, earn, install_exit_guard
 
 __all__ = ["app", "exit_code_of", "main"]
 
@@ -53,21 +54,28 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit; the console script."""
     install_exit_guard()
     if "ADJOINTLAB_SUPERVISED" in os.environ:
-        from adjointlab.store.job_log import supervised
+        from adjointlab.store.job_log import claimed
         from adjointlab.supervisor.exit_hooks import install_exit_hooks
 
-        if (job_log := supervised()) is not None:
+        if (job_log := claimed(launched_rank())) is not None:
             install_exit_hooks(job_log.folder)
 
+    interrupts: Interrupts | RepeatedInterrupt | None = None
+
     def command() -> int | None:
-        with collective_interrupts():
+        nonlocal interrupts
+        with collective_interrupts() as interrupts:
             code: int | None = app(arguments, prog_name="adjointlab", standalone_mode=False)
             return code
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         # What the user's code prints must not end the run either.
         sys.stdout.reconfigure(errors="backslashreplace")
+    deadline = Deadline(seconds=2.0)
+    deadline.__enter__()  # to the end of the process, which may be late too
     code = exit_code_of(command)
+    if code == ExitCode.INTERRUPTED and interrupts is not None:
+        code = 128 + (interrupts.number or signal.SIGINT)
     earn(code)
     Output().raw("")  # flushes what others have printed, and takes it calmly if nobody reads
     end_despite_threads(code)
@@ -101,7 +109,8 @@ def exit_code_of(command: Callable[[], int | None]) -> int:
 def _interrupted(errors: Output) -> int:
     # A Ctrl-C of the terminal reaches the ranks twice under mpiexec, which passes it on. The second one must not kill a rank
     # that is on its way out in good order, for mpiexec would report the signal instead of this exit code.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
     errors.line("interrupted")
     return ExitCode.INTERRUPTED
 

@@ -1,4 +1,4 @@
-"""Starting a command: its preparation agreed on by all ranks, the world it runs in, and Ctrl-C under mpiexec.
+"""Starting a command: its preparation agreed on by all ranks, the world it runs in, and signals under mpiexec.
 
 A command reads files and imports the user's modules before there is a world, and that may fail on one rank only. A rank
 that simply ended would leave the others waiting in their first collective call, so all ranks meet after the preparation
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
-from adjointlab.worlds.launch import is_launched, open_world
-from adjointlab.worlds.process import Interrupts, RepeatedInterrupt
+from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, open_world
+from adjointlab.worlds.process import Interrupts, RepeatedInterrupt, interrupt_by, signal_of
 from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog
 
 if TYPE_CHECKING:
@@ -101,25 +101,30 @@ def _end_job() -> None:
 
 def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int, watchdog: Watchdog) -> T:
     """Collective over the processes of the job: `prepare`, whose failure or interruption on one rank is that of all."""
+    try:
+        check_partners()
+    except NoPartners as error:
+        raise UsageError(str(error)) from error
     from adjointlab.worlds.mpi.rendezvous import Rendezvous
 
     rendezvous = Rendezvous()
-    problem, interrupted = "", False
+    problem, interrupted = "", 0
     with Interrupts() as interrupts:
         try:
             interrupts.allow()
             prepared = or_usage_error(prepare, watchdog)
         except UsageError as error:
             problem = str(error)
-        except KeyboardInterrupt:
-            interrupted = True
+        except KeyboardInterrupt as interrupt:
+            interrupted = signal_of(interrupt)
         finally:
             # From here to the end of the meeting an interrupt must wait: raised on one rank alone, it would keep
             # that rank from a meeting which the others have already joined.
             interrupts.hold()
-    reports: list[tuple[str, bool]] = rendezvous.allgather("ready", (problem, interrupted))
-    if any(interrupted for _, interrupted in reports):
-        raise KeyboardInterrupt
+    reports: list[tuple[str, int]] = rendezvous.allgather("ready", (problem, interrupted))
+    if number := max(interrupted for _, interrupted in reports):
+        interrupts.note(number)
+        raise interrupt_by(number)
     if rendezvous.size < ranks:
         raise UsageError(f"--ranks: {ranks} are asked for, but mpiexec has started {rendezvous.size}")
     if reports[0][0]:
@@ -131,19 +136,20 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int, watchdog: Watch
 
 
 @contextmanager
-def collective_interrupts() -> Iterator[None]:
-    """Under mpiexec, hold Ctrl-C back until the ranks can end together; the world says when that is.
+def collective_interrupts() -> Iterator[Interrupts | RepeatedInterrupt]:
+    """Under mpiexec, hold Ctrl-C, SIGTERM and SIGHUP back until the ranks can end together; the world says when that is.
 
-    Without it, Ctrl-C takes effect at once, also where the first exception is swallowed.
+    Without it, they take effect at once, also where the first exception is swallowed. What is yielded knows the `number` of the
+    signal when the context has ended.
     """
     if not is_launched():
-        with RepeatedInterrupt():
-            yield
+        with RepeatedInterrupt() as repeated:
+            yield repeated
         return
     with Interrupts() as interrupts:
         interrupts.ends_process = True
         try:
-            yield
+            yield interrupts
         finally:
             if interrupts.is_forced:
                 # A second Ctrl-C was raised wherever this rank happened to be, possibly inside a collective call that

@@ -26,7 +26,17 @@ from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import Overdue
-from adjointlab.worlds.world import Blocked, Body, FindingKind, Raised, RankContext, Returned, Run, Runner
+from adjointlab.worlds.world import (
+    Blocked,
+    Body,
+    Dead,
+    FindingKind,
+    Raised,
+    RankContext,
+    Returned,
+    Run,
+    Runner,
+)
 
 __all__ = [
     "HANGS",
@@ -279,7 +289,8 @@ def _from_failure(run: Run) -> Verdict:
     kind = min((finding.kind for finding in run.findings), key=lambda kind: kind not in _MISMATCHES)
     # A rank that was merely busy would be as busy in simulation.
     is_hang = kind in HANGS and not any(finding.is_busy for finding in run.findings)
-    return unjudged(kind, *lines, is_hang=is_hang)
+    is_death = any(isinstance(outcome, Dead) for outcome in run.outcomes)
+    return unjudged(kind, *lines, is_hang=is_hang, is_death=is_death)
 
 
 def _arguments(subject: Subject, parameters: Parameters) -> dict[str, object]:

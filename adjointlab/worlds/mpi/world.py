@@ -35,7 +35,7 @@ from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.heartbeat import Heartbeats, LastSeen
 from adjointlab.worlds.mpi.pickling import PackedException, pack_outcome, unpack_outcome
 from adjointlab.worlds.mpi.polling import keep_alive
-from adjointlab.worlds.process import Interrupts
+from adjointlab.worlds.process import Interrupts, interrupt_by, signal_of
 from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
@@ -102,13 +102,15 @@ class _Report(NamedTuple):
 class _CurrentRun:
     """The run that interposition asks."""
 
-    def __init__(self, comm: GuardedComm) -> None:
+    def __init__(self, comm: GuardedComm, guard: Guard) -> None:
         self._comm = comm
+        self._refused = guard.refused
 
     def communicator(self) -> GuardedComm:
         return self._comm
 
     def refuse(self, reason: str) -> NoReturn:
+        self._refused.append(reason)
         raise RuntimeError(reason)
 
 
@@ -229,8 +231,7 @@ class MPIWorld:
                     result = conduct(run)
             finally:
                 self._interrupts.hold()
-            if self._follower_was_interrupted():
-                raise KeyboardInterrupt
+            self._heed_followers()
             # A result that cannot be pickled is an exception on every rank, so it is pickled before anybody is told.
             pickled = pickle.dumps(result, pickle.HIGHEST_PROTOCOL) if self.ranks > 1 else b""
         except BaseException as exception:
@@ -250,8 +251,7 @@ class MPIWorld:
     def _command(self, body: Body, payload: object, ranks: int, seed: int) -> Run:
         if not 1 <= ranks <= self.ranks:
             raise ValueError(f"ranks is {ranks}; this world has processes for 1 to {self.ranks}")
-        if self._follower_was_interrupted():
-            raise KeyboardInterrupt
+        self._heed_followers()
         # Whoever heeds is_exhausted has ended by now; a quarter of the reserve is left for communicators of good runs.
         if self._most_leaked > self._max_communicators - _RESERVE // 4:
             raise self._exhausted()
@@ -276,8 +276,7 @@ class MPIWorld:
         of_ranks = (statistics, *(report.statistics for report in reports))
         findings, self._last_was_clean = conclude(outcomes, of_ranks)
         self._adapt_patience(outcomes, time.monotonic() - started)
-        if _any_raised(outcomes, KeyboardInterrupt):
-            raise KeyboardInterrupt
+        self._heed_interrupted(outcomes)
         if _any_raised(outcomes, Exhausted):
             raise self._exhausted()
         return Run(outcomes, findings, communicating=communicating(of_ranks))
@@ -327,18 +326,32 @@ class MPIWorld:
         self.watchdog.say(f"\nadjointlab: {late}\n")
         self.watchdog.store_overdue(self._payload, late, "")
 
-    def _follower_was_interrupted(self) -> bool:
-        was_interrupted = False
-        while (lead := self._control.poll(MPI.ANY_SOURCE, INTERRUPT)) is not None:
+    def _heed_followers(self) -> None:
+        """Raise the interrupt of a follower that waits outside a run, if there is one."""
+        number = 0
+        while (message := self._control.poll(MPI.ANY_SOURCE, INTERRUPT)) is not None:
+            lead, received = message
             # One that was sent during an earlier lead came too late for that, which has ended on all ranks.
-            was_interrupted = was_interrupted or lead == self._lead
-        return was_interrupted
+            number = received if lead == self._lead else number
+        if number:
+            self._interrupts.note(number)
+            raise interrupt_by(number)
+
+    def _heed_interrupted(self, outcomes: tuple[Outcome, ...]) -> None:
+        """Raise the interrupt that ended the run on some rank, if one did."""
+        for outcome in outcomes:
+            if isinstance(outcome, Raised) and outcome.is_a(KeyboardInterrupt):
+                number = signal_of(outcome.exception)
+                self._interrupts.note(number)
+                raise interrupt_by(number)
 
     # The followers
 
     def _follow(self, body: Body) -> Any:
         # After a Ctrl-C this process must not leave alone: it asks the leader to end the lead of all.
-        between = self._idle(on_interrupt=lambda: self._control.send(self._lead, _LEADER, INTERRUPT))
+        between = self._idle(
+            on_interrupt=lambda: self._control.send((self._lead, self._interrupts.number), _LEADER, INTERRUPT)
+        )
         while True:
             command: _Command | _Done = self._control.receive(_LEADER, COMMAND, between)
             self._finish_last_run(command.last_was_clean)
@@ -352,7 +365,10 @@ class MPIWorld:
                 self._control.send(report, _LEADER, REPORT)
         if command.exception is not None:
             self._interrupts.pending = False
-            raise command.exception.unpack()
+            exception = command.exception.unpack()
+            if isinstance(exception, KeyboardInterrupt):
+                self._interrupts.note(signal_of(exception))
+            raise exception
         return pickle.loads(command.result)  # noqa: S301 - from our own leader
 
     # Every rank
@@ -374,7 +390,7 @@ class MPIWorld:
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
             context = RankContext(rank, command.ranks, self._communicator_of(command.ranks))
-            current = _CurrentRun(context.comm)
+            current = _CurrentRun(context.comm, guard)
             with Interposition(current), process_groups_of(current, command.ranks):
                 try:
                     interrupts.allow()
