@@ -86,8 +86,9 @@ def _history(check_result: CheckResult) -> str:
     ranks = count(result.case.ranks, "rank")
     if check_result.replayed is not None:
         return f"        (replayed on {ranks})"
+    smallest = ", smallest in each single step" if result.is_smallest else ""
     shrunk = f"shrunk to {ranks}" if result.drawn_ranks > result.case.ranks else f"on {ranks}"
-    return f"        (found after {count(result.tried, 'case')}, {shrunk})"
+    return f"        (found after {count(result.tried, 'case')}, {shrunk}{smallest})"
 
 
 def _case_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
