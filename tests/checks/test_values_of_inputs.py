@@ -194,7 +194,7 @@ RIGHT: dict[str, Callable[[Any], Any]] = {
     "tanh": torch.tanh,
     "gelu": functional.gelu,
     "exponential": torch.exp,
-    "variance": lambda x: x / (x.var(-1, keepdim=True, correction=0) + 1),
+    "variance": lambda x: x / ((x - x.mean(-1, keepdim=True)).square().mean(-1, keepdim=True) + 1),
 }
 
 
