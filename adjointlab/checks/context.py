@@ -29,9 +29,13 @@ from adjointlab.core.space import Space
 from adjointlab.core.vectors import Draw, local_values
 from adjointlab.typing import Array, Communicator, NumpyArray
 
-__all__ = ["CheckContext", "Gain", "GainSource", "InputSetting", "Side"]
+__all__ = ["INPUT_VALUES", "CheckContext", "Gain", "GainSource", "InputSetting", "Side"]
 
 T = TypeVar("T")
+
+INPUT_VALUES = ("integers", "negative", "equal", "large", "tiny")
+"""Kinds of values of a layer's inputs: small integers; those below zero alone, or one for all elements of a tensor; or small integers
+times a large or a tiny power of two."""
 
 Side: TypeAlias = Literal["primal", "dual"]
 """Inputs of forward, or of adjoint: the two never share values."""
@@ -131,7 +135,8 @@ class _computed_once(Generic[T]):
 class CheckContext:
     """One rank's operator, with the values that its case draws for it.
 
-    `make` makes an instance of the operator; `reference` is the sequential twin, from global tensors to global tensors.
+    `make` makes an instance of the operator; `reference` is the sequential twin, from global tensors to global tensors. `values` is
+    one of :data:`INPUT_VALUES`.
     """
 
     def __init__(
@@ -140,8 +145,10 @@ class CheckContext:
         setting: InputSetting,
         comm: Communicator,
         reference: Callable[..., Any] | None = None,
+        values: str = INPUT_VALUES[0],
     ) -> None:
         self._make = make
+        self.values = values  # of a layer's inputs
         self.setting = setting
         self.reference = reference
         self.comm = comm

@@ -126,6 +126,7 @@ def make_layer(build: UserFunction, prepare: Prepare, comm: Communicator, **para
             )
         return value
 
+    rounding: Any = parameters.get("rounding", getattr(module, "rounding", None))
     return Layer(
         comm,
         module,
@@ -133,7 +134,7 @@ def make_layer(build: UserFunction, prepare: Prepare, comm: Communicator, **para
         declared("codomain", None),
         declared("parameter_space", Space()),
         declared("buffer_space", Space()),
-        float(declared("rounding", 0.0)),
+        None if rounding is None else float(rounding),
         prepare,
         float(declared("reach", 0.0)),
         bool(declared("overwrites_inputs", False)),

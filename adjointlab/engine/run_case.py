@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +13,7 @@ from msgspec import structs
 
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.fresh_memory import FILLS, filled
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core.operator import NotInSpace
@@ -20,6 +22,7 @@ from adjointlab.engine.adapters import Parameters
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import Blocked, Body, FindingKind, Raised, RankContext, Returned, Run, Runner
@@ -37,6 +40,7 @@ __all__ = [
     "inapplicable_because",
     "is_inapplicable",
     "judge",
+    "judgement_of",
     "nothing_known",
     "run_case",
     "schedule_invariants",
@@ -110,12 +114,22 @@ def run_case(run: Runner, case: Case) -> Judgement | None:
     """Run and judge one case under all its schedules; `None` where its check does not apply to it."""
     if case.schedules:
         runs = [run(case, case.ranks, seed=case.schedule, schedule=each) for each in case.schedules]
-        if any(map(is_inapplicable, runs)):
+        judgements = [judgement_of(case, each) for each in runs]
+        verdicts = [each.verdict for each in judgements if each is not None]
+        if len(verdicts) < len(runs):
             return None
-        verdicts = [judge(case, each) for each in runs]
         return Judgement(judge_all(case, runs, verdicts, schedule_invariants), spaces_of(runs[0]))
-    result = run(case, case.ranks, seed=case.schedule)
-    return None if is_inapplicable(result) else Judgement(judge(case, result), spaces_of(result))
+    return judgement_of(case, run(case, case.ranks, seed=case.schedule))
+
+
+def judgement_of(case: Case, run: Run) -> Judgement | None:
+    """Judge one run of a case; `None` where its check has nothing to say about it, which it may know only in the end."""
+    if is_inapplicable(run):
+        return None
+    try:
+        return Judgement(judge(case, run), spaces_of(run))
+    except Inapplicable:
+        return None
 
 
 def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
@@ -158,8 +172,20 @@ def body(subject: Subject) -> Body:
         comm, reference = rank_context.comm, subject.reference
         if reference is not None:
             reference = partial(reference, **_arguments(subject, case.parameters))
-        context = CheckContext(lambda: subject.make(comm, case.parameters), case.setting, comm, reference)
-        observation = check_named(case.check).observe(context)
+        make = partial(subject.make, comm, case.parameters)
+        context = CheckContext(make, case.setting, comm, reference, case.values)
+        # Operators have a check of their own for this, which tells what they read.
+        fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None
+        try:
+            with filled(fill):
+                observation = check_named(case.check).observe(context)
+        except Inapplicable as error:
+            if is_lab(traceback.extract_tb(error.__traceback__)[-1].filename):
+                raise
+            # That the check has nothing to say is not for the code under test to decide.
+            raise RuntimeError(
+                f"the code under test raised the checks' own {type(error).__name__}"
+            ) from error
         spaces = Spaces(context.domain, context.codomain)
         return RankObservation(observation, spaces, tuple(context.leaks.items()))
 

@@ -9,6 +9,7 @@ leader draws and judges, the followers execute the cases that they are handed
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -383,9 +384,12 @@ class Search:
             # Hypothesis is ended as it is when a failure has run out of time to shrink: every further case passes, and none counts.
             return Judgement(coherent(), None)
         judgement = self._run_and_judge(case)
+        reason = inapplicable_because(self._last_run)
+        if judgement is not None and judgement.verdict.is_coherent and _is_empty(judgement.spaces):
+            judgement, reason = None, "no tensor of the case has an element"
         if judgement is None:
             self._inapplicable.add(self.tried)
-            self._counts.reject(inapplicable_because(self._last_run) or "")
+            self._counts.reject(reason or "what was observed tells nothing")
         elif judgement.verdict.is_coherent:
             self._counts.judge(case, self._last_run)
         return judgement
@@ -485,6 +489,12 @@ class Search:
                 return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)
             verdict = again.verdict
         return with_follow_up(self._run, case, verdict)
+
+
+def _is_empty(spaces: Spaces | None) -> bool:
+    """Return True if all tensors are empty, so that whatever an operator does to their elements is right."""
+    tensors = () if spaces is None else (*spaces.domain.tensors, *spaces.codomain.tensors)
+    return bool(tensors) and not any(math.prod(tensor.layout.shape) for tensor in tensors)
 
 
 def _is_smaller(case: Case, than: Case) -> bool:

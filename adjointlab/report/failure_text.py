@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from adjointlab.checks.context import InputSetting
+from adjointlab.checks.context import INPUT_VALUES, InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
@@ -107,6 +107,8 @@ def _case_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
                     yield label, tensor
     if memory := _memory(result.case.setting):
         yield "memory", memory
+    if result.case.values != INPUT_VALUES[0]:
+        yield "values", result.case.values
     if result.case.schedules:
         yield "schedule", "; ".join(map(str, result.case.schedules))
 

@@ -150,6 +150,11 @@ class SimulatedCall:
         """``file:line`` of the caller."""
         return str(CallSite(self._code, self._instruction))
 
+    @property
+    def is_lab(self) -> bool:
+        """True if the lab itself makes the call."""
+        return is_lab(self._code.co_filename)
+
     def __str__(self) -> str:
         shown = ", ".join(f"{name}={_formatted(value)}" for name, value in self._arguments)
         return f"{self.name}({shown})"

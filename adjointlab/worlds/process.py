@@ -34,7 +34,12 @@ def install_exit_guard(stderr: int = 2) -> None:
         return
     guard = _ExitGuard(stderr, os._exit)
     for name in _LEAVING:
-        setattr(os, name, guard.replacement_of(name, getattr(os, name)))
+        original = getattr(os, name)
+        for module in (
+            os,
+            sys.modules[original.__module__],
+        ):  # posix, from which os has its functions; nt elsewhere
+            setattr(module, name, guard.replacement_of(name, original))
 
 
 def earn(code: int) -> None:

@@ -188,6 +188,7 @@ class FindingKind(StrEnum):
     REQUEST_LEFT_OPEN = "request left open"
     COMMUNICATOR_LEFT_OPEN = "communicator left open"
     BUFFER_MISUSED = "buffer misused"
+    PAST_THE_RUN = "communication past the run"
 
 
 @dataclass(frozen=True)

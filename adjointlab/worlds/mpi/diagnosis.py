@@ -18,10 +18,11 @@ __all__ = ["communicating", "conclude"]
 
 
 def communicating(statistics: Sequence[RunStatistics]) -> frozenset[int]:
-    """The ranks that took part in a collective or message with another rank."""
+    """The ranks of which user code took part in a collective or message with another rank."""
     found: set[int] = set()
     for rank, of_rank in enumerate(statistics):
-        if any(len(members) > 1 for members, _ in of_rank.logs):
+        logs = (log for (members, _), log in of_rank.logs.items() if len(members) > 1)
+        if any(not call.is_lab for log in logs for call in log.latest):
             found.add(rank)
         receivers = {other for other, sent in enumerate(of_rank.sent) if sent and other != rank}
         if receivers:

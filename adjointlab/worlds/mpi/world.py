@@ -18,7 +18,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from mpi4py import MPI
 
@@ -34,7 +34,7 @@ from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.pickling import PackedException, pack_outcome, unpack_outcome
 from adjointlab.worlds.mpi.polling import keep_alive
 from adjointlab.worlds.process import Interrupts
-from adjointlab.worlds.process_group import default_process_group_of
+from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog
@@ -95,6 +95,19 @@ class _Report(NamedTuple):
     outcome: bytes
     statistics: RunStatistics
     leaked_communicators: int
+
+
+class _CurrentRun:
+    """The run that interposition asks."""
+
+    def __init__(self, comm: GuardedComm) -> None:
+        self._comm = comm
+
+    def communicator(self) -> GuardedComm:
+        return self._comm
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise RuntimeError(reason)
 
 
 class MPIWorld:
@@ -339,7 +352,8 @@ class MPIWorld:
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
             context = RankContext(rank, command.ranks, self._communicator_of(command.ranks))
-            with Interposition(lambda: context.comm), default_process_group_of(command.ranks):
+            current = _CurrentRun(context.comm)
+            with Interposition(current), process_groups_of(current, command.ranks):
                 try:
                     interrupts.allow()
                     with self._watchdog_thread.watch(payload, limit):

@@ -29,7 +29,7 @@ from adjointlab.worlds.simulated.matching import Mailbox, unpickle
 from adjointlab.worlds.simulated.reductions import fold_objects
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.world import Blocked, Cancelled, Finding, PeerFailed
+from adjointlab.worlds.world import Blocked, Cancelled, Finding, FindingKind, PeerFailed
 
 __all__ = [
     "OBJECT_COLLECTIVES",
@@ -193,6 +193,7 @@ class SharedCommunicator:
         self._findings = findings
         self._strategy = strategy
         self._counts = [0] * len(members)  # of the collectives that each rank has called
+        self.callers: set[int] = set()  # members of which user code has called a collective
         self._pending: dict[int, PendingCollective] = {}  # by number, as the ranks count
 
     @cached_property
@@ -203,12 +204,6 @@ class SharedCommunicator:
     def __str__(self) -> str:
         made = "" if self.made is None else f", made at {self.made.where}"
         return f"the communicator of {self.name}{made}"
-
-    def callers(self) -> set[int]:
-        """The members that have called a collective, if that takes them to another rank."""
-        if len(self.members) == 1:
-            return set()
-        return {member for member, calls in zip(self.members, self._counts, strict=True) if calls}
 
     def call_collective(
         self,
@@ -226,6 +221,8 @@ class SharedCommunicator:
         number = self._counts[rank]
         self._counts[rank] = number + 1
         self._scheduler.progress += 1
+        if not call.is_lab:
+            self.callers.add(self.members[rank])
         collective = self._pending.get(number)
         if collective is None:
             collective = self._pending[number] = PendingCollective(self, contribution, rank)
@@ -265,7 +262,8 @@ class SharedCommunicator:
         where = "" if is_of_all else f" of ranks {', '.join(map(str, self.members))}"
         self._findings.append(
             Finding(
-                "mismatched collective", f"in collective {number + 1}{where}, {reason}\n  {one}\n  {other}"
+                FindingKind.MISMATCHED_COLLECTIVE,
+                f"in collective {number + 1}{where}, {reason}\n  {one}\n  {other}",
             )
         )
         for call, peer in ((one, other), (other, one)):

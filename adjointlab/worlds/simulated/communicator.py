@@ -12,6 +12,7 @@ from adjointlab.worlds.arguments import elements, fill_status
 from adjointlab.worlds.arguments import source as as_source
 from adjointlab.worlds.arguments import tag as as_tag
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
+from adjointlab.worlds.interposition import means_comm_world
 from adjointlab.worlds.local_calls import ONLY_MPI, LocalCalls, missing
 from adjointlab.worlds.simulated.buffer_collectives import BUFFER_COLLECTIVES
 from adjointlab.worlds.simulated.collectives import (
@@ -412,7 +413,7 @@ class Communicator(LocalCalls):
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Communicator):
-            return NotImplemented  # it may be mpi4py's COMM_WORLD, which knows what it means
+            return means_comm_world(other) and self._shared is self._run.everyone
         return self._shared is other._shared and self.rank == other.rank
 
     __hash__ = None  # type: ignore[assignment]

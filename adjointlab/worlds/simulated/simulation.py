@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
-from typing import Any
+from typing import Any, NoReturn
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
@@ -18,7 +18,7 @@ from adjointlab.worlds.arguments import fill_status, mark_cancelled
 from adjointlab.worlds.call_sites import call_site_of_thread
 from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
 from adjointlab.worlds.interposition import Interposition
-from adjointlab.worlds.process_group import default_process_group_of
+from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.collectives import CollectiveCall, SharedCommunicator
@@ -29,7 +29,7 @@ from adjointlab.worlds.simulated.schedules.replay import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.strategies import strategy_for
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.watchdog import Overdue, Watchdog, overdue
-from adjointlab.worlds.world import Blocked, Finding, Outcome, PeerFailed, Raised, Returned, Run
+from adjointlab.worlds.world import Blocked, Finding, FindingKind, Outcome, PeerFailed, Raised, Returned, Run
 
 __all__ = ["Diagnosis", "Simulation", "SimulationWatchdog"]
 
@@ -89,13 +89,15 @@ class Simulation:
 
     def run(self) -> Run:
         """Run it to its end."""
-        with Interposition(self._communicator_here), default_process_group_of(None):
+        with Interposition(self), process_groups_of(self, None):
             outcomes = self.scheduler.run()
         # After a failure, what is left behind follows from it, and is not worth a finding.
         if not self.findings and all(isinstance(outcome, Returned) for outcome in outcomes):
             self._diagnosis.find_leaks()
         decisions = "" if self._recorder is None else self._recorder.decisions
-        communicating = self.messaging.union(*(each.callers() for each in self._communicators))
+        communicating = self.messaging.union(
+            *(each.callers for each in self._communicators if len(each.members) > 1)
+        )
         return Run(
             outcomes,
             tuple(self.findings),
@@ -104,22 +106,31 @@ class Simulation:
             frozenset(communicating),
         )
 
-    def _communicator_here(self) -> object:
+    # What interposition asks
+
+    def communicator(self) -> object:
         """The communicator of the rank that the calling thread is."""
         worker = self.scheduler.current.worker
         if worker is None or worker.thread.ident != get_ident():
-            raise RuntimeError(
+            self.refuse(
                 "MPI.COMM_WORLD is used in a thread that user code has started: which simulated rank's it is cannot be told. "
                 "Communicate in the thread that calls the operator"
             )
         return self.communicators[self.scheduler.current.rank]
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise, with a finding: user code that catches this goes on as if it were alone."""
+        self.findings.append(
+            Finding(FindingKind.PAST_THE_RUN, f"rank {self.scheduler.current.rank}: {reason}")
+        )
+        raise RuntimeError(reason)
 
     def finish(self, pending: Pending, status: Status | None = None) -> Any:
         """Give the buffers of `pending`, which is done, back to user code; return its result."""
         if misuse := pending.misuse():
             call, rank = pending.call, pending.task.rank
             text = f"rank {rank} {misuse} of {call} at {call.where} before it had completed"
-            self.findings.append(Finding("buffer misused", text))
+            self.findings.append(Finding(FindingKind.BUFFER_MISUSED, text))
         result = pending.finish()
         if status is not None and pending.envelope is not None:
             fill_status(status, *pending.envelope)
@@ -162,7 +173,7 @@ class Diagnosis(StuckHandler):
     def on_livelock(self, stuck: list[Task], seconds: float) -> None:
         if not self._cancelled_for_a_failure(stuck) and seconds >= LIVELOCK:
             text = "\n".join([POLLING, *map(self._line, stuck)])
-            self._run.findings.append(Finding("livelock", text))
+            self._run.findings.append(Finding(FindingKind.LIVELOCK, text))
             self._cancel(stuck, Blocked)
 
     def find_leaks(self) -> None:
@@ -170,10 +181,12 @@ class Diagnosis(StuckHandler):
         run = self._run
         run.scheduler.deliver_delayed()
         for rank, message in run.unreceived():
-            run.findings.append(Finding("message left over", f"rank {rank} never received {message}"))
+            run.findings.append(
+                Finding(FindingKind.MESSAGE_LEFT_OVER, f"rank {rank} never received {message}")
+            )
         for pending in run.open_requests.values():
             text = f"rank {pending.task.rank} never completed {pending.call} at {pending.call.where}"
-            run.findings.append(Finding("request left open", text))
+            run.findings.append(Finding(FindingKind.REQUEST_LEFT_OPEN, text))
 
     def _cancelled_for_a_failure(self, stuck: list[Task]) -> bool:
         """Cancel ranks that wait for others because some rank has failed: not their fault, and no finding."""
