@@ -156,12 +156,18 @@ class CheckContext:
         self.leaks: dict[Direction, str] = {}  # by direction: a communicator that calls make and do not free
         self._has_leaked: list[tuple[LinearOperator, Direction]] = []  # calls after which one more was left
         # Communicators of a world list those that were made from them and are still open; mpi4py's do not.
+        # They are told where user code ends: what follows is the lab's.
+        self.note_return: Callable[[Callable[..., Any]], None] = getattr(
+            comm, "note_return", lambda function: None
+        )
         self._unfreed: Callable[[], Sequence[object]] | None = getattr(comm, "unfreed", None)
 
     @_computed_once
     def instance(self) -> LinearOperator | Layer:
         """The instance under test, made on first access. Collective where making it is."""
-        return self._make()
+        made = self._make()
+        self.note_return(type(made.module if isinstance(made, Layer) else made).__init__)
+        return made
 
     @property
     def operator(self) -> LinearOperator:
@@ -180,6 +186,7 @@ class CheckContext:
     def fresh(self) -> LinearOperator:
         """Make another instance of the same case. Collective where making one is."""
         operator = self._make()
+        self.note_return(type(operator).__init__)
         assert not isinstance(operator, Layer)
         return operator
 

@@ -16,6 +16,7 @@ from adjointlab.checks.context import CheckContext
 from adjointlab.checks.fresh_memory import FILLS, filled
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
+from adjointlab.core import arrays
 from adjointlab.core.operator import NotInSpace
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Parameters
@@ -25,7 +26,17 @@ from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import Overdue
-from adjointlab.worlds.world import Blocked, Body, FindingKind, Raised, RankContext, Returned, Run, Runner
+from adjointlab.worlds.world import (
+    Blocked,
+    Body,
+    Dead,
+    FindingKind,
+    Raised,
+    RankContext,
+    Returned,
+    Run,
+    Runner,
+)
 
 __all__ = [
     "HANGS",
@@ -167,6 +178,9 @@ class RankObservation:
 
 def body(subject: Subject) -> Body:
     """Return the function that every rank executes for a case of `subject`."""
+    if "torch" in subject.arrays:
+        # Here, where no watchdog watches.
+        arrays.warm_up_torch()
 
     def observe(rank_context: RankContext, case: Case) -> RankObservation:
         comm, reference = rank_context.comm, subject.reference
@@ -243,8 +257,10 @@ def inapplicable_because(run: Run) -> str | None:
 
 def _from_failure(run: Run) -> Verdict:
     raised = [(rank, outcome) for rank, outcome in enumerate(run.outcomes) if isinstance(outcome, Raised)]
+    overdue = [entry for entry in raised if entry[1].is_a(Overdue)]
     for rank, outcome in raised:
-        if outcome.is_a(NotInSpace):
+        # What ranks do after the watchdog has ended one of them is not their own.
+        if outcome.is_a(NotInSpace) and not overdue:
             return incoherent(
                 "an output is not in its declared space", ("rank", str(rank)), ("error", outcome.message)
             )
@@ -257,7 +273,7 @@ def _from_failure(run: Run) -> Verdict:
     lines += dict.fromkeys((finding.kind, finding.text) for finding in run.findings if finding.text)
     if raised:
         rank, outcome = raised[0]
-        if overdue := [entry for entry in raised if entry[1].is_a(Overdue)]:
+        if overdue:
             rank, outcome = overdue[0]
             lines.append(("traceback", outcome.traceback.rstrip()))
             return unjudged(f"rank {rank} {outcome.message}", *lines, kind=NO_RETURN)
@@ -273,7 +289,8 @@ def _from_failure(run: Run) -> Verdict:
     kind = min((finding.kind for finding in run.findings), key=lambda kind: kind not in _MISMATCHES)
     # A rank that was merely busy would be as busy in simulation.
     is_hang = kind in HANGS and not any(finding.is_busy for finding in run.findings)
-    return unjudged(kind, *lines, is_hang=is_hang)
+    is_death = any(isinstance(outcome, Dead) for outcome in run.outcomes)
+    return unjudged(kind, *lines, is_hang=is_hang, is_death=is_death)
 
 
 def _arguments(subject: Subject, parameters: Parameters) -> dict[str, object]:

@@ -106,16 +106,18 @@ def investigate(
     tick: Callable[[int], None] = lambda tried: None,
     record: RecordCase | None = None,
     known: KnownRuns = nothing_known,
+    found: Callable[[SearchResult], None] = lambda result: None,
 ) -> SearchResult:
     """Collective over the world: search for a failing case of `subject`, and explain the smallest.
 
     `tick` is called on the leader with the number of cases tried so far; `record` before each case runs. A case that `known`
-    has a run of is not run: that run is judged instead.
+    has a run of is not run: that run is judged instead. `found` is told on the leader of each failure that is yet to be made
+    smaller and confirmed.
     """
     budget = budget or Budget()
 
     def conduct(run: Runner) -> SearchResult:
-        return Search(world, CaseRunner(run, record, known), subject, check, budget, tick).conduct()
+        return Search(world, CaseRunner(run, record, known), subject, check, budget, tick, found).conduct()
 
     with check_named(check).surroundings():
         return world.lead(body(subject), conduct)
@@ -170,11 +172,12 @@ class Search:
         check: str,
         budget: Budget,
         tick: Callable[[int], None],
+        found: Callable[[SearchResult], None] = lambda result: None,
     ) -> None:
         self.stage = Stage.DRAWING
         self.tried = 0
         self._world, self._runner, self._subject, self._check = world, runner, subject, check
-        self._budget, self._tick = budget, tick
+        self._budget, self._tick, self._found = budget, tick, found
         self._ranks = min(world.ranks, budget.ranks or world.ranks)
         self._seed = secrets.randbits(32) if budget.seed is None else budget.seed
         self._simulator = HangSimulator(subject, world.watchdog) if world.can_revoke else None
@@ -183,7 +186,7 @@ class Search:
         self._inapplicable: set[int] = set()  # the numbers of those that the check does not apply to
         self._seconds_left = budget.shrinking
         self._deadline = float("inf")
-        self._kind = ""  # of the failure that is being shrunk
+        self._first: Verdict | None = None  # of the failure that is being shrunk
         self._drawn_ranks = 0
         self._is_smallest = False
         self._judgements: dict[bytes, Judgement | None] = {}
@@ -274,7 +277,7 @@ class Search:
         that smaller cases are to be drawn, and what fails of these is shrunk again. Where none is drawn that fails, nothing is
         claimed. Only simulated ranks run such cases: one may end a process, and under MPI the job.
         """
-        if self._kind in _SLOW:
+        if failure.verdict.kind in _SLOW:
             return failure
         while self._world.can_schedule:
             fails = self._fails_one_step_smaller(failure.case)
@@ -298,7 +301,8 @@ class Search:
             if (
                 judgement is not None
                 and not judgement.verdict.is_coherent
-                and judgement.verdict.kind == self._kind
+                and self._first is not None
+                and judgement.verdict.kind == self._first.kind
             ):
                 return True
         return False
@@ -344,9 +348,11 @@ class Search:
                 hypothesis.reject()
             # While one kind of failure shrinks, another kind counts as passing: a smaller case that fails for another reason
             # does not explain the first failure.
-            if not judgement.verdict.is_coherent and self._kind in ("", judgement.verdict.kind):
+            first = self._first
+            if not judgement.verdict.is_coherent and (first is None or judgement.verdict.fails_like(first)):
                 if self.stage is Stage.DRAWING:
                     judgement = self._begin_shrinking(case, judgement)
+                self._found(self._unconfirmed(case, judgement))
                 raise _Failing(case, judgement)
 
         try:
@@ -362,6 +368,21 @@ class Search:
         except HypothesisException as error:
             return _unjudged("the subject's strategy failed", error)
         return None
+
+    def _unconfirmed(self, case: Case, judgement: Judgement) -> SearchResult:
+        """The result of a search that is interrupted now."""
+        lines = (*judgement.verdict.lines, ("interrupted", "before it was made smaller and seen again"))
+        return SearchResult(
+            self._subject.name,
+            self._check,
+            self._world.name,
+            replace(judgement.verdict, lines=lines),
+            self._counts.judged + 1,
+            self._seed,
+            case=case,
+            spaces=judgement.spaces,
+            drawn_ranks=self._drawn_ranks,
+        )
 
     def _judge(self, case: Case) -> Judgement | None:
         """Judge a case that Hypothesis has drawn; `None` where the check does not apply to it."""
@@ -407,7 +428,7 @@ class Search:
             simulated = self._simulator.judged(case)
             if simulated is not None and simulated.verdict.is_hang:
                 self._is_simulated, judgement = True, simulated
-        self._kind = judgement.verdict.kind
+        self._first = judgement.verdict
         self._judgements[case.key()] = judgement
         return judgement
 
@@ -418,12 +439,12 @@ class Search:
         self._deadline = float("inf")
         self._simulator, self._is_simulated = None, False
         self._known_to_pass, self.tried = self.tried - 1, 0
-        self._kind, self._judgements = "", {}
+        self._first, self._judgements = None, {}
 
     def _run_and_judge(self, case: Case) -> Judgement | None:
         if self._is_simulated:
             assert self._simulator is not None
-            return self._simulator.judged(case, self._kind)
+            return self._simulator.judged(case, "" if self._first is None else self._first.kind)
         judgement = run_case(self._run, case)
         if judgement is not None and judgement.verdict.is_coherent:
             self._exact += judgement.verdict.is_exact
@@ -477,7 +498,7 @@ class Search:
 
         def fails_alike(case: Case) -> bool:
             judgement = run_case(self._run, case)
-            return judgement is not None and judgement.verdict.kind == failure.verdict.kind
+            return judgement is not None and judgement.verdict.fails_like(failure.verdict)
 
         return narrowed(self._run, failure.case, fails_alike) if failure.case.schedules else failure.case
 
@@ -487,8 +508,10 @@ class Search:
         # A crash or hang is seen once more only: it may cost a time-out, or the job.
         for _ in range(_CONFIRMATIONS if first.status is Status.INCOHERENT else 1):
             again = run_case(self._run, case)
-            if again is None or again.verdict.kind != first.kind:
+            if again is None or not again.verdict.fails_like(first):
                 second = "nothing to judge" if again is None else again.verdict.headline or "no failure"
+                if first.is_death:
+                    return replace(first, lines=(*first.lines, ("again", f"{second}, when it ran once more")))
                 lines = (("first", first.headline), ("again", second), *first.lines)
                 return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)
             verdict = again.verdict

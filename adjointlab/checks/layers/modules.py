@@ -13,7 +13,7 @@ log shows the layer's messages alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -76,6 +76,7 @@ class ModuleUnderTest(ABC):
     def __init__(self, layer: Layer, module: torch.nn.Module, values: str) -> None:
         self.layer, self.module = layer, module
         self._exponents = _EXPONENTS.get(values, {})
+        self.note_return: Callable[[Callable[..., object]], None] = lambda function: None
 
     @abstractmethod
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
@@ -126,6 +127,7 @@ class ModuleUnderTest(ABC):
     def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Apply the module; one that may write into its inputs gets copies."""
         outputs = as_tuple(self.module(*self.given(inputs)))
+        self.note_return(type(self.module).forward)
         self.check_outputs(outputs)
         return outputs
 
@@ -141,6 +143,7 @@ class LocalModule(ModuleUnderTest):
         layer = context.layer
         super().__init__(layer, layer.module, context.values)
         self.rank = context.rank
+        self.note_return = context.note_return
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
             self._check_shape(f"the parameter {tensor.name} has", tensor, tuple(parameter.shape))
 

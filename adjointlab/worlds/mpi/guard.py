@@ -17,10 +17,12 @@ from typing import Final, NoReturn, Protocol, TypeVar
 
 from mpi4py import MPI
 
-from adjointlab.worlds.call_sites import call_site
+from adjointlab.worlds.call_sites import call_site, came_back
+from adjointlab.worlds.mpi.buffer_watch import BufferWatch
 from adjointlab.worlds.mpi.call_log import CallLog, CommKey, Describer, RunStatistics
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.control_channel import ControlChannel, Notice
+from adjointlab.worlds.mpi.message_log import MessageLog
 from adjointlab.worlds.mpi.polling import keep_alive, poll_until, processors, rest, yield_processor
 from adjointlab.worlds.world import Blocked, Cancelled, PeerFailed
 
@@ -43,6 +45,8 @@ _GRACE_AFTER_FAILURE: Final = 1e-2
 class OpenRequest(Protocol):
     """A request that user code has started."""
 
+    @property
+    def watch(self) -> BufferWatch | None: ...
     def is_complete(self) -> bool: ...
     def described(self) -> str: ...
 
@@ -67,7 +71,12 @@ class Guard:
         self.sent = [0] * ranks
         self.received = 0
         self.logs: dict[CommKey, CallLog] = {}
+        # The functions of user code that have returned, each with the number of collectives on the run's communicator by then.
+        self.returns: list[tuple[int, Callable[..., object]]] = []
+        self.messages: dict[CommKey, MessageLog] = {}
         self.open_requests: dict[int, OpenRequest] = {}  # by id
+        self.misuses: list[str] = []  # of buffers
+        self.refused: list[str] = []  # what user code tried past the run
         self.has_abandoned = False
         self.saw_mpi_error = False
         self.has_leaked_many = False  # earlier runs have left many communicators behind
@@ -87,14 +96,18 @@ class Guard:
             # MPI may use their buffers until it is finalized: user code gave no sign that they are complete.
             keep_alive(request)
         self.open_requests = {}
-        logs = {key: log.summary(self.describer) for key, log in self.logs.items() if log}
+        logs = {key: log.summary(self.describer, self.returns) for key, log in self.logs.items() if log}
+        messages = {key: log.summary() for key, log in self.messages.items() if log}
         has_abandoned = self.has_abandoned or self.cancelled_as is not None
         was_late = self.cancelled_as is None and self._others_are_blocked()
         return RunStatistics(
             sent=tuple(self.sent),
             received=self.received,
             logs=logs,
+            messages=messages,
             open_requests=still_open,
+            misuses=tuple(dict.fromkeys(self.misuses)),
+            refused=tuple(dict.fromkeys(self.refused)),
             has_abandoned=has_abandoned,
             was_polling=self._is_polling,
             was_late=was_late,
@@ -126,6 +139,18 @@ class Guard:
             self._is_waiting = False
         self.failed_polls = 0
         return found
+
+    def note_return(self, function: Callable[..., object]) -> None:
+        """Note that this rank has come back from a function of user code."""
+        # The first log is that of the run's own communicator, on which the lab makes its calls.
+        calls = len(next(iter(self.logs.values()), ()))
+        if self.returns and self.returns[-1][0] == calls:
+            self.returns.pop()  # thousands may return between two calls, and the last one counts
+        self.returns.append((calls, function))
+
+    def progress(self) -> tuple[int, int, int]:
+        """The calls of the run so far; asked by the watchdog's thread."""
+        return sum(self.sent), self.received, sum(map(len, tuple(self.logs.values())))
 
     def expire(self) -> bool:
         """Declare the run overdue, from the watchdog's signal handler.
@@ -161,6 +186,21 @@ class Guard:
         """Tell the other ranks of the run that this one has failed."""
         self.control.notify_failure(self.run_number, self.ranks, is_blocked=is_blocked)
 
+    def note_misuse(self, misuse: str, request: OpenRequest, by: str = "") -> None:
+        """Note what user code has done to the buffers of a pending operation, and by which call."""
+        self.misuses.append(f"{misuse} of {request.described()} before it had completed{by}")
+
+    def note_misuse_by(self, watch: BufferWatch, described: Callable[[], str]) -> None:
+        """Note what a new call, which has the buffers of `watch`, does to the buffers of pending operations."""
+        for request in self.open_requests.values():
+            pending = request.watch
+            if (
+                pending is not None
+                and (misuse := pending.misuse_by(watch))
+                and not request.is_complete()  # perhaps through mpi4py's own functions
+            ):
+                self.note_misuse(misuse, request, f", by {described()}")
+
     def _refuse_if_cancelled(self) -> None:
         # User code may have caught Cancelled, in a bare `except:` or a `finally:` that communicates.
         if self.cancelled_as is not None:
@@ -181,7 +221,7 @@ class Guard:
                 if now - self._noticed_at < _GRACE_AFTER_FAILURE:
                     return
                 peers = tuple(sorted(notice.rank for notice in self._notices))
-                self.cancelled_as = PeerFailed(str(call), str(call_site()), peers)
+                self.cancelled_as = PeerFailed(str(call), str(call_site()), peers, self._came_back())
             raise Cancelled
         if waited > self.patience or self._is_overdue:
             self.cancelled_as = self._blocked_in(call)
@@ -189,7 +229,12 @@ class Guard:
             raise Cancelled
 
     def _blocked_in(self, call: GuardedCall) -> Blocked:
-        return Blocked(str(call), str(call_site()), call.waits_for, is_send=call.is_send)
+        return Blocked(
+            str(call), str(call_site()), call.waits_for, is_send=call.is_send, came_back=self._came_back()
+        )
+
+    def _came_back(self) -> str:
+        return came_back(self.returns[-1][1] if self.returns else None)
 
     def _others_are_blocked(self) -> bool:
         # MPI makes progress inside its own calls only: the first look may do no more than let a notice in.

@@ -23,7 +23,7 @@ from adjointlab import MPI
 from adjointlab.typing import Communicator
 from adjointlab.worlds.arguments import Operator
 from adjointlab.worlds.arguments import op as as_op
-from adjointlab.worlds.call_sites import SimulatedCall
+from adjointlab.worlds.call_sites import SimulatedCall, came_back
 from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.matching import Mailbox, unpickle
 from adjointlab.worlds.simulated.reductions import fold_objects
@@ -39,6 +39,7 @@ __all__ = [
     "ObjectContribution",
     "SharedCommunicator",
     "Signature",
+    "op_name",
     "pickled",
     "valid_root",
 ]
@@ -129,6 +130,9 @@ class CollectiveCall(Pending):
         return self.contribution.finish()
 
     def __str__(self) -> str:
+        if self.call.is_lab:
+            # A line of the lab's own says nothing about the user's code.
+            return f"rank {self.task.rank} has {came_back(self.task.returned_from)}"
         return f"rank {self.task.rank} calls {self.call} at {self.call.where}"
 
 
@@ -267,14 +271,21 @@ class SharedCommunicator:
             )
         )
         for call, peer in ((one, other), (other, one)):
-            blocked = Blocked(str(call.call), call.call.where, (peer.task.rank,))
+            blocked = Blocked(
+                str(call.call),
+                call.call.where,
+                (peer.task.rank,),
+                came_back=came_back(call.task.returned_from),
+            )
             self._scheduler.cancel(call.task, blocked)
         # The running rank is the one that computes, and need not be one of the two: its call matches neither then.
         running = self._scheduler.current
         own = one.collective.calls[self.ranks[running.rank]]
         if own is not None:
             peers = tuple(sorted((one.task.rank, other.task.rank)))
-            self._scheduler.cancel(running, PeerFailed(str(own.call), own.call.where, peers))
+            self._scheduler.cancel(
+                running, PeerFailed(str(own.call), own.call.where, peers, came_back(running.returned_from))
+            )
         raise Cancelled
 
 
@@ -297,7 +308,7 @@ class ObjectContribution(Contribution):
         result: Callable[[Any], Any] = unpickle,
         shape: object = None,
     ) -> None:
-        super().__init__(kind, compute, Signature(root, None if op is None else _op_name(op), None, shape))
+        super().__init__(kind, compute, Signature(root, None if op is None else op_name(op), None, shape))
         self.payload = payload
         self.result = result
         self.given: Any = None  # set by `compute`
@@ -314,7 +325,7 @@ def pickled(value: object) -> bytes:
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def _op_name(op: Operator) -> str:
+def op_name(op: Operator) -> str:
     """Name of the operation as far as ranks can agree on it: each has its own copy of a function of user code."""
     known = as_op(op)
     return known.value if isinstance(known, MPI.Op) else "an operation of user code"
