@@ -142,6 +142,10 @@ _SLOW: Final = frozenset({NO_RETURN, FindingKind.LIVELOCK})
 """Kinds of failure that take seconds to see, in every case that is tried."""
 
 
+_REDRAWN_SMALLER: Final = 10
+"""The number of cases that are drawn once a smaller one is known to fail; Hypothesis tries ten times as many to find them."""
+
+
 class _Failing(Exception):
     """A case failed; carries it out of Hypothesis, which raises the exception of the smallest failing case again."""
 
@@ -280,7 +284,7 @@ class Search:
             if not fails:
                 self._is_smallest = fails is False
                 break
-            number = min(self._budget.cases, _REDRAWN)
+            number = min(self._budget.cases, _REDRAWN_SMALLER)
             smaller = self._searched(number, 1, failure.case.ranks, partial(_is_smaller, than=failure.case))
             if not isinstance(smaller, _Failing):
                 break
