@@ -19,6 +19,7 @@ _SIMULATED_ONLY = (
     "tests/unearned_greens",
     "tests/worlds/simulated",
     "tests/worlds/test_interrupts",
+    "tests/worlds/test_deadline",
     "tests/power/test_recreated",
     "tests/power/test_planted_halos",
     "tests/power/test_planted_layers",

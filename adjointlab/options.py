@@ -85,8 +85,8 @@ WATCHDOG: Final = Option[float | None](
     "watchdog",
     None,
     float,
-    "Seconds after which a case that has not ended is ended.",
-    "30; less once one has hung",
+    "Seconds without a call of MPI after which a rank, or a strategy, is ended; four times as many in all.",
+    "30; less while a hang is shrunk",
     least=0.1,
 )
 STRICT: Final = Option(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,10 +32,11 @@ from adjointlab.store.files import printable
 from adjointlab.store.job_log import Done, check_id_of, supervised
 from adjointlab.store.reproducer import Written, stored, write, write_case
 from adjointlab.store.running_case import NAME, EndedBy, Progress, Running, read_file, recording, write_end
-from adjointlab.worlds.watchdog import OverdueReport
+from adjointlab.worlds.process import Terminated, signal_of
+from adjointlab.worlds.watchdog import DRAWING, Overdue, OverdueReport
 from adjointlab.worlds.world import Exhausted, Runner, World, message_of
 
-__all__ = ["CheckResult", "kept", "replay", "replay_corpus", "run_check"]
+__all__ = ["CheckResult", "SearchInterrupted", "kept", "replay", "replay_corpus", "run_check"]
 
 
 _NOTHING_TO_SAY = "the check has nothing to say about this case"
@@ -71,6 +73,15 @@ class CheckResult:
         return bool(self.known) and self.status is Status.COHERENT
 
 
+class SearchInterrupted(Terminated):
+    """A signal has ended a search that had found a failure, which is its second argument; on the leader."""
+
+    @property
+    def known(self) -> CheckResult:
+        result: CheckResult = self.args[1]
+        return result
+
+
 def run_check(
     world: World,
     found: Found,
@@ -100,10 +111,15 @@ def run_check(
             result = SearchResult(found.subject.name, check, world.name, death.verdict(), seed=seed)
             return CheckResult(found, result)
         budget = replace(budget, shrinking=job_log.shrinking(check_id))
+    failures: list[SearchResult] = []  # the smallest last
     try:
         with _at_work(world, found, check, seed, folder) as (record, known):
-            result = investigate(world, found.subject, check, budget, tick, record, known)
-    except (SubjectError, Exhausted, KeyboardInterrupt):
+            result = investigate(world, found.subject, check, budget, tick, record, known, failures.append)
+    except KeyboardInterrupt as interrupt:
+        if not failures:
+            raise
+        raise SearchInterrupted(signal_of(interrupt), kept(found, failures[-1], folder)) from interrupt
+    except (SubjectError, Exhausted):
         raise
     except BaseException as error:  # SystemExit and pytest's `skip` among them: the next check has its turn
         # On all ranks alike: `lead` raises the leader's exception everywhere.
@@ -161,7 +177,7 @@ def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
         try:
             written = write(result, found.subject, folder)
         except Exception as error:  # the verdict stands without its file
-            problem = f"{type(error).__name__}: {error}"
+            problem = f"{type(error).__name__}: {message_of(error)}"
     return CheckResult(found, result, written, problem)
 
 
@@ -198,6 +214,10 @@ def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> Search
 def _failed_search(
     world: World, subject: Subject, check: str, seed: int, error: BaseException
 ) -> SearchResult:
+    if isinstance(error, Overdue):
+        text = "".join(traceback.format_exception(error)).rstrip()
+        verdict = unjudged(f"{DRAWING} {message_of(error)}", ("traceback", text), kind=NO_RETURN)
+        return SearchResult(subject.name, check, world.name, verdict, seed=seed)
     kind = f"raised {type(error).__name__}"
     text = "".join(traceback.format_exception(error)).rstrip()
     headline = f"drawing its cases {kind}: {message_of(error)}"
@@ -230,15 +250,32 @@ def _at_work(
             file = stack.enter_context(recording(record_folder, progress, is_leader=world.is_leader))
             path = record_folder / NAME if file is None or job_log is not None else file.path
             stack.enter_context(_overdue_reported(world, found, progress, late_folder, path))
-            if job_log is None and file is not None and file.previous is not None:
-                _keep_previous(file.previous, folder, world)
+            if job_log is None and file is not None:
+                for previous in file.previous:
+                    _keep_previous(previous, folder, world)
             known = nothing_known if job_log is None else job_log.deadly_cases(check_id)
-            yield None if file is None else file.record, known
+            try:
+                yield None if file is None else file.record, known
+            except Terminated as interrupt:
+                # Not after Ctrl-C, by which somebody says that nothing more is wanted. A batch system ends what runs too long.
+                if job_log is None and file is not None and file.last is not None:
+                    running = Running.of(progress, file.last)
+                    _keep_running(running, folder, world, signal.Signals(signal_of(interrupt)).name)
+                raise
     except Exhausted:
         # On all ranks alike. This is for the next job or its supervisor; the record of the running case is removed by now.
         if world.is_leader:
             write_end(record_folder / NAME, Running.of(progress, None, ended=EndedBy.EXHAUSTION))
         raise
+
+
+def _keep_running(running: Running, folder: Path, world: World, name: str) -> None:
+    """Store the case that runs when the signal of that `name` ends the process."""
+    assert running.case is not None
+    verdict = unjudged(f"{name} ended the process while this case ran")
+    with suppress(OSError, TypeError):
+        path = write_case(running.case, running.location, running.world, verdict, folder)
+        world.watchdog.say(f"adjointlab: {name}: the case that was running is kept; replay {path}\n")
 
 
 def _keep_previous(previous: Running, folder: Path, world: World) -> None:
@@ -262,10 +299,14 @@ def _overdue_reported(
 ) -> Iterator[None]:
     """Tell the watchdog what to do before it ends the job."""
     world.watchdog.overdue_report = _overdue_report(found, progress, folder, record)
+    world.watchdog.has_fired = False
     try:
         yield
     finally:
         world.watchdog.overdue_report = None
+
+
+_ENDS_HERE = f"the job ends here, with exit code {ExitCode.UNJUDGED}"
 
 
 def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path) -> OverdueReport:
@@ -276,8 +317,10 @@ def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path
 
     def store(payload: object, late: str, stack: str) -> str:
         if not isinstance(payload, Case):
-            return ""
-        verdict = unjudged(late, ("because", late), ("stack", stack), kind=NO_RETURN)
+            # Not in a case: the one on record has been judged.
+            write_end(record, Running.of(progress, None, ended=EndedBy.WATCHDOG, kind=NO_RETURN))
+            return f"adjointlab: {found.subject.name} could not be judged: {late}\n  {_ENDS_HERE}"
+        verdict = unjudged(late, ("because", late), *([("stack", stack)] if stack else ()), kind=NO_RETURN)
         before = read_file(record)
         done, stage = (0, Stage.DRAWING) if before is None else (before.done, before.stage)
         result = SearchResult(
@@ -292,9 +335,9 @@ def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path
         )
         path = str(write(result, found.subject, folder).json)
         write_end(record, Running.of(progress, payload, done, stage, EndedBy.WATCHDOG, NO_RETURN, path))
-        return (
-            f"adjointlab: {found.subject.name} could not be judged: {late}\n"
-            f"  stored   {path}\n  the job ends here, with exit code {ExitCode.UNJUDGED}"
+        return printable(
+            f"adjointlab: {found.subject.name} could not be judged: {late}\n  stored   {path}\n  {_ENDS_HERE}",
+            keep="\n",
         )
 
     return store

@@ -25,6 +25,7 @@ from typing import TypeAlias
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
@@ -41,19 +42,25 @@ _SUMS = torch.float64
 """Statistics are accumulated in double precision, as torch's are."""
 
 
-class BatchNormalisation(TorchLayer, torch_classes=(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)):
+class BatchNormalisation(
+    TorchLayer, _BatchNorm, torch_classes=(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+):
     """`torch.nn.BatchNorm1d`, `2d` or `3d` over `partition`, of the order of the input, cut in any dimension.
 
     Weight and bias lie on the workers whose index is 0 in all dimensions but the channels'; the running statistics, on
     every worker that holds their channels.
+
+    It is one of torch's batch normalisations by class, so that `torch.optim.swa_utils.update_bn` and code that looks for such
+    modules finds it. Like torch's it has `num_features`, `eps`, `momentum` and `track_running_stats`, but no `affine`:
+    `SyncBatchNorm.convert_sync_batchnorm`, which would take its channels for all of them, ends with an `AttributeError`.
 
     Raises `ValueError`, with torch's words where torch has some, for an input of an order that the layer does not
     take or without `num_features` channels, and for a partition of another order; in a call, for statistics of one value
     per channel, counted globally.
     """
 
-    weight: nn.Parameter | None
-    bias: nn.Parameter | None
+    weight: nn.Parameter | None  # type: ignore[assignment]
+    bias: nn.Parameter | None  # type: ignore[assignment]
     running_mean: torch.Tensor | None
     running_var: torch.Tensor | None
     num_batches_tracked: torch.Tensor | None
@@ -100,6 +107,12 @@ class BatchNormalisation(TorchLayer, torch_classes=(nn.BatchNorm1d, nn.BatchNorm
                 "running_var": per_channel,
                 "num_batches_tracked": Layout((), partition, [], ()),
             },
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "
+            f"track_running_stats={self.track_running_stats}"
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from torch import nn
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor, check_argument
+from adjointlab.layers.local_parameters import LocalParameter, takes_the_whole
 from adjointlab.layers.torch_modules import dtype_name, uninitialised_copy
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.typing import Communicator
@@ -27,7 +28,8 @@ class DistributedParameters(nn.Module):
     """
 
     def __init__(self, comm: Communicator, module: nn.Module | None = None) -> None:
-        super().__init__()
+        # Not `super()`, which may be a class of torch's with arguments: a subclass can be one to be known as such.
+        nn.Module.__init__(self)
         self.comm = comm
         self.rank = comm.Get_rank()
         self.parameter_space, self.buffer_space = Space(), Space()
@@ -67,7 +69,7 @@ class DistributedParameters(nn.Module):
             tensor = Tensor(layout, dtype_name(value.dtype), () if is_parameter else tuple(types), name=name)
             if is_parameter:
                 parameters.append(tensor)
-                self.register_parameter(name, nn.Parameter(window, value.requires_grad))
+                self.register_parameter(name, LocalParameter(window, value.requires_grad))
             else:
                 buffers.append(tensor)
                 self.register_buffer(name, window)
@@ -77,7 +79,32 @@ class DistributedParameters(nn.Module):
         for name, _ in (item for item in whole._buffers.items() if item[1] is None):
             self.register_buffer(name, None)
         self.parameter_space, self.buffer_space = Space(*parameters), Space(*buffers)
-        self._parameters = _Owned(self._parameters)
+        owned, self._parameters = self._parameters, _Owned()
+        for name, parameter in owned.items():
+            self._parameters[name] = parameter
+
+    def initialise(
+        self, name: str, function: Callable[..., object], *arguments: object, **named: object
+    ) -> None:
+        """Take as this rank's part of a parameter that of a whole one, which ``function(whole, *arguments, **named)`` fills.
+
+        For the functions of `torch.nn.init`: with equal seeds on all ranks, the values are those of the sequential module.
+        Nothing is sent; every rank makes the whole parameter for the time of the call.
+
+        Raises `ValueError` for a name that no parameter has, and what `function` raises.
+        """
+        tensor = next((tensor for tensor in self.parameter_space.tensors if tensor.name == name), None)
+        if tensor is None:
+            names = ", ".join(tensor.name for tensor in self.parameter_space.tensors)
+            raise ValueError(f"name: {name!r} is none of the parameters of {type(self).__name__} ({names})")
+        whole = torch.zeros(tensor.layout.shape, dtype=getattr(torch, tensor.dtype))
+        function(whole, *arguments, **named)
+        with torch.no_grad():
+            self._local(name).copy_(local_window(whole, tensor.layout, self.rank))
+
+    def reset_parameters(self) -> None:
+        """Draw new parameters, and reset buffers, as the sequential module does; with equal seeds on all ranks, to its values."""
+        self.load_sequential_state_dict(self.sequential().state_dict())
 
     def load_sequential(self, module: nn.Module) -> None:
         """Take the values of a sequential module, which every rank has, what requires a gradient, and the mode; nothing is sent.
@@ -113,16 +140,16 @@ class DistributedParameters(nn.Module):
 
     def sequential_state_dict(self) -> dict[str, torch.Tensor]:
         """Collective: the state_dict of the sequential module, on every rank."""
-        state = {}
-        for tensor in self._tensors():
-            everyone = Partition((self.comm.Get_size(),))
-            everywhere = Layout(tensor.layout.shape, everyone, axes=(None,) * tensor.layout.order)
-            # Copies are equal: as replicated ones any of them will do, where varying ones would be summed.
-            types = tuple("replicated" if copied else "varying" for copied in tensor.layout.copied)
-            gather = Repartition(self.comm, tensor.layout, everywhere, dtype=tensor.dtype, types=types)
-            local = self._local(tensor.name).detach()
-            state[tensor.name] = cast("torch.Tensor", gather.forward(local))
-        return state
+        return {tensor.name: self.gathered(tensor) for tensor in self._tensors()}
+
+    def gathered(self, tensor: Tensor) -> torch.Tensor:
+        """Collective: the whole of one of the layer's parameters or buffers, on every rank."""
+        everyone = Partition((self.comm.Get_size(),))
+        everywhere = Layout(tensor.layout.shape, everyone, axes=(None,) * tensor.layout.order)
+        # Copies are equal: as replicated ones any of them will do, where varying ones would be summed.
+        types = tuple("replicated" if copied else "varying" for copied in tensor.layout.copied)
+        gather = Repartition(self.comm, tensor.layout, everywhere, dtype=tensor.dtype, types=types)
+        return cast("torch.Tensor", gather.forward(self._local(tensor.name).detach()))
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         """A layer with parameters, buffers and hooks of its own; communicator, spaces and operators are shared."""
@@ -190,14 +217,22 @@ class DistributedParameters(nn.Module):
 class _Owned(dict[str, nn.Parameter | None]):
     """The parameters of a layer that is made: another may take the place of one, but none may go."""
 
+    def __setitem__(self, name: str, parameter: nn.Parameter | None) -> None:
+        if type(parameter) is nn.Parameter:  # functional_call puts tensors here, which are its caller's
+            parameter.__class__ = LocalParameter
+        if isinstance(parameter, LocalParameter):
+            parameter.local_name = name
+        super().__setitem__(name, parameter)
+
     def __delitem__(self, name: str) -> None:
         raise ValueError(_replaced(name))
 
 
 def _replaced(name: str) -> str:
-    return (
-        f"{name}: weight_norm, spectral_norm, pruning and other parametrizations compute with whole parameters, of which this "
-        "rank has a part; apply them to the sequential module and load its values (load_sequential)"
+    return takes_the_whole(
+        name,
+        "a parametrization (such as weight_norm, spectral_norm, pruning)",
+        "apply it to the sequential module and load its values (load_sequential)",
     )
 
 

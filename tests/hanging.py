@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 import adjointlab as al
+
+executors: list[ThreadPoolExecutor] = []
+
+
+def sleep_for_ever() -> None:
+    time.sleep(3600)
 
 
 class Copy(al.LinearOperator):
@@ -44,8 +56,30 @@ class Stubborn(Copy):
         while rank == 1:
             try:
                 Looping.fault(self, rank, size)
-            except Exception:  # noqa: S112 - that is the fault
+            except BaseException:  # noqa: S112 - that is the fault
                 continue
+
+
+class Swallowing(Copy):
+    """An endless loop, and a wrong result once an exception has ended it."""
+
+    def forward(self, x: Any) -> Any:
+        try:
+            return super().forward(x)
+        except BaseException:
+            return np.zeros(7)
+
+    def fault(self, rank: int, size: int) -> None:
+        while rank == 1:
+            pass
+
+
+class Chatting(Copy):
+    """An endless loop that makes calls."""
+
+    def fault(self, rank: int, size: int) -> None:
+        while rank == 1:
+            self.comm.sendrecv(1, rank, 0, None, rank, 0)
 
 
 class Sleeping(Copy):
@@ -64,6 +98,58 @@ class Raw(Copy):
             from mpi4py import MPI
 
             MPI.Intracomm(MPI.COMM_WORLD).recv(source=0, tag=77)
+
+
+class Stopped(Copy):
+    """A process that is stopped."""
+
+    def fault(self, rank: int, size: int) -> None:
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class HoldsLock(Copy):
+    """A call of C that keeps Python's lock."""
+
+    def fault(self, rank: int, size: int) -> None:
+        if rank == 1:
+            ctypes.PyDLL(None).sleep(3600)
+
+
+class Finalized(Copy):
+    """A rank that has left MPI."""
+
+    def fault(self, rank: int, size: int) -> None:
+        if rank == 1:
+            from mpi4py import MPI
+
+            MPI.Finalize()
+            time.sleep(3600)
+
+
+class LeavesThread(Copy):
+    """A thread that does not end."""
+
+    def fault(self, rank: int, size: int) -> None:
+        if not any(thread.name == "left" for thread in threading.enumerate()):
+            threading.Thread(target=sleep_for_ever, name="left", daemon=False).start()
+
+
+class LeavesExecutor(Copy):
+    """An executor with a job that does not end."""
+
+    job = staticmethod(lambda: time.sleep(3600))
+
+    def fault(self, rank: int, size: int) -> None:
+        if not executors:
+            executors.append(ThreadPoolExecutor(1))
+            executors[0].submit(self.job)
+
+
+class LeavesIdleExecutor(LeavesExecutor):
+    """An executor whose job has ended."""
+
+    job = staticmethod(lambda: None)
 
 
 class Circular(Copy):
@@ -86,14 +172,84 @@ class Apart(Copy):
             self.comm.allreduce(1)
 
 
+class Expecting(Copy):
+    """One rank expects a message that nobody sends, in the calls that probe the gain."""
+
+    gain = fan_in = None
+
+    def fault(self, rank: int, size: int) -> None:
+        if rank == 0 and size > 1:
+            self.comm.recv(source=1, tag=5)
+
+
+def returned(comm: Any, x: Any) -> Any:
+    return np.array(x)
+
+
+def expecting(comm: Any, x: Any) -> Any:
+    if comm.Get_rank() == 0 and comm.Get_size() > 1:
+        comm.recv(source=1, tag=5)
+    return np.array(x)
+
+
+def pairs(draw: Any, ranks: int) -> dict[str, Any]:
+    space = al.Space(draw(al.strategies.layouts(ranks, ndim=1)))
+    return {"domain": space, "codomain": space}
+
+
 def cuts(draw: Any, ranks: int) -> dict[str, Any]:
     return {"layout": draw(al.strategies.layouts(ranks, ndim=1))}
+
+
+def looping_cuts(draw: Any, ranks: int) -> dict[str, Any]:
+    while ranks:
+        pass
+    return cuts(draw, ranks)
+
+
+def sleeping_cuts(draw: Any, ranks: int) -> dict[str, Any]:
+    time.sleep(3600)
+    return cuts(draw, ranks)
+
+
+def stubborn_cuts(draw: Any, ranks: int) -> dict[str, Any]:
+    while True:
+        try:
+            looping_cuts(draw, ranks)
+        except BaseException:  # noqa: S112 - that is the fault
+            continue
+
+
+def late_cuts(draw: Any, ranks: int) -> dict[str, Any]:
+    if draw(st.integers(0, 3)) == 3:
+        stubborn_cuts(draw, ranks)
+    return cuts(draw, ranks)
+
+
+def endless_twin(x: Any, **parameters: Any) -> Any:
+    while True:
+        pass
 
 
 looping = al.subject(Looping)(cuts)
 stubborn = al.subject(Stubborn)(cuts)
 sleeping = al.subject(Sleeping)(cuts)
 raw = al.subject(Raw)(cuts)
+stopped = al.subject(Stopped)(cuts)
+holds_lock = al.subject(HoldsLock)(cuts)
+finalized = al.subject(Finalized)(cuts)
+leaves_thread = al.subject(LeavesThread)(cuts)
+leaves_executor = al.subject(LeavesExecutor)(cuts)
+leaves_idle_executor = al.subject(LeavesIdleExecutor)(cuts)
 circular = al.subject(Circular)(cuts)
+expecting_message = al.subject(Expecting)(cuts)
+expecting_function = al.subject.pair(expecting, returned)(pairs)
 apart = al.subject(Apart)(cuts)
 right = al.subject(Copy)(cuts)
+swallowing = al.subject(Swallowing)(cuts)
+chatting = al.subject(Chatting)(cuts)
+looping_strategy = al.subject(Copy, name="LoopingStrategy")(looping_cuts)
+sleeping_strategy = al.subject(Copy, name="SleepingStrategy")(sleeping_cuts)
+stubborn_strategy = al.subject(Copy, name="StubbornStrategy")(stubborn_cuts)
+late_strategy = al.subject(Copy, name="LateStrategy")(late_cuts)
+endless_reference = al.subject(Copy, name="EndlessReference", reference=endless_twin)(cuts)

@@ -116,13 +116,16 @@ class Check(ABC, Generic[ObservationT]):
     """Position among the checks of a subject, lowest first; `None` for a check that runs only on request, as the
     follow-up of another one or by its own command."""
 
+    varies_values: ClassVar[bool] = False
+    """Whether the inputs of a layer may have values of any of :data:`~adjointlab.checks.context.INPUT_VALUES`."""
+
     @abstractmethod
     def observe(self, context: CheckContext) -> ObservationT:
         """Exercise the operator on this rank. Collective: every rank makes the same calls."""
 
     @abstractmethod
     def judge(self, spaces: Spaces, observations: Sequence[ObservationT]) -> Verdict:
-        """Conclude from the observations of all ranks."""
+        """Conclude from the observations of all ranks. Raises `Inapplicable` where they tell nothing."""
 
     def applies_to(self, subject: CheckedSubject) -> bool:
         """Return True if the subject has what the check compares; by default, if it is a linear operator."""

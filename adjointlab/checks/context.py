@@ -29,9 +29,13 @@ from adjointlab.core.space import Space
 from adjointlab.core.vectors import Draw, local_values
 from adjointlab.typing import Array, Communicator, NumpyArray
 
-__all__ = ["CheckContext", "Gain", "GainSource", "InputSetting", "Side"]
+__all__ = ["INPUT_VALUES", "CheckContext", "Gain", "GainSource", "InputSetting", "Side"]
 
 T = TypeVar("T")
+
+INPUT_VALUES = ("integers", "negative", "equal", "large", "tiny")
+"""Kinds of values of a layer's inputs: small integers; those below zero alone, or one for all elements of a tensor; or small integers
+times a large or a tiny power of two."""
 
 Side: TypeAlias = Literal["primal", "dual"]
 """Inputs of forward, or of adjoint: the two never share values."""
@@ -131,7 +135,8 @@ class _computed_once(Generic[T]):
 class CheckContext:
     """One rank's operator, with the values that its case draws for it.
 
-    `make` makes an instance of the operator; `reference` is the sequential twin, from global tensors to global tensors.
+    `make` makes an instance of the operator; `reference` is the sequential twin, from global tensors to global tensors. `values` is
+    one of :data:`INPUT_VALUES`.
     """
 
     def __init__(
@@ -140,8 +145,10 @@ class CheckContext:
         setting: InputSetting,
         comm: Communicator,
         reference: Callable[..., Any] | None = None,
+        values: str = INPUT_VALUES[0],
     ) -> None:
         self._make = make
+        self.values = values  # of a layer's inputs
         self.setting = setting
         self.reference = reference
         self.comm = comm
@@ -149,12 +156,18 @@ class CheckContext:
         self.leaks: dict[Direction, str] = {}  # by direction: a communicator that calls make and do not free
         self._has_leaked: list[tuple[LinearOperator, Direction]] = []  # calls after which one more was left
         # Communicators of a world list those that were made from them and are still open; mpi4py's do not.
+        # They are told where user code ends: what follows is the lab's.
+        self.note_return: Callable[[Callable[..., Any]], None] = getattr(
+            comm, "note_return", lambda function: None
+        )
         self._unfreed: Callable[[], Sequence[object]] | None = getattr(comm, "unfreed", None)
 
     @_computed_once
     def instance(self) -> LinearOperator | Layer:
         """The instance under test, made on first access. Collective where making it is."""
-        return self._make()
+        made = self._make()
+        self.note_return(type(made.module if isinstance(made, Layer) else made).__init__)
+        return made
 
     @property
     def operator(self) -> LinearOperator:
@@ -173,6 +186,7 @@ class CheckContext:
     def fresh(self) -> LinearOperator:
         """Make another instance of the same case. Collective where making one is."""
         operator = self._make()
+        self.note_return(type(operator).__init__)
         assert not isinstance(operator, Layer)
         return operator
 

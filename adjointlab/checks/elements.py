@@ -133,15 +133,16 @@ class Tolerance:
     """Largest difference between two computations of one value, `relative` to the largest value of the tensor.
 
     `reach` is the least that the largest value counts for: where terms of that size cancel, what is left may be much
-    smaller than the terms whose rounding it carries.
+    smaller than the terms whose rounding it carries. `absolute` is allowed in any case.
     """
 
     relative: float
     reach: float = 0.0
+    absolute: float = 0.0
 
     def allowed(self, largest: float) -> float:
         """Allowed difference in a tensor whose largest expected value is `largest`."""
-        return self.relative * max(largest, self.reach)
+        return max(self.relative * max(largest, self.reach), self.absolute)
 
 
 EXACT = Tolerance(0.0)

@@ -29,8 +29,8 @@ _fill: ContextVar[float | None] = ContextVar("fill", default=None)
 
 
 @contextmanager
-def filled(value: float) -> Iterator[None]:
-    """Fill fresh memory of this thread with `value`; integers cannot hold NaN, and get 113 for it."""
+def filled(value: float | None) -> Iterator[None]:
+    """Fill fresh memory of this thread with `value`, or leave it; integers cannot hold NaN, and get 113 for it."""
     token = _fill.set(value)
     try:
         yield

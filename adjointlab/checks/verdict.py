@@ -65,7 +65,7 @@ class Verdict:
     `kind` distinguishes failures that shrinking must not confuse: a smaller case replaces a failing one only if it fails
     with the same kind. `figures` are reported for coherent cases too. `entry` is the matrix entry that the lines name, if
     any. `is_exact` is True if equality was asked for, on integers that nothing rounds; `is_hang` if ranks waited in vain, none
-    being merely busy.
+    being merely busy; `is_death` if a rank was gone.
     """
 
     status: Status
@@ -77,10 +77,15 @@ class Verdict:
     entry: MatrixEntry | None = field(default=None, compare=False)
     is_exact: bool = False
     is_hang: bool = False
+    is_death: bool = False
 
     @property
     def is_coherent(self) -> bool:
         return self.status is Status.COHERENT
+
+    def fails_like(self, other: Verdict) -> bool:
+        """Return True for two failures of one kind. Deaths are one, for what ended a job is known from what it has left."""
+        return self.kind == other.kind or (self.is_death and other.is_death)
 
     def __str__(self) -> str:
         width = max((len(label) for label, _ in self.lines), default=0)
@@ -105,6 +110,8 @@ def incoherent(
     return Verdict(Status.INCOHERENT, headline, kind or headline, lines, figures or {}, entry)
 
 
-def unjudged(headline: str, *lines: tuple[str, str], kind: str = "", is_hang: bool = False) -> Verdict:
+def unjudged(
+    headline: str, *lines: tuple[str, str], kind: str = "", is_hang: bool = False, is_death: bool = False
+) -> Verdict:
     """Verdict on a case that crashed, hung, or was not there; its kind is the headline unless `kind` gives another."""
-    return Verdict(Status.UNJUDGED, headline, kind or headline, lines, is_hang=is_hang)
+    return Verdict(Status.UNJUDGED, headline, kind or headline, lines, is_hang=is_hang, is_death=is_death)

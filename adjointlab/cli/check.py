@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,7 +34,8 @@ from adjointlab.cli.parameters import (
 )
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.exit_codes import ExitCode
-from adjointlab.worlds.process import earn
+from adjointlab.worlds.deadline import Deadline
+from adjointlab.worlds.process import earn, signal_of
 
 if TYPE_CHECKING:
     from adjointlab.engine.discovery import Found
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
     from adjointlab.worlds.world import World
 
 __all__ = ["check"]
+
+_SECONDS_TO_STOP = 1.0
+"""Seconds that the main thread gets to print what is known, once it has begun."""
 
 
 def check(
@@ -67,6 +72,8 @@ def check(
     """Check subjects: draw cases, judge them, shrink what fails."""
     from adjointlab.engine.search import Budget
     from adjointlab.report.summary import outcome
+    from adjointlab.session import SearchInterrupted
+    from adjointlab.store.job_log import stopped_by
     from adjointlab.worlds.world import Exhausted
 
     # The user's code may change the directory.
@@ -80,24 +87,23 @@ def check(
         return _selected(subjects or [], checks), None if xfails is None else read(xfails)
 
     with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (plan, known)):
-        run = _CheckRun(world, plan, known, Output(to_stderr=json_to == STDOUT), json_to)
-        stopped, reason = ExitCode.COHERENT, ""
-        try:
-            with progress_line(is_shown=world.is_leader and not quiet) as line:
-                run.run_all(Budget(cases, ranks, seed, schedules=schedules), folder, line)
-        except Exhausted as problem:
-            stopped, reason = ExitCode.RESTART, str(problem)
-        except KeyboardInterrupt:
-            stopped = ExitCode.INTERRUPTED
-        code = stopped or outcome(run.results)
-        run.print_results(quiet)
-        if run.results or not stopped:
-            run.save(code, complete=not stopped)
-        if stopped:
-            run.out.line(f"{len(run.results)} of {len(plan)} are done. {reason}".rstrip())
-        if stopped is ExitCode.INTERRUPTED:
-            # An exception rather than a code, so that the world is not closed: its ranks need not be in step.
-            raise KeyboardInterrupt
+        run = _CheckRun(world, plan, known, Output(to_stderr=json_to == STDOUT), json_to, quiet)
+        with Deadline(run.end_early):
+            try:
+                with progress_line(is_shown=world.is_leader and not quiet) as line:
+                    run.run_all(Budget(cases, ranks, seed, schedules=schedules), folder, line)
+            except Exhausted as problem:
+                run.stop(ExitCode.RESTART, str(problem))
+                return ExitCode.RESTART
+            except KeyboardInterrupt as interrupt:
+                if isinstance(interrupt, SearchInterrupted):
+                    run.add(interrupt.known)
+                run.stop(128 + (stopped_by() or signal_of(interrupt)))
+                # An exception rather than a code, so that the world is not closed: its ranks need not be in step.
+                raise
+        code = outcome(run.results)
+        run.print_results()
+        run.save(code, complete=True)
         return code
 
 
@@ -110,8 +116,10 @@ class _CheckRun:
     known: KnownFailures | None
     out: Output
     json_to: str | None
+    quiet: bool
     results: list[CheckResult] = field(default_factory=list)
     printed: int = 0  # results whose failures have been printed
+    is_stopped: bool = False
 
     def run_all(self, budget: Budget, folder: Path, line: ProgressLine) -> None:
         """Run every check of the plan."""
@@ -125,9 +133,7 @@ class _CheckRun:
                 f"[{number + 1}/{len(self.plan)}] {printable(found.subject.name)} {name}", budget.cases
             )
             result = run_check(self.world, found, name, budget, folder, tick)
-            if self.known and (listed := self.known.of_check(found.subject.name, name)):
-                result = replace(result, known=str(listed))
-            self.results.append(result)
+            self.add(result)
             # The process may end in the next case, with what is known by then; 0 is earned at the end alone.
             earn(outcome(self.results) or ExitCode.UNJUDGED)
             # Printed and saved at once, because the next case may end the process. A supervised job is started again
@@ -138,6 +144,26 @@ class _CheckRun:
                 if self.json_to is not None and self.json_to != STDOUT and is_replaceable(self.json_to):
                     self.save(ExitCode.UNJUDGED, complete=False)
 
+    def add(self, result: CheckResult) -> None:
+        """Add the result of the next check of the plan."""
+        if self.known and (listed := self.known.of_check(result.result.subject, result.result.check)):
+            result = replace(result, known=str(listed))
+        self.results.append(result)
+
+    def stop(self, code: int, reason: str = "") -> None:
+        """Print and save what is known, before the plan is done."""
+        self.is_stopped = True
+        self.print_results()
+        self.save(code, complete=False)
+        self.out.line(f"{len(self.results)} of {len(self.plan)} are done. {reason}".rstrip())
+
+    def end_early(self, number: int) -> None:
+        """Do as :meth:`stop` does, in another thread, unless the main thread does it."""
+        if self.is_stopped:
+            time.sleep(_SECONDS_TO_STOP)
+        else:
+            self.stop(128 + number)
+
     def print_failures(self) -> None:
         """Print the failures that have not been printed."""
         from adjointlab.report.failure_text import failure_text
@@ -147,18 +173,18 @@ class _CheckRun:
                 self.out.line(f"{failure_text(result)}\n")
         self.printed = len(self.results)
 
-    def print_results(self, quiet: bool) -> None:
-        """Print the remaining failures; unless `quiet`, also the table and what it does not cover."""
-        from adjointlab.report.summary import blind_spots, summary, verdict_table
+    def print_results(self) -> None:
+        """Print the remaining failures; unless it is to be quiet, also the table and what it does not cover."""
+        from adjointlab.report.summary import blind_spots, silent, summary, verdict_table
 
         if not self.world.is_leader:
             return
         self.print_failures()
-        if quiet:
+        if self.quiet:
             return
         self.out.table(verdict_table(self.results))
         self.out.line()
-        if note := blind_spots(self.results):
+        for note in filter(None, (blind_spots(self.results), silent(self.results))):
             self.out.line(f"{note}\n")
         planned = {(found.subject.name, name) for found, name in self.plan}
         for known in self.known.unused(planned) if self.known else ():

@@ -24,10 +24,12 @@ from adjointlab.cli.list import list_subjects
 from adjointlab.cli.output import Output
 from adjointlab.cli.replay import replay
 from adjointlab.cli.run import run
-from adjointlab.cli.startup import UsageError, abort_all_ranks, collective_interrupts
+from adjointlab.cli.startup import NotLoaded, UsageError, abort_all_ranks, collective_interrupts
 from adjointlab.exit_codes import ExitCode
-from adjointlab.worlds.launch import is_launched
-from adjointlab.worlds.process import earn, install_exit_guard
+from adjointlab.worlds.deadline import Deadline
+from adjointlab.worlds.launch import is_launched, launched_rank
+from adjointlab.worlds.left_threads import end_despite_threads
+from adjointlab.worlds.process import ENDING, Interrupts, RepeatedInterrupt, earn, install_exit_guard
 
 __all__ = ["app", "exit_code_of", "main"]
 
@@ -52,23 +54,31 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit; the console script."""
     install_exit_guard()
     if "ADJOINTLAB_SUPERVISED" in os.environ:
-        from adjointlab.store.job_log import supervised
+        from adjointlab.store.job_log import claimed
         from adjointlab.supervisor.exit_hooks import install_exit_hooks
 
-        if (job_log := supervised()) is not None:
+        if (job_log := claimed(launched_rank())) is not None:
             install_exit_hooks(job_log.folder)
 
+    interrupts: Interrupts | RepeatedInterrupt | None = None
+
     def command() -> int | None:
-        with collective_interrupts():
+        nonlocal interrupts
+        with collective_interrupts() as interrupts:
             code: int | None = app(arguments, prog_name="adjointlab", standalone_mode=False)
             return code
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         # What the user's code prints must not end the run either.
         sys.stdout.reconfigure(errors="backslashreplace")
+    deadline = Deadline(seconds=2.0)
+    deadline.__enter__()  # to the end of the process, which may be late too
     code = exit_code_of(command)
+    if code == ExitCode.INTERRUPTED and interrupts is not None:
+        code = 128 + (interrupts.number or signal.SIGINT)
     earn(code)
     Output().raw("")  # flushes what others have printed, and takes it calmly if nobody reads
+    end_despite_threads(code)
     sys.exit(code)
 
 
@@ -86,7 +96,10 @@ def exit_code_of(command: Callable[[], int | None]) -> int:
         if (text := _usage_error(error)) is not None:
             errors.line(f"adjointlab: {text}")
             return ExitCode.USAGE
-        traceback.print_exc()
+        if isinstance(error, NotLoaded):
+            errors.line(f"adjointlab: {error}")
+        else:
+            traceback.print_exc()
         if is_launched():
             # Only this rank has failed. The others may be in a collective call, where they would wait for ever.
             abort_all_ranks(ExitCode.UNJUDGED)
@@ -96,7 +109,8 @@ def exit_code_of(command: Callable[[], int | None]) -> int:
 def _interrupted(errors: Output) -> int:
     # A Ctrl-C of the terminal reaches the ranks twice under mpiexec, which passes it on. The second one must not kill a rank
     # that is on its way out in good order, for mpiexec would report the signal instead of this exit code.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
     errors.line("interrupted")
     return ExitCode.INTERRUPTED
 
@@ -106,9 +120,11 @@ def _usage_error(error: BaseException) -> str | None:
     if isinstance(error, UsageError):
         return str(error)
     # click's ClickException and typer's own copy of it (some releases of typer bring click along, so the two are different classes).
-    if (format_message := getattr(error, "format_message", None)) is not None:
-        return str(format_message())
+    # User code may have exceptions with a method of that name, which may do anything.
+    if type(error).__module__.partition(".")[0] in {"click", "typer"} and hasattr(error, "format_message"):
+        return str(error.format_message())
     # Imported here and not above: whoever raised a SubjectError has imported the engine, and --help has not.
     from adjointlab.engine.subject import SubjectError
+    from adjointlab.worlds.world import message_of
 
-    return str(error) if isinstance(error, SubjectError) else None
+    return message_of(error) if isinstance(error, SubjectError) else None

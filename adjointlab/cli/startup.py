@@ -1,4 +1,4 @@
-"""Starting a command: its preparation agreed on by all ranks, the world it runs in, and Ctrl-C under mpiexec.
+"""Starting a command: its preparation agreed on by all ranks, the world it runs in, and signals under mpiexec.
 
 A command reads files and imports the user's modules before there is a world, and that may fail on one rank only. A rank
 that simply ended would leave the others waiting in their first collective call, so all ranks meet after the preparation
@@ -7,24 +7,34 @@ and either all go on or all end with the same message and exit code.
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
-from adjointlab.worlds.interposition import interpose_from_now_on
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, open_world
-from adjointlab.worlds.process import Interrupts, RepeatedInterrupt
-from adjointlab.worlds.watchdog import Watchdog
+from adjointlab.worlds.process import Interrupts, RepeatedInterrupt, interrupt_by, signal_of
+from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog
 
 if TYPE_CHECKING:
     from adjointlab.worlds.world import World
 
-__all__ = ["UsageError", "abort_all_ranks", "collective_interrupts", "opened_world", "or_usage_error"]
+__all__ = [
+    "NotLoaded",
+    "UsageError",
+    "abort_all_ranks",
+    "collective_interrupts",
+    "opened_world",
+    "or_usage_error",
+]
 
 T = TypeVar("T")
+
+_SECONDS_FOR_ABORT: Final = 5.0
 
 
 class UsageError(Exception):
@@ -39,30 +49,57 @@ def opened_world(
 
     Raises :class:`UsageError` on all ranks alike if `prepare` fails on any of them.
     """
-    interpose_from_now_on()  # before `prepare` imports the user's code, which may make communicators
+    limit = Watchdog(watchdog)
     if is_launched():
-        prepared = _prepared_on_all_ranks(prepare, ranks or 1)
+        prepared = _prepared_on_all_ranks(prepare, ranks or 1, limit)
     else:
-        prepared = or_usage_error(prepare)
-    world = open_world(ranks=ranks or RANKS.default, strict=strict, watchdog=Watchdog(watchdog))
+        prepared = or_usage_error(prepare, limit)
+    world = open_world(ranks=ranks or RANKS.default, strict=strict, watchdog=limit)
     yield world, prepared
     # Closing is collective. After an exception the ranks may be at different places in the program, so the world is
     # then left to the end of the process rather than waited for.
     world.close()
 
 
-def or_usage_error(prepare: Callable[[], T]) -> T:
-    """Return what `prepare` returns, with the errors that the user can mend as :class:`UsageError`."""
+class NotLoaded(Exception):
+    """The import of a subject's module did not end; the message says where."""
+
+
+def or_usage_error(prepare: Callable[[], T], watchdog: Watchdog | None = None) -> T:
+    """Return what `prepare` returns, with the errors that the user can mend as :class:`UsageError`.
+
+    Raises :class:`NotLoaded` where it does not return in time, and ends the process where that does not help.
+    """
     from adjointlab.engine.subject import SubjectError
     from adjointlab.worlds.world import message_of
 
+    watchdog = watchdog or Watchdog()
+    raising = RaisingWatchdog(watchdog, _end_job)
     try:
-        return prepare()
+        with (
+            raising.signal_handler(),
+            raising.watch("loading the subjects", None, watchdog.seconds_of_import) as watched,
+        ):
+            return prepare()
+    except Overdue as late:
+        raise NotLoaded(f"loading the subjects {late}; the stack there:\n{watched.stack}") from None
     except (ValueError, SubjectError) as error:  # BadReproducer, BadList and NotFound are ValueErrors
         raise UsageError(message_of(error)) from error
+    finally:
+        raising.close()
 
 
-def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int) -> T:
+def _end_job() -> None:
+    if is_launched():
+        # MPI_Abort may block where another thread sits in MPI.
+        last_resort = threading.Timer(_SECONDS_FOR_ABORT, os._exit, (ExitCode.UNJUDGED,))
+        last_resort.daemon = True
+        last_resort.start()
+        abort_all_ranks(ExitCode.UNJUDGED)
+    os._exit(ExitCode.UNJUDGED)
+
+
+def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int, watchdog: Watchdog) -> T:
     """Collective over the processes of the job: `prepare`, whose failure or interruption on one rank is that of all."""
     try:
         check_partners()
@@ -71,22 +108,23 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int) -> T:
     from adjointlab.worlds.mpi.rendezvous import Rendezvous
 
     rendezvous = Rendezvous()
-    problem, interrupted = "", False
+    problem, interrupted = "", 0
     with Interrupts() as interrupts:
         try:
             interrupts.allow()
-            prepared = or_usage_error(prepare)
+            prepared = or_usage_error(prepare, watchdog)
         except UsageError as error:
             problem = str(error)
-        except KeyboardInterrupt:
-            interrupted = True
+        except KeyboardInterrupt as interrupt:
+            interrupted = signal_of(interrupt)
         finally:
             # From here to the end of the meeting an interrupt must wait: raised on one rank alone, it would keep
             # that rank from a meeting which the others have already joined.
             interrupts.hold()
-    reports: list[tuple[str, bool]] = rendezvous.allgather("ready", (problem, interrupted))
-    if any(interrupted for _, interrupted in reports):
-        raise KeyboardInterrupt
+    reports: list[tuple[str, int]] = rendezvous.allgather("ready", (problem, interrupted))
+    if number := max(interrupted for _, interrupted in reports):
+        interrupts.note(number)
+        raise interrupt_by(number)
     if rendezvous.size < ranks:
         raise UsageError(f"--ranks: {ranks} are asked for, but mpiexec has started {rendezvous.size}")
     if reports[0][0]:
@@ -98,19 +136,20 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int) -> T:
 
 
 @contextmanager
-def collective_interrupts() -> Iterator[None]:
-    """Under mpiexec, hold Ctrl-C back until the ranks can end together; the world says when that is.
+def collective_interrupts() -> Iterator[Interrupts | RepeatedInterrupt]:
+    """Under mpiexec, hold Ctrl-C, SIGTERM and SIGHUP back until the ranks can end together; the world says when that is.
 
-    Without it, Ctrl-C takes effect at once, also where the first exception is swallowed.
+    Without it, they take effect at once, also where the first exception is swallowed. What is yielded knows the `number` of the
+    signal when the context has ended.
     """
     if not is_launched():
-        with RepeatedInterrupt():
-            yield
+        with RepeatedInterrupt() as repeated:
+            yield repeated
         return
     with Interrupts() as interrupts:
         interrupts.ends_process = True
         try:
-            yield
+            yield interrupts
         finally:
             if interrupts.is_forced:
                 # A second Ctrl-C was raised wherever this rank happened to be, possibly inside a collective call that

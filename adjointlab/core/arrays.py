@@ -11,7 +11,7 @@ import importlib.util
 import math
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, cast
@@ -28,7 +28,7 @@ __all__ = [
     "DTYPES", "LIBRARIES", "Dtype", "add", "add_into", "clear", "conjugate", "copy", "copy_into", "dtype",
     "dtype_name", "dtype_of", "empty", "from_numpy", "from_summable", "installed", "is_array",
     "is_row_major", "is_writable", "kept", "library_of", "matches", "may_share_memory", "message", "scale",
-    "summable", "supports", "to_numpy", "zeros",
+    "summable", "supports", "to_numpy", "warm_up_torch", "zeros",
 ]  # fmt: skip
 
 LIBRARIES = ("numpy", "torch", "cupy")
@@ -377,3 +377,14 @@ def _module(library: str) -> _Namespace:
     if library not in LIBRARIES:
         raise ValueError(f"library: {library!r} is not one of {', '.join(LIBRARIES)}")
     return cast(_Namespace, importlib.import_module(library))
+
+
+@cache
+def warm_up_torch() -> None:
+    """Differentiate something small, once in a process: the first time, torch imports modules and starts threads."""
+    if not installed("torch"):
+        return
+    import torch
+
+    with suppress(Exception), torch.enable_grad():  # what is wrong with it shows in the cases
+        torch.autograd.backward((torch.ones(2, 2, requires_grad=True) @ torch.ones(2, 2)).sum())

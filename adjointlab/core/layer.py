@@ -35,7 +35,8 @@ class Layer:
 
     `rounding` bounds the difference between outputs or gradients and the sequential ones, relative to the largest value of each
     tensor: 0 where the arithmetic is exact on small integers. Where terms cancel, the result may be smaller than the error
-    that rounding them made: `reach` is a lower bound for the largest value that the difference is compared with.
+    that rounding them made: `reach` is a lower bound for the largest value that the difference is compared with. Where `rounding`
+    is `None`, the sequential layer shows how much rounding matters.
 
     With `overwrites_inputs` the module may write into its inputs, as an activation in place does, and gets copies of them.
     With `uniform_requires_grad` its messages may depend on which inputs and parameters require a gradient, which is then the
@@ -48,7 +49,7 @@ class Layer:
     codomain: Space
     parameters: Space
     buffers: Space
-    rounding: float = 0.0
+    rounding: float | None = None
     prepare: Prepare = elementwise
     reach: float = 0.0
     overwrites_inputs: bool = False

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from adjointlab.core.program import Program
 
 __all__ = [
-    "AdjointOperator", "CompositeOperator", "Direction", "LinearOperator", "NotInSpace", "ProductOperator",
-    "apply_adjoint", "apply_forward", "basis_batch", "basis_vector", "contributions", "coordinates",
+    "AdaptedOperator", "AdjointOperator", "CompositeOperator", "Direction", "LinearOperator", "NotInSpace", "ProductOperator",
+    "apply_adjoint", "apply_forward", "basis_batch", "basis_vector", "contributions", "coordinates", "implementation",
 ]  # fmt: skip
 
 A = TypeVar("A", bound=Array)
@@ -158,6 +158,21 @@ class CompositeOperator(LinearOperator):
         fan_ins = [part.fan_in for part in parts if part.fan_in is not None]
         self.gain = combine(gains) if len(gains) == len(parts) else None
         self.fan_in = combine(fan_ins) if len(fan_ins) == len(parts) else None
+
+
+class AdaptedOperator(LinearOperator):
+    """An operator whose directions are functions of user code."""
+
+    @abstractmethod
+    def function(self, direction: Direction) -> Callable[..., Any]:
+        """Return the function of a direction."""
+
+
+def implementation(operator: LinearOperator, direction: Direction) -> Callable[..., Any]:
+    """Return the function that a direction executes, which reports name."""
+    if isinstance(operator, AdaptedOperator):
+        return operator.function(direction)
+    return cast("Callable[..., Any]", getattr(type(operator), direction))
 
 
 class AdjointOperator(CompositeOperator):
@@ -312,6 +327,9 @@ def _apply(
     is_batch = bool(arguments) and arrays.is_array(arguments[0])
     batch = batch_shape(source.tensors[0], arguments[0], rank) if is_batch else ()
     outputs = _tuple((operator.forward if direction is Direction.FORWARD else operator.adjoint)(*arguments))
+    # A communicator of the lab's worlds wants to know where user code ends: what follows is the lab's.
+    if (note_return := getattr(operator.comm, "note_return", None)) is not None:
+        note_return(implementation(operator, direction))
     if len(outputs) != len(target.tensors):
         raise NotInSpace(
             f"{direction} returned {len(outputs)} tensors, but the space has {len(target.tensors)}: {target}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise, product
 from typing import TypedDict
 
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ __all__ = [
     "cuts",
     "dtypes",
     "layouts",
+    "nested_shards",
     "partitions",
     "rank_orders",
     "shapes",
@@ -80,24 +82,45 @@ def grids(size: int, order: int) -> tuple[tuple[int, ...], ...]:
 
 
 @cache
-def shapes(order: int, largest: int | None = None) -> SearchStrategy[tuple[int, ...]]:
-    """Draw tensor shapes: small sides, mostly pairwise different, mostly above 1; sometimes empty."""
+def shapes(
+    order: int, largest: int | None = None, *, divisible_by: tuple[int, ...] | None = None
+) -> SearchStrategy[tuple[int, ...]]:
+    """Draw tensor shapes: small sides, mostly pairwise different, mostly above 1; sometimes empty.
+
+    With `divisible_by`, such as the shape of a grid, each side is rounded up to a multiple of that entry.
+    """
     # Dimensions that are exchanged by mistake show where their sides differ; a factor that a side of 1 hides shows above 1.
     top = max(2, largest or _LARGEST_SIDE.get(order, 3))
     # The mixture weighs different sides above 1 twice.
     any_sides = st.lists(st.integers(1, top), min_size=order, max_size=order)
     different = st.lists(st.integers(2, max(top, order + 1)), min_size=order, max_size=order, unique=True)
     empty = st.lists(st.integers(0, top), min_size=order, max_size=order)
-    return st.one_of(any_sides, different, different, empty).map(tuple)
+    sides = st.one_of(any_sides, different, different, empty).map(tuple)
+    if divisible_by is None:
+        return sides
+    if len(divisible_by) != order:
+        raise ValueError(f"divisible_by: {divisible_by} has not {order} entries, one for each dimension")
+    return sides.map(lambda shape: _rounded_up(shape, divisible_by))
+
+
+def _rounded_up(shape: Sequence[int], parts: Sequence[int]) -> tuple[int, ...]:
+    return tuple(math.ceil(side / count) * count for side, count in zip(shape, parts, strict=True))
 
 
 @st.composite
-def cuts(draw: DrawFn, length: int, parts: int) -> tuple[int, ...]:
-    """Draw boundaries that cut `length` into `parts`: balanced, or any, empty parts included."""
-    # Sorted draws with repetitions: equal boundaries make empty parts, as they are met where there are more ranks than elements.
+def cuts(draw: DrawFn, length: int, parts: int, *, least: int = 0) -> tuple[int, ...]:
+    """Draw boundaries that cut `length` into `parts`: balanced, or any, of at least `least` elements each.
+
+    By default parts may be empty. Raises `ValueError` where the length is less than `parts` times `least`.
+    """
+    spare = length - least * parts
+    if least < 0 or spare < 0:
+        raise ValueError(f"least: {parts} parts of at least {least} elements do not fit into {length}")
+    # Sorted draws with repetitions: equal boundaries make parts of the least size, by default empty ones, as they are met where
+    # there are more ranks than elements.
     if parts > 1 and draw(st.booleans()):
-        inner = [draw(st.integers(0, length)) for _ in range(parts - 1)]
-        return (0, *sorted(inner), length)
+        inner = sorted(draw(st.integers(0, spare)) for _ in range(parts - 1))
+        return (0, *(end + least * part for part, end in enumerate(inner, 1)), length)
     return balanced_cut(length, parts)
 
 
@@ -111,19 +134,111 @@ def layouts(
     whole: bool = True,
     balanced: bool = False,
     shape: Sequence[int] | None = None,
+    least: int = 0,
+    divisible: bool = False,
 ) -> Layout:
     """Draw cuts of a tensor over (some of) the ranks, uneven and with empty local tensors unless `balanced`.
 
-    `partition` and `shape` are drawn where they are not given.
+    Each worker holds at least `least` indices in each dimension. With `divisible` the grid divides the sides, and all local
+    tensors are of one shape. `partition` and `shape` are drawn where they are not given.
+
+    Raises `ValueError` for a `shape` that is too small for `least`, or that the grid does not divide.
     """
     if partition is None:
         order = len(shape) if shape is not None else ndim
         partition = draw(partitions(ranks, order, whole=whole))
-    sides = draw(shapes(partition.order)) if shape is None else tuple(shape)
-    if balanced:
+    sides = draw(_sides(partition.shape, least, divisible)) if shape is None else tuple(shape)
+    if divisible and any(side % parts for side, parts in zip(sides, partition.shape, strict=True)):
+        raise ValueError(f"divisible: the {partition} partition does not divide the sides {sides}")
+    if any(side < least * parts for side, parts in zip(sides, partition.shape, strict=True)):
+        raise ValueError(f"least: the sides {sides} have not {least} for each worker of {partition}")
+    if balanced or divisible:
         return Layout(sides, partition)
-    ends = [draw(cuts(side, parts)) for side, parts in zip(sides, partition.shape, strict=True)]
+    ends = [draw(cuts(side, parts, least=least)) for side, parts in zip(sides, partition.shape, strict=True)]
     return Layout.cut(sides, partition, ends)
+
+
+def _sides(parts: tuple[int, ...], least: int, divisible: bool) -> SearchStrategy[tuple[int, ...]]:
+    """Draw the shape of a tensor that is cut into so many parts in each dimension."""
+    drawn = shapes(len(parts), divisible_by=parts if divisible else None)
+    return drawn.map(
+        lambda shape: tuple(max(side, least * count) for side, count in zip(shape, parts, strict=True))
+    )
+
+
+class NestedShards(TypedDict):
+    """A cut of a tensor over a grid whose dimensions do not correspond to the tensor's one by one.
+
+    ``shards[k]`` lists (grid dimension, number of parts) for each cut of tensor dimension k, the outermost first: each part of
+    a cut is cut again by the next. The parts of all cuts along one grid dimension multiply to its side; the grid index counts
+    them in row-major order, those of tensor dimension 0 being the major ones. `layout` is the result over all workers.
+
+        grid 2x2, shards (((0, 2), (1, 2)),)    worker (0, 0) holds 0:2, (0, 1) 2:4, (1, 0) 4:6, (1, 1) 6:8 of x[8]
+                  shards (((1, 2), (0, 2)),)    worker (0, 0) holds 0:2, (1, 0) 2:4, (0, 1) 4:6, (1, 1) 6:8
+        grid 4,   shards (((0, 2),), ((0, 2),)) workers 0 and 1 hold the upper rows, workers 0 and 2 the left columns
+    """
+
+    grid: Partition
+    shards: tuple[tuple[tuple[int, int], ...], ...]
+    layout: Layout
+
+
+@st.composite
+def nested_shards(
+    draw: DrawFn, ranks: int, ndim: int | None = None, *, whole: bool = True, least: int = 0
+) -> NestedShards:
+    """Draw cuts with several tensor dimensions along one grid dimension, and one along several, in any order of nesting.
+
+    For code that describes shards by dimensions of a device mesh. Every part of a cut is cut again at boundaries of its own,
+    uneven and empty ones included; workers hold at least `least` indices in each dimension.
+    """
+    size = ranks if whole else draw(st.integers(1, ranks))
+    # Mostly grids without sides of 1, and of these mostly those of several dimensions: only they have anything to nest.
+    of_each_order = [grids(size, dims) for dims in (1, 2, 3)]
+    proper = [shape for shapes in of_each_order for shape in shapes if 1 not in shape]
+    any_grid = st.sampled_from(of_each_order).flatmap(st.sampled_from)
+    shape_of_grid = draw(st.sampled_from([*proper, *proper[1:]]) | any_grid if proper else any_grid)
+    grid = Partition(shape_of_grid, None if whole else draw(rank_orders(ranks, size)))
+    order = draw(st.integers(1, 3)) if ndim is None else ndim
+    cut_by: list[list[tuple[int, int]]] = [[] for _ in range(order)]
+    for grid_dim, side in enumerate(grid.shape):
+        # Of the factorisations the simplest is (side, 1, ...): the grid dimension cuts tensor dimension 0 alone.
+        factors = grids(side, order)[::-1]
+        for dim, parts in enumerate(draw(st.just(factors[0]) | st.sampled_from(factors))):
+            if parts > 1:
+                cut_by[dim].append((grid_dim, parts))
+    shards = tuple(tuple(draw(st.permutations(of_dim)) if len(of_dim) > 1 else of_dim) for of_dim in cut_by)
+    counts = [tuple(parts for _, parts in of_dim) for of_dim in shards]
+    shape = draw(_sides(tuple(map(math.prod, counts)), least, divisible=False))
+    ends = [draw(_nested_cuts(side, parts, least)) for side, parts in zip(shape, counts, strict=True)]
+    return {
+        "grid": grid,
+        "shards": shards,
+        "layout": Layout.cut(shape, _workers_by_part(grid, shards), ends),
+    }
+
+
+@st.composite
+def _nested_cuts(draw: DrawFn, length: int, counts: tuple[int, ...], least: int) -> tuple[int, ...]:
+    """Draw boundaries of the innermost parts of a length that is cut into ``counts[0]`` parts, each of these into ``counts[1]``, ..."""
+    ends: tuple[int, ...] = (0, length)
+    for depth, parts in enumerate(counts):
+        smallest = least * math.prod(counts[depth + 1 :])
+        inner = [(start, draw(cuts(stop - start, parts, least=smallest))) for start, stop in pairwise(ends)]
+        ends = (0, *(start + end for start, of_part in inner for end in of_part[1:]))
+    return ends
+
+
+def _workers_by_part(grid: Partition, shards: Sequence[Sequence[tuple[int, int]]]) -> Partition:
+    """The workers of `grid`, in a grid with one dimension for each of the tensor: the side is the number of its parts."""
+    sides = [[parts for _, parts in of_dim] for of_dim in shards]
+    ranks = []
+    for part in product(*(range(side) for of_dim in sides for side in of_dim)):
+        index = [0] * grid.order
+        for (grid_dim, parts), i in zip((shard for of_dim in shards for shard in of_dim), part, strict=True):
+            index[grid_dim] = index[grid_dim] * parts + i
+        ranks.append(grid.rank(index))
+    return Partition([math.prod(of_dim) for of_dim in sides], ranks)
 
 
 class BroadcastingPartitions(TypedDict):

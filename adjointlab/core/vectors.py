@@ -26,10 +26,16 @@ from adjointlab.core import arrays
 from adjointlab.core.space import Space, Tensor
 from adjointlab.typing import Array, NumpyArray
 
-__all__ = ["ZERO", "Draw", "Exact", "NotFinite", "Role", "dot", "local_values", "pair_local"]
+__all__ = ["VALUES", "ZERO", "Draw", "Exact", "NotFinite", "Role", "dot", "local_values", "pair_local"]
 
 Role = Literal["primal", "dual"]
 """Values are an argument of an operator, or a cotangent."""
+
+VALUES = ("integers", "fractions", "negative", "equal")
+"""Kinds of values that are not drawn from the whole significand: any integers up to the bound, those with 12 bits more, integers below
+zero alone, and one integer for all elements of a tensor. Tensors of an integer type have any integers in all of them."""
+
+_FRACTION_BITS = 12
 
 _MASK = (1 << 64) - 1
 
@@ -40,7 +46,7 @@ class Draw:
 
     With `bound` K > 0 the values are integers in {-K, ..., K} times ``2**exponent`` (Gaussian integers in a complex tensor);
     with `bound` 0 they fill the whole significand, uniform in [-1, 1) times ``2**exponent``. Tensors of an integer type have
-    no exponent and need a bound.
+    no exponent and need a bound. `values` is one of :data:`VALUES`, which need a bound too.
 
     Raises `ValueError` for a role that is neither "primal" nor "dual", a negative bound, and one that no 64-bit integer type
     holds.
@@ -55,8 +61,11 @@ class Draw:
     role: Role
     bound: int = 0
     exponent: int = 0
+    values: str = VALUES[0]
 
     def __post_init__(self) -> None:
+        if self.values not in VALUES:
+            raise ValueError(f"values: {self.values!r} is not one of {', '.join(VALUES)}")
         if self.role not in ("primal", "dual"):
             raise ValueError(f"role: {self.role!r} is neither 'primal' nor 'dual'")
         if not 0 <= self.bound < 1 << 63:
@@ -80,6 +89,8 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
         indices = np.arange(start - low, stop - low, dtype=np.uint64)
         counters = counters[..., None] * np.uint64(high - low) + indices
     parts = 2 if tensor.element.is_complex else 1
+    if draw.values == "equal" and not tensor.element.is_integer:
+        counters = np.zeros_like(counters)
     components = [
         _component(tensor, _hash(counters * np.uint64(parts) + np.uint64(part), key), draw)
         for part in range(parts)
@@ -96,12 +107,23 @@ def _component(tensor: Tensor, bits: NumpyArray, draw: Draw) -> NumpyArray:
         raise ValueError(f"bound: integers up to {draw.bound} are not exact in {tensor.dtype}")
     if draw.bound:
         whole = (bits % np.uint64(2 * draw.bound + 1)).astype(np.int64) - draw.bound
-        return np.asarray(whole if tensor.element.is_integer else whole * scale)
+        return np.asarray(whole if tensor.element.is_integer else _of_kind(whole, bits, draw) * scale)
     if tensor.element.is_integer:
         raise ValueError("an integer tensor has no floating values; give a bound")
     # p + 1 random bits, less 2**p: an integer in [-2**p, 2**p), which p bits and a sign hold without rounding.
     significands = (bits >> np.uint64(63 - precision)).astype(np.int64) - 2**precision
     return np.asarray(significands * 2.0**-precision * scale)
+
+
+def _of_kind(whole: NumpyArray, bits: NumpyArray, draw: Draw) -> NumpyArray:
+    """Turn integers up to the bound, made of `bits`, into values of the kind that `draw` asks for."""
+    if draw.values == "negative":
+        return np.asarray(-1 - (bits % np.uint64(draw.bound)).astype(np.int64))
+    if draw.values == "fractions":
+        return np.asarray(
+            whole + (bits >> np.uint64(64 - _FRACTION_BITS)).astype(np.float64) / 2**_FRACTION_BITS
+        )
+    return whole
 
 
 def _differs(tensor: Tensor) -> list[bool]:

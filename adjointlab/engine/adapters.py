@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adjointlab.core.layer import Layer, Prepare
-from adjointlab.core.operator import LinearOperator
+from adjointlab.core.operator import AdaptedOperator, Direction
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, Communicator
 
@@ -41,7 +41,7 @@ _DECLARATIONS = frozenset(
 """Entries of a layer's case that are declarations for the lab and no arguments of the layer."""
 
 
-class FunctionPair(LinearOperator):
+class FunctionPair(AdaptedOperator):
     """``forward(comm, *x, **arguments)`` and ``adjoint(comm, *y, **arguments)`` as an operator."""
 
     def __init__(
@@ -62,8 +62,11 @@ class FunctionPair(LinearOperator):
     def adjoint(self, *y: Array) -> Locals:
         return self._adjoint(self.comm, *y, **self._arguments)
 
+    def function(self, direction: Direction) -> UserFunction:
+        return self._forward if direction is Direction.FORWARD else self._adjoint
 
-class Differentiable(LinearOperator):
+
+class Differentiable(AdaptedOperator):
     """A linear function of torch tensors; its adjoint is the gradient that reverse mode computes.
 
     The adjoint builds its own graph, at zero: the gradient of a linear function does not depend on the inputs, and so the
@@ -89,6 +92,11 @@ class Differentiable(LinearOperator):
         else:
             result = self._function(self.comm, *x, **self._arguments)
         return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+    def function(self, direction: Direction) -> UserFunction:
+        if inspect.isclass(self._function):
+            return getattr(self._function, "forward" if direction is Direction.FORWARD else "backward")  # type: ignore[no-any-return]
+        return self._function
 
     def forward(self, *x: torch.Tensor) -> Locals:
         result = self._call(tuple(tensor.detach().requires_grad_() for tensor in x))
@@ -126,6 +134,7 @@ def make_layer(build: UserFunction, prepare: Prepare, comm: Communicator, **para
             )
         return value
 
+    rounding: Any = parameters.get("rounding", getattr(module, "rounding", None))
     return Layer(
         comm,
         module,
@@ -133,7 +142,7 @@ def make_layer(build: UserFunction, prepare: Prepare, comm: Communicator, **para
         declared("codomain", None),
         declared("parameter_space", Space()),
         declared("buffer_space", Space()),
-        float(declared("rounding", 0.0)),
+        None if rounding is None else float(rounding),
         prepare,
         float(declared("reach", 0.0)),
         bool(declared("overwrites_inputs", False)),

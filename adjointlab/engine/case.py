@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from msgspec import structs
 
-from adjointlab.checks.context import InputSetting
+from adjointlab.checks.check import check_named
+from adjointlab.checks.context import INPUT_VALUES, InputSetting
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor
@@ -31,7 +32,7 @@ __all__ = ["Case", "Data", "cases", "from_data", "to_data"]
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The subject and check, the number of ranks, the parameters and the values of one run.
 
-    `schedule` is a seed: of the ranks' global random streams, and of what the simulated world may choose, the interleaving and
+    `values` is the kind of values that a layer's inputs have. `schedule` is a seed: of the ranks' global random streams, and of what the simulated world may choose, the interleaving and
     whether messages are buffered. `schedules` are not seeds: where there are any, the case runs once under each of them, and
     `schedule` seeds the random streams alone. (Files have both keys, hence the likeness.)
 
@@ -46,10 +47,13 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     setting: InputSetting
     schedule: int
     schedules: tuple[Schedule, ...] = ()
+    values: str = INPUT_VALUES[0]
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
             raise ValueError(f"ranks: at least 1, not {self.ranks}")
+        if self.values not in INPUT_VALUES:
+            raise ValueError(f"values: {self.values!r} is not one of {', '.join(INPUT_VALUES)}")
 
     def plain(self) -> Case:
         """The case with its parameters as JSON has them. Raises `TypeError` for parameters that are not data."""
@@ -90,9 +94,15 @@ def cases(draw: DrawFn, subject: Subject, check: str, ranks: tuple[int, int], sc
     memory = draw(st.sampled_from(_memory_orders(subject.orders)))
     seed, schedule = draw(st.integers(0, 2**31 - 1)), draw(st.integers(0, 2**16 - 1))
     several = schedules_from(schedule, schedules) if schedules > 1 else ()
-    return Case(
-        subject.name, check, count, parameters, InputSetting(seed, library, *memory), schedule, several
-    )
+    values = INPUT_VALUES[0]
+    if subject.is_layer and check_named(check).varies_values:
+        values = draw(st.sampled_from(_VALUES))
+    setting = InputSetting(seed, library, *memory)
+    return Case(subject.name, check, count, parameters, setting, schedule, several, values)
+
+
+_VALUES = (INPUT_VALUES[0],) * (len(INPUT_VALUES) - 2) + INPUT_VALUES
+"""Small integers come half of the time, and first."""
 
 
 @cache

@@ -18,6 +18,7 @@ from types import ModuleType
 
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.subject import Subject
+from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import message_of
 
 __all__ = ["GROUP", "Found", "NotFound", "find", "find_subject", "found_as", "installed"]
@@ -224,7 +225,7 @@ def _importing(problem: str) -> Iterator[None]:
     """Turn whatever user code raises when it is imported into :class:`NotFound`, also ``SystemExit`` and pytest's ``skip``."""
     try:
         yield
-    except (NotFound, KeyboardInterrupt):
+    except (NotFound, KeyboardInterrupt, Overdue):
         raise
     except BaseException as error:
         raise NotFound(f"{problem}: {_brief(error)}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,17 +13,30 @@ from msgspec import structs
 
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.fresh_memory import FILLS, filled
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
+from adjointlab.core import arrays
 from adjointlab.core.operator import NotInSpace
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Parameters
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import Overdue
-from adjointlab.worlds.world import Blocked, Body, FindingKind, Raised, RankContext, Returned, Run, Runner
+from adjointlab.worlds.world import (
+    Blocked,
+    Body,
+    Dead,
+    FindingKind,
+    Raised,
+    RankContext,
+    Returned,
+    Run,
+    Runner,
+)
 
 __all__ = [
     "HANGS",
@@ -37,6 +51,7 @@ __all__ = [
     "inapplicable_because",
     "is_inapplicable",
     "judge",
+    "judgement_of",
     "nothing_known",
     "run_case",
     "schedule_invariants",
@@ -110,12 +125,22 @@ def run_case(run: Runner, case: Case) -> Judgement | None:
     """Run and judge one case under all its schedules; `None` where its check does not apply to it."""
     if case.schedules:
         runs = [run(case, case.ranks, seed=case.schedule, schedule=each) for each in case.schedules]
-        if any(map(is_inapplicable, runs)):
+        judgements = [judgement_of(case, each) for each in runs]
+        verdicts = [each.verdict for each in judgements if each is not None]
+        if len(verdicts) < len(runs):
             return None
-        verdicts = [judge(case, each) for each in runs]
         return Judgement(judge_all(case, runs, verdicts, schedule_invariants), spaces_of(runs[0]))
-    result = run(case, case.ranks, seed=case.schedule)
-    return None if is_inapplicable(result) else Judgement(judge(case, result), spaces_of(result))
+    return judgement_of(case, run(case, case.ranks, seed=case.schedule))
+
+
+def judgement_of(case: Case, run: Run) -> Judgement | None:
+    """Judge one run of a case; `None` where its check has nothing to say about it, which it may know only in the end."""
+    if is_inapplicable(run):
+        return None
+    try:
+        return Judgement(judge(case, run), spaces_of(run))
+    except Inapplicable:
+        return None
 
 
 def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
@@ -153,13 +178,28 @@ class RankObservation:
 
 def body(subject: Subject) -> Body:
     """Return the function that every rank executes for a case of `subject`."""
+    if "torch" in subject.arrays:
+        # Here, where no watchdog watches.
+        arrays.warm_up_torch()
 
     def observe(rank_context: RankContext, case: Case) -> RankObservation:
         comm, reference = rank_context.comm, subject.reference
         if reference is not None:
             reference = partial(reference, **_arguments(subject, case.parameters))
-        context = CheckContext(lambda: subject.make(comm, case.parameters), case.setting, comm, reference)
-        observation = check_named(case.check).observe(context)
+        make = partial(subject.make, comm, case.parameters)
+        context = CheckContext(make, case.setting, comm, reference, case.values)
+        # Operators have a check of their own for this, which tells what they read.
+        fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None
+        try:
+            with filled(fill):
+                observation = check_named(case.check).observe(context)
+        except Inapplicable as error:
+            if is_lab(traceback.extract_tb(error.__traceback__)[-1].filename):
+                raise
+            # That the check has nothing to say is not for the code under test to decide.
+            raise RuntimeError(
+                f"the code under test raised the checks' own {type(error).__name__}"
+            ) from error
         spaces = Spaces(context.domain, context.codomain)
         return RankObservation(observation, spaces, tuple(context.leaks.items()))
 
@@ -217,8 +257,10 @@ def inapplicable_because(run: Run) -> str | None:
 
 def _from_failure(run: Run) -> Verdict:
     raised = [(rank, outcome) for rank, outcome in enumerate(run.outcomes) if isinstance(outcome, Raised)]
+    overdue = [entry for entry in raised if entry[1].is_a(Overdue)]
     for rank, outcome in raised:
-        if outcome.is_a(NotInSpace):
+        # What ranks do after the watchdog has ended one of them is not their own.
+        if outcome.is_a(NotInSpace) and not overdue:
             return incoherent(
                 "an output is not in its declared space", ("rank", str(rank)), ("error", outcome.message)
             )
@@ -231,7 +273,7 @@ def _from_failure(run: Run) -> Verdict:
     lines += dict.fromkeys((finding.kind, finding.text) for finding in run.findings if finding.text)
     if raised:
         rank, outcome = raised[0]
-        if overdue := [entry for entry in raised if entry[1].is_a(Overdue)]:
+        if overdue:
             rank, outcome = overdue[0]
             lines.append(("traceback", outcome.traceback.rstrip()))
             return unjudged(f"rank {rank} {outcome.message}", *lines, kind=NO_RETURN)
@@ -247,7 +289,8 @@ def _from_failure(run: Run) -> Verdict:
     kind = min((finding.kind for finding in run.findings), key=lambda kind: kind not in _MISMATCHES)
     # A rank that was merely busy would be as busy in simulation.
     is_hang = kind in HANGS and not any(finding.is_busy for finding in run.findings)
-    return unjudged(kind, *lines, is_hang=is_hang)
+    is_death = any(isinstance(outcome, Dead) for outcome in run.outcomes)
+    return unjudged(kind, *lines, is_hang=is_hang, is_death=is_death)
 
 
 def _arguments(subject: Subject, parameters: Parameters) -> dict[str, object]:

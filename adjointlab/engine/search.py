@@ -9,10 +9,12 @@ leader draws and judges, the followers execute the cases that they are handed
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import hypothesis
@@ -26,6 +28,7 @@ from adjointlab.engine.case import Case, cases
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.interleavings import narrowed
 from adjointlab.engine.run_case import (
+    NO_RETURN,
     CaseRunner,
     Judgement,
     KnownRuns,
@@ -38,9 +41,10 @@ from adjointlab.engine.run_case import (
     with_follow_up,
 )
 from adjointlab.engine.simulate_first import HangSimulator
+from adjointlab.engine.single_steps import MOST_STEPS, one_step_smaller, size
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.world import Run, Runner, World, message_of
+from adjointlab.worlds.world import FindingKind, Run, Runner, World, message_of
 
 __all__ = ["NONDETERMINISTIC", "Budget", "SearchResult", "investigate"]
 
@@ -84,6 +88,7 @@ class SearchResult:
     case: Case | None = None  # the smallest failing case
     spaces: Spaces | None = None  # its operator's
     drawn_ranks: int = 0  # the number of ranks of the case that failed first
+    is_smallest: bool = False  # no case that is smaller in a single step fails alike
     figures: Figures = field(default_factory=dict)  # the worst of all cases
     exact: int = 0  # the number of cases that were judged without a tolerance
     counts: CaseCounts | None = None  # of a search that has ended
@@ -101,16 +106,18 @@ def investigate(
     tick: Callable[[int], None] = lambda tried: None,
     record: RecordCase | None = None,
     known: KnownRuns = nothing_known,
+    found: Callable[[SearchResult], None] = lambda result: None,
 ) -> SearchResult:
     """Collective over the world: search for a failing case of `subject`, and explain the smallest.
 
     `tick` is called on the leader with the number of cases tried so far; `record` before each case runs. A case that `known`
-    has a run of is not run: that run is judged instead.
+    has a run of is not run: that run is judged instead. `found` is told on the leader of each failure that is yet to be made
+    smaller and confirmed.
     """
     budget = budget or Budget()
 
     def conduct(run: Runner) -> SearchResult:
-        return Search(world, CaseRunner(run, record, known), subject, check, budget, tick).conduct()
+        return Search(world, CaseRunner(run, record, known), subject, check, budget, tick, found).conduct()
 
     with check_named(check).surroundings():
         return world.lead(body(subject), conduct)
@@ -128,6 +135,13 @@ _REDRAWN: Final = 50
 """The number of cases that are drawn on fewer ranks than the smallest failing case has."""
 
 
+_BATCH: Final = 1000
+"""The number of cases that are drawn in one search of Hypothesis, which keeps them all: this bounds its memory to some 8 MB."""
+
+_SLOW: Final = frozenset({NO_RETURN, FindingKind.LIVELOCK})
+"""Kinds of failure that take seconds to see, in every case that is tried."""
+
+
 class _Failing(Exception):
     """A case failed; carries it out of Hypothesis, which raises the exception of the smallest failing case again."""
 
@@ -140,7 +154,8 @@ class Search:
     """One search, on the leader.
 
     It goes through three stages. While *drawing*, every case is run and judged. The first failure begins *shrinking*:
-    Hypothesis tries smaller cases, judgements are remembered, and the clock runs. The smallest case is run again while
+    Hypothesis tries smaller cases, judgements are remembered, and the clock runs; at its end come the cases that are smaller in
+    a single step. The smallest case is run again while
     *confirming*. A hang under MPI is shrunk in simulation; if the smallest case does not hang under MPI, the search is
     repeated without simulation: it draws the same cases, and passes over those that it knows to be coherent.
     """
@@ -153,11 +168,12 @@ class Search:
         check: str,
         budget: Budget,
         tick: Callable[[int], None],
+        found: Callable[[SearchResult], None] = lambda result: None,
     ) -> None:
         self.stage = Stage.DRAWING
         self.tried = 0
         self._world, self._runner, self._subject, self._check = world, runner, subject, check
-        self._budget, self._tick = budget, tick
+        self._budget, self._tick, self._found = budget, tick, found
         self._ranks = min(world.ranks, budget.ranks or world.ranks)
         self._seed = secrets.randbits(32) if budget.seed is None else budget.seed
         self._simulator = HangSimulator(subject, world.watchdog) if world.can_revoke else None
@@ -166,8 +182,9 @@ class Search:
         self._inapplicable: set[int] = set()  # the numbers of those that the check does not apply to
         self._seconds_left = budget.shrinking
         self._deadline = float("inf")
-        self._kind = ""  # of the failure that is being shrunk
+        self._first: Verdict | None = None  # of the failure that is being shrunk
         self._drawn_ranks = 0
+        self._is_smallest = False
         self._judgements: dict[bytes, Judgement | None] = {}
         self._figures: Figures = {}
         self._exact = 0
@@ -200,12 +217,14 @@ class Search:
         elif failure is not None:
             self.stage = Stage.CONFIRMING
             case = self._with_fewer_schedules(failure)
+            verdict = verdict or self._confirmed(case, failure.verdict)
             result = replace(
                 result,
-                verdict=verdict or self._confirmed(case, failure.verdict),
+                verdict=verdict,
                 case=case,
                 spaces=failure.spaces,
                 drawn_ranks=self._drawn_ranks,
+                is_smallest=self._is_smallest and verdict.kind != NONDETERMINISTIC,
             )
         seconds = time.monotonic() - started
         return replace(result, seconds=seconds, figures=self._figures, exact=self._exact)
@@ -214,14 +233,24 @@ class Search:
 
     def _smallest_failure(self) -> _Failing | Verdict | None:
         """Search with Hypothesis: return the smallest failing case, `None` if none fails, a verdict if too few could be judged."""
-        failure = self._searched(self._budget.cases, 1, self._ranks)
+        failure = self._searched_in_batches()
         needs_several_ranks = max(self._subject.ranks_up_to(self._ranks)) > 1
         if failure is None and needs_several_ranks and not self._counts.on_several_ranks:
             # A few cases need not have several ranks among them; and where a check rejects each that has, it is to say so.
             failure = self._searched(max(1, self._budget.cases // 10), 2, self._ranks)
         if isinstance(failure, _Failing):
-            return self._on_fewer_ranks(failure)
+            return self._in_single_steps(self._on_fewer_ranks(failure))
         return failure or self._counts.shortfall(needs_several_ranks=needs_several_ranks)
+
+    def _searched_in_batches(self) -> _Failing | Verdict | None:
+        """Draw the cases of the budget, each batch in a search of its own: Hypothesis keeps some 8 KB of each case of a search."""
+        failure = None
+        for start in range(0, self._budget.cases, _BATCH):
+            number = min(_BATCH, self._budget.cases - start)
+            failure = self._searched(number, 1, self._ranks, stream=f" {start}" if start else "")
+            if failure is not None:
+                break
+        return failure
 
     def _on_fewer_ranks(self, failure: _Failing) -> _Failing:
         """Return a failure of the same kind on as few ranks as one is found on.
@@ -237,11 +266,58 @@ class Search:
             failure = fewer
         return failure
 
-    def _searched(self, number: int, least_ranks: int, most_ranks: int) -> _Failing | Verdict | None:
-        """Draw so many cases on so many ranks, and shrink the first that fails."""
+    def _in_single_steps(self, failure: _Failing) -> _Failing:
+        """Return a failure of the same kind for which, if there is time to see it, no single step leads to another.
+
+        A smaller case is made of the parameters, and may be none that the strategy draws. So it is never reported itself: it tells
+        that smaller cases are to be drawn, and what fails of these is shrunk again. Where none is drawn that fails, nothing is
+        claimed. Only simulated ranks run such cases: one may end a process, and under MPI the job.
+        """
+        if failure.verdict.kind in _SLOW:
+            return failure
+        while self._world.can_schedule:
+            fails = self._fails_one_step_smaller(failure.case)
+            if not fails:
+                self._is_smallest = fails is False
+                break
+            number = min(self._budget.cases, _REDRAWN)
+            smaller = self._searched(number, 1, failure.case.ranks, partial(_is_smaller, than=failure.case))
+            if not isinstance(smaller, _Failing):
+                break
+            failure = smaller
+        return failure
+
+    def _fails_one_step_smaller(self, case: Case) -> bool | None:
+        """Return True if a case that is one step smaller fails alike, and `None` where there is no time for them all."""
+        counts = self._subject.ranks_up_to(case.ranks)
+        for number, smaller in enumerate(one_step_smaller(case), 1):
+            judgement = self._judge(smaller) if smaller.ranks in counts else None
+            if not self._has_time() or number == MOST_STEPS:
+                return None
+            if (
+                judgement is not None
+                and not judgement.verdict.is_coherent
+                and self._first is not None
+                and judgement.verdict.kind == self._first.kind
+            ):
+                return True
+        return False
+
+    def _searched(
+        self,
+        number: int,
+        least_ranks: int,
+        most_ranks: int,
+        accepts: Callable[[Case], bool] = lambda case: True,
+        stream: str = "",
+    ) -> _Failing | Verdict | None:
+        """Draw so many cases on so many ranks that `accepts` is true of, and shrink the first that fails.
+
+        Another `stream` draws other cases.
+        """
         schedules = self._budget.schedules if self._world.can_schedule else 1
 
-        @hypothesis.seed(_stream(self._seed, self._check))
+        @hypothesis.seed(_stream(self._seed, self._check + stream))
         @hypothesis.settings(
             max_examples=number,
             # Whatever a user's profile, or the "ci" profile that Hypothesis loads where the variable CI is set, would change
@@ -263,14 +339,16 @@ class Search:
         )
         @given(case=cases(self._subject, self._check, (least_ranks, most_ranks), schedules))
         def every_case_is_coherent(case: Case) -> None:
-            judgement = self._judge(case)
+            judgement = self._judge(case) if accepts(case) else None
             if judgement is None:
                 hypothesis.reject()
             # While one kind of failure shrinks, another kind counts as passing: a smaller case that fails for another reason
             # does not explain the first failure.
-            if not judgement.verdict.is_coherent and self._kind in ("", judgement.verdict.kind):
+            first = self._first
+            if not judgement.verdict.is_coherent and (first is None or judgement.verdict.fails_like(first)):
                 if self.stage is Stage.DRAWING:
                     judgement = self._begin_shrinking(case, judgement)
+                self._found(self._unconfirmed(case, judgement))
                 raise _Failing(case, judgement)
 
         try:
@@ -286,6 +364,21 @@ class Search:
         except HypothesisException as error:
             return _unjudged("the subject's strategy failed", error)
         return None
+
+    def _unconfirmed(self, case: Case, judgement: Judgement) -> SearchResult:
+        """The result of a search that is interrupted now."""
+        lines = (*judgement.verdict.lines, ("interrupted", "before it was made smaller and seen again"))
+        return SearchResult(
+            self._subject.name,
+            self._check,
+            self._world.name,
+            replace(judgement.verdict, lines=lines),
+            self._counts.judged + 1,
+            self._seed,
+            case=case,
+            spaces=judgement.spaces,
+            drawn_ranks=self._drawn_ranks,
+        )
 
     def _judge(self, case: Case) -> Judgement | None:
         """Judge a case that Hypothesis has drawn; `None` where the check does not apply to it."""
@@ -312,9 +405,12 @@ class Search:
             # Hypothesis is ended as it is when a failure has run out of time to shrink: every further case passes, and none counts.
             return Judgement(coherent(), None)
         judgement = self._run_and_judge(case)
+        reason = inapplicable_because(self._last_run)
+        if judgement is not None and judgement.verdict.is_coherent and _is_empty(judgement.spaces):
+            judgement, reason = None, "no tensor of the case has an element"
         if judgement is None:
             self._inapplicable.add(self.tried)
-            self._counts.reject(inapplicable_because(self._last_run) or "")
+            self._counts.reject(reason or "what was observed tells nothing")
         elif judgement.verdict.is_coherent:
             self._counts.judge(case, self._last_run)
         return judgement
@@ -328,7 +424,7 @@ class Search:
             simulated = self._simulator.judged(case)
             if simulated is not None and simulated.verdict.is_hang:
                 self._is_simulated, judgement = True, simulated
-        self._kind = judgement.verdict.kind
+        self._first = judgement.verdict
         self._judgements[case.key()] = judgement
         return judgement
 
@@ -339,12 +435,12 @@ class Search:
         self._deadline = float("inf")
         self._simulator, self._is_simulated = None, False
         self._known_to_pass, self.tried = self.tried - 1, 0
-        self._kind, self._judgements = "", {}
+        self._first, self._judgements = None, {}
 
     def _run_and_judge(self, case: Case) -> Judgement | None:
         if self._is_simulated:
             assert self._simulator is not None
-            return self._simulator.judged(case, self._kind)
+            return self._simulator.judged(case, "" if self._first is None else self._first.kind)
         judgement = run_case(self._run, case)
         if judgement is not None and judgement.verdict.is_coherent:
             self._exact += judgement.verdict.is_exact
@@ -398,7 +494,7 @@ class Search:
 
         def fails_alike(case: Case) -> bool:
             judgement = run_case(self._run, case)
-            return judgement is not None and judgement.verdict.kind == failure.verdict.kind
+            return judgement is not None and judgement.verdict.fails_like(failure.verdict)
 
         return narrowed(self._run, failure.case, fails_alike) if failure.case.schedules else failure.case
 
@@ -408,12 +504,25 @@ class Search:
         # A crash or hang is seen once more only: it may cost a time-out, or the job.
         for _ in range(_CONFIRMATIONS if first.status is Status.INCOHERENT else 1):
             again = run_case(self._run, case)
-            if again is None or again.verdict.kind != first.kind:
+            if again is None or not again.verdict.fails_like(first):
                 second = "nothing to judge" if again is None else again.verdict.headline or "no failure"
+                if first.is_death:
+                    return replace(first, lines=(*first.lines, ("again", f"{second}, when it ran once more")))
                 lines = (("first", first.headline), ("again", second), *first.lines)
                 return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)
             verdict = again.verdict
         return with_follow_up(self._run, case, verdict)
+
+
+def _is_empty(spaces: Spaces | None) -> bool:
+    """Return True if all tensors are empty, so that whatever an operator does to their elements is right."""
+    tensors = () if spaces is None else (*spaces.domain.tensors, *spaces.codomain.tensors)
+    return bool(tensors) and not any(math.prod(tensor.layout.shape) for tensor in tensors)
+
+
+def _is_smaller(case: Case, than: Case) -> bool:
+    own, most = size(case), size(than)
+    return own != most and all(one <= other for one, other in zip(own, most, strict=True))
 
 
 def _stream(seed: int, check: str) -> int:

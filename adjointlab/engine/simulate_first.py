@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import structs
 
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import Judgement, body, is_inapplicable, judge, spaces_of
+from adjointlab.engine.run_case import Judgement, body, judgement_of
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
@@ -45,7 +45,7 @@ class HangSimulator:
         for offset in range(_SCHEDULES):
             variant = structs.replace(case, schedule=case.schedule + offset)
             run = self._world.run(body(self.subject), variant, variant.ranks, seed=variant.schedule)
-            judgement = None if is_inapplicable(run) else Judgement(judge(variant, run), spaces_of(run))
+            judgement = judgement_of(variant, run)
             if judgement is not None and judgement.verdict.is_hang and kind in ("", judgement.verdict.kind):
                 break
         return judgement

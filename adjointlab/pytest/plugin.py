@@ -7,6 +7,7 @@ coherence test runs, and MPI only where mpiexec has started this process (:mod:`
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,7 +16,15 @@ import pytest
 from adjointlab.exit_codes import ExitCode
 from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank
-from adjointlab.worlds.process import earn, install_exit_guard
+from adjointlab.worlds.left_threads import end_despite_threads
+from adjointlab.worlds.process import (
+    earn,
+    install_exit_guard,
+    install_handlers,
+    raise_interrupt,
+    restore,
+    signal_of,
+)
 from adjointlab.worlds.world import WorldName
 
 if TYPE_CHECKING:
@@ -169,6 +178,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         if missing and not _is_distributed(session.config):
             session.exitstatus = ExitCode.UNJUDGED
     earn(session.exitstatus)
+    if _ended:
+        # A copy, for the one that tests have is closed before the interpreter ends.
+        end_despite_threads(session.exitstatus, os.dup(session.config.stash[_stderr_key]))
 
 
 @pytest.fixture(scope="session")
@@ -180,7 +192,10 @@ def adjointlab_world(pytestconfig: pytest.Config) -> Iterator[World]:
     profile = pytestconfig.stash[_profile_key]
     watchdog = Watchdog(profile.watchdog, pytestconfig.stash[_stderr_key])
     world = open_world(profile.world or "auto", profile.ranks, strict=profile.strict, watchdog=watchdog)
+    # By itself SIGTERM would end the session without a summary or a JUnit file.
+    handlers = install_handlers(raise_interrupt)
     yield world
+    restore(handlers)
     if not world.can_revoke:
         # Closing a world of processes is collective, and a session may end on one rank before the others (-x, Ctrl-C).
         # Such a world ends with its processes.
@@ -202,8 +217,8 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         from adjointlab.engine.search import Budget
         from adjointlab.engine.subject import SubjectError
         from adjointlab.report.failure_text import failure_text
-        from adjointlab.session import replay_corpus, run_check
-        from adjointlab.worlds.world import Exhausted
+        from adjointlab.session import SearchInterrupted, replay_corpus, run_check
+        from adjointlab.worlds.world import Exhausted, message_of
 
         found = found_as(subject)
         seed = profile.seed_of(subject.name, check)
@@ -212,7 +227,11 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
             failing = replay_corpus(world, found, check, profile.folder)
             text = failure_text(failing or run_check(world, found, check, budget, profile.folder))
         except SubjectError as error:
-            text = str(error)
+            text = message_of(error)
+        except SearchInterrupted as interrupt:
+            # The test has failed already, and is reported as such before the session ends.
+            request.session.shouldstop = f"interrupted by {signal.Signals(signal_of(interrupt)).name}"
+            text = failure_text(interrupt.known)
         except Exhausted as problem:
             # The leader decides that a job is exhausted, so all ranks come here at the same test.
             pytest.exit(str(problem), ExitCode.RESTART)
@@ -225,13 +244,15 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
 def _job_log(config: pytest.Config) -> JobLog | None:
     """Return the log of earlier jobs, if a supervisor started this session.
 
-    `None` also with pytest-xdist: its controller runs no tests, and its workers' deaths are its own affair.
+    `None` also with pytest-xdist: its controller runs no tests, and its workers' deaths are its own affair. The controller
+    claims the job nevertheless, so that none of the workers does.
     """
-    if "ADJOINTLAB_SUPERVISED" not in os.environ or _is_distributed(config) or hasattr(config, "workerinput"):
+    if "ADJOINTLAB_SUPERVISED" not in os.environ or hasattr(config, "workerinput"):
         return None
-    from adjointlab.store.job_log import supervised
+    from adjointlab.store.job_log import claimed
 
-    return supervised()
+    job_log = claimed(launched_rank())
+    return None if _is_distributed(config) else job_log
 
 
 def _is_distributed(config: pytest.Config) -> bool:

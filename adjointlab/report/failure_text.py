@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from adjointlab.checks.context import InputSetting
+from adjointlab.checks.context import INPUT_VALUES, InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
@@ -86,8 +86,9 @@ def _history(check_result: CheckResult) -> str:
     ranks = count(result.case.ranks, "rank")
     if check_result.replayed is not None:
         return f"        (replayed on {ranks})"
+    smallest = ", smallest in each single step" if result.is_smallest else ""
     shrunk = f"shrunk to {ranks}" if result.drawn_ranks > result.case.ranks else f"on {ranks}"
-    return f"        (found after {count(result.tried, 'case')}, {shrunk})"
+    return f"        (found after {count(result.tried, 'case')}, {shrunk}{smallest})"
 
 
 def _case_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
@@ -106,6 +107,8 @@ def _case_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
                     yield label, tensor
     if memory := _memory(result.case.setting):
         yield "memory", memory
+    if result.case.values != INPUT_VALUES[0]:
+        yield "values", result.case.values
     if result.case.schedules:
         yield "schedule", "; ".join(map(str, result.case.schedules))
 

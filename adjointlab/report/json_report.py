@@ -1,7 +1,7 @@
 """The results as JSON (``adjointlab check --json``). The object has these keys, always all of them:
 
 - ``schema``: 1; ``world``: "simulated" or "mpi"; ``ranks``: the size of the world;
-- ``complete``: false after Ctrl-C and while the run goes on, for the file is written anew after every verdict;
+- ``complete``: false after Ctrl-C or another signal and while the run goes on, for the file is written anew after every verdict;
   ``exit_code``: that of the run (:class:`~adjointlab.exit_codes.ExitCode`), 3 while it goes on;
   ``asked``: the number of checks of subjects that were asked for, of which each that has ended has an entry in
 - ``reports``: a list, one entry for each subject and check, with

@@ -22,6 +22,7 @@ __all__ = [
     "outcome",
     "proof_summary",
     "proof_table",
+    "silent",
     "summary",
     "verdict_table",
 ]
@@ -120,6 +121,25 @@ def blind_spots(results: Sequence[CheckResult]) -> str:
     return (
         f"{', '.join(blind)}: no reference and no specification, so a fault that forward and adjoint share stays "
         "unseen; give @subject(reference=...)"
+    )
+
+
+def silent(results: Sequence[CheckResult]) -> str:
+    """A line for the subjects none of whose ranks communicated in any check; empty if there are none."""
+    by_subject: dict[str, list[CaseCounts]] = {}
+    for entry in results:
+        if entry.status is Status.COHERENT and entry.result.counts is not None:
+            by_subject.setdefault(entry.result.subject, []).append(entry.result.counts)
+    names = [
+        name
+        for name, counts in by_subject.items()
+        if any(each.on_several_ranks for each in counts) and not any(each.communicating for each in counts)
+    ]
+    if not names:
+        return ""
+    return (
+        f"{', '.join(names)}: no rank communicated with another in any case; if it should have, it talks past the communicator that "
+        "it is given, or takes itself for alone"
     )
 
 

@@ -6,9 +6,15 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final, TypeVar
 
-__all__ = ["encodable", "open_file", "overwrite", "printable", "read_file", "write_atomically"]
+__all__ = ["encodable", "in_folder", "open_file", "overwrite", "printable", "read_file", "write_atomically"]
+
+T = TypeVar("T")
+
+_TRIES: Final = 20
 
 
 def open_file(path: Path, flags: int) -> int:
@@ -29,6 +35,20 @@ def read_file(path: Path) -> bytes:
     """Read a file of the lab's own. Raises `OSError` as :func:`open_file` does."""
     with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         return file.read()
+
+
+def in_folder(path: Path, make: Callable[[], T]) -> T:
+    """Make the folder of `path` and call `make`, which makes a file there: again where the folder is gone by then.
+
+    Each process removes the folder at its end if it is empty, so one may do so between the two steps of another.
+    """
+    for _ in range(_TRIES):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return make()
+        except FileNotFoundError:
+            continue
+    return make()
 
 
 def write_atomically(path: Path, data: bytes) -> None:

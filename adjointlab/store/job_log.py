@@ -5,6 +5,7 @@ A supervised job (``adjointlab run``) finds in the folder that the variable ``AD
 - ``settings.json``: the seed of all draws, and the seconds for making a failure smaller;
 - ``deaths.jsonl``: a line for each time that the job died, written by the supervisor;
 - ``done.jsonl``: a line for each check of a subject that is done, written by the leader;
+- ``stop.json``: the signal upon which the supervisor is about to end the job;
 - ``check.json``: the check that the leader is at; ``running.json``: its case (:mod:`adjointlab.store.running_case`).
 
 So the job that is started again draws the same cases and takes those that killed it before for failures without running them,
@@ -13,10 +14,12 @@ which makes Hypothesis go on shrinking where it was; and it passes over what is 
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,15 +32,28 @@ from adjointlab.checks.verdict import Verdict, unjudged
 from adjointlab.engine.case import Case, from_data, to_data
 from adjointlab.engine.search import SearchResult
 from adjointlab.store import json_lines
+from adjointlab.store.files import open_file
 from adjointlab.store.json_lines import json_figures
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.world import Dead, Finding, Run
 
-__all__ = ["HOOKED", "VARIABLE", "DeadlyCases", "Death", "Done", "JobLog", "check_id_of", "supervised"]
+__all__ = [
+    "HOOKED",
+    "VARIABLE",
+    "DeadlyCases",
+    "Death",
+    "Done",
+    "JobLog",
+    "check_id_of",
+    "claimed",
+    "stopped_by",
+    "supervised",
+]
 
 VARIABLE: Final = "ADJOINTLAB_SUPERVISED"
 HOOKED: Final = "ADJOINTLAB_HOOKED"
-"""Holds the process number of the job. Its children inherit both variables, and tell by this one that they are not the job."""
+"""Holds the process number of the job. Its children inherit both variables, and tell by this one that they are not the job;
+processes beside it tell by a lock (:func:`claimed`)."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +195,16 @@ class JobLog:
         for path in (self._current_file, *self.folder.glob("running*.json")):
             path.unlink(missing_ok=True)
 
+    def record_stop(self, number: int) -> None:
+        """Record that the job is about to be ended because the supervisor has received the signal `number`."""
+        json_lines.append(self._stop_file, number)
+
     # Used by the job
+
+    @property
+    def stop_signal(self) -> int:
+        """The signal upon which the job is ended; 0 before."""
+        return next(iter(json_lines.lines(self._stop_file, int)), 0)
 
     def seed_of(self, check_id: str) -> int:
         """The seed of a check: other draws for each, and the same in every job."""
@@ -205,7 +230,7 @@ class JobLog:
         yield
         # Not in a `finally`: a check that an exception ends is not done.
         if is_leader:
-            self._current_file.unlink()
+            self._current_file.unlink(missing_ok=True)
 
     def is_newer(self, path: Path) -> bool:
         """Return True if a file was written after the supervision began."""
@@ -235,6 +260,10 @@ class JobLog:
         return self.folder / "settings.json"
 
     @property
+    def _stop_file(self) -> Path:
+        return self.folder / "stop.json"
+
+    @property
     def _current_file(self) -> Path:
         return self.folder / "check.json"
 
@@ -256,12 +285,55 @@ class DeadlyCases:
         return deaths[-1].run(case.ranks)
 
 
-def supervised(environment: Mapping[str, str] = os.environ) -> JobLog | None:
-    """The log of this job, if it is supervised; `None` in a process that a supervised job has started."""
+def claimed(rank: int, environment: MutableMapping[str, str] = os.environ) -> JobLog | None:
+    """Make this process the job of `rank`, if it is started by a supervisor and no other process is; return its log.
+
+    The command of a supervised rank may start several processes that could be the job: workers of a test runner, commands of
+    a script. They share one folder, so one of them at a time is the job, and the others run as they would unsupervised.
+    """
     folder = environment.get(VARIABLE)
-    if not folder or environment.get(HOOKED, str(os.getpid())) != str(os.getpid()):
+    if not folder or environment.get(HOOKED, _own_pid()) != _own_pid():
+        return None
+    if environment.get(HOOKED) is None:
+        if not _locked(JobLog(Path(folder)).folder / f"rank-{rank}.lock"):
+            return None
+        environment[HOOKED] = _own_pid()
+    return supervised(environment)
+
+
+def supervised(environment: Mapping[str, str] = os.environ) -> JobLog | None:
+    """The log of this job, if it is supervised; `None` in a process that has not claimed it (:func:`claimed`)."""
+    folder = environment.get(VARIABLE)
+    if not folder or environment.get(HOOKED) != _own_pid():
         return None
     return JobLog(Path(folder))
+
+
+def stopped_by() -> int:
+    """The signal upon which the supervisor of this job ends it; 0 where it does not, or there is none."""
+    job_log = supervised()
+    return 0 if job_log is None else job_log.stop_signal
+
+
+def _own_pid() -> str:
+    return str(os.getpid())
+
+
+def _locked(path: Path) -> bool:
+    """Lock a file until this process ends; `False` where another live process has it."""
+    try:
+        file = open_file(path, os.O_RDWR | os.O_CREAT)
+    except OSError:
+        return False
+    try:
+        # Not flock: a fork would hold that lock too. The file is never closed.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            os.close(file)
+            return False
+        # A file system without locks: nobody can tell.
+    return True
 
 
 def check_id_of(location: str, check: str) -> str:

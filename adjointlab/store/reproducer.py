@@ -18,7 +18,7 @@ from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
-from adjointlab.store.files import encodable, read_file, write_atomically
+from adjointlab.store.files import encodable, in_folder, read_file, write_atomically
 from adjointlab.store.script import script
 from adjointlab.worlds.world import WorldName
 
@@ -75,7 +75,8 @@ def write(result: SearchResult, subject: Subject, folder: Path) -> Written:
         raise ValueError(f"result: {result.subject} {result.check} has no failing case to store")
     path = _path_of(folder, case)
     text = script(case, result, subject, path.name)
-    write_atomically(path, _encoded(case, subject.location, result.world, result.verdict))
+    data = _encoded(case, subject.location, result.world, result.verdict)
+    in_folder(path, lambda: write_atomically(path, data))
     if text is not None:
         write_atomically(path.with_suffix(".py"), text.encode())
     return Written(path, None if text is None else path.with_suffix(".py"))
@@ -84,7 +85,8 @@ def write(result: SearchResult, subject: Subject, folder: Path) -> Written:
 def write_case(case: Case, location: str, world: str, verdict: Verdict, folder: Path) -> Path:
     """Store a failure of the subject declared at `location` without a script, for which the subject would be needed."""
     path = _path_of(folder, case)
-    write_atomically(path, _encoded(case, location, world, verdict))
+    data = _encoded(case, location, world, verdict)
+    in_folder(path, lambda: write_atomically(path, data))
     return path
 
 
@@ -155,7 +157,6 @@ def _encoded(case: Case, location: str, world: str, verdict: Verdict) -> bytes:
 
 def _path_of(folder: Path, case: Case) -> Path:
     """The file of a case in `folder`, named by as few digits of its digest as tell it from the other files there."""
-    folder.mkdir(parents=True, exist_ok=True)
     digest = case.digest
     for length in range(4, len(digest)):
         path = folder / f"{_stem(case.subject, case.check)}-{digest[:length]}.json"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,7 +23,7 @@ from msgspec import structs
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import Stage
 from adjointlab.store import files
-from adjointlab.store.files import open_file
+from adjointlab.store.files import in_folder, open_file
 from adjointlab.worlds.world import WorldName
 
 __all__ = [
@@ -39,6 +40,9 @@ __all__ = [
 
 NAME: Final = "running.json"
 """The file's name in the folder of failures."""
+
+_OTHERS: Final = "running-*.json"
+"""The files of further processes with the same folder."""
 
 _BLOCK: Final = 1024
 """The file grows in steps of so many bytes."""
@@ -103,26 +107,28 @@ class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="sche
 class RunningCaseFile:
     """Keeps the record of one piece of work in `folder`. On one rank only.
 
-    The file is locked as long as it is open. Where another live process keeps its record there, this one's is
-    ``running-<process number>.json``. The record of a process that has died is read first (:attr:`previous`) and then written
-    over. In a folder that cannot be written to, the work goes on without a record.
+    The file is locked as long as it is open. Where another live process keeps its record there, this one's has a name that no
+    other has, ``running-<random>.json``. The records of processes that have died are read first (:attr:`previous`), and then
+    written over or removed. In a folder that cannot be written to, the work goes on without a record.
     """
 
     def __init__(self, folder: Path, progress: Progress) -> None:
         self.path = folder / NAME
-        self.previous: Running | None = None
+        self.last: Case | None = None  # that was recorded
         self._progress = progress
         self._made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
         self._file = _locked(self.path)
+        found = [] if self._file is None else [read_file(self.path)]
         if self._file is None:
-            self.path = folder / f"running-{os.getpid()}.json"
+            self.path = folder / f"running-{secrets.token_hex(8)}.json"
             self._file = _locked(self.path)
-        if self._file is not None:
-            self.previous = read_file(self.path)
+        found += _abandoned(folder, self.path)
+        self.previous = tuple(running for running in found if running is not None)
         self._length = 0 if self._file is None else os.fstat(self._file).st_size
 
     def record(self, case: Case, done: int, stage: Stage = Stage.DRAWING) -> None:
         """Record that `case` is about to run."""
+        self.last = case
         if self._file is None:
             return
         data = _encoded(Running.of(self._progress, case, done, stage))
@@ -135,9 +141,7 @@ class RunningCaseFile:
         """Remove the record: the work is done, whatever its result."""
         file, self._file = self._file, None
         if file is not None:
-            # Removed before it is closed: as soon as the lock is gone, the file may be another process's record.
-            self.path.unlink(missing_ok=True)
-            os.close(file)
+            _remove(self.path, file)
             for folder in self._made:
                 with suppress(OSError):  # it holds a reproducer now
                     folder.rmdir()
@@ -159,8 +163,7 @@ def write_end(path: Path, running: Running) -> None:
 
     This does not wait for the lock: its owner is the process that is about to be ended.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = open_file(path, os.O_WRONLY | os.O_CREAT)
+    file = in_folder(path, lambda: open_file(path, os.O_WRONLY | os.O_CREAT))
     try:
         data = _encoded(running)
         _write_over(file, data, max(len(data) + 1, os.fstat(file).st_size))
@@ -194,10 +197,14 @@ def _locked(path: Path) -> int | None:
     a process that has died. Children must not inherit the descriptor (O_CLOEXEC), for they would hold the lock after that.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open_file(path, os.O_RDWR | os.O_CREAT)
+        file = in_folder(path, lambda: open_file(path, os.O_RDWR | os.O_CREAT))
     except OSError:
         return None
+    return _lock(file)
+
+
+def _lock(file: int) -> int | None:
+    """Lock an open file, or close it and return `None`."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(file).st_nlink:
@@ -207,6 +214,32 @@ def _locked(path: Path) -> int | None:
         pass
     os.close(file)
     return None
+
+
+def _abandoned(folder: Path, own: Path) -> list[Running | None]:
+    """Read and remove the records of other names whose owners have died."""
+    found = []
+    for path in sorted(folder.glob(_OTHERS)):
+        if path == own:
+            continue
+        try:
+            file = _lock(open_file(path, os.O_RDWR))
+        except OSError:
+            continue
+        if file is not None:
+            found.append(read_file(path))
+            _remove(path, file)
+    return found
+
+
+def _remove(path: Path, file: int) -> None:
+    """Remove a record that this process has locked, and close it."""
+    # Removed before it is closed: as soon as the lock is gone, the file may be another process's record. And compared, since
+    # somebody may have removed it already and another process have made its own in the place.
+    with suppress(OSError):
+        if os.path.samestat(os.fstat(file), path.stat(follow_symlinks=False)):
+            path.unlink(missing_ok=True)
+    os.close(file)
 
 
 def _encoded(running: Running) -> bytes:

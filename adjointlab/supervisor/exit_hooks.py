@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
-from adjointlab.store.job_log import HOOKED
 from adjointlab.supervisor.rank_files import RankFiles
 from adjointlab.worlds.launch import launched_rank
 
@@ -26,13 +25,12 @@ def install_exit_hooks(folder: Path) -> None:
     """Write to the files of this rank in `folder` until the interpreter ends; see :mod:`adjointlab.supervisor.rank_files`.
 
     To be called after others have installed their handlers: pytest's faulthandler plugin would redirect the stacks to
-    a file of its own. Only the first process of a rank has hooks. Its children inherit ``ADJOINTLAB_HOOKED`` in the
-    environment and leave the files alone.
+    a file of its own. Once in a process, and only in the job (:func:`adjointlab.store.job_log.claimed`): all others leave the
+    files alone.
     """
     files, own_pid = RankFiles(folder, launched_rank()), os.getpid()
-    if os.environ.get(HOOKED) == str(own_pid):
+    if getattr(os._exit, "records_in", None) == folder:
         return
-    os.environ[HOOKED] = str(own_pid)
     # Opened now and never closed: in a fatal signal's handler no file can be opened.
     stacks = open(files.path("stacks"), "w", encoding="utf-8")  # noqa: SIM115
     faulthandler.enable(stacks)
@@ -48,6 +46,9 @@ def install_exit_hooks(folder: Path) -> None:
                 files.path("exit").write_text(f"os._exit({status})\n{stack}", encoding="utf-8")
         original_exit(status)
 
+    recording_exit.records_in = folder  # type: ignore[attr-defined]
     os._exit = recording_exit
+    # What a command of the same script has left that came before this one says nothing about it.
+    files.path("finished").unlink(missing_ok=True)
     files.path("hooked").touch()
     atexit.register(lambda: files.path("finished").touch() if os.getpid() == own_pid else None)

@@ -20,7 +20,9 @@ _PACKAGE: Final = str(Path(__file__).parents[1]) + "/"
 _ABORTS: Final = (
     # MPICH, then Open MPI. MPI_Abort kills all ranks, so their own ends say nothing about who called it.
     re.compile(r"application called MPI_Abort\(.*?, (?P<code>-?\d+)\) - process (?P<rank>\d+)"),
+    # Then our own communicator, where the launcher got no further.
     re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d+).*?Errorcode: (?P<code>-?\d+)", re.DOTALL),
+    re.compile(r"adjointlab: rank (?P<rank>\d+) called Abort\((?P<code>-?\d+)\)"),
 )
 _CRASHES: Final[Mapping[signal.Signals, str]] = {
     signal.SIGSEGV: "died of a segmentation fault",
@@ -30,7 +32,7 @@ _CRASHES: Final[Mapping[signal.Signals, str]] = {
     signal.SIGABRT: "died by abort()",
 }
 _REQUESTS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that no fault of a program raises: somebody has ended the launcher, or a batch system the job."""
+"""Signals that no fault of a program raises. If the launcher has sent them, somebody has ended it, or a batch system the job."""
 
 _RUNNERS: Final = ("/site-packages/_pytest/", "/site-packages/pluggy/", "/site-packages/typer/")
 """Code that calls tests and commands; the user's code stands inside of it."""
@@ -112,9 +114,9 @@ def _report_of_ranks(folder: Path, ranks: int, job_end: JobEnd) -> ExitReport:
         return ExitReport(f"the launcher ended the job with exit code {job_end.exit_code}", {}, shown)
     # Once one rank is gone, the launcher kills the others: only the first end has a cause of its own.
     first = min(ends, key=lambda rank: ends[rank].at)
-    status = ends[first].status
-    if -status in _REQUESTS:
-        return ExitReport("the job was ended from outside", {}, signal=-status)
+    status, asked_by = ends[first].status, ends[first].asked_by
+    if asked_by in _REQUESTS:
+        return ExitReport("the job was ended from outside", {}, signal=asked_by)
     exit_call = files[first].text("exit")
     how = _describe(status, exit_call)
     stack = stack_of(exit_call) or stack_of(files[first].text("stacks"))

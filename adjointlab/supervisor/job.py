@@ -33,14 +33,19 @@ from adjointlab.supervisor.exit_hooks import STACKS_SIGNAL
 from adjointlab.supervisor.launcher import Launcher
 from adjointlab.supervisor.processes import descendants, die_with_parent, kill_descendants
 from adjointlab.supervisor.rank_files import RankFiles
+from adjointlab.supervisor.shared_memory import SharedMemory
 
 __all__ = ["Job", "JobEnd", "Output", "StopSignals"]
 
 _WRAPPER: Final = Path(__file__).with_name("rank.py")
 _TICK: Final = 0.05
+_LOOK: Final = 0.25
+"""Seconds between two looks at the memory that ranks share, until they have some."""
 _GRACE: Final = 5.0
-"""Seconds that the launcher gets to end the job itself once a rank has died, and ranks after a Ctrl-C."""
-_LAUNCHER_GRACE: Final = 2.0
+"""Seconds that the launcher gets to end the job itself once a rank has died."""
+_STOP_GRACE: Final = 3.5
+"""Seconds that ranks get once the supervisor is told to end; with the launcher's less than the 5 s after which SIGKILL may come."""
+_LAUNCHER_GRACE: Final = 1.0
 """Seconds that the launcher gets to end its ranks once it is told to end."""
 _OUTSIDE_CASES: Final = 10
 """Factor on the patience outside cases: during imports, in ordinary tests."""
@@ -70,8 +75,11 @@ class StopSignals:
         self.first = 0
         self.count = 0
         self._handlers: dict[int, signal._HANDLER] = {}
+        self._wakeup = -1
 
     def __enter__(self) -> StopSignals:
+        # The limits here are those of the job, not those of a command that does its work itself (adjointlab.worlds.deadline).
+        self._wakeup = signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._handlers[number] = signal.signal(number, self._receive)
         return self
@@ -79,6 +87,7 @@ class StopSignals:
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
 
     def _receive(self, number: int, frame: object) -> None:
         self.first = self.first or number
@@ -132,13 +141,20 @@ class Job:
     """A command on `ranks` ranks of a launcher, or in one process without; its files stand in `folder`."""
 
     def __init__(
-        self, command: Sequence[str], ranks: int, launcher: Launcher | None, folder: Path, output: Output
+        self,
+        command: Sequence[str],
+        ranks: int,
+        launcher: Launcher | None,
+        folder: Path,
+        output: Output,
+        before_stop: Callable[[int], None] = lambda number: None,
     ) -> None:
         before = [] if launcher is None else launcher.command(ranks)
         self._command = [*before, sys.executable, "-I", "-S", str(_WRAPPER), str(folder), *command]
         self._environment = {**_terminal(), **({} if launcher is None else launcher.environment)}
-        self._folder, self._output = folder, output
+        self._folder, self._output, self._before_stop = folder, output, before_stop
         self._ranks = [RankFiles(folder, rank) for rank in range(ranks)]
+        self._memory = SharedMemory()
         # Children that the supervisor had before are none of the job's and are left alone.
         self._unrelated = frozenset(descendants())
 
@@ -169,6 +185,7 @@ class Job:
                     assert pipe is not None
                     pipes.register(pipe, selectors.EVENT_READ, (pipe, is_error))
                 stuck_reason = self._watch(process, pipes, patience, signals)
+                self._memory.look(self._processes(), again=True)
                 exit_code = process.poll()
                 if exit_code is None:
                     # First the launcher, for it alone can end ranks on other machines; then all that is left here.
@@ -183,6 +200,7 @@ class Job:
         finally:
             kill_descendants(self._unrelated)
             process.poll()
+            self._memory.clear()
         ends = [rank.end for rank in self._ranks]
         in_order = not stuck_reason and all(end is not None and end.regular for end in ends)
         if in_order:
@@ -202,6 +220,7 @@ class Job:
         """Return when the job has ended or is to be ended; in the latter case with the reason if it is stuck."""
         forwarded = 0
         ending_since: float | None = None
+        grace, looked = _GRACE, 0.0
         last_progress, state = time.monotonic(), self._state_of_files()
         while process.poll() is None:
             # Output counts as progress only until a rank is hooked. From then on ranks write to files whenever they
@@ -210,6 +229,9 @@ class Job:
                 last_progress = time.monotonic()
             self._output.release_when_due()
             now = time.monotonic()
+            if now - looked > _LOOK:
+                looked = now
+                self._memory.look(self._processes())
             if (new_state := self._state_of_files()) != state:
                 last_progress, state = now, new_state
             if signals.count > forwarded:
@@ -217,14 +239,17 @@ class Job:
                 if forwarded > 1:
                     return ""
                 # To the ranks and not to the launcher: they store what they know and end together. A rank so young
-                # that its process number is not known misses the signal, and is ended after the grace period.
-                self._signal_ranks(self._ranks, signals.first)
-                ending_since = now
+                # that its process number is not known misses the signal, and is ended after the grace period. Whatever the
+                # supervisor has received, SIGINT: of another signal a rank dies, since only somebody else can have sent that.
+                self._before_stop(signals.first)
+                self._signal_ranks(self._ranks, signal.SIGINT)
+                ending_since, grace = now, _STOP_GRACE
             if ending_since is None and self._is_ending():
                 ending_since = now
+                self._memory.look(self._processes(), again=True)
             if ending_since is not None:
                 # Also for launchers that do not notice that their ranks are gone.
-                if now - ending_since > _GRACE:
+                if now - ending_since > grace:
                     return ""
                 continue
             in_case = (self._folder / NAME).exists()
@@ -240,6 +265,13 @@ class Job:
     def _is_ending(self) -> bool:
         """Return True if some rank has died, or all have ended."""
         return any(rank.has_died for rank in self._ranks) or all(rank.end for rank in self._ranks)
+
+    def _processes(self) -> list[int]:
+        """The processes of the ranks that run on this machine."""
+        known = [rank.process for rank in self._ranks if rank.end is None]
+        return [
+            process.pid for process in known if process is not None and process.host == os.uname().nodename
+        ]
 
     def _signal_ranks(self, ranks: Sequence[RankFiles], number: int) -> None:
         """Send a signal to those of `ranks` that run on this machine."""

@@ -44,7 +44,11 @@ def main(folder: str, *command: str) -> NoReturn:
     if child == 0:
         _exec(command)
 
+    asked_by = 0
+
     def forward(number: int, frame: FrameType | None) -> None:
+        nonlocal asked_by
+        asked_by = asked_by or number
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(child, number)
 
@@ -56,7 +60,7 @@ def main(folder: str, *command: str) -> NoReturn:
     # A command that does not load the lab installs no hooks; of it any exit code is an orderly end.
     hooked, finished = os.path.exists(files + ".hooked"), os.path.exists(files + ".finished")
     regular = status >= 0 and (finished or not hooked)
-    _write(files + ".ended", {"status": status, "regular": regular, "at": time.time()})
+    _write(files + ".ended", {"status": status, "regular": regular, "at": time.time(), "asked_by": asked_by})
     if finished and regular:
         # The supervisor reads the exit code from the file. A launcher that saw one other than 0 would kill the ranks
         # that are still writing their last output.

@@ -33,12 +33,14 @@ class RankEnd(msgspec.Struct, frozen=True):
     """End of the process of a rank.
 
     `status` is its exit code, or minus the number of the signal that killed it; `regular` says that its interpreter
-    ended in order; `at` is the time, in seconds since the epoch.
+    ended in order; `at` is the time, in seconds since the epoch. `asked_by` is the signal that the launcher has sent before that, if
+    it has sent any.
     """
 
     status: int
     regular: bool
     at: float
+    asked_by: int = 0
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from adjointlab.checks.verdict import Status
+from adjointlab.checks.verdict import Status, unjudged
 from adjointlab.exit_codes import ExitCode
 from adjointlab.store import running_case
+from adjointlab.store.files import in_folder
 from adjointlab.store.job_log import Death, JobLog, check_id_of
 from adjointlab.store.reproducer import BadReproducer, read, write_case
 from adjointlab.supervisor.exit_report import ExitReport, exit_report
@@ -61,9 +63,10 @@ class SupervisedCommand:
 def supervise(command: SupervisedCommand, log: Log) -> int:
     """Run `command` to completion; return the exit code. The supervisor's own messages go to `log`."""
     adopt_orphans()
-    command.folder.mkdir(parents=True, exist_ok=True)
     # A folder for each supervision: several may run in one working directory at the same time.
-    folder = Path(tempfile.mkdtemp(prefix="run-", dir=command.folder)).absolute()
+    folder = in_folder(
+        command.folder / "run-", lambda: Path(tempfile.mkdtemp(prefix="run-", dir=command.folder)).absolute()
+    )
     supervisor = _Supervisor(command, JobLog(folder), log)
     try:
         with StopSignals() as signals:
@@ -91,7 +94,14 @@ class _Supervisor:
             self._results.record_finished()
             output = Output(self._held_until())
             command = self._command
-            job = Job(command.command, command.ranks, command.launcher, self._job_log.folder, output)
+            job = Job(
+                command.command,
+                command.ranks,
+                command.launcher,
+                self._job_log.folder,
+                output,
+                self._before_stop,
+            )
             end = job.run(command.patience, signals)
             if end.unkillable:
                 self._log(f"{end.unkillable} processes of the job could not be ended")
@@ -99,10 +109,35 @@ class _Supervisor:
                 output.release()
                 if signals.first != signal.SIGINT:  # which the command line reports itself
                     self._log(f"ended by {signal.Signals(signals.first).name}")
+                if not end.in_order:
+                    self._log_results()
                 return signals.exit_code
             code = self._code_after(end, output)
             if code is not None:
                 return code
+
+    def _before_stop(self, number: int) -> None:
+        """Tell the job which signal ends it, and keep the case that is running."""
+        self._job_log.record_stop(number)
+        record, folder = running_case.read(self._job_log.folder), self._job_log.current.folder
+        # Not after Ctrl-C, by which somebody says that nothing more is wanted.
+        if record is None or record.case is None or folder is None or number == signal.SIGINT:
+            return
+        name = signal.Signals(number).name
+        verdict = unjudged(f"{name} ended the process while this case ran")
+        with suppress(OSError):
+            path = write_case(record.case, record.location, record.world, verdict, folder)
+            self._log(f"{name}: the case that was running is kept; replay {path}")
+
+    def _log_results(self) -> None:
+        """Log what earlier jobs and this one have found, where this one did not get to print it."""
+        for done in self._job_log.done:
+            if done.result.status is not Status.COHERENT:
+                where = f"; replay {done.written.json}" if done.written else ""
+                self._log(f"{done.check_id}: {done.result.verdict.headline}{where}")
+        for death in self._job_log.deaths:
+            if self._job_log.outcome(death.check_id) is None:
+                self._log(f"{_name(death)}: {death.kind}")
 
     def _code_after(self, end: JobEnd, output: Output) -> int | None:
         """Return the exit code if `end` settles it; `None` if the job is to be started again."""
@@ -116,6 +151,8 @@ class _Supervisor:
         report = exit_report(self._job_log.folder, ranks, end, simulated=simulated)
         if report.signal:
             output.release()
+            self._before_stop(report.signal)
+            self._log_results()
             self._log(f"{report.kind} ({signal.Signals(report.signal).name})")
             return 128 + report.signal
         return self._code_after_crash(self._death(report, is_stuck=bool(end.stuck_reason)), output)
@@ -252,8 +289,7 @@ class _Supervisor:
                 source = Path(death.reproducer)
                 target = Path(death.folder) / source.name
                 if not target.exists():
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    source.replace(target)
+                    in_folder(target, partial(source.replace, target))
                     self._log(f"  {death.check_id}: not made smaller; {target}")
 
 

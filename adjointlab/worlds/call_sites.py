@@ -9,8 +9,10 @@ A frame on the stack of a rank belongs to one of three kinds of code. Reports na
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+from collections.abc import Callable
 from enum import Enum, auto
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +27,7 @@ __all__ = [
     "call_here",
     "call_site",
     "call_site_of_thread",
+    "came_back",
     "is_lab",
     "is_worlds",
     "user_frame",
@@ -133,6 +136,15 @@ def _user_frame_behind(lab_frame: FrameType) -> FrameType:
     return lab_frame
 
 
+def came_back(function: Callable[..., object] | None) -> str:
+    """Predicate of a rank in one of the lab's own calls; `function` is that of user code from which it has returned last."""
+    function = None if function is None else inspect.unwrap(function)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return "come back from user code"
+    return f"come back from {code.co_qualname} at {code.co_filename}:{code.co_firstlineno}"
+
+
 class SimulatedCall:
     """A call: its name, the arguments worth showing, and the line of user code that makes it."""
 
@@ -149,6 +161,11 @@ class SimulatedCall:
     def where(self) -> str:
         """``file:line`` of the caller."""
         return str(CallSite(self._code, self._instruction))
+
+    @property
+    def is_lab(self) -> bool:
+        """True if the lab itself calls there, which is of no interest to the user."""
+        return is_lab(self._code.co_filename)
 
     def __str__(self) -> str:
         shown = ", ".join(f"{name}={_formatted(value)}" for name, value in self._arguments)

@@ -1,15 +1,14 @@
-"""The meaning of mpi4py's names ``COMM_WORLD`` and ``Request`` while ranks of a run live.
+"""The meaning of mpi4py's ``COMM_WORLD`` and ``Request`` while ranks of a run live.
 
 **COMM_WORLD** means the communicator of the run. Code that talks over it, past the communicator that it is handed, would meet no
 other rank in simulation, where the process is alone in its COMM_WORLD; under MPI it would wait for processes that the case
-leaves out. So an object of a class that derives from mpi4py's stands in for it: outside runs it does what COMM_WORLD does, with
-the same handle, and in a run it passes every call on. It replaces COMM_WORLD wherever Python refers to it: in mpi4py's module,
-in modules and classes that have it under a name of their own, in objects, in defaults of arguments and in closures. What still
-reaches the handle itself in a run, by way of a tuple, of a method that is called on its class, of a window or a file, or in C code,
-finds that of COMM_NULL there: an error of MPI, where it would be a wrong result or a wait without end.
+leaves out. So every method and attribute of mpi4py's communicators is replaced, in the dictionaries of its classes: then it does
+not matter how user code has come by the object. Outside runs they do what they did. The lab's own communicators are of classes
+that have the originals (:func:`own_handle`). What takes a communicator without calling it, such as a window, is not reached, nor
+is a method that user code has taken from its object before the first run.
 
-A communicator that user code made from COMM_WORLD before is another matter: no case can say which ranks it has. It is refused in
-a run, with the sentence that says what to do.
+A communicator that was made before the run is another matter: no case can say which ranks it has. It is refused in a run, with
+the sentence that says what to do. COMM_SELF, and what a run makes from it, stay as they are.
 
 **Request** completes the requests of the worlds too. ``Request.Waitall`` and kin are static methods, refuse what is no request of
 MPI, and wait without end. So the name stands for a class whose methods hand requests of the worlds to
@@ -22,17 +21,19 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from types import CellType, FunctionType, ModuleType
-from typing import Any, Final
+from types import ModuleType
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from adjointlab import MPI
 
-__all__ = ["Interposition", "interpose_from_now_on", "own_handle"]
+__all__ = ["CurrentRun", "Interposition", "means_comm_world", "own_handle"]
+
+CommT = TypeVar("CommT")
 
 _MODULE: Final = "mpi4py.MPI"
 
@@ -40,16 +41,25 @@ _UPPER_CASE: Final = ("Waitall", "Waitany", "Waitsome", "Testall", "Testany", "T
 _REQUEST_METHODS: Final = (*_UPPER_CASE, *map(str.lower, _UPPER_CASE))
 
 
+class CurrentRun(Protocol):
+    """The run that ranks live in."""
+
+    def communicator(self) -> Any:
+        """The communicator of the run, of the rank that the calling thread is; raises in a thread that is no rank's."""
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise, and let the run not pass for a good one even if user code catches that."""
+
+
 class Interposition:
     """Context in which the names of mpi4py mean what this module says.
 
-    `communicator` returns the communicator of the run that the calling thread is a rank of, and raises in a thread that is no
-    rank's. Importing mpi4py takes time and needs a library of MPI, so it is left to user code, which may do so in the run.
+    Importing mpi4py takes time and needs a library of MPI, so it is left to user code, which may do so in the run.
     """
 
-    def __init__(self, communicator: Callable[[], Any]) -> None:
-        self._communicator = communicator
-        self._before: tuple[Any, Any, Callable[[], Any] | None] | None = None
+    def __init__(self, run: CurrentRun) -> None:
+        self._run = run
+        self._before: tuple[Any, Any, CurrentRun | None] | None = None
         self._finder = _Finder(self._begin)
 
     def __enter__(self) -> None:
@@ -62,15 +72,15 @@ class Interposition:
         self._finder.withdraw()
         if self._before is not None:
             mpi: Any = sys.modules[_MODULE]
-            mpi.Request, mpi.Prequest, before = self._before
-            _redirection(mpi).redirect(before)
+            mpi.Request, mpi.Prequest, _redirection(mpi).run = self._before
 
     def _begin(self) -> None:
         mpi: Any = sys.modules[_MODULE]
         redirection = _redirection(mpi)
         # A run in simulation may begin in a process of MPI, but none begins within another.
-        self._before = mpi.Request, mpi.Prequest, redirection.communicator
-        redirection.redirect(self._communicator)
+        self._before = mpi.Request, mpi.Prequest, redirection.run
+        redirection.run = self._run
+        redirection.install()
         mpi.Request = _for_both(mpi.Request, MPI.Request, _REQUEST_METHODS)
         mpi.Prequest = _for_both(mpi.Prequest, MPI.Prequest, ("Startall",))
 
@@ -78,7 +88,7 @@ class Interposition:
 class _Finder(MetaPathFinder):
     """Calls `imported` when mpi4py has been imported."""
 
-    def __init__(self, imported: Callable[[], object]) -> None:
+    def __init__(self, imported: Callable[[], None]) -> None:
         self._imported = imported
 
     def withdraw(self) -> None:
@@ -99,22 +109,6 @@ class _Finder(MetaPathFinder):
 
             spec.loader.exec_module = execute_and_tell  # type: ignore[method-assign]
         return spec
-
-
-def own_handle(comm: Any) -> Any:
-    """A handle of `comm`, an intracommunicator, that means it in a run too: for the lab's own messages."""
-    mpi: Any = sys.modules[_MODULE]
-    if _redirection.cache_info().currsize and comm is _redirection(mpi).world:
-        return _redirection(mpi).own
-    return mpi.Intracomm(comm)
-
-
-def interpose_from_now_on() -> None:
-    """Let the communicators that user code makes from now on be known when a run begins, wherever it keeps them."""
-    if _MODULE in sys.modules:
-        _redirection(sys.modules[_MODULE])
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder(lambda: _redirection(sys.modules[_MODULE])))
 
 
 # Requests
@@ -140,11 +134,30 @@ def _forked(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..
 
 # Communicators
 
-_MADE_BEFORE: Final = (
-    "{call} on a communicator that was made before the case began, from MPI.COMM_WORLD: the lab runs the code on other numbers "
-    "of ranks than this process has been started with. Make it from the communicator that the operator is given, or from "
-    "MPI.COMM_WORLD in a call, when the operator is made"
+_KINDS: Final = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
+
+_LOCAL: Final = frozenset(
+    {"handle", "info", "py2f", "Get_info", "Set_info", "Get_errhandler", "Set_errhandler", "Call_errhandler"}
 )
+"""Members that the run's communicators do not have, and that need no other rank: COMM_WORLD's own are as good."""
+
+_MADE_BEFORE: Final = (
+    "{call} on a communicator that was made before the case began: the lab runs the code on other numbers of ranks than this "
+    "process has been started with. Make it in a call, when the operator is made, from the communicator that the operator is "
+    "given or from MPI.COMM_WORLD"
+)
+
+
+def own_handle(comm: CommT) -> CommT:
+    """A handle of `comm` for the lab's own messages, which means the same communicator in a run too."""
+    own: CommT = _redirection(sys.modules[_MODULE]).own(comm)
+    return own
+
+
+def means_comm_world(other: object) -> bool:
+    """Return True if `other` is mpi4py's COMM_WORLD, which equals the communicator of the run in a run."""
+    mpi: Any = sys.modules.get(_MODULE)
+    return mpi is not None and isinstance(other, mpi.Comm) and other == mpi.COMM_WORLD
 
 
 @lru_cache(maxsize=1)
@@ -153,159 +166,92 @@ def _redirection(mpi: Any) -> _Redirection:
 
 
 class _Redirection:
-    """The objects that stand in for mpi4py's communicators from the first run to the end of the process.
+    """What replaces the members of mpi4py's communicators, from the first run to the end of the process.
 
-    They stay, because user code may have taken references to them. `communicator` is None outside runs.
+    It is not undone, because CPython gives a class that has been changed a thousand times no version for its caches any more.
+    `run` is None outside runs.
     """
 
     def __init__(self, mpi: Any) -> None:
-        self.communicator: Callable[[], Any] | None = None
+        self.run: CurrentRun | None = None
         self._mpi = mpi
-        self._classes: dict[type, type] = {}
-        world = mpi.COMM_WORLD
-        self.own = mpi.Intracomm(world)  # keeps the handle in runs, for the lab itself
-        self.world = self.stand_in(world)
-        _replace_everywhere(world, self.world)
-        self._handles = world, self.world
-        self._has_begun = False
+        self._is_installed = False
+        self._own_kinds: dict[type, type] = {}
+        self._made_here: set[int] = set()  # handles of communicators that runs have made from COMM_SELF
+        self._originals = {kind: _members(kind) for kind in (getattr(mpi, name) for name in _KINDS)}
+        self._handle: Callable[[Any], int] = self._originals[mpi.Comm]["handle"].__get__
 
-    def redirect(self, communicator: Callable[[], Any] | None) -> None:
-        """Let COMM_WORLD mean what `communicator` returns; or, if that is None, itself."""
-        if communicator is not None and not self._has_begun:
-            self._has_begun = True
-            for name, module in list(sys.modules.items()):
-                if name.partition(".")[0] not in ("adjointlab", "mpi4py"):
-                    self._replace_in(module)
-        self.communicator = communicator
-        handle = self.own if communicator is None else self._mpi.COMM_NULL
-        for comm in self._handles:
-            ctypes.memmove(
-                self._mpi._addressof(comm), self._mpi._addressof(handle), self._mpi._sizeof(handle)
-            )
+    def install(self) -> None:
+        """Replace the members, at the first call."""
+        if self._is_installed:
+            return
+        self._is_installed = True
+        for kind, members in self._originals.items():
+            # Python code cannot set attributes of a class that is made in C. The proxy that is its __dict__ refers to the
+            # dictionary alone; the class's caches have to be told.
+            (dictionary,) = gc.get_referents(kind.__dict__)
+            for name, member in members.items():
+                dictionary[name] = (
+                    self._method(member, name) if callable(member) else self._attribute(member, name)
+                )
+            ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
 
-    def stand_in(self, comm: Any) -> Any:
-        """An object with the handle of `comm` that is passed on to the run, or refused, while there is one."""
-        kind = type(comm)
-        if kind not in self._classes:
-            self._classes[kind] = self._class_for(kind)
-        return self._classes[kind](comm)
+    def own(self, comm: Any) -> Any:
+        """`comm` as an object of a class that has the original members."""
+        kind = next(base for base in type(comm).__mro__ if base in self._originals)
+        if kind not in self._own_kinds:
+            members: dict[str, Any] = {"__slots__": (), "__module__": _MODULE}
+            for base in reversed(kind.__mro__):
+                members |= self._originals.get(base, {})
+            self._own_kinds[kind] = type(kind.__name__, (kind,), members)
+        return self._own_kinds[kind](comm)
 
-    def target(self, comm: Any, call: str) -> Any:
+    def target(self, comm: Any, name: str) -> Any:
         """The communicator that `comm` means now; None if it means itself."""
-        if self.communicator is None:
+        if self.run is None:
             return None
-        if comm is self.world or self._mpi.Comm.__eq__(comm, self.own):
-            return self.communicator()
-        raise RuntimeError(_MADE_BEFORE.format(call=call))
+        mpi = self._mpi
+        if comm == mpi.COMM_WORLD:
+            return None if name in _LOCAL else self.run.communicator()
+        if comm in (mpi.COMM_SELF, mpi.COMM_NULL) or self._handle(comm) in self._made_here:
+            return None
+        self.run.refuse(_MADE_BEFORE.format(call=name))
 
-    def outside(self, result: Any) -> Any:
-        """`result` of a call outside runs: a communicator that it made is refused in runs."""
-        is_new = isinstance(result, self._mpi.Comm) and type(result) not in self._classes.values()
-        return self.stand_in(result) if is_new and result != self._mpi.COMM_NULL else result
-
-    def _replace_in(self, module: ModuleType) -> None:
-        """Let the module's own communicators be refused in runs."""
-        kinds = (self._mpi.Intracomm, self._mpi.Cartcomm, self._mpi.Graphcomm, self._mpi.Distgraphcomm)
-        spared = (self._mpi.COMM_SELF, self._mpi.COMM_NULL)
-        for name, value in list(getattr(module, "__dict__", {}).items()):
-            if type(value) in kinds and value not in spared:
-                setattr(module, name, self.stand_in(value))
-
-    def _class_for(self, kind: type) -> type:
-        members: dict[str, Any] = {"__module__": kind.__module__, "__slots__": ()}
-        for name in dir(kind):
-            if not name.startswith("_"):
-                member = getattr(kind, name)
-                if not callable(member):
-                    members[name] = self._property(kind, name)
-                elif getattr(member, "__self__", None) is not kind:  # a class method needs no communicator
-                    members[name] = self._method(member, name)
-        equal = self._equal(kind)
-        members["__eq__"], members["__ne__"] = equal, lambda comm, other: not equal(comm, other)
-        members["__bool__"] = lambda comm: not equal(comm, self._mpi.COMM_NULL)
-        members["__hash__"] = kind.__hash__
-        members["__reduce__"] = lambda comm: self._reduced(
-            comm
-        )  # of a string: the name of a global of the class's module
-        return type(kind.__name__, (kind,), members)
-
-    def _method(self, theirs: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def _method(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         def call(comm: Any, *arguments: Any, **keywords: Any) -> Any:
             target = self.target(comm, name)
-            if target is None:
-                return self.outside(theirs(comm, *arguments, **keywords))
-            return getattr(target, name)(*arguments, **keywords)
+            if target is not None:
+                return getattr(target, name)(*arguments, **keywords)
+            result = original(comm, *arguments, **keywords)
+            if self.run is not None and isinstance(result, self._mpi.Comm):
+                self._made_here.add(self._handle(result))
+            return result
 
-        call.__name__, call.__doc__ = name, theirs.__doc__
+        call.__name__, call.__doc__ = name, original.__doc__
         return call
 
-    def _property(self, kind: type, name: str) -> property:
-        theirs: Any = getattr(kind, name)
-
+    def _attribute(self, original: Any, name: str) -> property:
         def read(comm: Any) -> Any:
             target = self.target(comm, name)
-            return theirs.__get__(comm, kind) if target is None else getattr(target, name)
+            return original.__get__(comm) if target is None else getattr(target, name)
 
         def write(comm: Any, value: Any) -> None:
             target = self.target(comm, name)
             if target is None:
-                theirs.__set__(comm, value)
+                original.__set__(comm, value)
             else:
                 setattr(target, name, value)
 
-        return property(read, write)
-
-    def _reduced(self, comm: Any) -> str:
-        if comm is self.world:
-            return "COMM_WORLD"
-        raise TypeError("a communicator cannot be pickled or copied; copy what it is made from")
-
-    def _equal(self, kind: type) -> Callable[[Any, object], bool]:
-        theirs: Any = kind.__eq__
-
-        def equal(comm: Any, other: object) -> Any:
-            target = self.target(comm, "==") if comm is self.world else None
-            if target is None:
-                return theirs(comm, other)
-            return comm is other or bool(target == other)
-
-        return equal
+        return property(read, write, doc=original.__doc__)
 
 
-def _replace_everywhere(old: object, new: object) -> None:
-    """Let everything in Python that refers to `old` refer to `new`, the variables of running functions aside."""
-    # No closure here over `old`: its cell would be one of the referrers.
-    for known in gc.get_objects():
-        # The collector does not track tuples of what it does not track, so it does not know that defaults refer to `old`.
-        if type(known) is FunctionType:
-            if known.__defaults__:
-                known.__defaults__ = tuple(_replaced(known.__defaults__, old, new))
-            _replace(known.__kwdefaults__ or {}, old, new)
-        elif issubclass(
-            type(known), type
-        ):  # not isinstance, which asks objects that are imported at the first question
-            # By name, because the interpreter caches the attributes of classes.
-            for name in _names(vars(known), old):
-                setattr(known, name, new)
-    for referrer in gc.get_referrers(old):
-        if isinstance(referrer, dict):
-            _replace(referrer, old, new)
-        elif isinstance(referrer, list):
-            referrer[:] = _replaced(referrer, old, new)
-        elif isinstance(referrer, CellType):
-            referrer.cell_contents = new
-        elif isinstance(getattr(referrer, "__dict__", None), dict):
-            # Since CPython 3.11 the attributes lie in the object itself until somebody asks for its dictionary.
-            _replace(vars(referrer), old, new)
-
-
-def _replace(names: dict[Any, Any], old: object, new: object) -> None:
-    names.update(dict.fromkeys(_names(names, old), new))
-
-
-def _names(names: Mapping[Any, Any], old: object) -> list[Any]:
-    return [name for name, value in names.items() if value is old]
-
-
-def _replaced(values: Iterable[Any], old: object, new: object) -> list[Any]:
-    return [new if value is old else value for value in values]
+def _members(kind: type) -> dict[str, Any]:
+    """The public methods and attributes that `kind` itself defines; not its class methods, which need no communicator."""
+    return {
+        name: member
+        for name, member in vars(kind).items()
+        if not name.startswith("_")
+        and not isinstance(member, classmethod | staticmethod)
+        # In C, a class method is of a type that Python has no name for.
+        and getattr(getattr(kind, name), "__self__", None) is not kind
+    }

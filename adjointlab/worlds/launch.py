@@ -121,10 +121,8 @@ def open_world(
     Collective for the MPI world, whose size the launcher decides. `strict` concerns only that one. Raises :class:`NoPartners` on
     every process if MPI has not as many as the launcher has started.
     """
-    from adjointlab.worlds.interposition import interpose_from_now_on
     from adjointlab.worlds.world import WorldName
 
-    interpose_from_now_on()
     if kind == "auto":
         kind = WorldName.MPI if is_launched() else WorldName.SIMULATED
     if WorldName(kind) is WorldName.MPI:

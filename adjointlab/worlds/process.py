@@ -1,9 +1,9 @@
-"""Things that a process has once and the lab replaces: the ways to end it, the handler of Ctrl-C.
+"""Things that a process has once and the lab replaces: the ways to end it, the handlers of Ctrl-C, SIGTERM and SIGHUP.
 
 ``os._exit`` raises nothing and runs no handlers, and ``os.execv`` puts another program in the process's place: either would
 end a command with an exit code that its verdicts have not earned. Both are replaced for this process, not for its forks.
 
-Ctrl-C is held back while processes exchange messages, and let through where user code runs. An exception in the middle of an
+A signal is held back while processes exchange messages, and let through where user code runs. An exception in the middle of an
 exchange would leave one process waiting for what another no longer sends, and the job would hang rather than end.
 """
 
@@ -14,14 +14,27 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from types import FrameType
-from typing import ClassVar, Final, NoReturn
+from typing import ClassVar, Final, NoReturn, TypeAlias
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.call_sites import is_lab
 
-__all__ = ["Interrupts", "RepeatedInterrupt", "earn", "install_exit_guard"]
+__all__ = [
+    "ENDING",
+    "Interrupts",
+    "RepeatedInterrupt",
+    "Terminated",
+    "earn",
+    "install_exit_guard",
+    "install_handlers",
+    "interrupt_by",
+    "raise_interrupt",
+    "restore",
+    "signal_of",
+]
 
 _LEAVING: Final = ("_exit", "execv", "execve")  # the other forms of exec call one of these two
 
@@ -34,7 +47,12 @@ def install_exit_guard(stderr: int = 2) -> None:
         return
     guard = _ExitGuard(stderr, os._exit)
     for name in _LEAVING:
-        setattr(os, name, guard.replacement_of(name, getattr(os, name)))
+        original = getattr(os, name)
+        for module in (
+            os,
+            sys.modules[original.__module__],
+        ):  # posix, from which os has its functions; nt elsewhere
+            setattr(module, name, guard.replacement_of(name, original))
 
 
 def earn(code: int) -> None:
@@ -91,15 +109,77 @@ def _caller() -> str:
     return "" if filename == threading.__file__ else f"{filename}:{frame.f_lineno}"
 
 
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that ask a process to end. Under a supervisor, SIGINT alone: of the others a rank dies, and the job goes on."""
+
 _ECHO: Final = 1.0
 """Seconds in which one Ctrl-C may arrive twice: from the terminal, and passed on by mpiexec."""
 
+_Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, its argument: raised like Ctrl-C, so that it ends whatever that ends, in the same way."""
+
+
+def interrupt_by(number: int) -> KeyboardInterrupt:
+    """The exception of a signal."""
+    return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
+
+
+def signal_of(exception: BaseException | None) -> int:
+    """The signal that an exception stands for."""
+    return int(exception.args[0]) if isinstance(exception, Terminated) else signal.SIGINT
+
+
+def raise_interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """The handler of a signal for code that has no other."""
+    raise interrupt_by(number)
+
+
+def install_handlers(receive: _Handler) -> dict[int, _Handler]:
+    """Have `receive` handle the signals that ask this process to end; return the handlers before, which see :func:`restore`.
+
+    Whoever has set another handler, or ignores a signal as nohup does, wants to decide by itself.
+    """
+    _reset_in_forks()
+    is_job = os.environ.get("ADJOINTLAB_HOOKED") == str(os.getpid())
+    before: dict[int, _Handler] = {}
+    for number in ENDING[: 1 if is_job else None]:
+        handler = signal.getsignal(number)
+        if handler in (signal.default_int_handler, raise_interrupt) or (
+            handler is signal.SIG_DFL and number != signal.SIGINT
+        ):
+            before[number] = signal.signal(number, receive)
+    return before
+
+
+@cache
+def _reset_in_forks() -> None:
+    """Have forks end upon SIGTERM and SIGHUP as they would without the lab: whoever has made them ends them so."""
+
+    def reset() -> None:
+        own = (raise_interrupt, Interrupts._receive, RepeatedInterrupt._receive)
+        for number in ENDING[1:]:
+            handler = signal.getsignal(number)
+            if getattr(handler, "__func__", handler) in own:
+                signal.signal(number, signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=reset)
+
+
+def restore(before: Mapping[int, _Handler]) -> None:
+    """Put the handlers back that :func:`install_handlers` has replaced."""
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
 
 class Interrupts:
-    """Context in which Ctrl-C is held back, but for the stretches between :meth:`allow` and :meth:`hold`.
+    """Context in which Ctrl-C, SIGTERM and SIGHUP are held back, but for the stretches between :meth:`allow` and :meth:`hold`.
 
     An interrupt that is still held back at the end is raised there. A second one is raised at once, and then the
     processes may wait for each other for ever (:attr:`is_forced`). Entering within such a context returns the outer one.
+    `number` is the signal that has ended the work, here or on another rank; 0 before.
     """
 
     # There is one handler of signals in a process, so there is one context in force.
@@ -109,31 +189,38 @@ class Interrupts:
         self.pending = False
         self.is_forced = False
         self.ends_process = False  # an interrupt that leaves this context does
+        self.number = 0
         self._held = True
-        self._before: Callable[[int, FrameType | None], object] | int | None = None
+        self._before: dict[int, _Handler] = {}
         self._last = float("-inf")
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is not threading.main_thread():
             return self  # Python allows no handlers to be set there, and calls none there
         if Interrupts._outer is not None:
+            Interrupts._outer._install_again()
             return Interrupts._outer
-        # Whoever has set another handler wants to decide by itself.
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._before = signal.signal(signal.SIGINT, self._receive)
+        self._before = install_handlers(self._receive)
+        if self._before:
             Interrupts._outer = self
         return self
 
     def __exit__(self, kind: object, exception: object, traceback: object) -> None:
-        if self._before is not None:
+        if self._before:
             Interrupts._outer = None
-            is_interrupted = self.pending or kind is KeyboardInterrupt
-            # The same Ctrl-C may come a second time, when nothing but the way out is left.
-            signal.signal(
-                signal.SIGINT, signal.SIG_IGN if self.ends_process and is_interrupted else self._before
-            )
+            restore(self._before)
+            if self.ends_process and (self.number or kind is KeyboardInterrupt):
+                # The same signal may come a second time, when nothing but the way out is left.
+                for number in self._before:
+                    signal.signal(number, signal.SIG_IGN)
         if self.pending and kind is None:
-            raise KeyboardInterrupt
+            raise interrupt_by(self.number)
+
+    def _install_again(self) -> None:
+        """Take the signals back from code below Python: UCX, initialized with MPI, prints its state upon SIGHUP instead."""
+        for number in self._before:
+            if signal.getsignal(number) == self._receive:
+                signal.signal(number, self._receive)
 
     def allow(self) -> None:
         """Let interrupts through from here on, and raise one that was held back: user code begins."""
@@ -148,56 +235,63 @@ class Interrupts:
         """Raise an interrupt that was held back, if there was one."""
         if self.pending:
             self.pending = False
-            raise KeyboardInterrupt
+            raise interrupt_by(self.number)
 
-    def _receive(self, signal_number: int, frame: FrameType | None) -> None:
+    def note(self, number: int) -> None:
+        """Another rank has received the signal `number`, and all ranks end."""
+        self.number = self.number or number
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if now - self._last < _ECHO:
             return
         self._last = now
+        self.number = self.number or number
         if self._held and not self.pending:
             self.pending = True
         else:
             self.is_forced = self._held
             self.pending = False
-            raise KeyboardInterrupt
+            raise interrupt_by(self.number)
 
 
 class RepeatedInterrupt:
-    """Context in which Ctrl-C is raised at once and, if something swallows it, again by :meth:`check` or at the end.
+    """Context in which Ctrl-C, SIGTERM and SIGHUP are raised at once and, if something swallows that, again by :meth:`check` or
+    at the end.
 
     Python prints and drops an exception that is raised in a callback of the garbage collector (Hypothesis 6.131 and later
     has one, ``hypothesis.internal.conjecture.junkdrawer``) or in ``__del__``, and a signal's handler may run there.
-    Entering within such a context, or where SIGINT has another handler, changes nothing.
+    Entering within such a context, or where the signals have other handlers, changes nothing.
     """
 
-    _pending: ClassVar[bool] = False
+    _pending: ClassVar[int] = 0
 
     def __init__(self) -> None:
-        self._is_in_force = False
+        self._before: dict[int, _Handler] = {}
+        self.number = 0  # the signal that has ended the work; 0 before
 
-    def __enter__(self) -> None:
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            RepeatedInterrupt._pending = False
-            signal.signal(signal.SIGINT, self._receive)
-            self._is_in_force = True
+    def __enter__(self) -> RepeatedInterrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._before = install_handlers(self._receive)
+            if self._before:
+                RepeatedInterrupt._pending = 0
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, exception: object, traceback: object) -> None:
-        if not self._is_in_force:
+        if not self._before:
             return
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        pending, RepeatedInterrupt._pending = self._pending, False
-        if pending and (kind is None or not issubclass(kind, KeyboardInterrupt)):
-            raise KeyboardInterrupt
+        restore(self._before)
+        self.number, RepeatedInterrupt._pending = self._pending, 0
+        if self.number and (kind is None or not issubclass(kind, KeyboardInterrupt)):
+            raise interrupt_by(self.number)
 
     @classmethod
     def check(cls) -> None:
         """Raise the interrupt again that was swallowed, if there was one."""
         if cls._pending:
-            raise KeyboardInterrupt
+            raise interrupt_by(cls._pending)
 
     @staticmethod
-    def _receive(signal_number: int, frame: FrameType | None) -> None:
-        RepeatedInterrupt._pending = True
-        raise KeyboardInterrupt
+    def _receive(number: int, frame: FrameType | None) -> None:
+        RepeatedInterrupt._pending = RepeatedInterrupt._pending or number
+        raise interrupt_by(number)

@@ -1,6 +1,6 @@
-"""torch's default process group while ranks run: it is refused unless it has just these ranks.
+"""torch's process groups while ranks run: they are refused unless the default group has just these ranks.
 
-Simulated ranks are threads of one process, which is one rank of its process group, if there is any; and under MPI a case may
+Simulated ranks are threads of one process, which is one rank of its process groups, if there are any; and under MPI a case may
 leave processes out. Code that talks over a group of other ranks would meet none of them, and be judged as if it had, or wait for
 them for ever.
 """
@@ -9,40 +9,46 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
-__all__ = ["default_process_group_of"]
+from adjointlab.worlds.interposition import CurrentRun
 
+__all__ = ["process_groups_of"]
 
-class _ProcessGroup(Protocol):
-    def size(self) -> int: ...
+_ENTRANCES = {
+    "torch.distributed.distributed_c10d": ("_get_default_group", "_rank_not_in_group"),
+    "torch.distributed._functional_collectives": ("_resolve_group", "_resolve_group_name"),
+}
+"""Functions through which every collective of torch.distributed (2.1 to 2.13) comes by its group."""
 
 
 @contextmanager
-def default_process_group_of(ranks: int | None) -> Iterator[None]:
-    """Context in which what needs torch's default group raises, unless that has so many `ranks` (None: always).
+def process_groups_of(run: CurrentRun, ranks: int | None) -> Iterator[None]:
+    """Context in which `run` refuses what needs a process group, unless the default one has so many `ranks` (None: always).
 
     It takes effect if torch is imported by then.
     """
-    # Every function of torch.distributed gets the group from this one (torch 2.1 to 2.13).
-    module = sys.modules.get("torch.distributed.distributed_c10d")
-    original: Callable[[], _ProcessGroup] | None = getattr(module, "_get_default_group", None)
-    if original is None:
+    with ExitStack() as stack:
+        for name, functions in _ENTRANCES.items():
+            module: Any = sys.modules.get(name)
+            for function in functions:
+                if hasattr(module, function):
+                    original = getattr(module, function)
+                    stack.callback(setattr, module, function, original)
+                    setattr(module, function, _checked(original, run, ranks))
         yield
-        return
 
-    def checked() -> _ProcessGroup:
-        group = original()
-        if group.size() == ranks:
-            return group
-        raise RuntimeError(
-            f"torch.distributed's default process group has {group.size()} ranks, and they are not those of the case: use the "
-            "communicator that the operator is given"
-        )
 
-    module._get_default_group = checked  # type: ignore[union-attr]
-    try:
-        yield
-    finally:
-        module._get_default_group = original  # type: ignore[union-attr]
+def _checked(original: Callable[..., Any], run: CurrentRun, ranks: int | None) -> Callable[..., Any]:
+    def checked(*arguments: Any, **keywords: Any) -> Any:
+        distributed: Any = sys.modules["torch.distributed"]
+        default = distributed.GroupMember.WORLD if distributed.is_initialized() else None
+        if default is not None and default.size() != ranks:
+            run.refuse(
+                f"a process group of torch.distributed is used, whose default group has {default.size()} ranks, and they are not "
+                "those of the case: use the communicator that the operator is given"
+            )
+        return original(*arguments, **keywords)
+
+    return checked

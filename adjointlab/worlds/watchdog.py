@@ -1,7 +1,12 @@
-"""Watchdogs: they end a case that nothing else can, in which user code loops or sleeps without a call that could be cancelled.
+"""Watchdogs: they end what nothing else can, user code that loops or sleeps without a call that could be cancelled.
 
-A run has a time limit, and is ended in two steps. When the limit has passed, :class:`Overdue` is raised in the rank's own
-thread. That ends a loop or (in a process of its own) a sleep as any exception would, so that the case is judged and shrunk
+They watch the runs of cases, the drawing of cases between them, and the import of a subject's module. What counts is progress
+(:class:`Elapsed`): a rank exceeds its limit when it has made no call on its communicator for so many seconds, or has been
+at work :data:`TIMES_IN_ALL` as long whatever calls it makes. Seconds in which it waited for a processor, was stopped, or sat
+in a debugger do not count; an import has the longer time.
+
+What exceeds its limit is ended in two steps. First, :class:`Overdue` is raised in the rank's own
+thread. That ends a loop or (in the main thread) a sleep as any exception would, so that the case is judged and shrunk
 like any other. A rank that has not left a few seconds later sits in code that Python cannot interrupt, such as a call of MPI
 that the guard does not know. Then the stacks of all threads are written, the case is put on disk by whichever process still
 can, and the job is ended with exit code 3.
@@ -17,26 +22,44 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from adjointlab.worlds.call_sites import call_site_of_thread, is_lab, is_worlds
 
 __all__ = [
+    "DRAWING",
+    "TIMES_IN_ALL",
+    "Elapsed",
     "Overdue",
     "OverdueReport",
     "RaisingWatchdog",
     "Watchdog",
+    "Watched",
     "overdue",
+    "stack_of_thread",
 ]
 
 # Well above the patience of a single wait of MPI, which ends by itself and whose report says more.
 _TIMES_PATIENCE: Final = 3.0
 _SIMULATED_PATIENCE: Final = 10.0
 _LIMIT_WHEN_SHRINKING: Final = 5.0
+_TIMES_AT_IMPORT: Final = 10.0
 _SIGNAL: Final = signal.SIGUSR2
+
+TIMES_IN_ALL: Final = 4
+"""A run that makes calls, or imports modules, may last so many times the limit."""
+
+DRAWING: Final = "the strategy"
+"""Subject of the sentence that a strategy does not return."""
+
+_OUTSIDE: Final = "a place between two cases"
+
+_LONGEST_STEP: Final = 1.0
+"""Seconds between two looks at most: where more have passed, this process was stopped."""
 
 OverdueReport = Callable[[Any, str, str], str]
 """Stores the payload of a run as a failure, given a sentence about the rank that is overdue, and its stack.
@@ -45,22 +68,26 @@ Returns the text to print.
 """
 
 
-class Overdue(Exception):
-    """Raised in a rank that has not come back in time, and the outcome of its run."""
+class Overdue(BaseException):
+    """Raised in a rank that has not come back in time, and the outcome of its run.
+
+    A ``BaseException``, because user code that catches ``Exception`` must not swallow it.
+    """
 
 
 @dataclass
 class Watchdog:
     """Limit on the time of a run, and the report when it does not end.
 
-    `limit` is in seconds; by default it is three times the patience in force. `overdue_report` is set while a subject is
-    checked, by the engine: worlds do not know how cases are stored.
+    `limit` is in seconds as :class:`Elapsed` counts them; by default it is three times the patience in force. `overdue_report`
+    is set while a subject is checked, by the engine: worlds do not know how cases are stored.
     """
 
     limit: float | None = None
     stderr: int = 2  # a file descriptor, because pytest captures sys.stderr
     overdue_report: OverdueReport | None = None
-    has_fired: bool = False
+    has_fired: bool = False  # since the present subject is being checked
+    of_drawing: RaisingWatchdog | None = None  # watches the leader between two runs
 
     def seconds(self, patience: float) -> float:
         """Limit in a world of that patience."""
@@ -72,6 +99,30 @@ class Watchdog:
         limit = self.seconds(_SIMULATED_PATIENCE)
         # Once a case was overdue it is shrunk, and each smaller case that still is takes the whole limit.
         return min(limit, _LIMIT_WHEN_SHRINKING) if self.has_fired else limit
+
+    @property
+    def seconds_of_drawing(self) -> float:
+        """Limit of a strategy, between two runs."""
+        return self.seconds(_SIMULATED_PATIENCE)
+
+    @property
+    def seconds_of_import(self) -> float:
+        """Limit of what is done before there is a world, which are imports."""
+        return _TIMES_AT_IMPORT / TIMES_IN_ALL * self.seconds(_SIMULATED_PATIENCE)
+
+    @contextmanager
+    def drawing(self, raising: RaisingWatchdog) -> Iterator[None]:
+        """Context in which `raising` watches this thread, but for the runs, which are watched in other ways."""
+        outer, self.of_drawing = self.of_drawing, raising
+        try:
+            with raising.watch(DRAWING, None, self.seconds_of_drawing):
+                yield
+        finally:
+            self.of_drawing = outer
+
+    def during_run(self) -> AbstractContextManager[None]:
+        """Context of a run, in which no cases are drawn."""
+        return nullcontext() if self.of_drawing is None else self.of_drawing.paused()
 
     @staticmethod
     def grace(limit: float) -> float:
@@ -95,12 +146,17 @@ class Watchdog:
         self.show_stacks(
             f"{who} has not come back within {limit:g} s, at {place}; the stacks of its threads:"
         )
+        late = f"{who} did not come back within {limit:g} s, at {place}"
+        self.store_overdue(payload, late, stack_of_thread(thread))
+
+    def store_overdue(self, payload: object, late: str, stack: str) -> None:
+        """Store the case, and say where."""
         if self.overdue_report is not None:
             try:
-                late = f"{who} did not come back within {limit:g} s, at {place}"
-                self.say(f"\n{self.overdue_report(payload, late, stack_of_thread(thread))}\n")
-            except Exception as problem:
-                self.say(f"\nadjointlab: the case could not be stored: {type(problem).__name__}: {problem}\n")
+                self.say(f"\n{self.overdue_report(payload, late, stack)}\n")
+            except BaseException as problem:  # the process is to end whatever happens here
+                told = "".join(traceback.format_exception_only(problem))
+                self.say(f"\nadjointlab: the case could not be stored: {told}\n")
 
 
 def stack_of_thread(thread: int) -> str:
@@ -119,29 +175,147 @@ def overdue(limit: float, place: str) -> Overdue:
     return Overdue(f"did not come back within {limit:g} s, at {place}")
 
 
+class Elapsed:
+    """Seconds that count for a limit: in all, and since the last progress.
+
+    A step between two looks counts without the seconds in which the thread could have run and had no processor, and never for
+    more than a second: so neither a busy machine nor a process that was stopped brings the limit nearer.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        delayed: Callable[[int], float] | None = None,
+    ) -> None:
+        self.total = 0.0
+        self.idle = 0.0
+        self._now = now
+        self._delayed_of = delayed or _seconds_without_processor
+        self._last = now()
+        self._delay: tuple[int, float] = (
+            0,
+            0.0,
+        )  # a thread, and the seconds that it has waited for a processor
+        self._progress: object = None
+
+    def look(self, native_thread: int, progress: object) -> None:
+        """Count the step since the last look; `progress` differs from that of then if there was any."""
+        now, delay = self._now(), self._delayed_of(native_thread)
+        before, self._delay = self._delay, (native_thread, delay)
+        waited = delay - before[1] if before[0] == native_thread else 0.0
+        step = max(0.0, min(now - self._last - waited, _LONGEST_STEP))
+        self._last = now
+        self.total += step
+        self.idle = 0.0 if progress != self._progress else self.idle + step
+        self._progress = progress
+
+    def exceeded(self, limit: float, thread: int) -> float:
+        """Seconds that are exceeded; 0 where none are."""
+        if self.idle < limit and self.total < TIMES_IN_ALL * limit:
+            return 0.0
+        is_debugged, is_importing = _is_debugged_or_importing(thread)
+        if is_debugged:
+            return 0.0
+        if self.total >= TIMES_IN_ALL * limit:
+            return TIMES_IN_ALL * limit
+        return 0.0 if is_importing else limit
+
+
+def _seconds_without_processor(native_thread: int) -> float:
+    """Seconds for which a thread could have run and had no processor; 0 where the system does not say."""
+    try:
+        # See "sched-stats" in the documentation of the kernel; a cgroup's quota counts, too.
+        text = Path(f"/proc/self/task/{native_thread}/schedstat").read_text(encoding="ascii")
+        return int(text.split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+_DEBUGGERS: Final = (os.sep + "bdb.py", os.sep + "pdb.py")
+_DEBUGGER_PACKAGES: Final = (os.sep + "debugpy" + os.sep, os.sep + "pydevd", os.sep + "_pydev")
+_IMPORTLIB: Final = "<frozen importlib"
+
+
+def _is_debugged_or_importing(thread: int) -> tuple[bool, bool]:
+    frame = sys._current_frames().get(thread)
+    files = set()
+    while frame is not None:
+        files.add(frame.f_code.co_filename)
+        frame = frame.f_back
+    is_debugged = any(
+        file.endswith(_DEBUGGERS) or any(each in file for each in _DEBUGGER_PACKAGES) for file in files
+    )
+    return is_debugged, any(file.startswith(_IMPORTLIB) for file in files)
+
+
+@dataclass(eq=False)
+class Watched:
+    """Work of a thread that may become overdue."""
+
+    who: str
+    payload: object
+    limit: float
+    progress: Callable[[], object] = lambda: None
+    thread: int = field(default_factory=threading.get_ident)
+    native_thread: int = field(default_factory=threading.get_native_id)
+    elapsed: Elapsed = field(default_factory=Elapsed)
+    exceeded: float = 0.0  # once it is overdue: the seconds that it has exceeded
+    fired_at: float = 0.0
+    place: str = ""
+    stack: str = ""
+
+    @property
+    def has_fired(self) -> bool:
+        return self.exceeded > 0
+
+    def restarted(self) -> Watched:
+        """The same, from the beginning."""
+        return Watched(self.who, self.payload, self.limit, self.progress, self.thread, self.native_thread)
+
+    def overdue(self) -> Overdue:
+        """The exception for it, once it is overdue."""
+        return overdue(self.exceeded, self.place)
+
+    def look(self) -> bool:
+        """Return True if it has become overdue since the last look."""
+        self.elapsed.look(self.native_thread, self.progress())
+        if self.has_fired or not (exceeded := self.elapsed.exceeded(self.limit, self.thread)):
+            return False
+        # Before anything is raised there: afterwards it is elsewhere.
+        self.place, self.stack = call_site_of_thread(self.thread), stack_of_thread(self.thread)
+        self.exceeded, self.fired_at = exceeded, self.elapsed.total
+        return True
+
+    def has_used_its_grace(self) -> bool:
+        """Return True if it has not left in the time that it had after the exception."""
+        return self.has_fired and self.elapsed.total - self.fired_at > Watchdog.grace(self.limit)
+
+
 class RaisingWatchdog:
-    """Thread that watches the main thread of one process of MPI.
+    """Thread that watches the main thread of one process: a rank of MPI, or what draws cases and imports modules.
 
     It raises there by a signal, whose handler Python runs in the main thread. Unlike PyThreadState_SetAsyncExc, as the
     simulated world uses it, that also ends a sleep and other calls of the system.
 
     `cancel_wait` tells the rank that its time is up, and returns True if it is in a wait, which it then leaves by itself.
-    `end` ends the job; it is called from the watching thread.
+    `end` ends the job; it is called from the watching thread, as `beat` is now and then.
     """
 
     def __init__(
-        self, watchdog: Watchdog, rank: int, cancel_wait: Callable[[], bool], end: Callable[[], None]
+        self,
+        watchdog: Watchdog,
+        end: Callable[[], None],
+        cancel_wait: Callable[[], bool] = lambda: False,
+        beat: Callable[[str], None] = lambda place: None,
     ) -> None:
         self.watchdog = watchdog
         self._cancel_wait = cancel_wait
-        self._rank = rank
         self._end = end
-        # The two threads share these without a lock: each is replaced as a whole.
-        # Start, limit and payload of the run that is watched.
-        self._watched: tuple[float, float, object] | None = None
-        self._fired_for = 0.0  # the start of the run in which the exception was raised
-        self._place = ""
+        self._beat = beat
+        # The two threads share it without a lock: it is replaced as a whole.
+        self._watched: Watched | None = None
         self._thread: threading.Thread | None = None
+        self._is_over = threading.Event()
         self._main = threading.main_thread().ident or 0
         self._has_signal = False
 
@@ -149,53 +323,70 @@ class RaisingWatchdog:
     def signal_handler(self) -> Iterator[None]:
         """Context in which it can raise in the main thread, unless user code handles that signal itself."""
         is_main = threading.current_thread() is threading.main_thread()
-        self._has_signal = is_main and signal.getsignal(_SIGNAL) is signal.SIG_DFL
-        if self._has_signal:
+        before = signal.getsignal(_SIGNAL)
+        # Such as that of the command, which watches nothing while the world does.
+        is_ours = getattr(before, "__module__", "").startswith("adjointlab.")
+        has_set = is_main and (before is signal.SIG_DFL or is_ours)
+        outer, self._has_signal = self._has_signal, has_set
+        if has_set:
             signal.signal(_SIGNAL, self._raise)
         try:
             yield
         finally:
-            if self._has_signal:
-                signal.signal(_SIGNAL, signal.SIG_DFL)
-                self._has_signal = False
+            if has_set:
+                signal.signal(_SIGNAL, before)
+            self._has_signal = outer
 
     @contextmanager
-    def watch(self, payload: object, limit: float) -> Iterator[None]:
-        """Context of a run of `payload` that may take `limit` seconds."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="adjointlab watchdog", daemon=True)
-            self._thread.start()
-        self._watched = (time.monotonic(), limit, payload)
+    def watch(
+        self, who: str, payload: object, limit: float, progress: Callable[[], object] = lambda: None
+    ) -> Iterator[Watched]:
+        """Context of what may take `limit` seconds without progress, in the calling thread. Suspends an outer one."""
+        self.start()
+        watched = Watched(who, payload, limit, progress)
+        self._beat("the beginning of the case")
+        with self._watching(watched):
+            yield watched
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Context in which others watch."""
+        return self._watching(None)
+
+    @contextmanager
+    def _watching(self, watched: Watched | None) -> Iterator[None]:
+        outer, self._watched = self._watched, watched
         try:
             yield
         finally:
-            self._watched = None
+            # The outer one begins again: what it has done before was over when the inner one began.
+            self._watched = None if outer is None else outer.restarted()
+
+    def start(self) -> None:
+        """Start the thread, where it is not running."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="adjointlab watchdog", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._is_over.set()
 
     def _watch(self) -> None:
-        while True:
+        while not self._is_over.wait(0.05):
             watched = self._watched
+            self._beat(_OUTSIDE if watched is None else call_site_of_thread(watched.thread))
             if watched is None:
-                time.sleep(0.1)
                 continue
-            started, limit, payload = watched
-            left = started + limit - time.monotonic()
-            if left > 0:
-                time.sleep(min(left, 0.1))
-                continue
-            if self._fired_for != started:
-                self._fired_for = started
-                # Before the signal: afterwards the main thread is in its handler.
-                self._place = call_site_of_thread(self._main)
-                if self._has_signal:
+            if watched.look():
+                if self._has_signal and watched.thread == self._main:
                     signal.pthread_kill(self._main, _SIGNAL)
-            if left < -self.watchdog.grace(limit):
-                self.watchdog.report_overdue(f"rank {self._rank}", limit, payload, self._main)
+            elif watched is self._watched and watched.has_used_its_grace():
+                self.watchdog.report_overdue(watched.who, watched.exceeded, watched.payload, watched.thread)
                 self._end()
                 return
-            time.sleep(0.05)
 
     def _raise(self, signal_number: int, frame: FrameType | None) -> None:
         watched = self._watched
         # The run may have ended just before the signal came; and a wait ends better by itself, which tells what it is.
-        if watched is not None and watched[0] == self._fired_for and not self._cancel_wait():
-            raise overdue(watched[1], self._place)
+        if watched is not None and watched.has_fired and not self._cancel_wait():
+            raise watched.overdue()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
-from adjointlab.worlds.call_sites import is_lab, is_worlds
+from adjointlab.worlds.call_sites import came_back, is_lab, is_worlds
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import Overdue, Watchdog
 
@@ -96,6 +96,15 @@ class Raised:
         text = "".join(formatted.format())
         return cls(type(exception).__name__, message_of(exception), text, exception, types)
 
+    @classmethod
+    def overdue(cls, exception: Overdue, stack: str) -> Raised:
+        """The outcome of a rank in which the watchdog has raised `exception`, whatever user code has made of that."""
+        name = f"{Overdue.__module__}.{Overdue.__qualname__}"
+        text = f"Traceback (most recent call last):\n{stack}\n{name}: {exception}\n"
+        return cls(
+            Overdue.__name__, str(exception), text, None, tuple(filter(_is_known_everywhere, Overdue.__mro__))
+        )
+
     def is_a(self, kind: type[BaseException]) -> bool:
         """Return True if the exception is an instance of `kind`, a class of the lab or of Python itself.
 
@@ -133,10 +142,17 @@ class Blocked:
     waits_for: tuple[int, ...]
     # It sends a message, and may wait until that is received.
     is_send: bool = field(default=False, compare=False)
+    # What it has done where the lab itself calls there, as :func:`came_back` says it.
+    came_back: str = field(default=came_back(None), compare=False)
+
+    @property
+    def is_lab(self) -> bool:
+        """Return True if the lab itself calls there: its calls begin when those of user code have ended."""
+        return _is_own(self.where)
 
     def __str__(self) -> str:
-        if _is_own(self.where):
-            return f"had come back from user code, waiting for {_ranks(self.waits_for)}"
+        if self.is_lab:
+            return f"had {self.came_back}, waiting for {_ranks(self.waits_for)}"
         return f"blocked in {self.call} at {self.where}, waiting for {_ranks(self.waits_for)}"
 
 
@@ -156,10 +172,11 @@ class PeerFailed:
     call: str
     where: str
     peers: tuple[int, ...]
+    came_back: str = field(default=came_back(None), compare=False)
 
     def __str__(self) -> str:
         if _is_own(self.where):
-            return f"had come back from user code when rank {', '.join(map(str, self.peers))} failed"
+            return f"had {self.came_back} when rank {', '.join(map(str, self.peers))} failed"
         return f"left {self.call} at {self.where} because rank {', '.join(map(str, self.peers))} failed"
 
 
@@ -188,6 +205,7 @@ class FindingKind(StrEnum):
     REQUEST_LEFT_OPEN = "request left open"
     COMMUNICATOR_LEFT_OPEN = "communicator left open"
     BUFFER_MISUSED = "buffer misused"
+    PAST_THE_RUN = "communication past the run"
 
 
 @dataclass(frozen=True)

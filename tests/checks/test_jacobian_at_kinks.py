@@ -56,16 +56,25 @@ def rows(
     reach: float,
     *,
     forward_mode: bool,
+    copies: bool = False,
+    prepare: Callable[..., Any] = lambda *x: x,
 ) -> Subject:
+    """Rows that are cut, or with `copies` all of them on every rank, of values of its own: then there is no sequential input."""
+
     def layer(comm: Any) -> Any:
         module = Rows(function)
         module.forward_mode = forward_mode
         return module
 
-    @al.subject(layer=layer, sequential=lambda: Rows(twin), ranks=(1, 2, 3), name="Rows")
+    counts = (2, 3) if copies else (1, 2, 3)
+
+    @al.subject(layer=layer, sequential=lambda: Rows(twin), ranks=counts, name="Rows", prepare=prepare)
     def draws(draw: Any, ranks: int) -> dict[str, Any]:
-        grid = al.Partition((ranks, 1))
-        layout = al.Layout.cut((4, COLUMNS), grid, [draw(al.strategies.cuts(4, ranks)), None])
+        if copies:
+            layout = al.Layout((4, COLUMNS), al.Partition((ranks,)), axes=(None, None))
+        else:
+            ends = [draw(al.strategies.cuts(4, ranks)), None]
+            layout = al.Layout.cut((4, COLUMNS), al.Partition((ranks, 1)), ends)
         space = al.Space(layout, dtype=dtype)
         eps = torch.finfo(getattr(torch, dtype)).eps
         return {
@@ -82,14 +91,16 @@ def judged(subject: Subject, cases: int = 30) -> SearchResult:
     return investigate(SimulatedWorld(ranks=3), subject, "jacobian", Budget(cases=cases, seed=1))
 
 
+@pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize("forward_mode", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_layer_is_not_accused_at_kinks_ties_and_zero_rows(
-    name: str, dtype: str, forward_mode: bool
+    name: str, dtype: str, forward_mode: bool, copies: bool
 ) -> None:
     function, roundings, reach = RIGHT[name]
-    report = judged(rows(function, function, dtype, roundings, reach, forward_mode=forward_mode))
+    given = rows(function, function, dtype, roundings, reach, forward_mode=forward_mode, copies=copies)
+    report = judged(given)
     assert report.status is Status.COHERENT, report.verdict
 
 
@@ -128,3 +139,29 @@ def test_modes_that_are_wrong_alike_are_found_beside_the_twin(
 
     report = judged(rows(wrong, function, dtype, roundings, reach, forward_mode=forward_mode))
     assert report.verdict.headline == "the Jacobian is not the sequential layer's", report.verdict
+
+
+@pytest.mark.parametrize("forward_mode", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", RIGHT)
+def test_and_by_differences_where_there_is_no_sequential_input(
+    name: str, dtype: str, forward_mode: bool
+) -> None:
+    function, roundings, reach = RIGHT[name]
+
+    def wrong(x: Any) -> Any:
+        return Doubled.apply(function(x))
+
+    report = judged(rows(wrong, function, dtype, roundings, reach, forward_mode=forward_mode, copies=True))
+    assert report.verdict.headline == "reverse mode is not the derivative, by differences", report.verdict
+
+
+def test_a_layer_with_a_kink_at_all_points_is_not_judged_by_differences() -> None:
+    def prepare(x: Any) -> Any:
+        return (0 * x,)
+
+    report = judged(
+        rows(torch.relu, torch.relu, "float64", 0.0, 0.0, forward_mode=False, copies=True, prepare=prepare)
+    )
+    assert report.status is Status.UNJUDGED, report.verdict
+    assert "could be judged" in report.verdict.headline

@@ -41,15 +41,42 @@ def test_a_deadlock_of_uneven_cuts_is_made_smaller_in_simulation_and_confirmed(t
     assert "with simulated ranks, and seen again under MPI" in ended.stdout
 
 
-@needs_mpi
-@pytest.mark.parametrize("options", [(), ("--strict",)], ids=["at the end", "strict"])
-def test_the_labs_own_calls_are_not_told(tmp_path: Path, options: tuple[str, ...]):
-    ended = check("apart", tmp_path, "--watchdog", "4", *options, ranks=2)
+MPI_RANKS = pytest.param(2, marks=needs_mpi)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    [(0, ()), pytest.param(2, (), marks=needs_mpi), pytest.param(2, ("--strict",), marks=needs_mpi)],
+    ids=["simulated", "at the end", "strict"],
+)
+def test_the_labs_own_calls_are_not_told(tmp_path: Path, ranks: int, options: tuple[str, ...]):
+    ended = check("apart", tmp_path, "--watchdog", "4", *options, ranks=ranks)
 
     assert ended.returncode == 3, ended.stderr
     assert "mismatched collective" in ended.stdout
-    assert re.search(r"rank 0 calls allreduce\(SUM\) at .*hanging\.py:\d+", ended.stdout)
-    assert "rank 1 has come back from user code" in ended.stdout
+    assert re.search(r"rank 0 calls allreduce\((op=)?SUM\) at .*hanging\.py:\d+", ended.stdout)
+    assert re.search(r"rank 1 has come back from Copy\.forward at .*hanging\.py:\d+", ended.stdout)
+    assert "allgather" not in ended.stdout
+
+
+@pytest.mark.parametrize("ranks", [0, MPI_RANKS])
+@pytest.mark.parametrize(
+    ("subject", "function"),
+    [("expecting_message", r"Copy\.forward"), ("expecting_function", "expecting")],
+)
+def test_of_a_rank_that_has_returned_the_function_is_named(
+    tmp_path: Path, subject: str, function: str, ranks: int
+):
+    ended = check(subject, tmp_path, "--watchdog", "4", ranks=ranks)
+
+    assert ended.returncode == 3, ended.stderr
+    assert ": deadlock" in ended.stdout
+    assert re.search(
+        r"rank 0 in recv\(source=1, tag=5\) at .*hanging\.py:\d+, waits for rank 1", ended.stdout
+    )
+    assert re.search(
+        rf"rank 1 has come back from {function} at .*hanging\.py:\d+, waits for rank 0", ended.stdout
+    )
     assert "allgather" not in ended.stdout
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status
+from adjointlab.engine import search
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -125,6 +127,43 @@ def test_the_budget_of_cases_is_kept(world: SimulatedWorld) -> None:
     assert report.status is Status.COHERENT
     assert ticks == list(range(1, 26))
     assert report.tried == 25
+
+
+def test_memory_does_not_grow_with_the_number_of_cases(
+    world: SimulatedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hypothesis keeps the cases of one batch."""
+    monkeypatch.setattr(search, "_BATCH", 40)
+    alive: list[int] = []
+
+    def results() -> int:
+        gc.collect()
+        return sum(type(each).__name__ == "ConjectureResult" for each in gc.get_objects())
+
+    def count(tried: int) -> None:
+        if tried % 39 == 0:
+            alive.append(results())
+
+    before = results()
+    report = investigate(world, al.subject(Identity)(lines), "adjoint", Budget(200, seed=1), count)
+    assert report.tried == 200
+    assert alive[0] - before > 30
+    assert max(alive) - before < 60
+
+
+def test_the_batches_of_a_search_draw_different_cases(
+    world: SimulatedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_BATCH", 10)
+    drawn: list[int] = []
+
+    def seeds(draw: Any, ranks: int) -> dict[str, Any]:
+        drawn.append(draw(st.integers(0, 2**60)))
+        return {"layout": al.Layout((2,), al.Partition((ranks,)))}
+
+    investigate(world, al.subject(Identity)(seeds), "adjoint", Budget(30, seed=1))
+    batches = [tuple(drawn[start : start + 10]) for start in (0, 10, 20)]
+    assert len(set(batches)) == 3
 
 
 def test_an_exact_coherent_report_states_a_miss_probability_below_one_in_a_billion(

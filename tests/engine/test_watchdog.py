@@ -16,7 +16,7 @@ from adjointlab.engine.subject import Subject
 from adjointlab.store import running_case as running
 from adjointlab.store.reproducer import read
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.watchdog import Watchdog
+from adjointlab.worlds.watchdog import TIMES_IN_ALL, Watchdog
 from tests import hanging
 from tests.running import SAMPLES, needs_mpi, run
 
@@ -83,6 +83,117 @@ def test_a_process_that_no_exception_reaches_ends_the_job_and_not_the_case(tmp_p
 
     _ended_by_the_watchdog(ended, tmp_path, subject.capitalize(), "mpi")
     assert "adjointlab: rank 0, asked by rank 1:" in ended.stderr
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("subject", "state"), [("stopped", "is stopped by a signal"), ("holds_lock", "holds Python's lock")]
+)
+def test_of_a_rank_that_cannot_be_asked_only_what_is_known_is_told(tmp_path: Path, subject: str, state: str):
+    ended = check(subject, tmp_path, "--watchdog", "0.5", ranks=2)
+
+    assert ended.returncode == 3, ended.stderr
+    assert re.search(
+        rf"rank 1 did not come back, and could not be asked .*{state}; it was last seen \d+ s ago, at ",
+        ended.stderr,
+    )
+    record = running.read(tmp_path / FOLDER)
+    assert record is not None
+    lines = dict(read(tmp_path / FOLDER / record.reproducer).lines)
+    assert "stack" not in lines  # that of the leader would be another rank's
+
+
+@pytest.mark.parametrize("subject", ["looping_strategy", "sleeping_strategy"])
+@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=needs_mpi)])
+def test_a_strategy_that_does_not_return_is_one_that_could_not_be_judged(
+    tmp_path: Path, subject: str, ranks: int
+):
+    words = ("check", f"{HANGING}:{subject}", f"{HANGING}:right", "--check", "adjoint", "--watchdog", "0.5")
+    ended = run("adjointlab", *words, cwd=tmp_path, ranks=ranks)
+
+    assert ended.returncode == 3, ended.stderr
+    assert re.search(r"the strategy did not come back within 0\.5 s, at .*hanging\.py:\d+", ended.stdout)
+    assert re.search(r"1 of 2 checks judged|1 coherent", ended.stdout)
+    assert running.read(tmp_path / FOLDER) is None
+
+
+@pytest.mark.parametrize("subject", ["stubborn_strategy", "late_strategy"])
+@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=needs_mpi)])
+def test_a_strategy_that_no_exception_reaches_ends_the_process_and_is_no_failure_of_a_case(
+    tmp_path: Path, subject: str, ranks: int
+):
+    ended = check(subject, tmp_path, "--watchdog", "0.5", ranks=ranks)
+
+    assert ended.returncode == 3, ended.stderr
+    assert "the strategy has not come back within 0.5 s" in ended.stderr
+    assert f'File "{HANGING}", line' in ended.stderr
+    record = running.read(tmp_path / FOLDER)
+    assert record is not None
+    assert (record.ended, record.kind, record.case) == ("watchdog", NO_RETURN, None)
+    assert not list((tmp_path / FOLDER).glob("*-adjoint-*"))
+
+
+@pytest.mark.parametrize(
+    ("handler", "ranks"),
+    [("", 0), ("BaseException", 0), pytest.param("", 2, marks=needs_mpi)],
+    ids=["plain", "stubborn", "two ranks"],
+)
+def test_a_module_whose_import_does_not_return_ends_the_command(tmp_path: Path, handler: str, ranks: int):
+    loop = "while True:\n    pass\n"
+    if handler:
+        loop = f"while True:\n    try:\n        while True: pass\n    except {handler}: pass\n"
+    only = "import adjointlab.worlds.launch as launch\nif launch.launched_rank() == 0:\n"
+    (tmp_path / "endless.py").write_text(only + "".join(f"    {line}\n" for line in loop.splitlines()))
+
+    ended = run("adjointlab", "check", "endless.py", "--watchdog", "0.3", cwd=tmp_path, ranks=ranks)
+
+    assert ended.returncode == 3, ended.stdout + ended.stderr
+    assert re.search(
+        r"loading the subjects (did|has) not come back within 3 s, at .*endless\.py:\d", ended.stderr
+    )
+    assert not (tmp_path / FOLDER).exists()
+
+
+def test_a_reference_that_does_not_return_is_a_case_that_does_not():
+    world = SimulatedWorld(2, Watchdog(0.6))
+    try:
+        report = investigate(world, hanging.endless_reference, "sequential", Budget(5, seed=1))
+    finally:
+        world.close()
+
+    assert (report.status, report.verdict.kind) == (Status.UNJUDGED, NO_RETURN)
+    assert report.case is not None
+
+
+@pytest.mark.parametrize("check", ["adjoint", "linearity"])
+def test_what_user_code_makes_of_the_exception_is_never_a_verdict(check: str):
+    world = SimulatedWorld(4, Watchdog(0.3))
+    try:
+        report = investigate(world, hanging.swallowing, check, Budget(5, seed=1, shrinking=2))
+    finally:
+        world.close()
+
+    assert (report.status, report.verdict.kind) == (Status.UNJUDGED, NO_RETURN)
+
+
+@needs_mpi
+def test_under_mpi_what_user_code_makes_of_the_exception_is_never_a_verdict(tmp_path: Path):
+    ended = check("swallowing", tmp_path, "--watchdog", "0.5", ranks=2)
+
+    assert ended.returncode == 3, ended.stderr
+    assert "incoherent" not in ended.stdout
+    assert re.search(r"rank 1 did not come back within [\d.]+ s, at .*hanging\.py:\d+", ended.stdout)
+
+
+def test_an_endless_loop_that_makes_calls_is_ended():
+    world = SimulatedWorld(2, Watchdog(0.3))
+    try:
+        report = investigate(world, hanging.chatting, "adjoint", Budget(10, seed=1, shrinking=0.1))
+    finally:
+        world.close()
+
+    assert (report.status, report.verdict.kind) == (Status.UNJUDGED, NO_RETURN)
+    assert f"did not come back within {TIMES_IN_ALL * 0.3:g} s" in report.verdict.headline
 
 
 def _ended_by_the_watchdog(

@@ -106,12 +106,16 @@ TAKE_THE_WHOLE: dict[str, Callable[[Any], Any]] = {
     "spectral_norm": nn.utils.spectral_norm,
     "parametrizations.weight_norm": parametrizations.weight_norm,
     "parametrizations.spectral_norm": parametrizations.spectral_norm,
+    "parametrizations.orthogonal": parametrizations.orthogonal,
     "another parametrization": lambda layer: parametrize.register_parametrization(
         layer, "weight", nn.Softmax(0)
     ),
     "pruning by size": lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
     "pruning of rows": lambda layer: prune.ln_structured(layer, "weight", 0.5, 2, 0),
     "random pruning": lambda layer: prune.random_unstructured(layer, "weight", 0.5),
+    "pruning of several": lambda layer: prune.global_unstructured(
+        [(layer, "weight")], prune.L1Unstructured, amount=0.5
+    ),
     "deletion": lambda layer: delattr(layer, "weight"),
 }
 
@@ -123,7 +127,7 @@ def test_what_computes_with_whole_parameters_is_refused_and_leaves_the_layer_as_
 ) -> None:
     def body(comm: Any) -> str:
         layer = linear(comm)
-        with pytest.raises(ValueError, match="compute with whole") as raised:
+        with pytest.raises(ValueError, match="computes with whole parameters") as raised:
             TAKE_THE_WHOLE[name](layer)
         torch.manual_seed(1)
         ranks = comm.Get_size()

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Iterable
+from itertools import cycle, repeat
 from pathlib import Path
 
 import msgspec
@@ -12,10 +16,11 @@ import pytest
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import Budget, SearchResult, investigate
-from adjointlab.store.job_log import Death, Done, JobLog, supervised
+from adjointlab.store.job_log import Death, Done, JobLog, claimed, supervised
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run, Runner
+from tests.running import ROOT
 from tests.samples import right, wrong
 
 
@@ -69,14 +74,42 @@ def test_a_case_is_the_same_after_it_was_stored() -> None:
     assert read.digest == case.digest
 
 
-def test_what_a_supervised_process_starts_is_not_supervised(
-    job_log: JobLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_supervised_process_starts_is_not_supervised(job_log: JobLog) -> None:
     mine = {"ADJOINTLAB_SUPERVISED": str(job_log.folder)}
-    assert supervised({}) is None
-    assert supervised(mine) == job_log
-    assert supervised(mine | {"ADJOINTLAB_HOOKED": str(os.getpid())}) == job_log
-    assert supervised(mine | {"ADJOINTLAB_HOOKED": str(os.getppid())}) is None
+    assert claimed(0, {}) is supervised({}) is None
+    assert supervised(mine) is None
+    assert claimed(0, mine) == claimed(0, mine) == supervised(mine) == job_log
+    child = mine | {"ADJOINTLAB_HOOKED": str(os.getppid())}
+    assert claimed(0, child) is supervised(child) is None
+
+
+def test_of_processes_side_by_side_one_at_a_time_is_the_job_of_its_rank(job_log: JobLog) -> None:
+    program = (
+        "import sys; from adjointlab.store.job_log import claimed\n"
+        "print(claimed(int(sys.argv[1])) is not None, flush=True); sys.stdin.read()"
+    )
+    environment = os.environ | {"ADJOINTLAB_SUPERVISED": str(job_log.folder), "PYTHONPATH": str(ROOT)}
+
+    def begun(rank: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", program, str(rank)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+
+    def is_job(process: subprocess.Popen[str]) -> bool:
+        assert process.stdout is not None
+        return process.stdout.readline() == "True\n"
+
+    first, other_rank = begun(0), begun(1)
+    assert is_job(first)
+    assert is_job(other_rank)
+    second = begun(0)
+    assert not is_job(second)
+    first.kill()
+    first.wait()
+    third = begun(0)
+    assert is_job(third)
+    for process in (first, second, third, other_rank):
+        process.communicate()
 
 
 def test_time_for_shrinking_runs_from_the_first_death_on(job_log: JobLog) -> None:
@@ -90,10 +123,13 @@ def test_time_for_shrinking_runs_from_the_first_death_on(job_log: JobLog) -> Non
 
 
 class Deadly:
-    """A world in which cases on two ranks or more end the job; keeps what a supervisor would."""
+    """A world in which cases on two ranks or more end the job; keeps what a supervisor would.
 
-    def __init__(self, job_log: JobLog) -> None:
-        self.job_log = job_log
+    Each is said to have ended in the next of `kinds`; once these are used up, cases end no job.
+    """
+
+    def __init__(self, job_log: JobLog, kinds: Iterable[str] = repeat("died")) -> None:
+        self.job_log, self.kinds = job_log, iter(kinds)
         self.jobs = 0
         self.ended_by: list[Case] = []
 
@@ -110,10 +146,10 @@ class Deadly:
         def deadly(body, conduct):  # type: ignore[no-untyped-def]
             def watched(run: Runner) -> SearchResult:
                 def watching(payload: Case, ranks: int, **options: object) -> Run:
-                    if ranks > 1:
+                    if ranks > 1 and (kind := next(self.kinds, "")):
                         self.ended_by.append(payload)
                         self.job_log.record_death(
-                            Death("died", case=payload.digest, check_id="check", at=time.time())
+                            Death(kind, case=payload.digest, check_id="check", at=time.time())
                         )
                         raise Deadly.Ended
                     return run(payload, ranks, **options)  # type: ignore[arg-type]
@@ -144,6 +180,31 @@ def test_jobs_that_die_go_on_shrinking_where_the_one_before_was(job_log: JobLog)
     times = [case.digest for case in world.ended_by]
     assert times.count(report.case.digest) == 2
     assert len(times) == len(set(times)) + 1 == world.jobs - 1
+
+
+def test_a_death_that_is_told_in_other_words_each_time_is_the_same_failure(job_log: JobLog) -> None:
+    world = Deadly(
+        job_log, cycle(["a rank called MPI_Abort(5)", "a rank was killed", "the launcher ended the job"])
+    )
+    report = None
+    while report is None and world.jobs < 30:
+        report = world.job(shrinking=60.0)
+
+    assert report is not None
+    assert report.case is not None
+    assert report.case.ranks == 2
+    assert report.verdict.is_death
+
+
+def test_a_death_that_is_not_seen_again_is_a_death(job_log: JobLog) -> None:
+    world = Deadly(job_log, ["a rank was ended by a signal (SIGTERM)"])
+    assert world.job(shrinking=60.0) is None
+    report = world.job(shrinking=60.0)
+
+    assert report is not None
+    assert report.status is Status.UNJUDGED
+    assert report.verdict.kind == "a rank was ended by a signal (SIGTERM)"
+    assert dict(report.verdict.lines)["again"] == "no failure, when it ran once more"
 
 
 def test_without_time_the_smallest_known_case_is_the_result(job_log: JobLog) -> None:

@@ -9,14 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from adjointlab.checks.context import InputSetting
+from adjointlab.checks.verdict import unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.run_case import Stage
 from adjointlab.engine.search import Budget
 from adjointlab.session import run_check
 from adjointlab.store.reproducer import read as read_reproducer
+from adjointlab.store.reproducer import write_case
 from adjointlab.store.running_case import (
     NAME,
     EndedBy,
@@ -30,7 +33,7 @@ from adjointlab.store.running_case import (
 )
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Exhausted, WorldName
-from tests.running import ROOT
+from tests.running import ROOT, run
 from tests.samples import raising, right
 
 pytestmark = pytest.mark.mpi_skip
@@ -97,8 +100,39 @@ def test_the_record_of_a_job_that_died_is_handed_over(tmp_path: Path):
     write_end(tmp_path / NAME, ended)
     recorder = RunningCaseFile(tmp_path, PROGRESS)
 
-    assert recorder.previous is not None
-    assert (recorder.previous.case, recorder.previous.ended) == (case("fatal"), "watchdog")
+    assert [(running.case, running.ended) for running in recorder.previous] == [(case("fatal"), "watchdog")]
+
+
+def test_the_records_of_several_jobs_that_died_are_handed_over_and_not_those_of_live_ones(tmp_path: Path):
+    live = RunningCaseFile(tmp_path, PROGRESS)
+    live.record(case("live"), 0)
+    for name in ("one", "other"):
+        write_end(tmp_path / f"running-{name}.json", Running.of(PROGRESS, case(name)))
+    recorder = RunningCaseFile(tmp_path, PROGRESS)
+    recorder.record(case("new"), 0)
+
+    assert [running.case for running in recorder.previous] == [case("one"), case("other")]
+    assert sorted(tmp_path.iterdir()) == sorted([live.path, recorder.path])
+    assert RunningCaseFile(tmp_path, PROGRESS).previous == ()
+
+
+def test_the_folder_may_go_as_soon_as_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder, make, made = tmp_path / "folder", Path.mkdir, []
+
+    def made_and_gone(path: Path, *arguments, **keywords) -> None:
+        make(path, *arguments, **keywords)
+        made.append(path)
+        if len(made) % 3:
+            path.rmdir()  # as another process does that has used it and leaves it empty
+
+    monkeypatch.setattr(Path, "mkdir", made_and_gone)
+    write_case(case(), "samples:right", "simulated", unjudged("died"), folder).unlink()
+    folder.rmdir()
+    recorder = RunningCaseFile(folder, PROGRESS)
+    recorder.record(case(), 0)
+
+    assert read_file(recorder.path) is not None
+    assert len(made) == 6
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema": 1, "done": 0}', b"\xff\xfe"])
@@ -206,6 +240,31 @@ def test_the_next_job_keeps_the_case_that_ended_the_one_before(
     assert read_reproducer(kept).case == fatal.case
     assert read_reproducer(kept).location == PROGRESS.location
     assert "adjointlab: note: an earlier job was ended" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("adjointlab", "check", f"{ROOT}/tests/samples.py:right", "--check", "adjoint", "--cases", "2"),
+        ("pytest", "-q", "-p", "no:cacheprovider", "--adjointlab-cases=2"),
+    ],
+    ids=["check", "pytest"],
+)
+def test_after_a_job_that_was_killed_every_front_end_makes_a_note_and_judges_as_ever(
+    tmp_path: Path, command: tuple[str, ...]
+):
+    (tmp_path / "test_it.py").write_text(
+        "import adjointlab as al\nfrom tests.samples import right\n"
+        'TestIt = al.coherence_tests(right, checks=["adjoint"])\n'
+    )
+    fatal = structs.replace(case("fatal"), subject="Ring\x1b[2JShift")
+    write_end(tmp_path / ".adjointlab" / NAME, Running.of(PROGRESS, fatal, 7))
+    ended = run(*command, cwd=tmp_path)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stderr.count("adjointlab: note: an earlier job was ended") == 1
+    assert "replay" in ended.stderr
+    assert "\x1b" not in ended.stdout + ended.stderr
 
 
 def _environment() -> dict[str, str]:

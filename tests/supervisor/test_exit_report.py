@@ -27,8 +27,9 @@ Current thread 0x00007f (most recent call first):
 """
 
 
-def ended(folder: Path, rank: int, status: int, at: float, regular: bool = False) -> None:
-    (folder / f"rank-{rank}.ended").write_text(json.dumps({"status": status, "regular": regular, "at": at}))
+def ended(folder: Path, rank: int, status: int, at: float, regular: bool = False, asked_by: int = 0) -> None:
+    end = {"status": status, "regular": regular, "at": at, "asked_by": asked_by}
+    (folder / f"rank-{rank}.ended").write_text(json.dumps(end))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,10 @@ def test_the_rank_that_ended_first_is_named_and_not_those_that_ended_with_it(
     assert list(found.ranks) == [1]
 
 
-@pytest.mark.parametrize("stderr", [MPICH_ABORT, OPEN_MPI_ABORT])
+OUR_ABORT = "adjointlab: rank 1 called Abort(7) at shift.py:3\n"
+
+
+@pytest.mark.parametrize("stderr", [MPICH_ABORT, OPEN_MPI_ABORT, OUR_ABORT])
 def test_an_abort_is_known_by_what_the_launcher_says(tmp_path: Path, stderr: str) -> None:
     found = exit_report(tmp_path, 2, JobEnd(7, False, stderr))
 
@@ -87,10 +91,14 @@ def test_a_recorded_exit_names_its_caller(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [-15, -2, -1])
-def test_a_signal_that_somebody_sent_is_no_failure(tmp_path: Path, status: int) -> None:
-    ended(tmp_path, 0, status, at=1.0)
-
+def test_a_signal_that_the_launcher_has_sent_is_no_failure_and_any_other_is(
+    tmp_path: Path, status: int
+) -> None:
+    ended(tmp_path, 0, status, at=1.0, asked_by=-status)
     assert exit_report(tmp_path, 1, JobEnd(143, False, "")).signal == -status
+
+    ended(tmp_path, 0, status, at=1.0)
+    assert "was ended by a signal (SIG" in exit_report(tmp_path, 1, JobEnd(143, False, "")).kind
 
 
 def test_without_evidence_from_a_rank_the_launchers_last_output_is_shown(tmp_path: Path) -> None:

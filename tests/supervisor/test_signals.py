@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -48,13 +49,10 @@ def _until(done: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def is_tidy(folder: Path) -> bool:
-    """No process, and no file but whole ones: here, none."""
-    return (
-        not left_in(folder)
-        and not (folder / ".adjointlab").exists()
-        and not (folder / "verdicts.json").exists()
-    )
+def stored_in(folder: Path) -> list[str]:
+    """The headlines of what is stored; every file is whole, and no process is left."""
+    assert not left_in(folder)
+    return [json.loads(path.read_text())["headline"] for path in (folder / ".adjointlab").glob("*")]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +67,11 @@ def test_a_signal_to_the_supervisor_leaves_nothing_behind(
     process.communicate(timeout=60)
 
     assert process.returncode == code
-    assert is_tidy(tmp_path)
+    # Ctrl-C says that nothing more is wanted.
+    kept = [] if number == signal.SIGINT else [f"{number.name} ended the process while this case ran"]
+    assert stored_in(tmp_path) == kept
+    verdicts = json.loads((tmp_path / "verdicts.json").read_text())
+    assert (verdicts["complete"], verdicts["exit_code"]) == (False, code)
 
 
 @needs_mpi
@@ -81,7 +83,7 @@ def test_the_end_of_the_launcher_is_no_failure_of_a_subject(tmp_path: Path) -> N
 
     assert process.returncode == 143, errors
     assert "ended from outside" in errors
-    assert is_tidy(tmp_path)
+    assert stored_in(tmp_path) == ["SIGTERM ended the process while this case ran"]
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's signal for the death of a parent")

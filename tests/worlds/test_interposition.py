@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,11 @@ from tests.running import needs_mpi, run_python
 pytest.importorskip("mpi4py")
 
 PROGRAM = """
-import copy
 import json
 import pickle
 import threading
-
-from adjointlab.worlds.interposition import interpose_from_now_on
-
-if EARLY:
-    interpose_from_now_on()
+import weakref
+from dataclasses import dataclass
 
 from mpi4py import MPI
 from mpi4py.MPI import COMM_WORLD as everyone
@@ -47,11 +42,15 @@ class Holder:
 
     def __init__(self):
         self.comm = MPI.COMM_WORLD
-        self.copied, self.made_before = MPI.Intracomm(MPI.COMM_WORLD), MPI.COMM_WORLD.Split()
 
 
-tupled = (MPI.COMM_WORLD,)
-holder, listed, by_closure = Holder(), [MPI.COMM_WORLD], closed_over()
+@dataclass(slots=True, frozen=True)
+class Record:
+    comm: MPI.Intracomm
+
+
+holder, record, in_tuple, weak = Holder(), Record(MPI.COMM_WORLD), (MPI.COMM_WORLD,), weakref.ref(MPI.COMM_WORLD)
+listed, by_closure = [MPI.COMM_WORLD], closed_over()
 copied, made_before = MPI.Intracomm(MPI.COMM_WORLD), MPI.COMM_WORLD.Split()
 WAYS = {
     "the module": lambda: MPI.COMM_WORLD,
@@ -62,7 +61,12 @@ WAYS = {
     "a class": lambda: Holder.of_class,
     "an object": lambda: holder.comm,
     "a list": lambda: listed[0],
+    "a tuple": lambda: in_tuple[0],
+    "an object with slots": lambda: record.comm,
+    "a weak reference": lambda: weak(),
     "a copy of the handle": lambda: copied,
+    "a copy made in the run": lambda: MPI.Intracomm(MPI.COMM_WORLD),
+    "a pickle": lambda: pickle.loads(pickle.dumps(MPI.COMM_WORLD)),
     "what it is called with": lambda: MPI.COMM_WORLD.Dup(),
 }
 
@@ -84,79 +88,58 @@ def in_a_thread(call):
 
 def body(context, payload):
     seen = {way: [comm().rank, comm().Get_size(), comm().allreduce(10 + context.rank)] for way, comm in WAYS.items()}
-    seen["a communicator made before"] = message(made_before.Barrier)
+    seen["the class"] = [MPI.COMM_WORLD.Get_rank(), MPI.Comm.Get_size(MPI.COMM_WORLD), MPI.Comm.allreduce(MPI.COMM_WORLD, 10 + context.rank)]
+    own = MPI.COMM_SELF.Dup()
+    seen["local"] = own.allreduce(7) + MPI.COMM_SELF.allreduce(1)
+    own.Free()
     seen["equal"] = [MPI.COMM_WORLD == context.comm, context.comm == MPI.COMM_WORLD, MPI.COMM_WORLD == MPI.COMM_SELF]
-    seen["a truth"] = [bool(MPI.COMM_WORLD), MPI.COMM_WORLD != MPI.COMM_NULL, MPI.COMM_WORLD != context.comm]
-    seen["pickled"] = [pickle.loads(pickle.dumps(MPI.COMM_WORLD)) is MPI.COMM_WORLD, copy.copy(MPI.COMM_WORLD) is MPI.COMM_WORLD]
-    seen["past it"] = {
-        way: message(call)
-        for way, call in {
-            "a tuple": lambda: tupled[0].size,
-            "a method of the class": lambda: MPI.Comm.Get_size(MPI.COMM_WORLD),
-            "a window": lambda: MPI.Win.Create(bytearray(8), comm=MPI.COMM_WORLD),
-            "a file": lambda: MPI.File.Open(MPI.COMM_WORLD, "nothing"),
-            "a handle": lambda: MPI.Intracomm(MPI.COMM_WORLD).Barrier(),
-        }.items()
-    }
-    seen["an intracommunicator"] = isinstance(MPI.COMM_WORLD, MPI.Intracomm)
-    if EARLY:
-        seen["an object's, made before"] = message(holder.made_before.Barrier)
-    if payload:
-        seen["a thread"] = in_a_thread(MPI.COMM_WORLD.Get_rank)
+    seen["an intracommunicator"] = type(MPI.COMM_WORLD) is MPI.Intracomm
     return seen
+
+
+def refused(context, payload):
+    return message(made_before.Barrier)
+
+
+def threaded(context, payload):
+    return in_a_thread(MPI.COMM_WORLD.Get_rank)
 
 
 before = MPI.COMM_WORLD.size
 world = open_world(WORLD, 2)
-run = world.run(body, world.name == "simulated", 2)
+run = world.run(body, None, 2)
+others = [world.run(each, None, 2) for each in (refused, threaded)]
 if world.is_leader:
-    print(json.dumps([run.completed, [outcome.value for outcome in run.outcomes], [before, MPI.COMM_WORLD.size]]))
+    values = [[outcome.value for outcome in each.outcomes] for each in (run, *others)]
+    found = [sorted({finding.kind for finding in each.findings}) for each in (run, *others)]
+    print(json.dumps([run.completed, values, found, [before, MPI.COMM_WORLD.size]]))
     made_before.Get_size()  # outside runs it is as good as it was
 world.close()
 """
 
 
-def seen_by_ranks(folder: Path, world: str, processes: int, early: bool) -> list[Mapping[str, object]]:
-    """Return what each of the two ranks of a run sees, in a job of so many processes (0: started without mpiexec)."""
-    file = folder / "program.py"
-    file.write_text(PROGRAM.replace("open_world(WORLD", f"open_world({world!r}").replace("EARLY", str(early)))
-    result = run_python(file, ranks=processes, cwd=folder)
-    assert result.returncode == 0, result.stdout + result.stderr
-    completed, values, sizes = json.loads(result.stdout)
-    assert completed
-    assert sizes == [max(1, processes)] * 2, "outside runs COMM_WORLD is itself"
-    seen: list[Mapping[str, object]] = values
-    return seen
-
-
-@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize(("world", "processes"), [("simulated", 0), pytest.param("mpi", 3, marks=needs_mpi)])
 def test_every_reference_to_comm_world_means_the_communicator_of_the_run(
-    world: str, processes: int, early: bool, tmp_path: Path
+    world: str, processes: int, tmp_path: Path
 ) -> None:
-    for rank, seen in enumerate(seen_by_ranks(tmp_path, world, processes, early)):
-        ways = {
-            way: value
-            for way, value in seen.items()
-            if isinstance(value, list) and len(value) == 3 and way not in ("equal", "a truth")
-        }
-        assert len(ways) == 10
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM.replace("WORLD, 2", f"{world!r}, 2"))
+    result = run_python(file, ranks=processes, cwd=tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    completed, (values, refused, threaded), found, sizes = json.loads(result.stdout)
+
+    assert completed
+    assert sizes == [max(1, processes)] * 2, "outside runs COMM_WORLD is itself"
+    for rank, seen in enumerate(values):
+        ways = {way: value for way, value in seen.items() if isinstance(value, list) and way != "equal"}
+        assert len(ways) == 16
         assert ways == {way: [rank, 2, 21] for way in ways}
-        assert seen["equal"] == [True, True, False]
-        assert seen["an intracommunicator"] is True
-        assert seen["a truth"] == [True, True, False]
-        assert seen["pickled"] == [True, True]
-        past = seen["past it"]
-        assert isinstance(past, dict)
-        assert len(past) == 5
-        if early:
-            assert past.pop("a tuple") == 2  # what stands in for COMM_WORLD was there before it
-        assert all("nvalid communicator" in text or "MPI_ERR_COMM" in text for text in past.values()), past
-        if early:
-            assert "made before the case began" in str(seen["an object's, made before"])
-        assert "made before the case began" in str(seen["a communicator made before"])
-        if world == "simulated":
-            assert "in a thread that user code has started" in str(seen["a thread"])
+        assert (seen["equal"], seen["an intracommunicator"], seen["local"]) == ([True, True, False], True, 8)
+    assert all("made before the case began" in text for text in refused)
+    if world == "simulated":
+        assert all("in a thread that user code has started" in text for text in threaded)
+        # Found although user code has caught the exception.
+        assert found == [[], ["communication past the run"], ["communication past the run"]]
 
 
 LATE = """

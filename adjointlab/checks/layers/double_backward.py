@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from adjointlab.checks.check import CheckedSubject
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.elements import Local, Tolerance
+from adjointlab.checks.elements import Local
 from adjointlab.checks.layers.modules import (
     LARGEST,
     LocalModule,
@@ -29,7 +29,14 @@ from adjointlab.checks.layers.modules import (
     reached,
 )
 from adjointlab.checks.layers.passes import gradients
-from adjointlab.checks.layers.twin import Comparison, PassObservation, TwinCheck, with_expected
+from adjointlab.checks.layers.twin import (
+    Comparison,
+    PassObservation,
+    TwinCheck,
+    results_of_twin,
+    tolerance_of,
+    with_expected,
+)
 from adjointlab.core.vectors import Draw
 
 if TYPE_CHECKING:
@@ -59,13 +66,15 @@ class DoubleBackwardCheck(TwinCheck):
         layer = context.layer
         found = _second_derivatives(context, LocalModule(context))
         spaces = {_BY_INPUT: layer.domain.dual, _BY_PARAMETER: layer.parameters.dual}
-        if not layer.rounding:
+        if layer.rounding == 0:
             spaces[_BY_COTANGENT] = layer.codomain
-        tolerance = Tolerance(layer.rounding, layer.reach)
+        tolerance = tolerance_of(layer)
         comparisons = tuple(Comparison(what, space, found[what], tolerance) for what, space in spaces.items())
         if context.rank == 0:
-            expected = _second_derivatives(context, SequentialTwin(context))
-            comparisons = with_expected(comparisons, expected, context.comm.Get_size())
+            expected, allowances = results_of_twin(
+                context, lambda: _second_derivatives(context, SequentialTwin(context))
+            )
+            comparisons = with_expected(comparisons, expected, allowances, context.comm.Get_size())
         return (PassObservation(comparisons),)
 
 

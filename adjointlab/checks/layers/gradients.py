@@ -28,6 +28,7 @@ class GradientsCheck(TwinCheck):
 
     name = "gradients"
     order = 90
+    varies_values = True
 
     def follow_up(self) -> AnyCheck:
         return GRADCHECK

@@ -13,7 +13,7 @@ log shows the layer's messages alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -26,7 +26,7 @@ from adjointlab.core.layer import Layer, undeclared
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import NotInSpace
 from adjointlab.core.space import LocalType, Space, Tensor
-from adjointlab.core.vectors import Draw, local_values
+from adjointlab.core.vectors import VALUES, Draw, local_values
 from adjointlab.typing import NumpyArray
 
 if TYPE_CHECKING:
@@ -52,11 +52,18 @@ LARGEST = 4
 """Bound of the drawn integers: sums of some thousand products of three of them are exact in single precision."""
 
 
+_EXPONENTS: Mapping[str, Mapping[str, int]] = {
+    "large": {"float64": 14, "float32": 14, "bfloat16": 14, "float16": 6},
+    "tiny": {"float64": -40, "float32": -40, "bfloat16": -40, "float16": -6},
+}
+"""Powers of two by kind of values and element type. Cubes of them are still normal numbers, but in half precision."""
+
+
 def pass_keys(context: CheckContext, number: int) -> dict[str, Draw]:
     """Keys of the values of pass `number`."""
-    seed = context.setting.seed
+    seed, values = context.setting.seed, context.values if context.values in VALUES else VALUES[0]
     return {
-        "inputs": Draw(seed, 3 * number, "primal", LARGEST),
+        "inputs": Draw(seed, 3 * number, "primal", LARGEST, values=values),
         "parameters": Draw(seed, 3 * number + 1, "primal", LARGEST),
         "cotangents": Draw(seed, 3 * number + 2, "dual", LARGEST),
         "accumulated": Draw(seed, 3 * number, "dual", LARGEST),
@@ -66,8 +73,10 @@ def pass_keys(context: CheckContext, number: int) -> dict[str, Draw]:
 class ModuleUnderTest(ABC):
     """A torch module, and the part that it takes of each drawn tensor."""
 
-    def __init__(self, layer: Layer, module: torch.nn.Module) -> None:
+    def __init__(self, layer: Layer, module: torch.nn.Module, values: str) -> None:
         self.layer, self.module = layer, module
+        self._exponents = _EXPONENTS.get(values, {})
+        self.note_return: Callable[[Callable[..., object]], None] = lambda function: None
 
     @abstractmethod
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
@@ -85,8 +94,16 @@ class ModuleUnderTest(ABC):
         ]
 
     def inputs(self, key: Draw) -> list[torch.Tensor]:
-        """Legal inputs, made of drawn ones by the subject."""
-        return list(self.layer.prepare(*self.tensors(self.layer.domain, key)))
+        """Legal inputs, made of drawn ones by the subject, and scaled where the subject has left them as they were."""
+        inputs = list(self.layer.prepare(*self.tensors(self.layer.domain, key)))
+        if not self._exponents:
+            return inputs
+        return [
+            x * 2.0 ** self._exponents[tensor.dtype] if is_free and tensor.dtype in self._exponents else x
+            for x, tensor, is_free in zip(
+                inputs, self.layer.domain.tensors, _left_as_drawn(self.layer), strict=True
+            )
+        ]
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Declared parameters, in the order of their space."""
@@ -110,6 +127,7 @@ class ModuleUnderTest(ABC):
     def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Apply the module; one that may write into its inputs gets copies."""
         outputs = as_tuple(self.module(*self.given(inputs)))
+        self.note_return(type(self.module).forward)
         self.check_outputs(outputs)
         return outputs
 
@@ -123,8 +141,9 @@ class LocalModule(ModuleUnderTest):
 
     def __init__(self, context: CheckContext) -> None:
         layer = context.layer
-        super().__init__(layer, layer.module)
+        super().__init__(layer, layer.module, context.values)
         self.rank = context.rank
+        self.note_return = context.note_return
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
             self._check_shape(f"the parameter {tensor.name} has", tensor, tuple(parameter.shape))
 
@@ -160,7 +179,7 @@ class SequentialTwin(ModuleUnderTest):
     def __init__(self, context: CheckContext) -> None:
         layer = context.layer
         assert context.reference is not None
-        super().__init__(layer, context.reference())
+        super().__init__(layer, context.reference(), context.values)
         if faults := undeclared(self.module, layer.parameters, layer.buffers):
             raise ValueError(f"the sequential twin and the layer are not called alike: the twin {faults[0]}")
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
@@ -178,6 +197,28 @@ class SequentialTwin(ModuleUnderTest):
         wanted = [tensor.layout.shape for tensor in self.layer.codomain.tensors]
         if shapes != wanted:
             raise ValueError(f"the sequential twin returned shapes {shapes}, but the codomain has {wanted}")
+
+
+def _left_as_drawn(layer: Layer) -> list[bool]:
+    """For each input: True if the subject's preparation changes none of the integers that are drawn.
+
+    One that it changes must have values of a certain range. What this returns depends on no drawn values, which differ from rank
+    to rank.
+    """
+    import torch
+
+    free = [True] * len(layer.domain.tensors)
+    for number in range(-LARGEST, LARGEST + 1):
+        drawn = [
+            torch.full((1,) * len(tensor.layout.shape), number, dtype=getattr(torch, tensor.dtype))
+            for tensor in layer.domain.tensors
+        ]
+        prepared = layer.prepare(*drawn)
+        free = [
+            known and x.dtype == y.dtype and torch.equal(x, y)
+            for known, x, y in zip(free, drawn, prepared, strict=True)
+        ]
+    return free
 
 
 def as_tuple(value: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]) -> tuple[torch.Tensor, ...]:

@@ -177,6 +177,7 @@ def _go_back(version: ModuleUnderTest, each: Pass) -> None:
     outputs, cotangents = reached(each.outputs, [placed.view for placed in each.cotangents])
     if outputs:
         torch.autograd.backward(outputs, cotangents)
+        version.note_return(torch.autograd.backward)
     found = gradients(leaves)
     if each.accumulated is not None:
         found = tuple(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, Tolerance, first_difference
+from adjointlab.checks.fresh_memory import controlled
 from adjointlab.checks.layers.modules import held_by_all, whole_array
 from adjointlab.checks.layers.twin import PassObservation, first_wrong, twin_passes
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
@@ -40,9 +42,13 @@ class SequentialCheck(Check[_Observation]):
 
     name = "sequential"
     order = 50
+    varies_values = True
 
     def applies_to(self, subject: CheckedSubject) -> bool:
         return subject.is_layer or subject.reference is not None
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        return controlled()
 
     def observe(self, context: CheckContext) -> _Observation:
         if isinstance(context.instance, Layer):

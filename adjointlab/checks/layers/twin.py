@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
-from adjointlab.checks.context import CheckContext
+from adjointlab.checks.context import INPUT_VALUES, CheckContext
 from adjointlab.checks.elements import Difference, Local, Tolerance, first_difference
+from adjointlab.checks.fresh_memory import controlled
 from adjointlab.checks.layers.modules import LARGEST, LocalModule, SequentialTwin, held_by_all, values
 from adjointlab.checks.layers.passes import OUTPUTS, Pass, PassPlan, ResultKind, run_passes
-from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.checks.layers.sensitivity import Allowances, measured
+from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import LocalType, Space
 
-__all__ = ["Comparison", "PassObservation", "TwinCheck", "first_wrong", "twin_passes", "with_expected"]
+__all__ = [
+    "Comparison",
+    "PassObservation",
+    "TwinCheck",
+    "first_wrong",
+    "is_measured",
+    "results_of_twin",
+    "tolerance_of",
+    "twin_passes",
+    "with_expected",
+]
 
 
 @dataclass(frozen=True)
@@ -32,6 +47,9 @@ class Comparison:
     tolerance: Tolerance
     without: frozenset[str] | None = None
     expected: tuple[Local, ...] | None = None
+    allowances: tuple[float, ...] | None = (
+        None  # differences that rounding may make to each tensor, from rank 0 if at all
+    )
 
 
 class Change(NamedTuple):
@@ -57,6 +75,9 @@ class TwinCheck(Check[tuple[PassObservation, ...]]):
     def applies_to(self, subject: CheckedSubject) -> bool:
         return subject.is_layer
 
+    def surroundings(self) -> AbstractContextManager[None]:
+        return controlled()
+
     def judge(self, spaces: Spaces, observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
         return first_wrong(observations)
 
@@ -72,11 +93,25 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
     plan = PassPlan.of(context.setting.seed, backward=backward)
     layer, differentiated = context.layer, plan.differentiated(context)
     with torch.set_grad_enabled(backward):
-        passes = run_passes(LocalModule(context), plan, context, differentiated)
+        twin, unfit = None, None
+        if context.rank == 0 and is_measured(context):
+            try:
+                twin = _twin_results(context, plan)
+            except Inapplicable as error:
+                unfit = error
+        # Whether the values are for the layer is known by now, and said in the end: the other ranks wait for messages.
+        try:
+            passes = run_passes(LocalModule(context), plan, context, differentiated)
+        except Exception:
+            if unfit is None:
+                raise
+            raise unfit from None
+        if unfit is not None:
+            raise unfit
         observed = tuple(
             PassObservation(
                 tuple(
-                    _comparison(layer, kind, local, differentiated, plan)
+                    _comparison(context, kind, local, differentiated, plan)
                     for kind, local in each.results.items()
                 ),
                 _changes(layer, each),
@@ -86,27 +121,81 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
         )
         if context.rank:
             return observed
-        expected = run_passes(SequentialTwin(context), plan, context, None)
+        expected, allowances = twin or _twin_results(context, plan)
+    size = context.comm.Get_size()
     return tuple(
-        replace(each, comparisons=with_expected(each.comparisons, whole.by_name(), context.comm.Get_size()))
-        for each, whole in zip(observed, expected, strict=True)
+        replace(
+            each,
+            comparisons=with_expected(each.comparisons, expected, allowances, size, f"pass {number}, "),
+        )
+        for number, each in enumerate(observed)
     )
 
 
+def is_measured(context: CheckContext) -> bool:
+    """Return True if the twin is to show what rounding does: the layer does not say, or not for such values."""
+    return context.layer.rounding is None or context.values != INPUT_VALUES[0]
+
+
+def results_of_twin(
+    context: CheckContext, run: Callable[[], Mapping[str, Local]]
+) -> tuple[Mapping[str, Local], Allowances | None]:
+    """Run the twin; return its results by name, and what rounding may change if that is to be measured. On rank 0 alone.
+
+    Raises :class:`Inapplicable` where other values than small integers are too much for it.
+    """
+    if not is_measured(context):
+        return run(), None
+    if context.values == INPUT_VALUES[0]:
+        return measured(run)
+    unfit = Inapplicable(f"the sequential layer does not take {context.values} values")
+    try:
+        results, allowances = measured(run)
+    except Exception as error:
+        raise unfit from error
+    if not all(
+        np.isfinite(array).all() for local in results.values() for array in local if array.dtype.kind in "fc"
+    ):
+        raise unfit
+    return results, allowances
+
+
+def _twin_results(context: CheckContext, plan: PassPlan) -> tuple[Mapping[str, Local], Allowances | None]:
+    def run() -> Mapping[str, Local]:
+        passes = run_passes(SequentialTwin(context), plan, context, None)
+        return {
+            f"pass {number}, {name}": local
+            for number, each in enumerate(passes)
+            for name, local in each.by_name().items()
+        }
+
+    return results_of_twin(context, run)
+
+
 def _comparison(
-    layer: Layer, kind: ResultKind, local: Local, differentiated: frozenset[str], plan: PassPlan
+    context: CheckContext, kind: ResultKind, local: Local, differentiated: frozenset[str], plan: PassPlan
 ) -> Comparison:
+    layer = context.layer
     space = kind.space(layer)
     if not kind.is_gradient:
-        return Comparison(kind.name, space, local, Tolerance(layer.rounding, layer.reach))
-    # The sum with an earlier gradient is rounded relative to the sum, which is not taken off again.
-    reach = max(layer.reach, 2 * LARGEST) if plan.accumulated else layer.reach
+        return Comparison(kind.name, space, local, tolerance_of(layer))
+    tolerance = tolerance_of(layer)
+    if plan.accumulated:
+        # The sum with an earlier gradient is rounded relative to the sum, which is not taken off again.
+        precision = min((tensor.element.precision for tensor in space.tensors), default=0)
+        relative = max(tolerance.relative, 2.0 ** (2 - precision) if is_measured(context) else 0.0)
+        tolerance = Tolerance(relative, max(layer.reach, 2 * LARGEST))
     without = frozenset(
         tensor.name
         for tensor in space.tensors
         if tensor.name not in differentiated or tensor.element.kind != "real"
     )
-    return Comparison(kind.name, space, local, Tolerance(layer.rounding, reach), without)
+    return Comparison(kind.name, space, local, tolerance, without)
+
+
+def tolerance_of(layer: Layer) -> Tolerance:
+    """The tolerance that a layer declares."""
+    return Tolerance(layer.rounding or 0.0, layer.reach)
 
 
 def _changes(layer: Layer, each: Pass) -> tuple[Change, ...]:
@@ -131,11 +220,23 @@ def _changes(layer: Layer, each: Pass) -> tuple[Change, ...]:
 
 
 def with_expected(
-    comparisons: Sequence[Comparison], whole: Mapping[str, Local], size: int
+    comparisons: Sequence[Comparison],
+    whole: Mapping[str, Local],
+    allowances: Allowances | None,
+    size: int,
+    prefix: str = "",
 ) -> tuple[Comparison, ...]:
-    """Return `comparisons` with what each of `size` ranks should hold of the twin's `whole` results."""
+    """Return `comparisons` with what each of `size` ranks should hold of the twin's `whole` results, and what rounding may change.
+
+    The results have the names of the comparisons after `prefix`.
+    """
     return tuple(
-        replace(each, expected=held_by_all(each.space, whole[each.what], size)) for each in comparisons
+        replace(
+            each,
+            expected=held_by_all(each.space, whole[prefix + each.what], size),
+            allowances=None if allowances is None else allowances[prefix + each.what],
+        )
+        for each in comparisons
     )
 
 
@@ -152,6 +253,10 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
             wrong, (where, got, want) = found
             what = wrong.what
             lines = [(what, where), ("distributed", got), ("sequential", want)]
+            if got == "nan":
+                lines.append(
+                    ("perhaps", "it reads memory that nobody wrote: fresh memory is filled with NaN here")
+                )
             if number:
                 lines.append(("pass", "the second one, with other data; the first was right"))
             if wrong.without is not None and ranks[0].accumulated:
@@ -171,7 +276,9 @@ def _first_difference(ranks: Sequence[PassObservation]) -> tuple[Comparison, Dif
                 Space(tensor),
                 [(local[position],) for local in actual],
                 [(local[position],) for local in first.expected],
-                first.tolerance,
+                first.tolerance
+                if first.allowances is None
+                else replace(first.tolerance, absolute=first.allowances[position]),
             )
             if difference is not None:
                 return first, difference

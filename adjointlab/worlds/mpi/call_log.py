@@ -8,7 +8,8 @@ operation, datatype and number of elements, as far as MPI demands that they are 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from types import CodeType
@@ -20,7 +21,7 @@ from adjointlab import MPI as ours
 from adjointlab.typing import Buffer
 from adjointlab.worlds.arguments import blocks, is_in_place, op
 from adjointlab.worlds.arguments import elements as elements_of
-from adjointlab.worlds.call_sites import CallSite
+from adjointlab.worlds.call_sites import CallSite, came_back
 from adjointlab.worlds.mpi.calls import PARAMETERS
 from adjointlab.worlds.mpi.message_log import MessageLogSummary
 
@@ -81,6 +82,7 @@ class CallDescription(NamedTuple):
     is_lab: bool  # the lab makes it, not user code
     sent: Counts = None
     received: Counts = None
+    came_back: str = ""  # what the rank has done before a call of the lab's
 
     def __str__(self) -> str:
         if self.name.endswith(")"):
@@ -96,7 +98,7 @@ class CallDescription(NamedTuple):
         """The call in a sentence of a report."""
         if self.is_lab:
             # A line of the lab's own says nothing about the user's code.
-            return f"rank {rank} has come back from user code"
+            return f"rank {rank} has {self.came_back or came_back(None)}"
         return f"rank {rank} calls {self} at {self.where}"
 
     def difference(self, other: CallDescription) -> str:
@@ -157,12 +159,22 @@ class CallLogSummary(NamedTuple):
 class CallLog(list[CallEntry]):
     """The collectives that this rank called on one communicator in one run."""
 
-    def summary(self, describe: Describer) -> CallLogSummary:
-        """Plain data for the leader."""
+    def summary(
+        self, describe: Describer, returns: Sequence[tuple[int, Callable[..., object]]] = ()
+    ) -> CallLogSummary:
+        """Plain data for the leader; `returns` are the functions of user code that have returned, by the calls before."""
         earlier = ",".join(entry[0] for entry in self[:-_DESCRIBED])
-        return CallLogSummary(
-            len(self), zlib.crc32(earlier.encode()), tuple(map(describe, self[-_DESCRIBED:]))
-        )
+        first = max(0, len(self) - _DESCRIBED)
+        latest = [
+            call._replace(came_back=_came_back_before(first + index, returns)) if call.is_lab else call
+            for index, call in enumerate(map(describe, self[-_DESCRIBED:]))
+        ]
+        return CallLogSummary(len(self), zlib.crc32(earlier.encode()), tuple(latest))
+
+
+def _came_back_before(index: int, returns: Sequence[tuple[int, Callable[..., object]]]) -> str:
+    number = bisect_right(returns, index, key=lambda entry: entry[0])
+    return came_back(returns[number - 1][1] if number else None)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from adjointlab import MPI as ours
 from adjointlab.typing import Status
 from adjointlab.worlds.call_sites import call_site
-from adjointlab.worlds.interposition import own_handle
+from adjointlab.worlds.interposition import means_comm_world, own_handle
 from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.mpi.buffer_calls import BUFFER_CALLS, native, peer_of
 from adjointlab.worlds.mpi.call_log import CallSignature
@@ -67,6 +67,11 @@ class GuardedComm(CommBase):
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.offered()})
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (means_comm_world(other) and not self._name)
+
+    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} rank {self.rank} of {self.size}, ranks {self.ranks} of the run>"
@@ -215,6 +220,7 @@ class GuardedComm(CommBase):
         if inner == MPI.COMM_NULL:
             return _NULL
         assert isinstance(inner, MPI.Intracomm)
+        inner = own_handle(inner)
         group = inner.Get_group()
         ranks = _members(group, self, inner.size)
         group.Free()

@@ -10,6 +10,7 @@ from mpi4py import MPI
 from adjointlab import MPI as ours
 from adjointlab.typing import Status
 from adjointlab.worlds.call_sites import CallSite, call_site
+from adjointlab.worlds.interposition import own_handle
 from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.call_log import CallEntry, CallLog, block_disagreement
@@ -52,6 +53,7 @@ class CommBase(LocalCalls):
 
     def __init__(self, inner: MPI.Intracomm, ranks: tuple[int, ...], registry: CommunicatorRegistry) -> None:
         # MPI would end the job at the first error. Like this it is an exception, so an outcome of the rank.
+        inner = own_handle(inner)
         inner.Set_errhandler(MPI.ERRORS_RETURN)
         self.inner = inner
         self.ranks = ranks  # of the run, by rank of this communicator
@@ -87,6 +89,10 @@ class CommBase(LocalCalls):
 
     def _predefined(self, key: int | ours.Keyval) -> Any:
         return None if isinstance(key, ours.Keyval) else self.inner.Get_attr(key)
+
+    def note_return(self, function: Callable[..., object]) -> None:
+        """Note that this rank has come back from a function of user code."""
+        self.guard.note_return(function)
 
     def unfreed(self) -> list[CommBase]:
         """Return what this rank has made in this run, from whichever communicator, and not freed."""

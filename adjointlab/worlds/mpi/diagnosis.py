@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
 from adjointlab.worlds.mpi.call_log import CallLogSummary, RunStatistics, first_mismatch
 from adjointlab.worlds.mpi.message_log import message_mismatches
@@ -19,10 +18,11 @@ __all__ = ["communicating", "conclude"]
 
 
 def communicating(statistics: Sequence[RunStatistics]) -> frozenset[int]:
-    """The ranks that took part in a collective or message with another rank."""
+    """The ranks of which user code took part in a collective or message with another rank."""
     found: set[int] = set()
     for rank, of_rank in enumerate(statistics):
-        if any(len(members) > 1 for members, _ in of_rank.logs):
+        logs = (log for (members, _), log in of_rank.logs.items() if len(members) > 1)
+        if any(not call.is_lab for log in logs for call in log.latest):
             found.add(rank)
         receivers = {other for other, sent in enumerate(of_rank.sent) if sent and other != rank}
         if receivers:
@@ -87,8 +87,8 @@ def _stuck(outcomes: Sequence[Outcome], statistics: Sequence[RunStatistics]) -> 
 def _line(rank: int, outcome: Outcome, has_returned: Sequence[bool]) -> str:
     if not isinstance(outcome, Blocked):
         return f"  rank {rank} {outcome}"
-    if is_lab(outcome.where):
-        text = f"  rank {rank} has come back from user code"
+    if outcome.is_lab:
+        text = f"  rank {rank} has {outcome.came_back}"
     else:
         text = f"  rank {rank} in {outcome.call} at {outcome.where}"
     return text + waits_for_text(outcome.waits_for, has_returned)

@@ -17,7 +17,7 @@ from typing import Final, NoReturn, Protocol, TypeVar
 
 from mpi4py import MPI
 
-from adjointlab.worlds.call_sites import call_site
+from adjointlab.worlds.call_sites import call_site, came_back
 from adjointlab.worlds.mpi.buffer_watch import BufferWatch
 from adjointlab.worlds.mpi.call_log import CallLog, CommKey, Describer, RunStatistics
 from adjointlab.worlds.mpi.calls import GuardedCall
@@ -72,6 +72,8 @@ class Guard:
         self.received = 0
         self.logs: dict[CommKey, CallLog] = {}
         self.messages: dict[CommKey, MessageLog] = {}
+        # The functions of user code that have returned, each with the number of collectives on the run's communicator by then.
+        self.returns: list[tuple[int, Callable[..., object]]] = []
         self.open_requests: dict[int, OpenRequest] = {}  # by id
         self.misuses: list[str] = []  # of buffers
         self.has_abandoned = False
@@ -93,7 +95,7 @@ class Guard:
             # MPI may use their buffers until it is finalized: user code gave no sign that they are complete.
             keep_alive(request)
         self.open_requests = {}
-        logs = {key: log.summary(self.describer) for key, log in self.logs.items() if log}
+        logs = {key: log.summary(self.describer, self.returns) for key, log in self.logs.items() if log}
         messages = {key: log.summary() for key, log in self.messages.items() if log}
         has_abandoned = self.has_abandoned or self.cancelled_as is not None
         was_late = self.cancelled_as is None and self._others_are_blocked()
@@ -135,6 +137,18 @@ class Guard:
             self._is_waiting = False
         self.failed_polls = 0
         return found
+
+    def note_return(self, function: Callable[..., object]) -> None:
+        """Note that this rank has come back from a function of user code."""
+        # The first log is that of the run's own communicator, on which the lab makes its calls.
+        calls = len(next(iter(self.logs.values()), ()))
+        if self.returns and self.returns[-1][0] == calls:
+            self.returns.pop()  # thousands may return between two calls, and the last one counts
+        self.returns.append((calls, function))
+
+    def progress(self) -> tuple[int, int, int]:
+        """The calls of the run so far; asked by the watchdog's thread."""
+        return sum(self.sent), self.received, sum(map(len, tuple(self.logs.values())))
 
     def expire(self) -> bool:
         """Declare the run overdue, from the watchdog's signal handler.
@@ -205,7 +219,7 @@ class Guard:
                 if now - self._noticed_at < _GRACE_AFTER_FAILURE:
                     return
                 peers = tuple(sorted(notice.rank for notice in self._notices))
-                self.cancelled_as = PeerFailed(str(call), str(call_site()), peers)
+                self.cancelled_as = PeerFailed(str(call), str(call_site()), peers, self._came_back())
             raise Cancelled
         if waited > self.patience or self._is_overdue:
             self.cancelled_as = self._blocked_in(call)
@@ -213,7 +227,12 @@ class Guard:
             raise Cancelled
 
     def _blocked_in(self, call: GuardedCall) -> Blocked:
-        return Blocked(str(call), str(call_site()), call.waits_for, is_send=call.is_send)
+        return Blocked(
+            str(call), str(call_site()), call.waits_for, is_send=call.is_send, came_back=self._came_back()
+        )
+
+    def _came_back(self) -> str:
+        return came_back(self.returns[-1][1] if self.returns else None)
 
     def _others_are_blocked(self) -> bool:
         # MPI makes progress inside its own calls only: the first look may do no more than let a notice in.

@@ -18,7 +18,8 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from mpi4py import MPI
 
@@ -31,13 +32,14 @@ from adjointlab.worlds.mpi.communicator_base import CommunicatorRegistry
 from adjointlab.worlds.mpi.control_channel import COMMAND, CREATION, INTERRUPT, REPORT, ControlChannel
 from adjointlab.worlds.mpi.diagnosis import communicating, conclude
 from adjointlab.worlds.mpi.guard import Guard
+from adjointlab.worlds.mpi.heartbeat import Heartbeats, LastSeen
 from adjointlab.worlds.mpi.pickling import PackedException, pack_outcome, unpack_outcome
 from adjointlab.worlds.mpi.polling import keep_alive
-from adjointlab.worlds.process import Interrupts
-from adjointlab.worlds.process_group import default_process_group_of
+from adjointlab.worlds.process import Interrupts, interrupt_by, signal_of
+from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog
+from adjointlab.worlds.watchdog import TIMES_IN_ALL, Elapsed, Overdue, RaisingWatchdog, Watchdog, Watched
 from adjointlab.worlds.world import (
     Blocked,
     Body,
@@ -97,6 +99,19 @@ class _Report(NamedTuple):
     leaked_communicators: int
 
 
+class _CurrentRun:
+    """The run that interposition asks."""
+
+    def __init__(self, comm: GuardedComm) -> None:
+        self._comm = comm
+
+    def communicator(self) -> GuardedComm:
+        return self._comm
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise RuntimeError(reason)
+
+
 class MPIWorld:
     """The processes of an MPI communicator (default: ``COMM_WORLD``). Making one is collective.
 
@@ -142,8 +157,9 @@ class MPIWorld:
         self._current_patience = patience  # adapted to hangs
         self._slowest = 0.0  # seconds of the slowest good run
         self._interrupts = Interrupts()
+        self._heartbeats = Heartbeats(self._control.comm)
         self._watchdog_thread = RaisingWatchdog(
-            self.watchdog, self._control.rank, self._guard.expire, self._end_job
+            self.watchdog, self._end_job, self._guard.expire, self._heartbeats.beat
         )
 
     @property
@@ -171,6 +187,7 @@ class MPIWorld:
             )
         self._is_leading = True
         self._lead += 1
+        self._watchdog_thread.start()
         try:
             with Interrupts() as self._interrupts, self._watchdog_thread.signal_handler():
                 return self._conduct(body, conduct) if self.is_leader else self._follow(body)
@@ -187,6 +204,7 @@ class MPIWorld:
             comm.inner.Free()
             comm.retire("its world is closed")
         self._communicators.clear()
+        self._watchdog_thread.close()
         self._control.close()
 
     # The leader
@@ -195,20 +213,23 @@ class MPIWorld:
         # Ctrl-C is let through while user code runs, and held back while messages between the ranks are under way: then
         # every rank sees the same sequence of commands to its end.
         def run(payload: object, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
-            self._interrupts.hold()
-            try:
-                return self._command(body, payload, ranks, seed)
-            finally:
-                self._interrupts.allow()
+            with self.watchdog.during_run():
+                self._interrupts.hold()
+                try:
+                    return self._command(body, payload, ranks, seed)
+                finally:
+                    self._interrupts.allow()
 
+        # What an earlier subject has made of it is not this one's.
+        self._current_patience = self.patience
         try:
             try:
                 self._interrupts.allow()
-                result = conduct(run)
+                with self.watchdog.drawing(self._watchdog_thread):
+                    result = conduct(run)
             finally:
                 self._interrupts.hold()
-            if self._follower_was_interrupted():
-                raise KeyboardInterrupt
+            self._heed_followers()
             # A result that cannot be pickled is an exception on every rank, so it is pickled before anybody is told.
             pickled = pickle.dumps(result, pickle.HIGHEST_PROTOCOL) if self.ranks > 1 else b""
         except BaseException as exception:
@@ -228,8 +249,7 @@ class MPIWorld:
     def _command(self, body: Body, payload: object, ranks: int, seed: int) -> Run:
         if not 1 <= ranks <= self.ranks:
             raise ValueError(f"ranks is {ranks}; this world has processes for 1 to {self.ranks}")
-        if self._follower_was_interrupted():
-            raise KeyboardInterrupt
+        self._heed_followers()
         # Whoever heeds is_exhausted has ended by now; a quarter of the reserve is left for communicators of good runs.
         if self._most_leaked > self._max_communicators - _RESERVE // 4:
             raise self._exhausted()
@@ -254,8 +274,7 @@ class MPIWorld:
         of_ranks = (statistics, *(report.statistics for report in reports))
         findings, self._last_was_clean = conclude(outcomes, of_ranks)
         self._adapt_patience(outcomes, time.monotonic() - started)
-        if _any_raised(outcomes, KeyboardInterrupt):
-            raise KeyboardInterrupt
+        self._heed_interrupted(outcomes)
         if _any_raised(outcomes, Exhausted):
             raise self._exhausted()
         return Run(outcomes, findings, communicating=communicating(of_ranks))
@@ -275,16 +294,19 @@ class MPIWorld:
 
     def _report_of(self, rank: int) -> _Report:
         limit = self.watchdog.seconds(self._current_patience)
-        # The rank's own watchdog acts first, if it still can: it knows where the rank is.
-        end = time.monotonic() + limit + 2 * self.watchdog.grace(limit) + _LEAST_PATIENCE
+        # As long as the rank's Python runs, its own watchdog ends what lasts too long: it knows where the rank is.
+        silent_limit = limit + 2 * self.watchdog.grace(limit) + _LEAST_PATIENCE
+        silence = Elapsed()
 
         # Ctrl-C has come to this process only, and the others may be waiting for each other: it cancels them.
         look_around = self._idle(on_interrupt=self._guard.notify_failure)
 
         def between(waited: float) -> None:
             look_around(waited)
-            if time.monotonic() > end:
-                self.watchdog.report_overdue(f"rank {rank}", limit, self._payload, threading.get_ident())
+            seen = self._heartbeats.last_seen(rank)
+            silence.look(threading.get_native_id(), None if seen is None else seen.at)
+            if silence.idle > (silent_limit if seen is not None else TIMES_IN_ALL * silent_limit):
+                self._report_silent(rank, silence.idle, seen)
                 self._end_job()
 
         while True:
@@ -293,18 +315,41 @@ class MPIWorld:
             if report.run == self._run:
                 return report
 
-    def _follower_was_interrupted(self) -> bool:
-        was_interrupted = False
-        while (lead := self._control.poll(MPI.ANY_SOURCE, INTERRUPT)) is not None:
+    def _report_silent(self, rank: int, seconds: float, seen: LastSeen | None) -> None:
+        """Store the case of a rank that does not answer; what this process does meanwhile is of no interest."""
+        known = "nothing more is known of it" if seen is None else str(seen)
+        late = (
+            f"rank {rank} did not come back, and could not be asked where it is for {seconds:.0f} s: {known}"
+        )
+        self.watchdog.say(f"\nadjointlab: {late}\n")
+        self.watchdog.store_overdue(self._payload, late, "")
+
+    def _heed_followers(self) -> None:
+        """Raise the interrupt of a follower that waits outside a run, if there is one."""
+        number = 0
+        while (message := self._control.poll(MPI.ANY_SOURCE, INTERRUPT)) is not None:
+            lead, received = message
             # One that was sent during an earlier lead came too late for that, which has ended on all ranks.
-            was_interrupted = was_interrupted or lead == self._lead
-        return was_interrupted
+            number = received if lead == self._lead else number
+        if number:
+            self._interrupts.note(number)
+            raise interrupt_by(number)
+
+    def _heed_interrupted(self, outcomes: tuple[Outcome, ...]) -> None:
+        """Raise the interrupt that ended the run on some rank, if one did."""
+        for outcome in outcomes:
+            if isinstance(outcome, Raised) and outcome.is_a(KeyboardInterrupt):
+                number = signal_of(outcome.exception)
+                self._interrupts.note(number)
+                raise interrupt_by(number)
 
     # The followers
 
     def _follow(self, body: Body) -> Any:
         # After a Ctrl-C this process must not leave alone: it asks the leader to end the lead of all.
-        between = self._idle(on_interrupt=lambda: self._control.send(self._lead, _LEADER, INTERRUPT))
+        between = self._idle(
+            on_interrupt=lambda: self._control.send((self._lead, self._interrupts.number), _LEADER, INTERRUPT)
+        )
         while True:
             command: _Command | _Done = self._control.receive(_LEADER, COMMAND, between)
             self._finish_last_run(command.last_was_clean)
@@ -318,7 +363,10 @@ class MPIWorld:
                 self._control.send(report, _LEADER, REPORT)
         if command.exception is not None:
             self._interrupts.pending = False
-            raise command.exception.unpack()
+            exception = command.exception.unpack()
+            if isinstance(exception, KeyboardInterrupt):
+                self._interrupts.note(signal_of(exception))
+            raise exception
         return pickle.loads(command.result)  # noqa: S301 - from our own leader
 
     # Every rank
@@ -336,13 +384,17 @@ class MPIWorld:
         streams = RandomStreams(self._streams, command.seed, command.ranks)
         streams.enter(rank)
         outcome: Outcome
+        watched: Watched | None = None
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
             context = RankContext(rank, command.ranks, self._communicator_of(command.ranks))
-            with Interposition(lambda: context.comm), default_process_group_of(command.ranks):
+            current = _CurrentRun(context.comm)
+            with Interposition(current), process_groups_of(current, command.ranks):
                 try:
                     interrupts.allow()
-                    with self._watchdog_thread.watch(payload, limit):
+                    with self._watchdog_thread.watch(
+                        f"rank {rank}", payload, limit, guard.progress
+                    ) as watched:
                         value = body(context, payload)
                 finally:
                     interrupts.hold()
@@ -359,6 +411,10 @@ class MPIWorld:
                 guard.has_abandoned = True
                 keep_alive(exception)
         streams.leave()
+        if watched is not None and watched.has_fired and not _any_raised((outcome,), Overdue):
+            # User code has swallowed the exception, and its results are not its own.
+            outcome = Raised.overdue(watched.overdue(), watched.stack)
+            guard.has_abandoned = True
         if guard.cancelled_as is not None:
             # Also where user code has caught Cancelled, and returned or raised something else.
             outcome = guard.cancelled_as
@@ -383,12 +439,15 @@ class MPIWorld:
 
     def _end_job(self) -> None:
         """End the job, from any thread of any rank."""
-        self._control.request_stacks()
-        time.sleep(_SECONDS_FOR_STACKS)
-        # MPI_Abort may block where another thread sits in MPI. Then the launcher sees the process go.
-        last_resort = threading.Timer(_SECONDS_FOR_ABORT, os._exit, (ExitCode.UNJUDGED,))
+        # MPI_Abort may block where another thread sits in MPI, or fail after its end. Then the launcher sees the process go.
+        last_resort = threading.Timer(
+            _SECONDS_FOR_STACKS + _SECONDS_FOR_ABORT, os._exit, (ExitCode.UNJUDGED,)
+        )
         last_resort.daemon = True
         last_resort.start()
+        with suppress(MPI.Exception):
+            self._control.request_stacks()
+        time.sleep(_SECONDS_FOR_STACKS)
         own_handle(MPI.COMM_WORLD).Abort(ExitCode.UNJUDGED)
 
     def _communicator_of(self, ranks: int) -> GuardedComm:

@@ -23,13 +23,13 @@ from adjointlab import MPI
 from adjointlab.typing import Communicator
 from adjointlab.worlds.arguments import Operator
 from adjointlab.worlds.arguments import op as as_op
-from adjointlab.worlds.call_sites import SimulatedCall
+from adjointlab.worlds.call_sites import SimulatedCall, came_back
 from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.matching import Mailbox, unpickle
 from adjointlab.worlds.simulated.reductions import fold_objects
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.world import Blocked, Cancelled, Finding, PeerFailed
+from adjointlab.worlds.world import Blocked, Cancelled, Finding, FindingKind, PeerFailed
 
 __all__ = [
     "OBJECT_COLLECTIVES",
@@ -130,6 +130,9 @@ class CollectiveCall(Pending):
         return self.contribution.finish()
 
     def __str__(self) -> str:
+        if self.call.is_lab:
+            # A line of the lab's own says nothing about the user's code.
+            return f"rank {self.task.rank} has {came_back(self.task.returned_from)}"
         return f"rank {self.task.rank} calls {self.call} at {self.call.where}"
 
 
@@ -194,6 +197,7 @@ class SharedCommunicator:
         self._findings = findings
         self._strategy = strategy
         self._counts = [0] * len(members)  # of the collectives that each rank has called
+        self.callers: set[int] = set()  # members of which user code has called a collective
         self._pending: dict[int, PendingCollective] = {}  # by number, as the ranks count
 
     @cached_property
@@ -204,12 +208,6 @@ class SharedCommunicator:
     def __str__(self) -> str:
         made = "" if self.made is None else f", made at {self.made.where}"
         return f"the communicator of {self.name}{made}"
-
-    def callers(self) -> set[int]:
-        """The members that have called a collective, if that takes them to another rank."""
-        if len(self.members) == 1:
-            return set()
-        return {member for member, calls in zip(self.members, self._counts, strict=True) if calls}
 
     def call_collective(
         self,
@@ -227,6 +225,8 @@ class SharedCommunicator:
         number = self._counts[rank]
         self._counts[rank] = number + 1
         self._scheduler.progress += 1
+        if not call.is_lab:
+            self.callers.add(self.members[rank])
         collective = self._pending.get(number)
         if collective is None:
             collective = self._pending[number] = PendingCollective(self, contribution, rank)
@@ -266,18 +266,26 @@ class SharedCommunicator:
         where = "" if is_of_all else f" of ranks {', '.join(map(str, self.members))}"
         self._findings.append(
             Finding(
-                "mismatched collective", f"in collective {number + 1}{where}, {reason}\n  {one}\n  {other}"
+                FindingKind.MISMATCHED_COLLECTIVE,
+                f"in collective {number + 1}{where}, {reason}\n  {one}\n  {other}",
             )
         )
         for call, peer in ((one, other), (other, one)):
-            blocked = Blocked(str(call.call), call.call.where, (peer.task.rank,))
+            blocked = Blocked(
+                str(call.call),
+                call.call.where,
+                (peer.task.rank,),
+                came_back=came_back(call.task.returned_from),
+            )
             self._scheduler.cancel(call.task, blocked)
         # The running rank is the one that computes, and need not be one of the two: its call matches neither then.
         running = self._scheduler.current
         own = one.collective.calls[self.ranks[running.rank]]
         if own is not None:
             peers = tuple(sorted((one.task.rank, other.task.rank)))
-            self._scheduler.cancel(running, PeerFailed(str(own.call), own.call.where, peers))
+            self._scheduler.cancel(
+                running, PeerFailed(str(own.call), own.call.where, peers, came_back(running.returned_from))
+            )
         raise Cancelled
 
 

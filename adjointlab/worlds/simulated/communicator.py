@@ -12,6 +12,7 @@ from adjointlab.worlds.arguments import elements, fill_status
 from adjointlab.worlds.arguments import source as as_source
 from adjointlab.worlds.arguments import tag as as_tag
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
+from adjointlab.worlds.interposition import means_comm_world
 from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.refused_calls import ONLY_MPI, missing
 from adjointlab.worlds.simulated.buffer_collectives import BUFFER_COLLECTIVES
@@ -39,7 +40,7 @@ __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
 _OBJECT: Final = object()
 """Stands for the buffer of a receive of an object."""
 
-_INTERNAL: Final = frozenset({"grid", "new_shared", "unfreed", "view"})
+_INTERNAL: Final = frozenset({"grid", "new_shared", "note_return", "unfreed", "view"})
 """Public methods and properties that MPI does not have."""
 
 
@@ -73,6 +74,10 @@ class Communicator(LocalCalls):
         self._run.unfreed.get(self._task.rank, {}).pop(self._shared, None)
 
     Disconnect = Free
+
+    def note_return(self, function: Callable[..., object]) -> None:
+        """Note that this rank has come back from a function of user code."""
+        self._task.returned_from = function
 
     def unfreed(self) -> list[SharedCommunicator]:
         """Communicators that this rank has made in this run, from whichever communicator, and not freed."""
@@ -430,7 +435,7 @@ class Communicator(LocalCalls):
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Communicator):
-            return NotImplemented  # it may be mpi4py's COMM_WORLD, which knows what it means
+            return means_comm_world(other) and self._shared is self._run.everyone
         return self._shared is other._shared and self.rank == other.rank
 
     __hash__ = None  # type: ignore[assignment]

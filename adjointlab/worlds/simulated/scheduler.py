@@ -51,12 +51,15 @@ class Worker:
     memory.
     """
 
-    __slots__ = ("job", "lock", "thread")
+    __slots__ = ("is_spent", "job", "lock", "thread")
 
     def __init__(self) -> None:
         self.lock = _thread.allocate_lock()
         self.lock.acquire()
         self.job: Callable[[Worker], None] | None = None
+        self.is_spent = (
+            False  # an exception is raised in the thread from outside, and may still be on its way
+        )
         self.thread = threading.Thread(target=self._work, name="adjointlab rank", daemon=True)
         try:
             self.thread.start()
@@ -67,7 +70,14 @@ class Worker:
             ) from error
 
     def _work(self) -> None:
-        while True:
+        try:
+            self._serve()
+        except BaseException:
+            if not self.is_spent:
+                raise
+
+    def _serve(self) -> None:
+        while not self.is_spent:
             self.lock.acquire()
             job, self.job = self.job, None
             if job is None:
@@ -94,7 +104,8 @@ class WorkerPool:
 
     def give(self, worker: Worker) -> None:
         """Take `worker` back, which is about to have done its job."""
-        self._idle.append(worker)
+        if not worker.is_spent:
+            self._idle.append(worker)
 
     def close(self) -> None:
         """End the idle threads."""
@@ -156,6 +167,8 @@ class Task:
     polled_at: int = -1  # Scheduler.progress at its last poll
     fruitless: int = 0  # polls in vain since then
     polling_since: float = 0.0
+    # The function of user code from which it has returned last.
+    returned_from: Callable[..., object] | None = None
 
 
 class StuckHandler(Protocol):
@@ -226,15 +239,19 @@ class Scheduler:
             raise self._crash
         return tuple(task.outcome for task in self.tasks if task.outcome is not None)
 
-    def raise_in_current(self, exception: type[BaseException]) -> None:
-        """Raise `exception` in the rank that runs now.
+    def raise_in(self, task: Task, exception: type[BaseException], outcome: Outcome | None = None) -> None:
+        """Raise `exception` in `task`, which runs now; its outcome will be `outcome`, if one is given.
 
         CPython has nothing else that interrupts another thread. It takes effect between two byte codes: a thread that is
         in a call of C meets it only when it comes back.
         """
         # Ranks may change turns while this is read, from another thread: then it meets a rank that waits, at its next turn.
-        worker = self.current.worker
+        worker = task.worker
         if worker is not None and worker.thread.ident is not None:
+            if outcome is not None and task.outcome is None:
+                task.cancelled_as = task.cancelled_as or outcome
+            # It may come as late as in another run of this thread, so there is to be none.
+            worker.is_spent = True
             raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
             raise_in(ctypes.c_ulong(worker.thread.ident), ctypes.py_object(exception))
 
@@ -317,8 +334,8 @@ class Scheduler:
 
     def cancel(self, task: Task, outcome: Outcome) -> None:
         """Take `task` out of the call that it is in, or that it makes next; `outcome` will be its outcome."""
-        if task.cancelled_as is None and task.outcome is None:
-            task.cancelled_as = outcome
+        if task.outcome is None:
+            task.cancelled_as = task.cancelled_as or outcome
             if task.blocked:
                 task.blocked = False
                 self._ready.append(task)
@@ -433,7 +450,7 @@ class Scheduler:
         self._interrupted = True
         if not self._over.acquire(timeout=GRACE / 10):
             # It is in a long computation, or in a loop without calls.
-            self.raise_in_current(Cancelled)
+            self.raise_in(self.current, Cancelled)
             self._over.acquire(timeout=GRACE)
 
     def _cancel_all(self) -> None:

@@ -7,18 +7,17 @@ lasts too long is ended by :class:`SimulationWatchdog`.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
-from typing import Any
+from typing import Any, NoReturn
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
 from adjointlab.worlds.arguments import fill_status, mark_cancelled
-from adjointlab.worlds.call_sites import call_site_of_thread
+from adjointlab.worlds.call_sites import call_site_of_thread, came_back
 from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
 from adjointlab.worlds.interposition import Interposition
-from adjointlab.worlds.process_group import default_process_group_of
+from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.collectives import CollectiveCall, SharedCommunicator
@@ -28,8 +27,8 @@ from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, StuckHandl
 from adjointlab.worlds.simulated.schedules.replay import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.strategies import strategy_for
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.watchdog import Overdue, Watchdog, overdue
-from adjointlab.worlds.world import Blocked, Finding, Outcome, PeerFailed, Raised, Returned, Run
+from adjointlab.worlds.watchdog import Elapsed, Overdue, Watchdog, overdue, stack_of_thread
+from adjointlab.worlds.world import Blocked, Finding, FindingKind, Outcome, PeerFailed, Raised, Returned, Run
 
 __all__ = ["Diagnosis", "Simulation", "SimulationWatchdog"]
 
@@ -89,13 +88,15 @@ class Simulation:
 
     def run(self) -> Run:
         """Run it to its end."""
-        with Interposition(self._communicator_here), default_process_group_of(None):
+        with Interposition(self), process_groups_of(self, None):
             outcomes = self.scheduler.run()
         # After a failure, what is left behind follows from it, and is not worth a finding.
         if not self.findings and all(isinstance(outcome, Returned) for outcome in outcomes):
             self._diagnosis.find_leaks()
         decisions = "" if self._recorder is None else self._recorder.decisions
-        communicating = self.messaging.union(*(each.callers() for each in self._communicators))
+        communicating = self.messaging.union(
+            *(each.callers for each in self._communicators if len(each.members) > 1)
+        )
         return Run(
             outcomes,
             tuple(self.findings),
@@ -104,22 +105,31 @@ class Simulation:
             frozenset(communicating),
         )
 
-    def _communicator_here(self) -> object:
+    # What interposition asks
+
+    def communicator(self) -> object:
         """The communicator of the rank that the calling thread is."""
         worker = self.scheduler.current.worker
         if worker is None or worker.thread.ident != get_ident():
-            raise RuntimeError(
+            self.refuse(
                 "MPI.COMM_WORLD is used in a thread that user code has started: which simulated rank's it is cannot be told. "
                 "Communicate in the thread that calls the operator"
             )
         return self.communicators[self.scheduler.current.rank]
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise, with a finding: user code that catches this goes on as if it were alone."""
+        self.findings.append(
+            Finding(FindingKind.PAST_THE_RUN, f"rank {self.scheduler.current.rank}: {reason}")
+        )
+        raise RuntimeError(reason)
 
     def finish(self, pending: Pending, status: Status | None = None) -> Any:
         """Give the buffers of `pending`, which is done, back to user code; return its result."""
         if misuse := pending.misuse():
             call, rank = pending.call, pending.task.rank
             text = f"rank {rank} {misuse} of {call} at {call.where} before it had completed"
-            self.findings.append(Finding("buffer misused", text))
+            self.findings.append(Finding(FindingKind.BUFFER_MISUSED, text))
         result = pending.finish()
         if status is not None and pending.envelope is not None:
             fill_status(status, *pending.envelope)
@@ -157,23 +167,25 @@ class Diagnosis(StuckHandler):
             kind = "deadlock" if crossed is None else "mismatched collective"
             lines = [] if crossed is None else [crossed]
             self._run.findings.append(Finding(kind, "\n".join([*lines, *self._deadlock(blocked)])))
-            self._cancel(blocked, Blocked)
+            self._cancel(blocked, _blocked)
 
     def on_livelock(self, stuck: list[Task], seconds: float) -> None:
         if not self._cancelled_for_a_failure(stuck) and seconds >= LIVELOCK:
             text = "\n".join([POLLING, *map(self._line, stuck)])
-            self._run.findings.append(Finding("livelock", text))
-            self._cancel(stuck, Blocked)
+            self._run.findings.append(Finding(FindingKind.LIVELOCK, text))
+            self._cancel(stuck, _blocked)
 
     def find_leaks(self) -> None:
         """Report what the ranks of a run that has come to its end have left behind."""
         run = self._run
         run.scheduler.deliver_delayed()
         for rank, message in run.unreceived():
-            run.findings.append(Finding("message left over", f"rank {rank} never received {message}"))
+            run.findings.append(
+                Finding(FindingKind.MESSAGE_LEFT_OVER, f"rank {rank} never received {message}")
+            )
         for pending in run.open_requests.values():
             text = f"rank {pending.task.rank} never completed {pending.call} at {pending.call.where}"
-            run.findings.append(Finding("request left open", text))
+            run.findings.append(Finding(FindingKind.REQUEST_LEFT_OPEN, text))
 
     def _cancelled_for_a_failure(self, stuck: list[Task]) -> bool:
         """Cancel ranks that wait for others because some rank has failed: not their fault, and no finding."""
@@ -183,12 +195,15 @@ class Diagnosis(StuckHandler):
             if isinstance(task.cancelled_as or task.outcome, Raised | Blocked)
         )
         if failed:
-            self._cancel(stuck, lambda call, where, _waits_for: PeerFailed(call, where, failed))
+            self._cancel(
+                stuck,
+                lambda task: PeerFailed(str(task.call), _where(task), failed, came_back(task.returned_from)),
+            )
         return bool(failed)
 
-    def _cancel(self, tasks: list[Task], outcome: Callable[[str, str, tuple[int, ...]], Outcome]) -> None:
+    def _cancel(self, tasks: list[Task], outcome: Callable[[Task], Outcome]) -> None:
         # All outcomes first: they say what the ranks wait for, which changes as soon as one of them is cancelled.
-        outcomes = [outcome(str(task.call), _where(task), _waits_for(task)) for task in tasks]
+        outcomes = [outcome(task) for task in tasks]
         for task, its_outcome in zip(tasks, outcomes, strict=True):
             self._run.scheduler.cancel(task, its_outcome)
 
@@ -225,7 +240,9 @@ class Diagnosis(StuckHandler):
     def _line(self, task: Task) -> str:
         """Describe where a rank is, and what it waits for."""
         ended = [each.outcome is not None for each in self._run.scheduler.tasks]
-        text = f"  rank {task.rank} in {task.call} at {_where(task)}{waits_for_text(_waits_for(task), ended)}"
+        is_lab = task.call is not None and task.call.is_lab
+        doing = f"has {came_back(task.returned_from)}" if is_lab else f"in {task.call} at {_where(task)}"
+        text = f"  rank {task.rank} {doing}{waits_for_text(_waits_for(task), ended)}"
         # A wait for requests does not say what they are: so the calls that made them, too.
         inner = {
             f"{pending.call} at {pending.call.where}"
@@ -233,6 +250,10 @@ class Diagnosis(StuckHandler):
             if pending.call is not task.call and not pending.done
         }
         return text + "".join(f"\n    for {each}" for each in sorted(inner))
+
+
+def _blocked(task: Task) -> Blocked:
+    return Blocked(str(task.call), _where(task), _waits_for(task), came_back=came_back(task.returned_from))
 
 
 def _where(task: Task) -> str:
@@ -252,23 +273,29 @@ class SimulationWatchdog:
         self._watchdog = watchdog
         self._scheduler = scheduler
         self._payload = payload
-        self._started = time.monotonic()
-        self._has_raised = False
+        self._elapsed = Elapsed()
+        self._exceeded = 0.0  # once it is overdue: the seconds that it has exceeded
+        self._raised_at = 0.0
 
     def look(self) -> None:
-        """Raise :class:`Overdue` in the running rank once the limit has passed; some seconds later, end the process."""
+        """Raise :class:`Overdue` in the running rank once the limit is exceeded; some seconds later, end the process."""
         limit = self._watchdog.seconds_in_simulation
-        over = time.monotonic() - self._started - limit
-        if over < 0:
-            return
         running = self._scheduler.current
-        thread = 0 if running.worker is None else running.worker.thread.ident or 0
-        if not self._has_raised:
-            self._has_raised = True
-            self._watchdog.has_fired = True
-            self._scheduler.raise_in_current(_overdue_class(limit, call_site_of_thread(thread)))
-        elif over > self._watchdog.grace(limit):
-            self._watchdog.report_overdue(f"rank {running.rank}", limit, self._payload, thread)
+        if running.worker is None:
+            return
+        thread, native_thread = running.worker.thread.ident or 0, running.worker.thread.native_id or 0
+        self._elapsed.look(native_thread, self._scheduler.progress)
+        if not self._exceeded:
+            self._exceeded = self._elapsed.exceeded(limit, thread)
+            if self._exceeded:
+                self._raised_at = self._elapsed.total
+                self._watchdog.has_fired = True
+                place = call_site_of_thread(thread)
+                # Its outcome, also where user code swallows the exception.
+                outcome = Raised.overdue(overdue(self._exceeded, place), stack_of_thread(thread))
+                self._scheduler.raise_in(running, _overdue_class(self._exceeded, place), outcome)
+        elif self._elapsed.total - self._raised_at > self._watchdog.grace(limit):
+            self._watchdog.report_overdue(f"rank {running.rank}", self._exceeded, self._payload, thread)
             os._exit(ExitCode.UNJUDGED)
 
 

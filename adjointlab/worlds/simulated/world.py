@@ -8,17 +8,19 @@ communicator that reaches another rank in that way is refused.
 from __future__ import annotations
 
 import contextvars
+import os
 import sys
 from collections.abc import Callable
 from typing import TypeVar
 
+from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.process import RepeatedInterrupt
 from adjointlab.worlds.randomness import GlobalStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.communicator import Communicator
 from adjointlab.worlds.simulated.scheduler import Task, WorkerPool
 from adjointlab.worlds.simulated.simulation import Simulation, SimulationWatchdog
-from adjointlab.worlds.watchdog import Watchdog
+from adjointlab.worlds.watchdog import RaisingWatchdog, Watchdog
 from adjointlab.worlds.world import (
     Body,
     Cancelled,
@@ -80,7 +82,8 @@ class SimulatedWorld:
         simulation.scheduler.while_waiting = SimulationWatchdog(
             self.watchdog, simulation.scheduler, payload
         ).look
-        return simulation.run()
+        with self.watchdog.during_run():
+            return simulation.run()
 
     def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
         """Return ``conduct(run)``: there are no followers."""
@@ -89,8 +92,12 @@ class SimulatedWorld:
             RepeatedInterrupt.check()
             return self.run(body, payload, ranks, seed=seed, schedule=schedule)
 
-        with RepeatedInterrupt():
-            return conduct(run)
+        raising = RaisingWatchdog(self.watchdog, end=_end_process)
+        try:
+            with RepeatedInterrupt(), raising.signal_handler(), self.watchdog.drawing(raising):
+                return conduct(run)
+        finally:
+            raising.close()
 
     def share(self, value: R) -> R:
         """Return `value`: there is no other process."""
@@ -99,6 +106,10 @@ class SimulatedWorld:
     def close(self) -> None:
         """End the idle threads."""
         self._pool.close()
+
+
+def _end_process() -> None:
+    os._exit(ExitCode.UNJUDGED)
 
 
 def _run_rank(simulation: Simulation, task: Task, body: Body, payload: object) -> Outcome:

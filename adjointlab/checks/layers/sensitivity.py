@@ -1,0 +1,210 @@
+"""The rounding of a sequential module, measured on itself by stochastic arithmetic [Parker97].
+
+The module runs again a few times, and every operation of torch's in it, forward and backward, gets arguments and gives results that
+are wrong by some units in the last place, at random. Results that differ then by so much may differ by as much in a layer that
+does the same in another order.
+
+Two kinds of operations are spared. Those that move or select values do not round. And equal arguments of an elementwise operation get
+equal errors, so that they stay equal: a maximum of equal values is the same one in every order of summation.
+
+At a kink or a tie the least error makes a great difference. Small integers are spared too where that happens, for no operation has
+rounded them. If the difference stays, the module's own result is a matter of its rounding, and nothing can be said about the layer's.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from adjointlab.checks.elements import Local
+from adjointlab.typing import NumpyArray
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Allowances", "measured"]
+
+Allowances: TypeAlias = Mapping[str, tuple[float, ...]]
+"""The difference that rounding may make to each tensor of the results of one name."""
+
+_SAMPLES = 3
+_SAFETY = 16.0
+"""Factor on the largest difference of the samples, whose errors add up at random and not at the worst."""
+
+_UNITS = 8.0
+"""Units in the last place of its largest element by which any result may differ."""
+
+_SPARE_BITS = 4
+"""Integers that leave so many bits of the significand unused are taken for exact."""
+
+_MOVES = frozenset(
+    name
+    for line in (
+        "abs amax amin arange bernoulli cat clamp clamp_max clamp_min clone constant_pad_nd copy embedding empty empty_like",
+        "empty_strided eye fill flip full full_like gather hardtanh hardtanh_backward index index_put index_select",
+        "masked_fill masked_select max maximum max_pool2d_with_indices max_pool2d_with_indices_backward",
+        "max_pool3d_with_indices max_pool3d_with_indices_backward min minimum neg new_empty new_empty_strided new_full",
+        "new_ones new_zeros ones ones_like rand rand_like randn randn_like relu repeat roll scalar_tensor scatter",
+        "select_backward sgn sign slice_backward sort stack threshold threshold_backward topk tril triu",
+        "value_selecting_reduction_backward where zero zeros zeros_like _to_copy",
+    )
+    for name in line.split()
+)
+"""Operations of torch's that move or select values, or make constants, without the underscore of those in place."""
+
+
+def measured(run: Callable[[], Mapping[str, Local]]) -> tuple[Mapping[str, Local], Allowances]:
+    """Return the results of `run`, and by how much rounding may change each tensor of them.
+
+    The random streams go on as after one run, and all runs draw the same numbers of them.
+    """
+    before = _random_states()
+    results = run()
+    after = _random_states()
+
+    def perturbed(sample: int, spares_integers: bool) -> Mapping[str, Local]:
+        _restore(before)
+        try:
+            with _perturbation()(sample, spares_integers):
+                return run()
+        except Exception:  # whatever a module raises that finds its arguments illegal by the last digit
+            return results
+
+    def differences(*, spares_integers: bool) -> Allowances:
+        largest = {name: [0.0] * len(local) for name, local in results.items()}
+        for sample in range(_SAMPLES):
+            other = perturbed(sample, spares_integers)
+            for name, found in largest.items():
+                pairs = zip(found, other[name], results[name], strict=True)
+                found[:] = [max(known, _difference(a, b)) for known, a, b in pairs]
+        return {name: tuple(found) for name, found in largest.items()}
+
+    every = differences(spares_integers=False)
+    kinks = any(
+        not _is_rounding(difference, array)
+        for name, local in results.items()
+        for difference, array in zip(every[name], local, strict=True)
+    )
+    some = differences(spares_integers=True) if kinks else every
+    _restore(after)
+    return results, {
+        name: tuple(map(_allowed, every[name], some[name], local)) for name, local in results.items()
+    }
+
+
+def _allowed(every: float, some: float, array: NumpyArray) -> float:
+    difference = every if _is_rounding(every, array) else some
+    return _SAFETY * difference + _UNITS * _epsilon(array) * _largest(array)
+
+
+def _is_rounding(difference: float, array: NumpyArray) -> bool:
+    """Return False for a difference that is too large for rounding alone, as at a kink."""
+    return difference <= math.sqrt(_epsilon(array)) * max(_largest(array), 1.0)
+
+
+def _difference(a: NumpyArray, b: NumpyArray) -> float:
+    if a.shape != b.shape or not a.size or a.dtype.kind != "f":
+        return 0.0
+    with np.errstate(invalid="ignore"):
+        difference = abs(a.astype(float) - b)
+    return float(difference[np.isfinite(difference)].max(initial=0.0))
+
+
+def _largest(array: NumpyArray) -> float:
+    finite = abs(array[np.isfinite(array)])
+    return float(finite.max(initial=0.0))
+
+
+def _epsilon(array: NumpyArray) -> float:
+    return float(np.finfo(array.dtype).eps) if array.dtype.kind == "f" else 0.0
+
+
+def _random_states() -> tuple[object, Any, torch.Tensor]:
+    import torch
+
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def _restore(states: tuple[object, Any, torch.Tensor]) -> None:
+    import torch
+
+    python, numpy, of_torch = states
+    random.setstate(python)  # type: ignore[arg-type]
+    np.random.set_state(numpy)
+    torch.set_rng_state(of_torch)
+
+
+@cache
+def _perturbation() -> Callable[[int, bool], AbstractContextManager[object]]:
+    """Return the context manager that perturbs all operations of torch's in this thread; a class of torch's, made on demand."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map
+
+    class Perturbation(TorchDispatchMode):
+        """Operations with arguments and results that are wrong by two units in the last place, at random."""
+
+        def __init__(self, sample: int, spares_integers: bool) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self.generator = torch.Generator().manual_seed(sample)
+            self.factor = 1e6 * (sample + 2**0.5)
+            self.spares_integers = spares_integers
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            # Else torch imports its compiler, which takes seconds, to keep it from compiling what is below.
+            return False
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            kwargs, schema = kwargs or {}, func._schema
+            aliases = [entry.alias_info for entry in schema.returns]
+            is_view = any(alias is not None and not alias.is_write for alias in aliases)
+            if is_view or schema.name.split("::")[1].rstrip("_") in _MOVES:
+                return func(*args, **kwargs)
+            elementwise = torch.Tag.pointwise in func.tags
+            written = [
+                value
+                for value, entry in zip(args, schema.arguments, strict=False)
+                if entry.alias_info is not None and entry.alias_info.is_write
+            ]
+            written += [
+                kwargs[e.name] for e in schema.arguments if e.name in kwargs and e.alias_info is not None
+            ]
+
+            def perturbed(value: Any) -> Any:
+                if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+                    return value
+                # Torch's own stand-ins for zeros have no memory.
+                if value._is_zerotensor() or any(value is each for each in written):
+                    return value
+                return value * self.factors(value, elementwise)
+
+            result = func(*tree_map(perturbed, args), **tree_map(perturbed, kwargs))
+            for each in written:
+                if isinstance(each, torch.Tensor) and each.is_floating_point() and each.numel():
+                    each.mul_(self.factors(each, elementwise))
+            return tree_map(perturbed, result)
+
+        def factors(self, value: torch.Tensor, elementwise: bool) -> torch.Tensor:
+            """Factors near one: of equal values equal ones, or independent ones."""
+            if elementwise:
+                up = (torch.frexp(value.double()).mantissa * self.factor).frac().abs() < 0.5
+            else:
+                up = torch.rand(value.shape, generator=self.generator) < 0.5
+            size = 2 * torch.finfo(value.dtype).eps
+            # In the value's own precision, where an infinity stays one.
+            errors = torch.where(up, size, -size).to(value.dtype)
+            if self.spares_integers:
+                largest = 2.0**-_SPARE_BITS / torch.finfo(value.dtype).eps
+                errors[(value == value.round()) & (value.abs() <= largest)] = 0.0
+            return 1 + errors
+
+    return Perturbation

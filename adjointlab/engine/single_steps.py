@@ -1,0 +1,258 @@
+"""The cases that are one step smaller than a case: one rank less, one cut less, or one side of a tensor shorter by one.
+
+Hypothesis shrinks choices, one after another; a grid of another shape changes what all later choices mean. So its smallest case may have
+smaller ones that no single choice leads to. These are made here from the parameters themselves: partitions, layouts, integers, and
+tuples of integers. A strategy need not draw them all: a step may break a rule that only the strategy knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from msgspec import structs
+
+from adjointlab.core.layout import Layout, Window
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space, Tensor
+from adjointlab.engine.case import Case
+
+__all__ = ["MOST_STEPS", "one_step_smaller", "size"]
+
+MOST_STEPS: Final = 300
+"""So many smaller cases are made of one case at most."""
+
+_Change = Callable[[object], object]
+
+
+def one_step_smaller(case: Case) -> Iterator[Case]:
+    """Yield the cases that are one step smaller, each once, those with fewer ranks first; at most :data:`MOST_STEPS`."""
+    seen = {case.key()}
+
+    def fresh() -> Iterator[Case]:
+        for ranks, change in _changes(case):
+            try:
+                parameters = _changed(dict(case.parameters), change)
+                assert isinstance(parameters, Mapping)
+                smaller = structs.replace(case, ranks=ranks, parameters=parameters)
+                key = smaller.key()
+            except (ValueError, TypeError):
+                continue  # no such layout, or no data
+            if key not in seen:
+                seen.add(key)
+                yield smaller
+
+    return islice(fresh(), MOST_STEPS)
+
+
+def size(case: Case) -> tuple[int, ...]:
+    """Return numbers none of which is greater in a case that counts as smaller: ranks, uneven cuts, workers, sides and integers."""
+    values = list(_leaves(dict(case.parameters)))
+    layouts = [value for value in values if isinstance(value, Layout)]
+    partitions = [value for value in values if isinstance(value, Partition)]
+    return (
+        case.ranks,
+        sum(not _is_balanced(layout, dim) for layout in layouts for dim in range(layout.order)),
+        sum(partition.size for partition in partitions) + sum(layout.partition.size for layout in layouts),
+        sum(sum(layout.shape) for layout in layouts),
+        sum(abs(value) for value in values if isinstance(value, int)),
+    )
+
+
+def _changes(case: Case) -> Iterator[tuple[int, _Change]]:
+    """Yield the number of ranks after each step, and what it does to each parameter."""
+    leaves = list(_leaves(dict(case.parameters)))
+    layouts = [leaf for leaf in leaves if isinstance(leaf, Layout)]
+    grids = {leaf for leaf in leaves if isinstance(leaf, Partition)} | {each.partition for each in layouts}
+    partitions = sorted(grids, key=lambda grid: (grid.shape, grid.ranks))
+    slabs = [
+        (grid, dim, index)
+        for grid in partitions
+        for dim, side in enumerate(grid.shape)
+        if side > 1
+        for index in range(side)
+    ]
+    if case.ranks > 1:
+        for gone in reversed(range(case.ranks)):
+            yield case.ranks - 1, _without_rank(gone, case.ranks)
+            for grid, dim, index in slabs:
+                if grid.is_active(gone) and grid.index(gone)[dim] == index:
+                    yield (
+                        case.ranks - 1,
+                        _then(_without_slab(grid, dim, index), _without_rank(gone, case.ranks)),
+                    )
+    for grid, dim, index in slabs:
+        yield case.ranks, _without_slab(grid, dim, index)
+    for shape in sorted({layout.shape for layout in layouts}):
+        for dim, side in enumerate(shape):
+            for index in reversed(range(side)):
+                yield case.ranks, _without_index(shape, dim, index)
+    for number, leaf in enumerate(leaves):
+        if isinstance(leaf, int) and not isinstance(leaf, bool) and leaf:
+            yield case.ranks, _nearer_to_zero(number)
+
+
+# Steps. Each is a function of one parameter, or of an entry of one; partitions and layouts are such entries.
+
+
+def _without_rank(gone: int, ranks: int) -> _Change:
+    """Number the ranks after `gone` one less; raises `ValueError` where a partition has `gone`."""
+
+    def change(value: object) -> object:
+        if isinstance(value, Layout):
+            return _over(value, change(value.partition))
+        if isinstance(value, Partition):
+            if value.is_active(gone):
+                raise ValueError(f"gone: rank {gone} is in {value}")
+            return Partition(value.shape, [rank - (rank > gone) for rank in value.ranks])
+        if _is_cut(value, ranks):  # the boundaries of one part for each rank: two parts become one
+            boundary = min(max(gone, 1), ranks - 1)
+            return (*value[:boundary], *value[boundary + 1 :])  # type: ignore[index]
+        return value
+
+    return change
+
+
+def _without_slab(grid: Partition, dim: int, index: int) -> _Change:
+    """Leave out the workers at one index of a grid; the part of a tensor that they hold falls to their neighbours."""
+    shape = tuple(side - (d == dim) for d, side in enumerate(grid.shape))
+    smaller = Partition(shape, [rank for rank in grid.ranks if grid.index(rank)[dim] != index])
+
+    def change(value: object) -> object:
+        if isinstance(value, Layout) and value.partition == grid:
+            windows: list[tuple[Window, ...] | None] = []
+            for tensor_dim, axis in enumerate(value.axes):
+                old = value.windows[tensor_dim]
+                windows.append(old if axis != dim else _without_part(value, tensor_dim, index))
+            return _layout(value, value.shape, smaller, windows)
+        return smaller if value == grid else value
+
+    return change
+
+
+def _without_index(shape: tuple[int, ...], dim: int, index: int) -> _Change:
+    """Take one index out of dimension `dim` of all layouts of that shape, and of tuples that are equal to it."""
+    shorter = tuple(side - (d == dim) for d, side in enumerate(shape))
+
+    def change(value: object) -> object:
+        if value == shape:
+            return shorter
+        if not isinstance(value, Layout) or value.shape != shape:
+            return value
+        windows: list[tuple[Window, ...] | None] = list(value.windows)
+        windows[dim] = (
+            None
+            if _is_balanced(value, dim)
+            else tuple((start - (start > index), stop - (stop > index)) for start, stop in value.windows[dim])
+        )
+        return _layout(value, shorter, value.partition, windows)
+
+    return change
+
+
+def _nearer_to_zero(number: int) -> _Change:
+    """Move the integer that is leaf `number` of the parameters one towards zero."""
+    counted = iter(range(number + 1))
+
+    def change(value: object) -> object:
+        if isinstance(value, tuple | list):
+            return value  # its entries are leaves of their own
+        if next(counted, None) == number and isinstance(value, int):
+            return value - 1 if value > 0 else value + 1
+        return value
+
+    return change
+
+
+def _then(first: _Change, second: _Change) -> _Change:
+    return lambda value: second(first(value))
+
+
+# Layouts
+
+
+def _without_part(layout: Layout, dim: int, index: int) -> tuple[Window, ...] | None:
+    """The windows of a dimension without one part; `None` for the balanced cut."""
+    if _is_balanced(layout, dim):
+        return None
+    windows = list(layout.windows[dim])
+    start, stop = windows.pop(index)
+    if layout.ends(dim) is not None:
+        # The part before takes over; that after the first part, where there is none before.
+        neighbour = max(index - 1, 0)
+        windows[neighbour] = (windows[neighbour][0], stop) if index else (start, windows[neighbour][1])
+    return tuple(windows)
+
+
+def _layout(
+    layout: Layout, shape: tuple[int, ...], partition: Partition, windows: list[tuple[Window, ...] | None]
+) -> Layout:
+    """A layout with these windows; `None` stands for the balanced cut of a dimension."""
+    balanced = Layout(shape, partition, axes=layout.axes)
+    chosen = [own if given is None else given for own, given in zip(balanced.windows, windows, strict=True)]
+    return Layout(shape, partition, chosen, layout.axes)
+
+
+def _over(layout: Layout, partition: object) -> Layout:
+    assert isinstance(partition, Partition)
+    return Layout(layout.shape, partition, layout.windows, layout.axes)
+
+
+def _is_balanced(layout: Layout, dim: int) -> bool:
+    return layout.windows[dim] == Layout(layout.shape, layout.partition, axes=layout.axes).windows[dim]
+
+
+def _is_cut(value: object, parts: int) -> bool:
+    """Return True for a tuple like 0, 2, 5, 7: boundaries of so many parts."""
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == parts + 1
+        and all(isinstance(end, int) for end in value)
+        and value[0] == 0
+        and list(value) == sorted(value)
+    )
+
+
+# Parameters
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """Yield the entries of parameters that are no containers, in the order in which :func:`_changed` comes by them."""
+    match value:
+        case Mapping():
+            for entry in value.values():
+                yield from _leaves(entry)
+        case list() | tuple():
+            for entry in value:
+                yield from _leaves(entry)
+        case Space():
+            yield from (tensor.layout for tensor in value.tensors)
+        case Tensor():
+            yield value.layout
+        case _:
+            yield value
+
+
+def _changed(value: object, change: _Change) -> object:
+    """Return parameters with a step applied to every entry, and to sequences before their entries."""
+    match value:
+        case Mapping():
+            return {key: _changed(entry, change) for key, entry in value.items()}
+        case list() | tuple():
+            after = change(tuple(value))
+            assert isinstance(after, tuple)
+            return tuple(_changed(entry, change) for entry in after)
+        case Space():
+            return Space(*(_with_layout(tensor, change) for tensor in value.tensors))
+        case Tensor():
+            return _with_layout(value, change)
+        case _:
+            return change(value)
+
+
+def _with_layout(tensor: Tensor, change: _Change) -> Tensor:
+    layout = change(tensor.layout)
+    assert isinstance(layout, Layout)
+    return replace(tensor, layout=layout)

@@ -1,0 +1,73 @@
+"""The end of a process that was asked to end and does not, because its code sits in a call that no exception reaches."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from adjointlab.worlds.process import ENDING
+
+__all__ = ["Deadline"]
+
+_SECONDS: Final = 3.0
+"""Less than the 5 s after which most of those who send SIGTERM send SIGKILL."""
+
+
+class Deadline:
+    """Context in which the process ends at most a few seconds after SIGINT, SIGTERM or SIGHUP.
+
+    Python runs handlers in the main thread, between two byte codes. So a thread waits for what the signals write into a pipe, which
+    they do wherever the main thread is. `before_end` is called with the signal before the process is ended; the process ends
+    with 128 and the number of the signal, as shells report it. Contexts may be nested: the innermost counts.
+    """
+
+    def __init__(
+        self, before_end: Callable[[int], None] = lambda number: None, seconds: float = _SECONDS
+    ) -> None:
+        self._before_end, self._seconds = before_end, seconds
+        self._number = 0
+        self._is_over = threading.Event()
+        self._outer = self._read = self._write = -1
+
+    def __enter__(self) -> Deadline:
+        if threading.current_thread() is threading.main_thread():
+            self._read, self._write = os.pipe()
+            os.set_blocking(self._write, False)
+            self._outer = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            os.register_at_fork(after_in_child=self._forget)
+            threading.Thread(target=self._watch, name="adjointlab deadline", daemon=True).start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._write < 0:
+            return
+        self._is_over.set()
+        with suppress(ValueError):
+            signal.set_wakeup_fd(self._outer, warn_on_full_buffer=False)
+        os.close(self._write)
+        if self._number and self._outer >= 0:
+            with suppress(OSError):
+                os.write(self._outer, bytes([self._number]))
+
+    def _forget(self) -> None:
+        """In a fork, which has the pipe but not the thread: a signal to it is none to this process."""
+        if self._write >= 0 and not self._is_over.is_set():
+            self._write = -1
+            signal.set_wakeup_fd(-1)
+
+    def _watch(self) -> None:
+        while not self._number:
+            numbers = os.read(self._read, 64)
+            if not numbers:
+                break
+            self._number = next((number for number in numbers if number in ENDING), 0)
+        os.close(self._read)
+        if self._number and not self._is_over.wait(self._seconds):
+            try:
+                self._before_end(self._number)
+            finally:
+                os._exit(128 + self._number)

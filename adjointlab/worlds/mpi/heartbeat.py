@@ -1,0 +1,104 @@
+"""Heartbeats: when and where the Python of each rank ran last, for a rank that no longer answers messages.
+
+A rank that is stopped, or in a call of C that holds Python's lock, cannot be asked. So the watchdog's thread of every rank notes
+its place now and then in memory that the ranks of one machine share. Ranks of other machines are not known.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import struct
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mpi4py import MPI
+
+__all__ = ["Heartbeats", "LastSeen"]
+
+_SIZE: Final = 512
+_TIME: Final = struct.Struct("d")  # of the monotonic clock, which the processes of a machine share
+
+_STATES: Final = {
+    "T": "is stopped by a signal",
+    "t": "is stopped by a debugger",
+    "Z": "has ended",
+    "X": "has ended",
+    "D": "waits for a disk",
+    "R": "is busy in code that holds Python's lock",
+    "S": "waits in code that holds Python's lock",
+}
+
+
+class LastSeen(NamedTuple):
+    """The last heartbeat of a rank."""
+
+    at: float
+    place: str
+    process: int
+
+    def __str__(self) -> str:
+        ago = time.monotonic() - self.at
+        return f"{_state(self.process)}; it was last seen {ago:.0f} s ago, at {self.place}"
+
+
+class Heartbeats:
+    """The heartbeats of the ranks of `comm` on this machine. Making them is collective."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        path = ""
+        with suppress(OSError):
+            descriptor, path = tempfile.mkstemp(prefix="adjointlab-")
+            os.ftruncate(descriptor, _SIZE)
+            os.close(descriptor)
+        host = socket.gethostname()
+        known: list[tuple[str, int, str]] = comm.allgather((host, os.getpid(), path))
+        self._processes = [process for _, process, _ in known]
+        self._of = {
+            rank: memory
+            for rank, (its_host, _, its_path) in enumerate(known)
+            if its_host == host and (memory := _mapped(its_path)) is not None
+        }
+        self._own = self._of.get(comm.rank)
+        comm.Barrier()  # now all have opened it
+        if path:
+            Path(path).unlink(missing_ok=True)
+
+    def beat(self, place: str) -> None:
+        """Note that this rank runs, and where."""
+        if self._own is not None:
+            text = place.encode(errors="replace")[-(_SIZE - _TIME.size - 1) :] + b"\0"
+            self._own[_TIME.size : _TIME.size + len(text)] = text
+            _TIME.pack_into(self._own, 0, time.monotonic())
+
+    def last_seen(self, rank: int) -> LastSeen | None:
+        """The last heartbeat of `rank`; `None` if that is not known."""
+        memory = self._of.get(rank)
+        at = 0.0 if memory is None else _TIME.unpack_from(memory)[0]
+        if memory is None or not at:
+            return None
+        text = memory[_TIME.size :].partition(b"\0")[0].decode(errors="replace")
+        return LastSeen(at, text, self._processes[rank])
+
+
+def _mapped(path: str) -> mmap.mmap | None:
+    """The memory of a file; `None` where it is none of this machine's."""
+    try:
+        with open(path, "r+b") as file:
+            return mmap.mmap(file.fileno(), _SIZE)
+    except (OSError, ValueError):
+        return None
+
+
+def _state(process: int) -> str:
+    """State of a process on this machine, in words."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+        state = text.rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return f"its process ({process}) is gone"
+    return f"its process ({process}) {_STATES.get(state, f'is in state {state}')}"

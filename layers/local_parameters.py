@@ -1,0 +1,114 @@
+"""Parameters of which a rank has a part, and gradients of such: torch's utilities for whole ones refuse them.
+
+A utility that takes a part for the whole computes other numbers without an error: a norm of one rank's gradients, an
+initial value scaled by the sides of the part. So these tensors are of classes of their own, whose `__torch_function__`,
+torch's protocol for that, sees which function of torch's asks for them. All other functions work as on any tensor, and
+return plain tensors: so does ``detach``, for a computation that is meant for this rank's part.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+__all__ = ["LocalGradient", "LocalParameter", "takes_the_whole"]
+
+_SEQUENTIAL: Final = "apply it to the sequential module and load its values (load_sequential)"
+
+WHOLE: Final[Mapping[str, str]] = {
+    "torch.nn.init": "use the layer's initialise(name, function)",
+    "torch.nn.utils.clip_grad": "use adjointlab.layers.utilities, which has clip_grad_norm_ and get_total_norm for models",
+    "torch.nn.utils.convert_parameters": "use adjointlab.layers.utilities, which has both conversions for models",
+    "torch.nn.utils.fusion": _SEQUENTIAL,
+    "torch.nn.utils.parametrizations": _SEQUENTIAL,
+    "torch.nn.utils.parametrize": _SEQUENTIAL,
+    "torch.nn.utils.prune": _SEQUENTIAL,
+    "torch.nn.utils.spectral_norm": _SEQUENTIAL,
+    "torch.nn.utils.weight_norm": _SEQUENTIAL,
+    "torch.optim._adafactor": "use an optimiser that works element by element, such as SGD or Adam",
+    "torch.optim._muon": "use an optimiser that works element by element, such as SGD or Adam",
+    "torch.optim.lbfgs": "use an optimiser that works element by element, such as SGD or Adam",
+    "torch.amp.grad_scaler": "use bfloat16, whose gradients need no scaling",
+}
+"""Modules of torch that compute with whole parameters or gradients, and what to do instead."""
+
+_ELEMENTWISE: Final = {
+    "torch.nn.init": {"constant_", "ones_", "zeros_"},
+    "torch.nn.utils.clip_grad": {"clip_grad_value_", "clip_grads_with_norm_"},
+}
+"""Their functions that work element by element, and so are right on parts."""
+
+
+def takes_the_whole(name: str, function: str, instead: str) -> str:
+    """The message of the error that refuses a parameter, called `name`, to one of torch's functions."""
+    return f"{name}: {function} computes with whole parameters, of which this rank has a part; {instead}"
+
+
+class _Local:
+    """A tensor of a layer, of which other ranks have other parts."""
+
+    local_name = "parameter"
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if caller := _caller_of_the_whole(sys._getframe(1)):
+            name = next((a.local_name for a in _flat(args) if isinstance(a, _Local)), cls.local_name)
+            raise ValueError(takes_the_whole(name, *caller))
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        if func == _GET_GRADIENT and type(result) is torch.Tensor:
+            # The class of the tensor that autograd keeps, rather than an alias: `p.grad is p.grad`, as everywhere.
+            result.__class__ = LocalGradient
+            result.local_name = args[0].local_name  # type: ignore[attr-defined]
+        return result
+
+
+class LocalParameter(_Local, nn.Parameter):
+    """A parameter of a layer, of which this rank has a part."""
+
+
+class LocalGradient(_Local, torch.Tensor):
+    """The gradient of a :class:`LocalParameter`; copies of it, and what is stored, are plain tensors."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> torch.Tensor:
+        memo[id(self)] = result = self.detach().clone()
+        return result
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return torch.Tensor.__reduce_ex__(self.detach(), protocol)  # type: ignore[no-untyped-call]
+
+
+_GET_GRADIENT: Final[object] = vars(torch._C.TensorBase)["grad"].__get__
+
+
+def _flat(args: tuple[Any, ...]) -> list[Any]:
+    """The arguments, and the entries of those that are sequences."""
+    return [entry for arg in args for entry in (arg if isinstance(arg, list | tuple) else (arg,))]
+
+
+def _caller_of_the_whole(frame: FrameType | None) -> tuple[str, str] | None:
+    """The function of torch that computes with whole parameters and is being called, and what to do instead; `None` without one."""
+    found = None
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith("torch."):
+            break
+        function = frame.f_code.co_name
+        if module in WHOLE and function.lstrip("_") in _ELEMENTWISE.get(module, ()):
+            return None
+        # The outermost public function is the one that was called; decorators and comprehensions have frames too.
+        if module in WHOLE and (found is None or function[0] not in "_<"):
+            found = f"{module}.{function.lstrip('_')}", WHOLE[module]
+        frame = frame.f_back
+    return found

@@ -1,0 +1,112 @@
+"""Utilities of torch that compute with all parameters or gradients of a model, for models whose layers are distributed.
+
+All are collective, over the communicators of the model's layers. A parameter outside of distributed layers is refused, since
+nobody says whether ranks have copies or parts of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import nn
+
+from adjointlab.core.space import Tensor
+from adjointlab.layers.parameters import DistributedParameters, local_window
+
+__all__ = ["clip_grad_norm_", "get_total_norm", "parameters_to_vector", "vector_to_parameters"]
+
+
+def get_total_norm(
+    model: nn.Module, norm_type: float = 2.0, error_if_nonfinite: bool = False
+) -> torch.Tensor:
+    """Collective: the norm of the gradients of all parameters of `model`, as `torch.nn.utils.get_total_norm` of the sequential one's.
+
+    The same number on every rank. A gradient that is `None` counts as one without elements. Raises `RuntimeError`, with
+    `error_if_nonfinite`, on every rank for a norm that is infinite or NaN.
+    """
+    norm_type = float(norm_type)
+    # Of a part without elements: the number that changes no norm.
+    neutral = 0.0 if norm_type >= 0 else math.inf
+    norms, dtype = [], torch.get_default_dtype()
+    for layer in _distributed(model):
+        own = np.full(len(layer.parameter_space.tensors), neutral)
+        for index, tensor in enumerate(layer.parameter_space.tensors):
+            gradient = layer.get_parameter(tensor.name).grad
+            dtype = getattr(torch, tensor.dtype)
+            if gradient is not None and gradient.numel():
+                own[index] = float(torch.linalg.vector_norm(gradient.detach(), norm_type))
+        # Gathered, not reduced: every rank adds in the same order, and MPI leaves open what its maximum makes of NaN.
+        every = np.empty((layer.comm.Get_size(), len(own)))
+        layer.comm.Allgather(own, every)
+        norms += [_norm_of_parts(parts, norm_type) for parts in torch.from_numpy(every.T.copy())]
+    total = torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else torch.tensor(0.0)
+    if error_if_nonfinite and not total.isfinite():
+        raise RuntimeError(
+            f"The total norm of order {norm_type} for the gradients of the model is non-finite"
+        )
+    return total.to(dtype)
+
+
+def clip_grad_norm_(
+    model: nn.Module, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+) -> torch.Tensor:
+    """Collective: scale the gradients of `model` as `torch.nn.utils.clip_grad_norm_` does those of the sequential one.
+
+    Every rank scales by the same factor. Returns, and raises, what :func:`get_total_norm` does.
+    """
+    total = get_total_norm(model, norm_type, error_if_nonfinite)
+    factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor.to(parameter.grad.device))
+    return total
+
+
+def parameters_to_vector(model: nn.Module) -> torch.Tensor:
+    """Collective: all parameters of the sequential model in one vector, on every rank; no gradient goes through it."""
+    wholes = [layer.gathered(tensor).reshape(-1) for layer, tensor in _parameters(model)]
+    return torch.cat(wholes) if wholes else torch.empty(0)
+
+
+def vector_to_parameters(vector: torch.Tensor, model: nn.Module) -> None:
+    """Take all parameters from a vector like that of :func:`parameters_to_vector`, which every rank has; nothing is sent.
+
+    Raises `ValueError` for a vector of another length.
+    """
+    parameters = list(_parameters(model))
+    sizes = [math.prod(tensor.layout.shape) for _, tensor in parameters]
+    if tuple(vector.shape) != (sum(sizes),):
+        raise ValueError(
+            f"vector: shape {tuple(vector.shape)}, but the model has {sum(sizes)} elements of parameters"
+        )
+    with torch.no_grad():
+        for (layer, tensor), part in zip(parameters, torch.split(vector, sizes), strict=True):
+            window = local_window(part.reshape(tensor.layout.shape), tensor.layout, layer.rank)
+            layer.get_parameter(tensor.name).copy_(window)
+
+
+def _norm_of_parts(parts: torch.Tensor, norm_type: float) -> torch.Tensor:
+    """The norm of a tensor from those of its parts; of order 0, the number of elements that are not 0."""
+    return parts.sum() if norm_type == 0 else torch.linalg.vector_norm(parts, norm_type)
+
+
+def _parameters(model: nn.Module) -> Iterator[tuple[DistributedParameters, Tensor]]:
+    return ((layer, tensor) for layer in _distributed(model) for tensor in layer.parameter_space.tensors)
+
+
+def _distributed(model: nn.Module) -> list[DistributedParameters]:
+    """The distributed layers of a model. Raises `ValueError` for parameters that belong to none."""
+    layers = []
+    for path, module in model.named_modules():
+        if isinstance(module, DistributedParameters):
+            layers.append(module)
+        elif names := [name for name, _ in module.named_parameters(path, recurse=False)]:
+            raise ValueError(
+                f"model: {', '.join(names)} in {type(module).__name__}, which is no distributed layer: nobody says where its "
+                "parameters lie"
+            )
+    return layers

@@ -1,0 +1,184 @@
+"""The strategies for users draw always what they say, sometimes what hurts, and simple cases where these are enough."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+import adjointlab as al
+from adjointlab.checks.verdict import Status
+from adjointlab.core import strategies
+from adjointlab.engine.case import from_data, to_data
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.worlds.simulated.world import SimulatedWorld
+
+QUICK = settings(max_examples=60, deadline=None, database=None, derandomize=True)
+FINDS = settings(max_examples=2000, deadline=None, database=None, derandomize=True)
+SHRINKS = settings(FINDS, phases=(Phase.generate, Phase.shrink))
+
+
+@QUICK
+@given(st.data(), st.integers(0, 20), st.integers(1, 5), st.integers(0, 3))
+def test_a_cut_has_the_least_part(data: st.DataObject, spare: int, parts: int, least: int) -> None:
+    ends = data.draw(strategies.cuts(spare + least * parts, parts, least=least))
+    assert (ends[0], ends[-1], len(ends)) == (0, spare + least * parts, parts + 1)
+    assert all(stop - start >= least for start, stop in pairwise(ends))
+
+
+def test_every_cut_with_a_least_part_is_drawn_and_the_balanced_one_is_the_simplest() -> None:
+    possible = {(0, a, b, 6) for a, b in product(range(7), repeat=2) if a >= 1 and b - a >= 1 and b <= 5}
+    for ends in possible:
+        assert find(strategies.cuts(6, 3, least=1), lambda drawn, e=ends: drawn == e, settings=FINDS) == ends  # type: ignore[misc]
+    assert find(strategies.cuts(6, 3, least=1), lambda _: True, settings=SHRINKS) == (0, 2, 4, 6)
+
+
+def test_parts_that_do_not_fit_are_refused() -> None:
+    for strategy in (strategies.cuts(5, 3, least=2), strategies.layouts(3, shape=(5,), least=2)):
+        with pytest.raises(ValueError, match="least"):
+            find(strategy, lambda _: True, settings=FINDS)
+    with pytest.raises(ValueError, match="does not divide"):
+        find(strategies.layouts(3, shape=(5,), divisible=True), lambda _: True, settings=FINDS)
+    with pytest.raises(ValueError, match="divisible_by"):
+        strategies.shapes(2, divisible_by=(2,))
+
+
+@QUICK
+@given(st.data(), st.integers(1, 8), st.integers(0, 2))
+def test_layouts_hold_the_least_part_and_equal_ones_where_the_grid_divides(
+    data: st.DataObject, ranks: int, least: int
+) -> None:
+    layout = data.draw(strategies.layouts(ranks, whole=False, least=least))
+    assert all(min(layout.local_shape(rank)) >= least for rank in layout.partition.ranks)
+    equal = data.draw(strategies.layouts(ranks, whole=False, least=least, divisible=True))
+    assert len({equal.local_shape(rank) for rank in equal.partition.ranks}) == 1
+    assert all(min(equal.local_shape(rank)) >= least for rank in equal.partition.ranks)
+
+
+def test_sides_that_the_grid_divides_are_drawn_with_more_than_one_element_each_and_with_none() -> None:
+    for wanted in ((3, 4), (6, 4), (0, 2)):
+        strategy = strategies.shapes(2, divisible_by=(3, 2))
+        assert find(strategy, lambda shape, w=wanted: shape == w, settings=FINDS) == wanted  # type: ignore[misc]
+
+
+# Nested shards
+
+
+def window_by_definition(shards: Any, layout: al.Layout, grid_index: tuple[int, ...]) -> list[set[int]]:
+    """For each tensor dimension, the innermost part that a worker holds, found from its grid index cut by cut."""
+    digits: dict[tuple[int, int], int] = {}
+    for grid_dim, index in enumerate(grid_index):
+        # The last tensor dimension has the minor part of the index.
+        for dim in reversed(range(len(shards))):
+            for of_grid_dim, parts in shards[dim]:
+                if of_grid_dim == grid_dim:
+                    index, digits[dim, grid_dim] = divmod(index, parts)
+    held = []
+    for dim, of_dim in enumerate(shards):
+        part = 0
+        for grid_dim, parts in of_dim:
+            part = part * parts + digits[dim, grid_dim]
+        ends = layout.ends(dim)
+        assert ends is not None
+        held.append(set(range(ends[part], ends[part + 1])))
+    return held
+
+
+@QUICK
+@given(st.data(), st.integers(1, 8), st.integers(0, 1))
+def test_a_worker_of_nested_shards_holds_the_part_of_its_grid_index(
+    data: st.DataObject, ranks: int, least: int
+) -> None:
+    drawn = data.draw(strategies.nested_shards(ranks, whole=False, least=least))
+    grid, shards, layout = drawn["grid"], drawn["shards"], drawn["layout"]
+    assert sorted(layout.partition.ranks) == sorted(grid.ranks)
+    for rank in grid.ranks:
+        held = [set(range(*window)) for window in layout.window(rank) or ()]
+        assert held == window_by_definition(shards, layout, grid.index(rank))
+        assert all(len(indices) >= least for indices in held)
+    assert from_data(to_data(drawn)) == drawn  # as a reproducer stores it
+
+
+NESTED = {
+    "one tensor dimension along two grid dimensions": (lambda d: len(d["shards"][0]) > 1, 4),
+    "the same, the last grid dimension outermost": (lambda d: d["shards"][0][:1] == ((1, 2),), 2),
+    "two tensor dimensions along one grid dimension": (
+        lambda d: {g for g, _ in d["shards"][0]} & {g for of_dim in d["shards"][1:] for g, _ in of_dim},
+        4,
+    ),
+    "outer parts cut at different places": (
+        lambda d: (
+            d["shards"] == (((0, 2), (1, 2)),)
+            and len({tuple(b - a for a, b in d["layout"].windows[0][i : i + 2]) for i in (0, 2)}) > 1
+        ),
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_nested_shards_of_each_kind_are_drawn_and_are_small(name: str) -> None:
+    wanted, ranks = NESTED[name]
+    smallest = find(
+        st.integers(1, 4).flatmap(strategies.nested_shards),
+        lambda drawn: bool(wanted(drawn)),
+        settings=SHRINKS,
+    )
+    assert smallest["grid"].size == ranks
+    assert max(smallest["layout"].shape) <= 2
+
+
+class GatherShards(al.LinearOperator):
+    """Gathers a tensor of order 1 on rank 0 from shards that are described by dimensions of a grid."""
+
+    def __init__(self, comm: Any, grid: al.Partition, shards: Any, layout: al.Layout) -> None:
+        self.comm, self.grid, self.layout = comm, grid, layout
+        self.domain = al.Space(layout)
+        self.codomain = al.Space(al.Layout(layout.shape, al.Partition((1,))), name="y")
+
+    def order_of_shards(self) -> tuple[int, ...]:
+        return self.layout.partition.ranks
+
+    def forward(self, x: Any) -> Any:
+        shards = self.comm.gather(np.array(x), root=0)
+        if self.comm.Get_rank():
+            return np.zeros(0)
+        return np.concatenate([shards[rank] for rank in self.order_of_shards()])
+
+    def adjoint(self, y: Any) -> Any:
+        ranks = range(self.comm.Get_size())
+        shards = [np.array(y[slice(*(self.layout.window(rank) or ((0, 0),))[0])]) for rank in ranks]
+        return self.comm.scatter(shards if self.comm.Get_rank() == 0 else None, root=0)
+
+
+class IgnoresTheNesting(GatherShards):
+    """Takes the shards in the order of the grid, as if its first dimension were always the outermost."""
+
+    def order_of_shards(self) -> tuple[int, ...]:
+        return self.grid.ranks
+
+
+def nested(draw: Any, ranks: int) -> dict[str, Any]:
+    return dict(draw(strategies.nested_shards(ranks, 1)))
+
+
+def plain(draw: Any, ranks: int) -> dict[str, Any]:
+    layout = draw(strategies.layouts(ranks, 1))
+    return {"grid": layout.partition, "shards": (((0, ranks),),), "layout": layout}
+
+
+def test_a_bug_of_nested_shards_is_found_with_them_only_and_shrinks_to_two_by_two() -> None:
+    world, budget = SimulatedWorld(4), Budget(60, seed=1)
+    for operator, draw in ((GatherShards, nested), (GatherShards, plain), (IgnoresTheNesting, plain)):
+        passed = investigate(world, al.subject(operator)(draw), "adjoint", budget)
+        assert passed.status is Status.COHERENT, passed
+    found = investigate(world, al.subject(IgnoresTheNesting)(nested), "adjoint", budget)
+    assert found.case is not None
+    assert found.status is Status.INCOHERENT
+    assert found.case.parameters["grid"] == al.Partition((2, 2))
+    assert found.case.parameters["shards"] == (((1, 2), (0, 2)),)
+    assert found.case.parameters["layout"].shape <= (3,)

@@ -1,0 +1,161 @@
+"""The smallest case is seen to be so: no case with one rank, one cut or one side less fails alike, or nothing is claimed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import adjointlab as al
+from adjointlab.checks.context import InputSetting
+from adjointlab.checks.verdict import Status
+from adjointlab.engine.case import Case
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.single_steps import one_step_smaller, size
+from adjointlab.worlds.simulated.world import SimulatedWorld
+
+
+def case_of(ranks: int, **parameters: Any) -> Case:
+    return Case("subject", "adjoint", ranks, parameters, InputSetting(1, "numpy"), 1)
+
+
+def steps(ranks: int, **parameters: Any) -> list[tuple[int, dict[str, Any]]]:
+    return [(case.ranks, dict(case.parameters)) for case in one_step_smaller(case_of(ranks, **parameters))]
+
+
+def test_the_steps_from_an_uneven_cut_are_its_ranks_cuts_and_sides() -> None:
+    layout = al.Layout.cut((4,), al.Partition((2,), [0, 2]), [(0, 1, 4)])
+
+    def of(shape: tuple[int, ...], ranks: tuple[int, ...], *ends: int) -> al.Layout:
+        return al.Layout.cut(shape, al.Partition((len(ranks),), ranks), [ends])
+
+    assert steps(3, layout=layout) == [
+        (2, {"layout": of((4,), (0,), 0, 4)}),  # without rank 2, whose part falls to rank 0
+        (2, {"layout": of((4,), (0, 1), 0, 1, 4)}),  # without rank 1, which has nothing
+        (2, {"layout": of((4,), (1,), 0, 4)}),  # without rank 0
+        (3, {"layout": of((4,), (2,), 0, 4)}),
+        (3, {"layout": of((4,), (0,), 0, 4)}),
+        (3, {"layout": of((3,), (0, 2), 0, 1, 3)}),
+        (3, {"layout": of((3,), (0, 2), 0, 0, 3)}),
+    ]
+
+
+def test_boundaries_roots_and_shapes_are_made_smaller_too() -> None:
+    assert (2, {"cut": (0, 2, 7), "root": 1}) in steps(3, cut=(0, 2, 5, 7), root=1)
+    assert (3, {"cut": (0, 2, 5, 7), "root": 0}) in steps(3, cut=(0, 2, 5, 7), root=1)
+    grid = al.Partition((1, 2))
+    assert (2, {"shape": (2, 4), "layout": al.Layout((2, 4), grid)}) in steps(
+        2, shape=(3, 4), layout=al.Layout((3, 4), grid)
+    )
+
+
+@settings(max_examples=60, deadline=None, database=None, derandomize=True)
+@given(st.data(), st.integers(1, 6))
+def test_every_step_is_smaller_and_another(data: st.DataObject, ranks: int) -> None:
+    layout = data.draw(al.strategies.layouts(ranks, whole=False))
+    case = case_of(ranks, layout=layout, tensor=al.Tensor(layout), depth=data.draw(st.integers(-2, 3)))
+    smaller = list(one_step_smaller(case))
+    assert len({each.key() for each in smaller} | {case.key()}) == len(smaller) + 1
+    for each in smaller:
+        sizes = list(zip(size(each), size(case), strict=True))
+        # An uneven cut that loses an index or a part may become a balanced one, and never the reverse.
+        assert all(own <= before for own, before in sizes)
+        assert any(own < before for own, before in sizes)
+        assert max(each.parameters["layout"].partition.ranks, default=0) < each.ranks
+
+
+# Bugs
+
+
+class Halves(al.LinearOperator):
+    """Every worker keeps its local tensor."""
+
+    def __init__(self, comm: Any, layout: al.Layout) -> None:
+        self.comm, self.layout = comm, layout
+        self.domain = self.codomain = al.Space(layout)
+
+    def forward(self, x: Any) -> Any:
+        return np.array(x)
+
+    def adjoint(self, y: Any) -> Any:
+        return np.array(y) * (2 if self.is_wrong() else 1)
+
+    def is_wrong(self) -> bool:
+        return False
+
+
+class WrongOnStridedRanks(Halves):
+    """Takes the ranks of a group for consecutive ones."""
+
+    def is_wrong(self) -> bool:
+        ranks = sorted(self.layout.partition.ranks)
+        return len(ranks) > 1 and ranks != list(range(ranks[0], ranks[0] + len(ranks)))
+
+
+class WrongOnStridedGrids(Halves):
+    """The same, of the sub-grids along dimension 1: where there is one of two workers at least, which needs no second one."""
+
+    def is_wrong(self) -> bool:
+        groups = self.layout.partition.subpartitions([1])
+        return any(len(g.ranks) > 1 and max(g.ranks) - min(g.ranks) >= len(g.ranks) for g in groups)
+
+
+def any_ranks(draw: Any, ranks: int) -> dict[str, Any]:
+    return {"layout": draw(al.strategies.layouts(ranks, whole=False))}
+
+
+def grids(draw: Any, ranks: int) -> dict[str, Any]:
+    return {"layout": draw(al.strategies.layouts(ranks, 2, whole=False))}
+
+
+@pytest.mark.parametrize(("bug", "draws"), [(WrongOnStridedRanks, any_ranks), (WrongOnStridedGrids, grids)])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_bug_of_strided_groups_shrinks_to_three_ranks(bug: type[Halves], draws: Any, seed: int) -> None:
+    result = investigate(SimulatedWorld(8), al.subject(bug)(draws), "adjoint", Budget(100, seed=seed))
+    assert result.status is Status.INCOHERENT
+    assert result.case is not None
+    assert result.case.ranks == 3
+    assert result.case.parameters["layout"].partition.size == 2
+    assert result.is_smallest
+
+
+def test_a_result_that_changes_from_run_to_run_is_not_called_smallest() -> None:
+    calls = []
+
+    class WrongAtFirst(Halves):
+        def is_wrong(self) -> bool:
+            calls.append(self.layout)
+            return len(calls) < 40 and self.layout.partition.size > 1
+
+    result = investigate(
+        SimulatedWorld(4), al.subject(WrongAtFirst)(any_ranks), "adjoint", Budget(50, seed=1)
+    )
+    assert result.status is Status.UNJUDGED
+    assert not result.is_smallest
+
+
+class NeedsTwoRows(Halves):
+    """Wrong wherever there is an element, also in cases that its strategy does not draw."""
+
+    def is_wrong(self) -> bool:
+        return True
+
+
+def test_a_case_that_the_strategy_does_not_draw_is_not_reported_and_nothing_is_claimed() -> None:
+    def two_rows(draw: Any, ranks: int) -> dict[str, Any]:
+        return {"layout": al.Layout((2 * draw(st.integers(1, 3)),), al.Partition((ranks,)))}
+
+    result = investigate(SimulatedWorld(4), al.subject(NeedsTwoRows)(two_rows), "adjoint", Budget(50, seed=1))
+    assert result.case is not None
+    assert result.case.parameters["layout"].shape == (2,)
+    assert not result.is_smallest  # one row fails too
+
+
+def test_without_time_nothing_is_claimed() -> None:
+    subject = al.subject(WrongOnStridedRanks)(any_ranks)
+    result = investigate(SimulatedWorld(8), subject, "adjoint", Budget(100, seed=1, shrinking=0.0))
+    assert result.status is Status.INCOHERENT
+    assert not result.is_smallest

@@ -1,0 +1,81 @@
+"""A process that was asked to end does, whatever its code does about it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.running import ROOT
+
+PROGRAM = """
+import os, signal, sys, time
+from adjointlab.worlds.deadline import Deadline
+from adjointlab.worlds.process import RepeatedInterrupt
+
+def work():
+    try:
+        print("begun", flush=True)
+        time.sleep(100)
+    except KeyboardInterrupt:
+        if sys.argv[1] == "swallows":
+            while True:
+                time.sleep(100)
+        raise
+
+try:
+    with Deadline(seconds=60.0), RepeatedInterrupt(), Deadline(lambda number: print("known", number, flush=True), 0.1):
+        work()
+finally:
+    print("left")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [("swallows", "begun\nknown {}\n"), ("heeds", "begun\nleft\n")],
+    ids=["swallows", "heeds"],
+)
+def test_one_that_does_not_end_by_itself_is_ended_after_its_report(
+    number: signal.Signals, does: str, says: str
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, does],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+
+    assert first + out == says.format(int(number))
+    assert process.returncode == (128 + number if does == "swallows" else 1)
+
+
+FORKS = """
+import os, signal, time
+from adjointlab.worlds.deadline import Deadline
+from adjointlab.worlds.process import Interrupts, RepeatedInterrupt
+
+for context in (Interrupts, RepeatedInterrupt):
+    with Deadline(seconds=0.0), context():
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(write, b"begun")
+            time.sleep(100)
+        os.read(read, 5)
+        os.kill(child, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        time.sleep(0.1)
+"""
+
+
+def test_a_signal_to_a_fork_ends_the_fork_alone() -> None:
+    assert subprocess.run([sys.executable, "-c", FORKS], cwd=ROOT, timeout=60, check=False).returncode == 0

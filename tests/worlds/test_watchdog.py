@@ -1,0 +1,131 @@
+"""Seconds that count for the limit of the watchdog."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from adjointlab.core import arrays
+from adjointlab.engine.discovery import found_as
+from adjointlab.engine.run_case import body
+from adjointlab.engine.search import Budget
+from adjointlab.session import run_check
+from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.watchdog import TIMES_IN_ALL, Elapsed, Watchdog
+from tests import hanging
+
+LIMIT = 10.0
+
+
+@dataclass
+class Clock:
+    """The time, and for how long of it the thread has waited for a processor."""
+
+    now: float = 0.0
+    delayed: float = 0.0
+
+    def elapsed(self) -> Elapsed:
+        return Elapsed(lambda: self.now, lambda thread: self.delayed)
+
+
+def is_exceeded(elapsed: Elapsed) -> bool:
+    return elapsed.exceeded(LIMIT, threading.get_ident()) > 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_the_wait_for_a_processor_does_not_count(share: float):
+    clock = Clock()
+    elapsed = clock.elapsed()
+    looks = 0
+    while not is_exceeded(elapsed):
+        clock.now += 0.5
+        clock.delayed += share * 0.5
+        elapsed.look(1, None)
+        looks += 1
+
+    assert looks * 0.5 * (1 - share) == pytest.approx(LIMIT, abs=0.5)
+
+
+def test_the_time_in_which_the_process_was_stopped_does_not_count():
+    clock = Clock()
+    elapsed = clock.elapsed()
+    clock.now += 1000 * LIMIT
+    elapsed.look(1, None)
+
+    assert not is_exceeded(elapsed)
+
+
+def test_every_call_begins_the_limit_again_and_there_is_an_end_to_that():
+    clock = Clock()
+    elapsed = clock.elapsed()
+    progress = 0
+    while not is_exceeded(elapsed):
+        clock.now += 0.5
+        progress += 1
+        elapsed.look(1, progress)
+
+    assert clock.now == TIMES_IN_ALL * LIMIT
+
+
+def test_a_rank_in_a_debugger_is_left_in_peace(tmp_path: Path):
+    elapsed = idle(TIMES_IN_ALL * LIMIT)
+    debugger = {"elapsed": elapsed, "is_exceeded": is_exceeded}
+    exec(compile("found = is_exceeded(elapsed)", str(tmp_path / "pdb.py"), "exec"), debugger)  # noqa: S102 - a file of that name
+
+    assert not debugger["found"]
+    assert is_exceeded(elapsed)
+
+
+def test_an_import_has_the_longer_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "imported_slowly.py").write_text(
+        "import tests.worlds.test_watchdog as test\n"
+        "early = test.is_exceeded(test.idle(test.LIMIT))\n"
+        "late = test.is_exceeded(test.idle(test.TIMES_IN_ALL * test.LIMIT))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import imported_slowly
+
+    assert (imported_slowly.early, imported_slowly.late) == (False, True)
+
+
+def idle(seconds: float) -> Elapsed:
+    """The elapsed time after so many seconds without progress."""
+    clock = Clock()
+    elapsed = clock.elapsed()
+    for _ in range(round(seconds)):
+        clock.now += 1.0
+        elapsed.look(1, None)
+    return elapsed
+
+
+def test_the_system_says_how_long_a_thread_has_waited():
+    elapsed = Elapsed()
+    elapsed.look(threading.get_native_id(), None)
+    elapsed.look(threading.get_native_id(), None)
+
+    assert 0 <= elapsed.total < 60
+
+
+@pytest.mark.skipif(not arrays.installed("torch"), reason="needs torch")
+def test_torch_differentiates_before_the_first_case_of_a_subject_that_uses_it():
+    arrays.warm_up_torch.cache_clear()
+    body(hanging.right)
+    assert arrays.warm_up_torch.cache_info().currsize == 0
+    body(replace(hanging.right, arrays=("torch",)))
+    assert arrays.warm_up_torch.cache_info().currsize == 1
+
+
+def test_what_an_earlier_subject_did_does_not_shorten_the_limit(tmp_path: Path):
+    watchdog = Watchdog(100.0)
+    watchdog.has_fired = True
+    assert watchdog.seconds_in_simulation < 100
+    world = SimulatedWorld(2, watchdog)
+    try:
+        run_check(world, found_as(hanging.right), "adjoint", Budget(1, seed=1), tmp_path)
+    finally:
+        world.close()
+
+    assert watchdog.seconds_in_simulation == 100
