@@ -129,7 +129,7 @@ def _mismatches(
 
 
 def _misuses(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
-    """What user code did to buffers is wrong however the run ended."""
+    """Misuses of buffers, which are wrong however the run ended."""
     for rank, of_rank in enumerate(statistics):
         for misuse in of_rank.misuses:
             yield Finding(FindingKind.BUFFER_MISUSED, f"rank {rank} {misuse}")
