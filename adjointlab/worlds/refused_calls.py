@@ -71,7 +71,7 @@ _INSTEAD: Final = {
 
 
 def instead_of(name: str) -> str:
-    """What to use instead of mpi4py's method `name`; empty if the lab does not know it."""
+    """The sentence that says what to use instead of mpi4py's method `name`; empty if the lab does not know it."""
     if name in _INSTEAD:
         return _INSTEAD[name]
     if "neighbor_" in name.lower():

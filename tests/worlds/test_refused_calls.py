@@ -15,7 +15,7 @@ NAMES = [name for name in dir(THEIRS.Cartcomm) if not name.startswith("_")]
 
 
 def answers(context, _):
-    """How the run's communicator, and a grid of its ranks, answer to each name: None where it is offered."""
+    """Return the answers of the run's communicator and of a grid to each name: None where it is offered."""
     line = context.comm.Create_cart([context.comm.size])
 
     def answer(comm, name):
@@ -59,7 +59,7 @@ def test_every_method_of_mpi4py_is_offered_or_refused_by_name(world):
 
 
 def test_what_is_named_instead_is_offered(world):
-    """Where a sentence names a call of communicators, a grid of the run's ranks has it."""
+    """A grid of the run's ranks has each call of communicators that a sentence names."""
     on_grids = world.run(answers).values[0][1]
     for name in NAMES:
         if on_grids[name] is not None:

@@ -288,7 +288,7 @@ _BLOCKS: Final = {
     "allgatherv": (False, True),
     "alltoallv": (True, True),
 }
-"""Whether the collective sends, and receives, a block for each rank."""
+"""True for a block for each rank: of what the collective sends, and of what it receives."""
 
 
 class SignatureReader:

@@ -71,7 +71,7 @@ class MessageLogSummary(NamedTuple):
 
 
 def content_of(spec: Buffer) -> Content:
-    """What a buffer holds."""
+    """Datatype and size of a buffer."""
     if type(spec) is np.ndarray:
         return spec.dtype, spec.nbytes
     try:
