@@ -176,7 +176,7 @@ def _redirection(mpi: Any) -> _Redirection:
 
 
 class _Redirection:
-    """What replaces the members of mpi4py's communicators, from the first run to the end of the process.
+    """Replacements of the members of mpi4py's communicators, from the first run to the end of the process.
 
     It is not undone, because CPython gives a class that has been changed a thousand times no version for its caches any more.
     `run` is None outside runs.
