@@ -330,8 +330,8 @@ def _declare(
             raise SubjectError(f"{draws.__name__}{inspect.signature(draws)} takes (draw, ranks); {_EXAMPLE}")
         name = options.get("name") or str(getattr(target, "__name__", draws.__name__))
         return Subject(
-            # Names stand in files and on terminals, and UTF-8 has no lone surrogates.
-            name=name.encode("utf-8", "backslashreplace").decode(),
+            # Names stand in files, on terminals and for classes: UTF-8 has no lone surrogates, and no class has a NUL in its name.
+            name=name.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode(),
             kind=kind,
             build=build,
             draws=draws,

@@ -20,7 +20,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -169,7 +169,12 @@ class JobLog:
     @property
     def done(self) -> list[Done]:
         """The checks that are done."""
-        return [line.done() for line in json_lines.lines(self.folder / "done.jsonl", _DoneLine)]
+        found = []
+        for line in json_lines.lines(self.folder / "done.jsonl", _DoneLine):
+            # A line of the right form whose spaces or parameters are not: the check runs again.
+            with suppress(ValueError, TypeError, RecursionError):
+                found.append(line.done())
+        return found
 
     def outcome(self, check_id: str) -> Done | None:
         """The result of a check, if it is done."""
@@ -253,7 +258,8 @@ class JobLog:
 
     @property
     def _settings(self) -> _Settings:
-        return json_lines.lines(self._settings_file, _Settings)[0]
+        # User code that runs in the same folder may have damaged the file: its jobs draw other cases then, and go on.
+        return next(iter(json_lines.lines(self._settings_file, _Settings)), _Settings(0, 60.0))
 
     @property
     def _settings_file(self) -> Path:

@@ -10,9 +10,9 @@ from typing import TypeVar
 import msgspec
 
 from adjointlab.checks.verdict import Figures
-from adjointlab.store.files import open_file, read_file
+from adjointlab.store.files import encodable, open_file, read_file
 
-__all__ = ["append", "json_figures", "lines"]
+__all__ = ["append", "encoded", "json_figures", "lines"]
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 def lines(path: Path, kind: type[T]) -> list[T]:
     """Read a file, each line as a struct of `kind`.
 
-    A line that its writer did not finish is passed over, and a file that does not exist has no lines.
+    A line that its writer did not finish, or that was damaged, is passed over, and a file that does not exist has no lines.
     """
     try:
         content = read_file(path)
@@ -31,7 +31,7 @@ def lines(path: Path, kind: type[T]) -> list[T]:
     for line in content.splitlines():
         try:
             found.append(decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return found
 
@@ -42,8 +42,27 @@ def append(path: Path, content: object) -> None:
     The newline before it ends whatever half a line a killed process has left. With O_APPEND the one write is placed as a whole
     behind what other processes write at the same time.
     """
+    line = encoded(content)
     with os.fdopen(open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
-        file.write(b"\n" + msgspec.json.encode(content) + b"\n")
+        file.write(b"\n" + line + b"\n")
+
+
+def encoded(content: object) -> bytes:
+    """JSON of `content`, with the lone surrogates of its texts, which UTF-8 does not have, as escapes."""
+    try:
+        return msgspec.json.encode(content)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_encodable(msgspec.to_builtins(content)))
+
+
+def _encodable(value: object) -> object:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, list | tuple):
+        return [_encodable(entry) for entry in value]
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(entry) for key, entry in value.items()}
+    return value
 
 
 def json_figures(figures: Figures) -> Figures:

@@ -24,6 +24,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import Stage
 from adjointlab.store import files
 from adjointlab.store.files import in_folder, open_file
+from adjointlab.store.json_lines import encoded
 from adjointlab.worlds.world import WorldName
 
 __all__ = [
@@ -247,7 +248,7 @@ def _encoded(running: Running) -> bytes:
         case = running.case and running.case.plain()
     except TypeError:  # parameters that are not data: storing the failure will say so
         case = None
-    return msgspec.json.encode(structs.replace(running, case=case))
+    return encoded(structs.replace(running, case=case))
 
 
 def _write_over(file: int, data: bytes, length: int) -> None:

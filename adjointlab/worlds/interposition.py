@@ -4,8 +4,8 @@
 other rank in simulation, where the process is alone in its COMM_WORLD; under MPI it would wait for processes that the case
 leaves out. So every method and attribute of mpi4py's communicators is replaced, in the dictionaries of its classes: then it does
 not matter how user code has come by the object. Outside runs they do what they did. The lab's own communicators are of classes
-that have the originals (:func:`own_handle`). What takes a communicator without calling it, such as a window, is not reached, nor
-is a method that user code has taken from its object before the first run.
+that have the originals (:func:`own_handle`). Windows, files and sessions of other ranks than the caller are refused. Not reached is a method
+that user code has taken from its object before the first run.
 
 A communicator that was made before the run is another matter: no case can say which ranks it has. It is refused in a run, with
 the sentence that says what to do. COMM_SELF, and what a run makes from it, stay as they are.
@@ -141,6 +141,16 @@ _LOCAL: Final = frozenset(
 )
 """Members that the run's communicators do not have, and that need no other rank: COMM_WORLD's own are as good."""
 
+_MAKERS: Final = {
+    "Win": ("Allocate", "Allocate_shared", "Create", "Create_dynamic"),
+    "File": ("Open",),
+    "Session": ("Init",),
+    "Intracomm": ("Create_from_group",),
+}
+"""Functions that make something of a communicator without calling it."""
+
+_ALWAYS_OF_ALL: Final = ("Init", "Create_from_group")
+
 _MADE_BEFORE: Final = (
     "{call} on a communicator that was made before the case began: the lab runs the code on other numbers of ranks than this "
     "process has been started with. Make it in a call, when the operator is made, from the communicator that the operator is "
@@ -195,6 +205,13 @@ class _Redirection:
                     self._method(member, name) if callable(member) else self._attribute(member, name)
                 )
             ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+        for name, makers in _MAKERS.items():
+            kind = getattr(self._mpi, name)
+            (dictionary,) = gc.get_referents(kind.__dict__)
+            for maker in makers:
+                if hasattr(kind, maker):  # sessions came with MPI 4
+                    dictionary[maker] = staticmethod(self._maker(getattr(kind, maker), f"MPI.{name}.{maker}"))
+            ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
 
     def own(self, comm: Any) -> Any:
         """`comm` as an object of a class that has the original members."""
@@ -229,6 +246,21 @@ class _Redirection:
 
         call.__name__, call.__doc__ = name, original.__doc__
         return call
+
+    def _maker(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def make(*arguments: Any, **keywords: Any) -> Any:
+            given = [each for each in (*arguments, *keywords.values()) if isinstance(each, self._mpi.Comm)]
+            is_local = all(comm == self._mpi.COMM_SELF for comm in given) and not name.endswith(
+                _ALWAYS_OF_ALL
+            )
+            if self.run is not None and not is_local:
+                self.run.refuse(
+                    f"{name} in a case would be of the processes of the job, which are not the ranks of the case: use messages or "
+                    "collectives on the communicator that the operator is given"
+                )
+            return original(*arguments, **keywords)
+
+        return make
 
     def _attribute(self, original: Any, name: str) -> property:
         def read(comm: Any) -> Any:

@@ -10,7 +10,6 @@ import ctypes
 import os
 import signal
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,39 +19,23 @@ from adjointlab import MPI
 from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.launch import is_launched
-
-NEVER = 10_000.0
-"""Seconds that no patience lasts for."""
+from tests.faults.declaring import (
+    CHANGES,
+    DEADLOCK,
+    MISMATCH,
+    NEVER,
+    NO_RETURN,
+    OPEN,
+    RAISED,
+    RuntimeFault,
+    Shift,
+    blocks,
+    cuts,
+    subject_of,
+)
 
 LARGE = 1 << 17
 """Numbers in a message that no MPI library sends off before somebody receives it."""
-
-
-class Shift(al.LinearOperator):
-    """Moves every worker's block one worker to the right."""
-
-    gain = fan_in = 1
-
-    def __init__(self, comm: Any, layout: al.Layout) -> None:
-        self.comm, self.domain, self.codomain = comm, al.Space(layout), al.Space(layout)
-        self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.right, self.left = (self.rank + 1) % self.size, (self.rank - 1) % self.size
-
-    def forward(self, x: Any) -> Any:
-        return self.shifted(x, self.right, self.left)
-
-    def adjoint(self, y: Any) -> Any:
-        return self.shifted(y, self.left, self.right)
-
-    def shifted(self, x: Any, dest: int, source: int) -> Any:
-        result = np.empty(x.shape, x.dtype)
-        self.comm.Sendrecv(np.ascontiguousarray(x), dest, 0, result, source, 0)
-        return result
-
-    @property
-    def is_faulty(self) -> bool:
-        """True on the rank where something goes wrong: the second."""
-        return bool(self.rank == 1)
 
 
 # Exceptions and early ends
@@ -299,50 +282,17 @@ class TakesTheFirst(Shift):
 # As what each should be found
 
 
-@dataclass(frozen=True)
-class RuntimeFault:
-    """A fault, and the kinds of failure as which it may be found; none in a world where it cannot show."""
-
-    name: str
-    subject: Subject
-    simulated: tuple[str, ...]
-    mpi: tuple[str, ...]
-    check: str = "adjoint"
-    ranks: int = 2  # of the smallest case; 0 where that depends on chance
-    is_fatal: bool = False  # it ends the process, so only a supervised job can find it
-    options: tuple[str, ...] = ()  # of adjointlab check, in simulation
-
-
-def _blocks(draw: Any, ranks: int) -> dict[str, Any]:
-    width = draw(al.strategies.shapes(1, 3))[0]
-    return {"layout": al.Layout((ranks * width,), al.Partition((ranks,)))}
-
-
-def _cuts(draw: Any, ranks: int) -> dict[str, Any]:
-    return {"layout": draw(al.strategies.layouts(ranks, 1))}
-
-
-def _subject(operator: type[Shift], draws: Any = _blocks) -> Subject:
-    def cases(draw: Any, ranks: int) -> dict[str, Any]:
-        parameters: dict[str, Any] = draws(draw, ranks)
-        return parameters
-
+def _subject(operator: type[Shift], draws: Any = blocks) -> Subject:
     # The name under which a command line finds it in this module.
-    cases.__name__ = cases.__qualname__ = _attribute(operator)
-    return al.subject(operator)(cases)
+    subject = subject_of(operator, draws, _attribute(operator))
+    subject.draws.__module__ = __name__
+    return subject
 
 
 def _attribute(operator: type) -> str:
     words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in operator.__name__)
     return words.removeprefix("_")
 
-
-RAISED = ("raised RuntimeError",)
-DEADLOCK = ("deadlock",)
-MISMATCH = ("mismatched collective",)
-NO_RETURN = ("no return",)
-OPEN = ("communicator left open",)
-CHANGES = ("nondeterministic", "the search saw the same case fail and pass")
 
 right = _subject(Shift)
 raises_on_one_rank = _subject(RaisesOnOneRank)
@@ -353,7 +303,7 @@ receives_first = _subject(ReceivesFirst)
 sends_first = _subject(SendsFirst)
 sends_under_another_tag = _subject(SendsUnderAnotherTag)
 sends_on_another_communicator = _subject(SendsOnAnotherCommunicator)
-waits_for_uneven_cuts = _subject(WaitsForUnevenCuts, _cuts)
+waits_for_uneven_cuts = _subject(WaitsForUnevenCuts, cuts)
 another_collective = _subject(AnotherCollective)
 another_root = _subject(AnotherRoot)
 another_count = _subject(AnotherCount)

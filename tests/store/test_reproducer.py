@@ -6,15 +6,13 @@ import json
 import math
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import adjointlab as al
@@ -24,6 +22,7 @@ from adjointlab.engine.case import Case, from_data, to_data
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.store.reproducer import BadReproducer, read, stored, write, write_case
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from tests.fuzzing import many
 
 
 class Doubles(al.LinearOperator):
@@ -52,7 +51,7 @@ def report() -> SearchResult:
     return found
 
 
-@settings(max_examples=30, deadline=None)
+@many(30)
 @given(st.data())
 def test_parameters_survive_the_way_to_data_and_back(data: st.DataObject) -> None:
     layout = data.draw(al.strategies.layouts(4, whole=False))
@@ -61,7 +60,7 @@ def test_parameters_survive_the_way_to_data_and_back(data: st.DataObject) -> Non
     assert from_data(json.loads(json.dumps(to_data(value)))) == value
 
 
-@settings(max_examples=200, deadline=None)
+@many(200)
 @given(
     st.recursive(
         st.floats()
@@ -206,50 +205,6 @@ def test_unknown_fields_inside_a_case_are_refused_too(tmp_path: Path, place: tup
     (tmp_path / "new.json").write_text(json.dumps(content))
     with pytest.raises(BadReproducer, match="unknown field `more`"):
         read(tmp_path / "new.json")
-
-
-ODD = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.sampled_from(["", "layout", "nan"]),
-    lambda inner: (
-        st.lists(inner, max_size=2)
-        | st.dictionaries(
-            st.sampled_from(["$type", "value", "escaped", "shape", "partition", "layout", "real", "tensors"]),
-            inner,
-        )
-        | st.fixed_dictionaries(
-            {
-                "$type": st.sampled_from(
-                    ["float", "text", "complex", "space", "layout", "tensor", "local type"]
-                )
-            },
-            optional={"value": inner, "escaped": inner, "tensors": inner, "real": inner, "imag": inner},
-        )
-    ),
-    max_leaves=4,
-)
-
-
-@settings(max_examples=400, deadline=None)
-@given(st.data())
-def test_any_change_of_a_file_is_read_or_refused(data: st.DataObject) -> None:
-    content = json.loads(OLD)
-    node: Any = content
-    while True:
-        keys = list(node) if isinstance(node, dict) else range(len(node))
-        key = data.draw(st.sampled_from(keys))
-        if not (isinstance(node[key], dict | list) and node[key]) or data.draw(st.booleans()):
-            break
-        node = node[key]
-    node[key] = data.draw(ODD)
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "changed.json")
-        path.write_text(json.dumps(content))
-        with suppress(BadReproducer):
-            read(path)
 
 
 def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import adjointlab as al
@@ -25,6 +25,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.store.script import commented, literal, script
+from tests.fuzzing import HOSTILE, many
 from tests.running import needs_mpi, run, run_python
 
 pytestmark = pytest.mark.mpi_skip
@@ -193,30 +194,7 @@ def replaced(file: Path, before: str, after: str) -> Iterator[None]:
         file.write_text(text)
 
 
-HOSTILE = st.one_of(
-    st.text(st.characters(exclude_categories=[])),
-    st.sampled_from(
-        [
-            '"""\nraise SystemExit',
-            "'''\n__import__('os')._exit(3)",
-            "\\",
-            "\\\n",
-            "\r1/0",
-            "\x0c1/0",
-            "\x851/0",
-            "\u20281/0",
-            "\x00",
-            "\ud800",
-            "\u202e",
-            "{name}",
-            "-*- coding: utf-7 -*-",
-            "+AAoALw- 1/0",
-        ]
-    ),
-)
-
-
-@settings(max_examples=300, deadline=None)
+@many(300)
 @given(st.lists(HOSTILE, max_size=4))
 def test_text_from_outside_is_nothing_but_comments(texts: list[str]):
     text = commented(*texts)
@@ -251,7 +229,7 @@ def failure(texts: Sequence[str], entry: MatrixEntry | None) -> SearchResult:
 
 
 @pytest.mark.parametrize("subject", [pair, autograd], ids=["shown", "replayed"])
-@settings(max_examples=200, deadline=None)
+@many(200)
 @given(st.lists(HOSTILE, min_size=6, max_size=6))
 def test_hostile_text_leaves_the_code_of_a_script_as_it_is(subject: Subject, texts: list[str]):
     entry = MatrixEntry(0, 1)
@@ -283,7 +261,7 @@ def shape(tree: ast.Module) -> str:
     return ast.dump(tree)
 
 
-@settings(max_examples=300, deadline=None)
+@many(300)
 @given(
     st.recursive(
         HOSTILE | st.floats() | st.complex_numbers() | st.integers() | st.booleans() | st.none(),

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from tests import running
-from tests.faults.matrix import left_in
+from tests.faults.left_behind import left_in
 
 __all__ = ["ADJOINT", "FAULTS", "begun", "kinds", "left_in", "stored", "supervised"]
 

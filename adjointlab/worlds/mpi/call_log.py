@@ -187,6 +187,7 @@ class RunStatistics:
     messages: dict[CommKey, MessageLogSummary]
     open_requests: tuple[str, ...]  # never completed
     misuses: tuple[str, ...]  # of the buffers of pending operations
+    refused: tuple[str, ...]  # reasons for which user code was not let past the run
     has_abandoned: bool  # a wait was given up, so a request may still be active
     was_polling: bool  # the rank was blocked in a loop of polls
     was_late: bool  # the rank was still at work when another one lost its patience

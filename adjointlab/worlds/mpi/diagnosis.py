@@ -129,8 +129,10 @@ def _mismatches(
 
 
 def _misuses(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
-    """Misuses of buffers, which are wrong however the run ended."""
+    """Find what is wrong however the run ended: what user code did to buffers, and past the run."""
     for rank, of_rank in enumerate(statistics):
+        for reason in of_rank.refused:
+            yield Finding(FindingKind.PAST_THE_RUN, f"rank {rank}: {reason}")
         for misuse in of_rank.misuses:
             yield Finding(FindingKind.BUFFER_MISUSED, f"rank {rank} {misuse}")
 

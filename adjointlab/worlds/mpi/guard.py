@@ -71,11 +71,12 @@ class Guard:
         self.sent = [0] * ranks
         self.received = 0
         self.logs: dict[CommKey, CallLog] = {}
-        self.messages: dict[CommKey, MessageLog] = {}
         # The functions of user code that have returned, each with the number of collectives on the run's communicator by then.
         self.returns: list[tuple[int, Callable[..., object]]] = []
+        self.messages: dict[CommKey, MessageLog] = {}
         self.open_requests: dict[int, OpenRequest] = {}  # by id
         self.misuses: list[str] = []  # of buffers
+        self.refused: list[str] = []  # what user code tried past the run
         self.has_abandoned = False
         self.saw_mpi_error = False
         self.has_leaked_many = False  # earlier runs have left many communicators behind
@@ -106,6 +107,7 @@ class Guard:
             messages=messages,
             open_requests=still_open,
             misuses=tuple(dict.fromkeys(self.misuses)),
+            refused=tuple(dict.fromkeys(self.refused)),
             has_abandoned=has_abandoned,
             was_polling=self._is_polling,
             was_late=was_late,
