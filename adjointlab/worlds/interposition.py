@@ -4,8 +4,8 @@
 other rank in simulation, where the process is alone in its COMM_WORLD; under MPI it would wait for processes that the case
 leaves out. So every method and attribute of mpi4py's communicators is replaced, in the dictionaries of its classes: then it does
 not matter how user code has come by the object. Outside runs they do what they did. The lab's own communicators are of classes
-that have the originals (:func:`own_handle`). Windows, files and sessions of other ranks than the caller are refused. Not reached is a method
-that user code has taken from its object before the first run.
+that have the originals (:func:`own_handle`). Windows, files and sessions of other ranks than the caller are refused. Not reached
+is a method that user code has taken from its object before the first run.
 
 A communicator that was made before the run is another matter: no case can say which ranks it has. It is refused in a run, with
 the sentence that says what to do. COMM_SELF, and what a run makes from it, stay as they are.

@@ -189,7 +189,9 @@ FAULTS = declared(
         of_corpus("prints that all is well", "prints_that_all_is_well", WRONG, ranks=1),
         of_corpus("COMM_WORLD past the communicator that is given", "raw_world_communicator", WRONG, ranks=2),
         of_corpus("COMM_WORLD in a tuple", "world_communicator_in_a_tuple", WRONG),
-        of_corpus("communicator made at import", "communicator_made_at_import", ("raised RuntimeError",)),
+        of_corpus(
+            "communicator made at import", "communicator_made_at_import", ("communication past the run",)
+        ),
         of_corpus("refusal that the code swallows", "refusal_swallowed", ("communication past the run",)),
         of_corpus("tensors without elements", "only_empty_tensors", ("too few cases judged",)),
         of_corpus(

@@ -71,9 +71,9 @@ class Guard:
         self.sent = [0] * ranks
         self.received = 0
         self.logs: dict[CommKey, CallLog] = {}
+        self.messages: dict[CommKey, MessageLog] = {}
         # The functions of user code that have returned, each with the number of collectives on the run's communicator by then.
         self.returns: list[tuple[int, Callable[..., object]]] = []
-        self.messages: dict[CommKey, MessageLog] = {}
         self.open_requests: dict[int, OpenRequest] = {}  # by id
         self.misuses: list[str] = []  # of buffers
         self.refused: list[str] = []  # what user code tried past the run
