@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.matrix import left_in
+from tests.faults.left_behind import left_in
 from tests.running import begun
 
 SUBJECTS = """
