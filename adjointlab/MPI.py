@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
@@ -70,6 +70,7 @@ __all__ = [
     "Free_keyval",
     "Keyval",
     "Op",
+    "Prequest",
     "Request",
     "Status",
 ]
@@ -444,6 +445,66 @@ class Request:
     def testsome(requests: Requests, statuses: Statuses = None) -> tuple[list[int] | None, list[Any] | None]:
         """Indices of those that are complete, or None if none is active."""
         return _some("testsome", requests, statuses, blocking=False)
+
+
+class Prequest(Request):
+    """A persistent request, of ``Send_init``, ``Ssend_init`` or ``Recv_init``: each :meth:`Start` begins the same message anew.
+
+    It is true while it is active, between its start and its completion.
+    """
+
+    def __init__(self, start: Callable[[], Any]) -> None:
+        self._start = start
+        self._active: Any = None
+
+    def Start(self) -> None:
+        """Begin; `adjointlab.MPI.Exception` if it has begun and is not complete."""
+        if self:
+            raise Exception("Start of a persistent request that is active: complete it first", ERR_OTHER)
+        self._active = self._start()
+
+    @staticmethod
+    def Startall(requests: Sequence[Prequest]) -> None:
+        """Start all."""
+        for request in requests:
+            request.Start()
+
+    def __bool__(self) -> bool:
+        return bool(self._active)
+
+    def Wait(self, status: AnyStatus | None = None) -> bool:
+        """Wait until it is complete, and so inactive; at once if it is."""
+        if self:
+            self._active.Wait(status)
+        return True
+
+    def wait(self, status: AnyStatus | None = None) -> None:
+        """Wait until it is complete, and so inactive; at once if it is."""
+        self.Wait(status)
+
+    def Test(self, status: AnyStatus | None = None) -> bool:
+        """Return True if it is complete, or inactive."""
+        return bool(self._active.Test(status)) if self else True
+
+    def test(self, status: AnyStatus | None = None) -> tuple[bool, None]:
+        """Return True and None if it is complete, or inactive."""
+        return self.Test(status), None
+
+    def Get_status(self, status: AnyStatus | None = None) -> bool:
+        """Return True if a test would complete it."""
+        return bool(self._active.Get_status(status)) if self else True
+
+    def Cancel(self) -> None:
+        """Withdraw a receive that has no message yet; it has to be completed all the same."""
+        if self:
+            self._active.Cancel()
+
+    def Free(self) -> None:
+        """Do not start it any more; what it has begun completes unseen."""
+        if self:
+            self._active.Free()
+
+    cancel, get_status = Cancel, Get_status
 
 
 def _batch(requests: Requests) -> RequestBatch:

@@ -30,7 +30,7 @@ from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.exit_codes import ExitCode
 from adjointlab.store.files import printable
 from adjointlab.store.job_log import Done, check_id_of, supervised
-from adjointlab.store.reproducer import Written, stored, write, write_case
+from adjointlab.store.reproducer import Written, keep_interrupted, stored, write
 from adjointlab.store.running_case import NAME, EndedBy, Progress, Running, read_file, recording, write_end
 from adjointlab.worlds.process import Terminated, signal_of
 from adjointlab.worlds.watchdog import DRAWING, Overdue, OverdueReport
@@ -272,9 +272,8 @@ def _at_work(
 def _keep_running(running: Running, folder: Path, world: World, name: str) -> None:
     """Store the case that runs when the signal of that `name` ends the process."""
     assert running.case is not None
-    verdict = unjudged(f"{name} ended the process while this case ran")
     with suppress(OSError, TypeError):
-        path = write_case(running.case, running.location, running.world, verdict, folder)
+        path = keep_interrupted(running.case, running.location, running.world, name, folder)
         world.watchdog.say(f"adjointlab: {name}: the case that was running is kept; replay {path}\n")
 
 
@@ -282,9 +281,8 @@ def _keep_previous(previous: Running, folder: Path, world: World) -> None:
     """Store the case at which an earlier job died, before its record is written over."""
     if previous.case is None or previous.ended is not EndedBy.NOTHING:
         return
-    verdict = unjudged("the job ended while this case ran")
     try:
-        path = write_case(previous.case, previous.location, previous.world, verdict, folder)
+        path = keep_interrupted(previous.case, previous.location, previous.world, "something", folder)
     except (OSError, TypeError):
         return
     world.watchdog.say(

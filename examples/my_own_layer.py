@@ -25,7 +25,7 @@ class CopyToAll(torch.autograd.Function):
 class ColumnParallelLinear(torch.nn.Module):
     """Each worker computes some of the output features, from the whole input."""
 
-    forward_mode = False  # CopyToAll has no jvp: the lab takes differences
+    forward_mode = False  # CopyToAll has no jvp
 
     def __init__(self, comm, in_features, out_features):
         super().__init__()

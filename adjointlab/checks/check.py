@@ -117,7 +117,7 @@ class Check(ABC, Generic[ObservationT]):
     follow-up of another one or by its own command."""
 
     varies_values: ClassVar[bool] = False
-    """Whether the inputs of a layer may have values of any of :data:`~adjointlab.checks.context.INPUT_VALUES`."""
+    """True if the inputs of a layer may have values of all :data:`~adjointlab.checks.context.INPUT_VALUES`."""
 
     @abstractmethod
     def observe(self, context: CheckContext) -> ObservationT:

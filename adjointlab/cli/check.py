@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
+_SECONDS_TO_HEED = 3.0
+"""Seconds that a signal has to get through to the main thread; with those below, less than the 5 s after which SIGKILL may come."""
+
 _SECONDS_TO_STOP = 1.0
 """Seconds that the main thread gets to print what is known, once it has begun."""
 
@@ -88,7 +91,8 @@ def check(
 
     with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (plan, known)):
         run = _CheckRun(world, plan, known, Output(to_stderr=json_to == STDOUT), json_to, quiet)
-        with Deadline(run.end_early):
+        # The other ranks wait a little longer: when the first of them is gone, the launcher kills the leader, which has the results.
+        with Deadline(run.end_early, _SECONDS_TO_HEED + (0.0 if world.is_leader else _SECONDS_TO_STOP)):
             try:
                 with progress_line(is_shown=world.is_leader and not quiet) as line:
                     run.run_all(Budget(cases, ranks, seed, schedules=schedules), folder, line)

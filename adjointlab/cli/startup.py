@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
-from adjointlab.worlds.launch import is_launched, open_world
+from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, open_world
 from adjointlab.worlds.process import Interrupts, RepeatedInterrupt, interrupt_by, signal_of
 from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog
 
@@ -101,6 +101,10 @@ def _end_job() -> None:
 
 def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int, watchdog: Watchdog) -> T:
     """Collective over the processes of the job: `prepare`, whose failure or interruption on one rank is that of all."""
+    try:
+        check_partners()
+    except NoPartners as error:
+        raise UsageError(str(error)) from error
     from adjointlab.worlds.mpi.rendezvous import Rendezvous
 
     rendezvous = Rendezvous()

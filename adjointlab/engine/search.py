@@ -142,6 +142,10 @@ _SLOW: Final = frozenset({NO_RETURN, FindingKind.LIVELOCK})
 """Kinds of failure that take seconds to see, in every case that is tried."""
 
 
+_REDRAWN_SMALLER: Final = 10
+"""The number of cases that are drawn once a smaller one is known to fail; Hypothesis tries ten times as many to find them."""
+
+
 class _Failing(Exception):
     """A case failed; carries it out of Hypothesis, which raises the exception of the smallest failing case again."""
 
@@ -280,7 +284,7 @@ class Search:
             if not fails:
                 self._is_smallest = fails is False
                 break
-            number = min(self._budget.cases, _REDRAWN)
+            number = min(self._budget.cases, _REDRAWN_SMALLER)
             smaller = self._searched(number, 1, failure.case.ranks, partial(_is_smaller, than=failure.case))
             if not isinstance(smaller, _Failing):
                 break
@@ -297,8 +301,7 @@ class Search:
             if (
                 judgement is not None
                 and not judgement.verdict.is_coherent
-                and self._first is not None
-                and judgement.verdict.kind == self._first.kind
+                and (self._first is None or judgement.verdict.fails_like(self._first))
             ):
                 return True
         return False
@@ -507,6 +510,7 @@ class Search:
             if again is None or not again.verdict.fails_like(first):
                 second = "nothing to judge" if again is None else again.verdict.headline or "no failure"
                 if first.is_death:
+                    self._is_smallest = False
                     return replace(first, lines=(*first.lines, ("again", f"{second}, when it ran once more")))
                 lines = (("first", first.headline), ("again", second), *first.lines)
                 return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)

@@ -87,7 +87,8 @@ def _changes(case: Case) -> Iterator[tuple[int, _Change]]:
         yield case.ranks, _without_slab(grid, dim, index)
     for shape in sorted({layout.shape for layout in layouts}):
         for dim, side in enumerate(shape):
-            for index in reversed(range(side)):
+            # An empty tensor is smaller still, but explains less than one with an element.
+            for index in reversed(range(side if side > 1 else 0)):
                 yield case.ranks, _without_index(shape, dim, index)
     for number, leaf in enumerate(leaves):
         if isinstance(leaf, int) and not isinstance(leaf, bool) and leaf:

@@ -242,8 +242,9 @@ class _SubjectDecorators:
 
         - `domain` and `codomain`, the spaces of its inputs and outputs; `parameter_space` and `buffer_space`, those of its
           parameters and buffers, named as both modules name them: of all of them, but for buffers that are not persistent;
-        - `rounding`, how far results may differ from the twin's, relative to the largest value of each tensor (default: as
-          far as the twin's own rounding goes; 0: exact on small integers), and `reach`, the least that this value counts for, where terms cancel (default 0);
+        - `rounding`, how far results may differ from the twin's, relative to the largest value of each tensor (default: measured
+          on the twin; 0: exact on small integers), and `reach`, the least that this value counts for, where terms cancel
+          (default 0);
         - `overwrites_inputs`, that it may write into its inputs (default `False`);
         - `uniform_requires_grad`, that what requires a gradient is the same on all ranks (default `False`: other tensors on
           each rank, though replicated or invariant copies of a parameter alike);

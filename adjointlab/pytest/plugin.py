@@ -15,7 +15,7 @@ import pytest
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
-from adjointlab.worlds.launch import is_launched, launched_rank
+from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank
 from adjointlab.worlds.left_threads import end_despite_threads
 from adjointlab.worlds.process import (
     earn,
@@ -62,6 +62,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     """
     if not is_launched():
         return (yield)
+    try:
+        check_partners()
+    except NoPartners as problem:
+        # On every process, and the launcher's first one says why.
+        raise (pytest.UsageError(str(problem)) if launched_rank() == 0 else pytest.UsageError()) from None
     from adjointlab.pytest.ranks import CollectiveSession
 
     # The configuration file has been read, but options are parsed completely only after this hook.

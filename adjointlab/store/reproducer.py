@@ -14,7 +14,7 @@ import msgspec
 from msgspec import structs
 
 from adjointlab.checks.check import check_named
-from adjointlab.checks.verdict import Verdict
+from adjointlab.checks.verdict import Verdict, unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
@@ -87,6 +87,15 @@ def write_case(case: Case, location: str, world: str, verdict: Verdict, folder: 
     path = _path_of(folder, case)
     data = _encoded(case, location, world, verdict)
     in_folder(path, lambda: write_atomically(path, data))
+    return path
+
+
+def keep_interrupted(case: Case, location: str, world: str, by: str, folder: Path) -> Path:
+    """Store a case that ran when its process was ended by `by`; one that is stored already stays as it is, with its failure."""
+    path = _path_of(folder, case)
+    if not path.exists():
+        verdict = unjudged(f"{by} ended the process while this case ran")
+        write_case(case, location, world, verdict, folder)
     return path
 
 

@@ -25,12 +25,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from adjointlab.checks.verdict import Status, unjudged
+from adjointlab.checks.verdict import Status
 from adjointlab.exit_codes import ExitCode
 from adjointlab.store import running_case
 from adjointlab.store.files import in_folder
 from adjointlab.store.job_log import Death, JobLog, check_id_of
-from adjointlab.store.reproducer import BadReproducer, read, write_case
+from adjointlab.store.reproducer import BadReproducer, keep_interrupted, read, write_case
 from adjointlab.supervisor.exit_report import ExitReport, exit_report
 from adjointlab.supervisor.job import Job, JobEnd, Output, StopSignals
 from adjointlab.supervisor.launcher import Launcher
@@ -124,9 +124,8 @@ class _Supervisor:
         if record is None or record.case is None or folder is None or number == signal.SIGINT:
             return
         name = signal.Signals(number).name
-        verdict = unjudged(f"{name} ended the process while this case ran")
         with suppress(OSError):
-            path = write_case(record.case, record.location, record.world, verdict, folder)
+            path = keep_interrupted(record.case, record.location, record.world, name, folder)
             self._log(f"{name}: the case that was running is kept; replay {path}")
 
     def _log_results(self) -> None:

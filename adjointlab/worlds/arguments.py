@@ -122,7 +122,8 @@ def datatype(value: object) -> MPI.Datatype:
         if value.is_predefined and value.typestr in CODES:
             return CODES[value.typestr]
         raise NotImplementedError(
-            f"{value.Get_name() or 'a derived datatype'}: only elementary datatypes are known here"
+            f"{value.Get_name() or 'a derived datatype'}: only elementary datatypes are known here; copy the elements into an "
+            "array of their own (numpy.ascontiguousarray), and send that"
         )
     raise TypeError(f"{value!r} is no datatype")
 

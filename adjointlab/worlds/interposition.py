@@ -4,7 +4,7 @@
 other rank in simulation, where the process is alone in its COMM_WORLD; under MPI it would wait for processes that the case
 leaves out. So every method and attribute of mpi4py's communicators is replaced, in the dictionaries of its classes: then it does
 not matter how user code has come by the object. Outside runs they do what they did. The lab's own communicators are of classes
-that have the originals (:func:`own_handle`). What takes a communicator without calling it, such as a window, is not reached, nor
+that have the originals (:func:`own_handle`). Windows, files and sessions of other ranks than the caller are refused. Not reached
 is a method that user code has taken from its object before the first run.
 
 A communicator that was made before the run is another matter: no case can say which ranks it has. It is refused in a run, with
@@ -59,7 +59,7 @@ class Interposition:
 
     def __init__(self, run: CurrentRun) -> None:
         self._run = run
-        self._before: tuple[Any, CurrentRun | None] | None = None
+        self._before: tuple[Any, Any, CurrentRun | None] | None = None
         self._finder = _Finder(self._begin)
 
     def __enter__(self) -> None:
@@ -72,16 +72,17 @@ class Interposition:
         self._finder.withdraw()
         if self._before is not None:
             mpi: Any = sys.modules[_MODULE]
-            mpi.Request, _redirection(mpi).run = self._before
+            mpi.Request, mpi.Prequest, _redirection(mpi).run = self._before
 
     def _begin(self) -> None:
         mpi: Any = sys.modules[_MODULE]
         redirection = _redirection(mpi)
         # A run in simulation may begin in a process of MPI, but none begins within another.
-        self._before = mpi.Request, redirection.run
+        self._before = mpi.Request, mpi.Prequest, redirection.run
         redirection.run = self._run
         redirection.install()
-        mpi.Request = _for_both(mpi.Request)
+        mpi.Request = _for_both(mpi.Request, MPI.Request, _REQUEST_METHODS)
+        mpi.Prequest = _for_both(mpi.Prequest, MPI.Prequest, ("Startall",))
 
 
 class _Finder(MetaPathFinder):
@@ -113,19 +114,17 @@ class _Finder(MetaPathFinder):
 # Requests
 
 
-@lru_cache(maxsize=2)
-def _for_both(theirs: Any) -> Any:
+@lru_cache(maxsize=4)
+def _for_both(theirs: Any, ours: Any, names: tuple[str, ...]) -> Any:
     class EitherKind(type):
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, theirs | MPI.Request)
+            return isinstance(instance, theirs | ours)
 
-    forked = {name: staticmethod(_forked(name, getattr(theirs, name))) for name in _REQUEST_METHODS}
-    return EitherKind("Request", (theirs,), {"__module__": _MODULE, **forked})
+    forked = {name: staticmethod(_forked(getattr(ours, name), getattr(theirs, name))) for name in names}
+    return EitherKind(theirs.__name__, (theirs,), {"__module__": _MODULE, **forked})
 
 
-def _forked(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    ours: Callable[..., Any] = getattr(MPI.Request, name)
-
+def _forked(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
     def call(requests: Sequence[Any], *statuses: Any, **keywords: Any) -> Any:
         is_ours = any(isinstance(request, MPI.Request) for request in requests)
         return (ours if is_ours else theirs)(requests, *statuses, **keywords)
@@ -141,6 +140,16 @@ _LOCAL: Final = frozenset(
     {"handle", "info", "py2f", "Get_info", "Set_info", "Get_errhandler", "Set_errhandler", "Call_errhandler"}
 )
 """Members that the run's communicators do not have, and that need no other rank: COMM_WORLD's own are as good."""
+
+_MAKERS: Final = {
+    "Win": ("Allocate", "Allocate_shared", "Create", "Create_dynamic"),
+    "File": ("Open",),
+    "Session": ("Init",),
+    "Intracomm": ("Create_from_group",),
+}
+"""Functions that make something of a communicator without calling it."""
+
+_ALWAYS_OF_ALL: Final = ("Init", "Create_from_group")
 
 _MADE_BEFORE: Final = (
     "{call} on a communicator that was made before the case began: the lab runs the code on other numbers of ranks than this "
@@ -167,7 +176,7 @@ def _redirection(mpi: Any) -> _Redirection:
 
 
 class _Redirection:
-    """What replaces the members of mpi4py's communicators, from the first run to the end of the process.
+    """Replacements of the members of mpi4py's communicators, from the first run to the end of the process.
 
     It is not undone, because CPython gives a class that has been changed a thousand times no version for its caches any more.
     `run` is None outside runs.
@@ -195,6 +204,13 @@ class _Redirection:
                 dictionary[name] = (
                     self._method(member, name) if callable(member) else self._attribute(member, name)
                 )
+            ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+        for name, makers in _MAKERS.items():
+            kind = getattr(self._mpi, name)
+            (dictionary,) = gc.get_referents(kind.__dict__)
+            for maker in makers:
+                if hasattr(kind, maker):  # sessions came with MPI 4
+                    dictionary[maker] = staticmethod(self._maker(getattr(kind, maker), f"MPI.{name}.{maker}"))
             ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
 
     def own(self, comm: Any) -> Any:
@@ -230,6 +246,21 @@ class _Redirection:
 
         call.__name__, call.__doc__ = name, original.__doc__
         return call
+
+    def _maker(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def make(*arguments: Any, **keywords: Any) -> Any:
+            given = [each for each in (*arguments, *keywords.values()) if isinstance(each, self._mpi.Comm)]
+            is_local = all(comm == self._mpi.COMM_SELF for comm in given) and not name.endswith(
+                _ALWAYS_OF_ALL
+            )
+            if self.run is not None and not is_local:
+                self.run.refuse(
+                    f"{name} in a case would be of the processes of the job, which are not the ranks of the case: use messages or "
+                    "collectives on the communicator that the operator is given"
+                )
+            return original(*arguments, **keywords)
+
+        return make
 
     def _attribute(self, original: Any, name: str) -> property:
         def read(comm: Any) -> Any:

@@ -14,7 +14,19 @@ if TYPE_CHECKING:
     from adjointlab.worlds.watchdog import Watchdog
     from adjointlab.worlds.world import World, WorldName
 
-__all__ = ["LAUNCHERS", "LaunchVariables", "is_launched", "launched_rank", "open_world"]
+__all__ = [
+    "LAUNCHERS",
+    "LaunchVariables",
+    "NoPartners",
+    "check_partners",
+    "is_launched",
+    "launched_rank",
+    "open_world",
+]
+
+
+class NoPartners(RuntimeError):
+    """MPI has not as many processes as the launcher says that it has started; the message says what to do."""
 
 
 class LaunchVariables(NamedTuple):
@@ -28,13 +40,17 @@ class LaunchVariables(NamedTuple):
 
     def apply_in(self, environment: Mapping[str, str]) -> bool:
         """Return True if the launcher has started the process whose environment this is."""
-        named = self.rank in environment or self.size in environment
-        return named and (not self.required or self.required in environment)
+        return self.rank in environment and (not self.required or self.required in environment)
+
+    def processes(self, environment: Mapping[str, str]) -> int | None:
+        """Number of processes that the launcher says it has started; None if it does not say."""
+        size = environment.get(self.size, "")
+        return int(size) if size.isdigit() else None
 
 
 LAUNCHERS: Final = (
     LaunchVariables("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    LaunchVariables("PMIx", "PMIX_RANK"),
+    LaunchVariables("PMIx", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),  # the size only where srun starts it
     LaunchVariables("PMI (MPICH, Intel MPI, Slurm's pmi2)", "PMI_RANK", "PMI_SIZE"),
     LaunchVariables("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
     LaunchVariables("aprun", "ALPS_APP_PE"),
@@ -60,18 +76,57 @@ def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
     return int(next(filter(str.isdigit, given), "0"))
 
 
+def check_partners(environment: Mapping[str, str] = os.environ) -> None:
+    """Raise :class:`NoPartners` if ranks that the launcher has started are missing in MPI. Initializes MPI.
+
+    A launcher that belongs to another library than mpi4py's starts processes each of which is alone in its ``COMM_WORLD``:
+    so every one of them finds this out by itself. So does a process whose variables somebody else's launcher has left.
+    """
+    launchers = [each for each in LAUNCHERS if each.starts_mpi and each.apply_in(environment)]
+    if not launchers:
+        return
+    first = launchers[0]
+    try:
+        from mpi4py import MPI
+    except ImportError as problem:
+        raise NoPartners(
+            f"{first.rank} is set, as by a launcher of MPI programs ({first.launcher}), but mpi4py cannot be imported: "
+            f"{problem}. Install it (pip install mpi4py mpich), or unset {first.rank} to run on simulated ranks"
+        ) from problem
+    size = MPI.COMM_WORLD.Get_size()
+    stated = {each.size: count for each in launchers if (count := each.processes(environment)) is not None}
+    if size == 1:
+        # One process alone has nobody to be wrong with: so it is believed only where every launcher says so.
+        fits = bool(stated) and set(stated.values()) == {1}
+    else:
+        # One launcher may have started another, whose environment then has the variables of both.
+        fits = not stated or size in stated.values()
+    if not fits:
+        said = ", ".join(f"{name}={count}" for name, count in stated.items()) or f"{first.rank} is set"
+        library = " ".join(MPI.Get_library_version().split()[:3]).rstrip(",")
+        raise NoPartners(
+            f"the launcher ({first.launcher}) and MPI disagree: {said}, but MPI.COMM_WORLD has {size} "
+            f"process{'' if size == 1 else 'es'}. Most likely mpiexec belongs to another MPI library than mpi4py's ({library}): "
+            "compare mpiexec --version with "
+            'python -c "from mpi4py import MPI; print(MPI.Get_library_version())", and use the mpiexec of that library. '
+            f"If no launcher has started this process, unset {first.rank} to run on simulated ranks"
+        )
+
+
 def open_world(
     kind: WorldName | str = "auto", ranks: int = 8, *, strict: bool = False, watchdog: Watchdog | None = None
 ) -> World:
     """Open the world of that `kind`, with `ranks` ranks if it is simulated; "auto" is the one that fits this process.
 
-    Collective for the MPI world, whose size the launcher decides. `strict` concerns only that one.
+    Collective for the MPI world, whose size the launcher decides. `strict` concerns only that one. Raises :class:`NoPartners` on
+    every process if MPI has not as many as the launcher has started.
     """
     from adjointlab.worlds.world import WorldName
 
     if kind == "auto":
         kind = WorldName.MPI if is_launched() else WorldName.SIMULATED
     if WorldName(kind) is WorldName.MPI:
+        check_partners()
         from adjointlab.worlds.mpi.world import MPIWorld
 
         return MPIWorld(strict=strict, watchdog=watchdog)

@@ -7,6 +7,7 @@ and a thread that does not end would hold up the exit code.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import signal
 import sys
@@ -37,7 +38,9 @@ def end_despite_threads(code: int, stderr: int = 2) -> None:
         with suppress(Exception):
             atexit._run_exitfuncs()
         with suppress(Exception):
-            _finalize_mpi()
+            if _finalize_mpi():
+                # MPICH takes leave of its launcher in a handler of C's exit; without, the launcher would kill the others.
+                ctypes.CDLL(None).exit(code)
         os._exit(code)
 
     is_main = threading.current_thread() is threading.main_thread()
@@ -91,7 +94,10 @@ def _described(thread: threading.Thread) -> str:
     return f"the thread {thread.name}{where} was left behind and does not end; it is at {place}"
 
 
-def _finalize_mpi() -> None:
+def _finalize_mpi() -> bool:
+    """Leave MPI; return False if this process was not in it."""
     mpi4py = sys.modules.get("mpi4py.MPI")
-    if mpi4py is not None and mpi4py.Is_initialized() and not mpi4py.Is_finalized():
-        mpi4py.Finalize()
+    if mpi4py is None or not mpi4py.Is_initialized() or mpi4py.Is_finalized():
+        return False
+    mpi4py.Finalize()
+    return True

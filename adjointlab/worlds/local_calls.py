@@ -1,18 +1,13 @@
-"""Calls on a communicator that need no other rank, under mpi4py's names; and the error for calls that it does not have."""
+"""Calls on a communicator that need no other rank, under mpi4py's names."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from typing import Any, Final, SupportsIndex
 
 from adjointlab import MPI
 
-__all__ = ["ONLY_MPI", "ONLY_SIMULATED", "LocalCalls", "missing"]
-
-# Listed here, because neither world may import the other, and the simulated one must work without MPI.
-ONLY_SIMULATED: Final = frozenset({"Bsend", "Improbe", "Mprobe", "Split_type", "bsend", "improbe", "mprobe"})
-ONLY_MPI: Final = frozenset({"Alltoallw", "Clone", "Disconnect", "Ialltoallw"})
+__all__ = ["LocalCalls"]
 
 _LARGEST_TAG: Final = 2**31 - 1
 
@@ -76,17 +71,3 @@ _NOTHING: Final = object()
 
 def _hashable(keyval: SupportsIndex) -> int | MPI.Keyval:
     return keyval if isinstance(keyval, MPI.Keyval) else keyval.__index__()
-
-
-def missing(kind: str, name: str, methods: Iterable[str], elsewhere: str = "") -> AttributeError:
-    """Error for a `kind` of communicator that has `methods` and no `name`, which the one `elsewhere` may have."""
-    mpi = sys.modules.get("mpi4py.MPI")
-    if elsewhere:
-        known = f", but {elsewhere} has"
-    elif mpi is not None and hasattr(mpi.Cartcomm, name):
-        known = ", though MPI has: a call that the lab does not know could block for ever"
-    else:
-        known = ""
-    return AttributeError(
-        f"the {kind} communicator has no {name!r}{known}. It has {', '.join(sorted(methods))}"
-    )

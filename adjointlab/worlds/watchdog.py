@@ -48,6 +48,7 @@ _TIMES_PATIENCE: Final = 3.0
 _SIMULATED_PATIENCE: Final = 10.0
 _LIMIT_WHEN_SHRINKING: Final = 5.0
 _TIMES_AT_IMPORT: Final = 10.0
+_LEAST_OF_DRAWING: Final = 3.0
 _SIGNAL: Final = signal.SIGUSR2
 
 TIMES_IN_ALL: Final = 4
@@ -102,8 +103,8 @@ class Watchdog:
 
     @property
     def seconds_of_drawing(self) -> float:
-        """Limit of a strategy, between two runs."""
-        return self.seconds(_SIMULATED_PATIENCE)
+        """Limit of a strategy, between two runs; Hypothesis needs some of it for itself."""
+        return max(_LEAST_OF_DRAWING, self.seconds(_SIMULATED_PATIENCE))
 
     @property
     def seconds_of_import(self) -> float:

@@ -53,3 +53,12 @@ def test_a_session_of_pytest_ends_and_names_the_thread(tmp_path: Path):
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "the thread left (its target, sleep_for_ever, is at " in ended.stderr
+
+
+@needs_mpi
+def test_to_a_supervisor_that_is_an_end_in_order(tmp_path: Path):
+    words = ("adjointlab", "check", f"{HANGING}:leaves_thread", *OPTIONS)
+    ended = run("adjointlab", "run", "-n", "2", "--", *words, cwd=tmp_path)
+
+    assert ended.returncode == 0, ended.stderr
+    assert LEFT in ended.stderr

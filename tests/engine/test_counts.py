@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import adjointlab as al
-from adjointlab.checks.verdict import Inapplicable, Status
+from adjointlab.checks.verdict import Status
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -48,24 +49,24 @@ class OfPairs(Local):
     adjoint = forward
 
 
-class OnOneRankOnly(Local):
-    def forward(self, x: Any) -> Any:
-        if self.comm.size > 1:
-            raise Inapplicable("this one is for one rank")
-        return np.array(x)
+def searched(
+    operator: type[Local],
+    cases: int = 20,
+    check: str = "adjoint",
+    copied: Callable[[int], bool] = lambda ranks: False,
+    **options: Any,
+) -> SearchResult:
+    """Search; the check `sequential` has nothing to say about several ranks whose tensors are `copied`."""
 
-    adjoint = forward
-
-
-def searched(operator: type[Local], cases: int = 20, **options: Any) -> SearchResult:
-    @al.subject(operator, **options)
+    @al.subject(operator, reference=lambda x, **parameters: np.array(x), **options)
     def subject(draw: Any, ranks: int) -> dict[str, Any]:
-        return {"layout": al.Layout((2 * ranks,), al.Partition((ranks,)))}
+        axes = (None,) if copied(ranks) else (0,)
+        return {"layout": al.Layout((2 * ranks,), al.Partition((ranks,)), axes=axes)}
 
     assert isinstance(subject, Subject)
     world = SimulatedWorld()
     try:
-        return investigate(world, subject, "adjoint", Budget(cases=cases, seed=3))
+        return investigate(world, subject, check, Budget(cases=cases, seed=3))
     finally:
         world.close()
 
@@ -87,47 +88,28 @@ def test_even_one_case_asked_for_brings_one_of_several_ranks() -> None:
 
 
 def test_a_check_that_judges_no_case_of_several_ranks_is_no_verdict_and_says_why() -> None:
-    result = searched(OnOneRankOnly, cases=5)
+    result = searched(Local, 5, "sequential", copied=lambda ranks: True)
     assert result.status is Status.UNJUDGED
     assert "no case of several ranks" in result.verdict.headline
-    assert any("this one is for one rank" in text for _, text in result.verdict.lines)
+    assert any("have values of their own" in text for _, text in result.verdict.lines)
     assert result.counts is not None
     assert result.tried == result.counts.judged
 
 
 def test_a_subject_of_one_rank_is_not_asked_for_several() -> None:
-    assert searched(OnOneRankOnly, ranks=(1,)).status is Status.COHERENT
+    assert searched(Local, 5, "sequential", copied=lambda ranks: True, ranks=(1,)).status is Status.COHERENT
 
 
 def test_rejected_cases_do_not_count_as_judged() -> None:
-    class Rarely(Local):
-        def forward(self, x: Any) -> Any:
-            if self.comm.size == 3:
-                raise Inapplicable("not on three ranks")
-            return super().forward(x)
-
-        adjoint = forward
-
-    result = searched(Rarely)
+    result = searched(Local, 20, "sequential", copied=lambda ranks: ranks == 3)
     assert result.counts is not None
     assert (result.status, result.tried, result.counts.judged) == (Status.COHERENT, 20, 20)
-    assert result.counts.rejected["not on three ranks"] > 0
+    assert sum(result.counts.rejected.values()) > 0
 
 
 def test_fewer_cases_than_were_asked_for_are_no_verdict() -> None:
-    class Almost(Local):
-        calls = 0  # two for each case
-
-        def forward(self, x: Any) -> Any:
-            if self.comm.rank == 0:
-                type(self).calls += 1
-            if self.calls > 12:
-                raise Inapplicable("no more")
-            return super().forward(x)
-
-        adjoint = forward
-
-    result = searched(Almost, cases=10)
+    drawn = iter(range(1000))
+    result = searched(Local, 10, "sequential", copied=lambda ranks: next(drawn) > 3, ranks=(2, 3))
     assert result.status is Status.UNJUDGED
     assert f"only {result.tried} of 10 cases" in result.verdict.headline
 

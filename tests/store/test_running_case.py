@@ -18,8 +18,8 @@ from adjointlab.engine.discovery import found_as
 from adjointlab.engine.run_case import Stage
 from adjointlab.engine.search import Budget
 from adjointlab.session import run_check
+from adjointlab.store.reproducer import keep_interrupted, write_case
 from adjointlab.store.reproducer import read as read_reproducer
-from adjointlab.store.reproducer import write_case
 from adjointlab.store.running_case import (
     NAME,
     EndedBy,
@@ -240,6 +240,15 @@ def test_the_next_job_keeps_the_case_that_ended_the_one_before(
     assert read_reproducer(kept).case == fatal.case
     assert read_reproducer(kept).location == PROGRESS.location
     assert "adjointlab: note: an earlier job was ended" in capfd.readouterr().err
+
+
+def test_a_failure_that_is_stored_stays_when_its_case_is_interrupted(tmp_path: Path):
+    path = write_case(case(), "samples:right", "simulated", unjudged("deadlock"), tmp_path)
+
+    assert keep_interrupted(case(), "samples:right", "simulated", "SIGTERM", tmp_path) == path
+    assert read_reproducer(path).headline == "deadlock"
+    other = keep_interrupted(case("other"), "samples:right", "simulated", "SIGTERM", tmp_path)
+    assert read_reproducer(other).headline == "SIGTERM ended the process while this case ran"
 
 
 @pytest.mark.parametrize(

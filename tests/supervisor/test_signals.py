@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from adjointlab.store import running_case
 from adjointlab.supervisor.processes import descendants
-from tests.running import needs_mpi
+from tests import running
+from tests.running import SAMPLES, needs_mpi
 from tests.supervisor.jobs import ADJOINT, begun, left_in
 
 WAITING = """
@@ -72,6 +74,48 @@ def test_a_signal_to_the_supervisor_leaves_nothing_behind(
     assert stored_in(tmp_path) == kept
     verdicts = json.loads((tmp_path / "verdicts.json").read_text())
     assert (verdicts["complete"], verdicts["exit_code"]) == (False, code)
+
+
+SWALLOWING = """
+import time
+from pathlib import Path
+from tests.faults.operators import Shift, _subject
+
+
+class Swallows(Shift):
+    def forward(self, x):
+        while self.rank == 1:
+            try:
+                Path("waiting").touch()
+                time.sleep(1000)
+            except BaseException:
+                pass
+        return super().forward(x)
+
+
+swallows = _subject(Swallows)
+"""
+
+
+@needs_mpi
+def test_what_is_known_is_not_lost_to_code_that_heeds_no_signal(tmp_path: Path) -> None:
+    (tmp_path / "swallowing.py").write_text(SWALLOWING)
+    subjects = (f"{SAMPLES}:wrong", "swallowing.py:swallows")
+    process = running.begun("-m", "adjointlab", "check", *subjects, *ADJOINT, ranks=2, cwd=tmp_path)
+    _until(lambda: (tmp_path / "waiting").exists() or process.poll() is not None)
+    process.terminate()
+    out, errors = process.communicate(timeout=60)
+
+    assert process.returncode == 143, errors
+    assert "WrongShift: adjoint is not" in out
+    assert "1 of 2 are done" in out
+    verdicts = json.loads((tmp_path / "verdicts.json").read_text())
+    assert (verdicts["complete"], verdicts["exit_code"], len(verdicts["reports"])) == (False, 143, 1)
+    kept = running_case.read(tmp_path / ".adjointlab")
+    assert kept is not None
+    assert kept.case is not None
+    assert kept.case.subject == "Swallows"
+    assert not left_in(tmp_path)
 
 
 @needs_mpi

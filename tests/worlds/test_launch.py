@@ -3,14 +3,25 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from adjointlab.exit_codes import ExitCode
 from adjointlab.supervisor import rank as wrapper
-from adjointlab.worlds.launch import LAUNCHERS, LaunchVariables, is_launched, launched_rank, open_world
+from adjointlab.supervisor.launcher import Vendor, library_of_mpi4py
+from adjointlab.worlds.launch import (
+    LAUNCHERS,
+    LaunchVariables,
+    NoPartners,
+    check_partners,
+    is_launched,
+    launched_rank,
+    open_world,
+)
 from adjointlab.worlds.world import WorldName
+from tests.running import run
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +84,109 @@ def test_the_wrapper_of_a_rank_knows_the_same_launchers(tmp_path: Path) -> None:
     program = [sys.executable, "-I", "-S", str(wrapper.__file__), str(tmp_path), sys.executable, "-c", ""]
     subprocess.run(program, check=True, env={**os.environ, "FLUX_TASK_RANK": "2"}, timeout=60)
     assert (tmp_path / "rank-2.ended").exists()
+
+
+STARTS_MPI = [each for each in LAUNCHERS if each.starts_mpi]
+
+
+def started_by(launcher: LaunchVariables, rank: int, size: int) -> dict[str, str]:
+    """Environment of a process that this launcher has started."""
+    given = {launcher.rank: str(rank), launcher.size: str(size), launcher.required: "1"}
+    return {name: value for name, value in given.items() if name}
+
+
+class World:
+    """Stands for a COMM_WORLD."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def Get_size(self) -> int:
+        return self.size
+
+
+@pytest.fixture
+def mpi_has(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let MPI have so many processes."""
+    module = pytest.importorskip("mpi4py.MPI")
+    return lambda size: monkeypatch.setattr(module, "COMM_WORLD", World(size))
+
+
+@pytest.mark.parametrize("launcher", STARTS_MPI, ids=lambda launcher: launcher.launcher)
+@pytest.mark.parametrize(("processes", "found"), [(4, 1), (2, 1), (4, 2), (1, 4)])
+def test_a_launcher_of_another_library_is_refused_on_every_process(
+    launcher: LaunchVariables, processes: int, found: int, mpi_has: Callable[[int], None]
+) -> None:
+    mpi_has(found)
+    for rank in range(processes if launcher.size else 0):
+        with pytest.raises(
+            NoPartners, match=rf"{launcher.size}={processes}, but MPI.COMM_WORLD has {found} "
+        ):
+            check_partners(started_by(launcher, rank, processes))
+
+
+@pytest.mark.parametrize("launcher", STARTS_MPI, ids=lambda launcher: launcher.launcher)
+def test_variables_that_somebody_has_left_are_no_launcher(
+    launcher: LaunchVariables, mpi_has: Callable[[int], None]
+) -> None:
+    mpi_has(1)
+    with pytest.raises(NoPartners, match=f"{launcher.rank} is set, but MPI.COMM_WORLD has 1 process"):
+        check_partners({launcher.rank: "0"})
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda launcher: launcher.launcher)
+@pytest.mark.parametrize("processes", [1, 4])
+def test_a_launcher_that_mpi_agrees_with_is_accepted(
+    launcher: LaunchVariables, processes: int, mpi_has: Callable[[int], None]
+) -> None:
+    mpi_has(processes)
+    if launcher.size or processes > 1:
+        check_partners(started_by(launcher, 0, processes))
+
+
+def test_a_launcher_within_another_is_accepted_where_one_of_them_is_right(
+    mpi_has: Callable[[int], None],
+) -> None:
+    both = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "8", "PMI_RANK": "0", "PMI_SIZE": "4"}
+    mpi_has(4)
+    check_partners(both)
+    mpi_has(1)
+    with pytest.raises(NoPartners, match="OMPI_COMM_WORLD_SIZE=8, PMI_SIZE=4"):
+        check_partners(both)
+    with pytest.raises(NoPartners):
+        check_partners(both | {"PMI_SIZE": "1"})
+
+
+def test_without_mpi4py_the_variables_of_a_launcher_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(NoPartners, match="mpi4py cannot be imported"):
+        check_partners({"PMI_RANK": "0", "PMI_SIZE": "1"})
+
+
+@pytest.mark.parametrize("name", ["srun", "flux", "torchrun"])
+def test_a_launcher_that_is_none_of_mpi_does_not_lead_to_the_mpi_world(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (launcher,) = (each for each in LAUNCHERS if each.launcher == name)
+    for variable, value in started_by(launcher, 1, 4).items():
+        monkeypatch.setenv(variable, value)
+    world = open_world(ranks=2)
+    assert world.name == WorldName.SIMULATED
+    world.close()
+
+
+CHECK = ("adjointlab", "check", "SendReceive", "--cases", "2")
+
+
+def test_a_rank_without_partners_gives_no_verdict(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    # As its own library's launcher sets them, MPI may take them at their word, and end the process itself.
+    other = "Open MPI" if library_of_mpi4py() == Vendor.MPICH else "PMI (MPICH, Intel MPI, Slurm's pmi2)"
+    (launcher,) = (each for each in LAUNCHERS if each.launcher == other)
+    checked = run(*CHECK, cwd=tmp_path, **started_by(launcher, 0, 2))
+    assert checked.returncode == ExitCode.USAGE, checked.stdout + checked.stderr
+    assert "coherent" not in checked.stdout
+    assert "belongs to another MPI library" in checked.stderr
+    tested = run("pytest", cwd=tmp_path, **started_by(launcher, 0, 2))
+    assert tested.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "belongs to another MPI library" in tested.stderr

@@ -16,9 +16,13 @@ from mpi4py import MPI
 from adjointlab import MPI as ours
 from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.arguments import elements, to_mpi4py
+from adjointlab.worlds.call_sites import call_site
+from adjointlab.worlds.mpi.buffer_watch import BufferWatch, CollectiveWatcher, watch_receive, watch_send
 from adjointlab.worlds.mpi.call_log import SignatureReader
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.communicator_base import CommBase
+from adjointlab.worlds.mpi.guard import Guard
+from adjointlab.worlds.mpi.message_log import content_of, set_envelope
 from adjointlab.worlds.mpi.requests import GuardedRequest
 
 __all__ = ["BUFFER_CALLS", "native", "peer_of"]
@@ -55,11 +59,27 @@ def peer_of(rank: int) -> int | None:
     return rank if rank >= 0 else None
 
 
+def _as_bytes(buf: Buffer) -> Any:
+    """The buffer of a receive, as bytes where its elements are known.
+
+    MPICH 5.0.2 ends the process where what arrives is no whole number of elements, as a pickle hardly is. What does not fit is
+    found when the messages are compared.
+    """
+    if type(buf) is np.ndarray and buf.dtype.kind in "biufc":
+        return [buf, MPI.BYTE]
+    if isinstance(buf, list | tuple):
+        try:
+            return [elements(buf, writable=True).array, MPI.BYTE]
+        except Exception:  # derived datatypes, and what MPI is about to refuse
+            return native(buf)
+    return native(buf)
+
+
 def _collective(comm: CommBase, name: str) -> Callable[..., None]:
     start = _starter(comm, "I" + name.lower())
     start_plain = getattr(comm.inner, "I" + name.lower())
     guard, quick_polls = comm.guard, comm.guard.quick_polls
-    signature = SignatureReader(name, comm.size)
+    signature, watcher = SignatureReader(name, comm.rank, comm.size), CollectiveWatcher(comm, name)
     arrays, index = signature.arrays, signature.counted_array
     root, op = signature.default_root, signature.default_op
     ndarray, getframe = np.ndarray, sys._getframe
@@ -71,6 +91,8 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
         comm.log.append(entry)
         call = GuardedCall(comm, name, arguments, keywords)
         comm.compare(entry, call)
+        if guard.open_requests:
+            _note_misuse(guard, watcher(arguments, keywords), call)
         guard.wait(start(arguments, keywords), call)
 
     def call(*arguments: Buffer, **keywords: object) -> None:
@@ -89,6 +111,8 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
             request = start(arguments, keywords)
             comm.log.append(signature(arguments, keywords, frame.f_code, frame.f_lasti))
         guard.failed_polls = 0
+        if guard.open_requests:
+            _note_misuse(guard, watcher(arguments, keywords), GuardedCall(comm, name, arguments, keywords))
         test = request.Test
         for _ in quick_polls:
             if test():
@@ -99,13 +123,15 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
 
 
 def _started_collective(comm: CommBase, name: str) -> Callable[..., GuardedRequest]:
-    start, signature = _starter(comm, name), SignatureReader(name, comm.size)
+    start, signature = _starter(comm, name), SignatureReader(name, comm.rank, comm.size)
+    watcher = CollectiveWatcher(comm, name)
 
     def call(*arguments: Buffer, **keywords: object) -> GuardedRequest:
         request = start(arguments, keywords)
         frame = sys._getframe(1)
         comm.log.append(signature(arguments, keywords, frame.f_code, frame.f_lasti))
-        return GuardedRequest(request, GuardedCall(comm, name, arguments, keywords), comm.guard)
+        watch = watcher(arguments, keywords)
+        return GuardedRequest(request, GuardedCall(comm, name, arguments, keywords), comm.guard, watch)
 
     return call
 
@@ -122,15 +148,25 @@ def _starter(comm: CommBase, name: str) -> Callable[[Sequence[Buffer], Mapping[s
     return started
 
 
+def _note_misuse(guard: Guard, watch: BufferWatch | None, call: GuardedCall) -> None:
+    """Note what a blocking call does to the buffers of pending operations."""
+    if watch is not None:
+        guard.note_misuse_by(watch, lambda: f"{call} at {call_site()}")
+
+
 def _send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], None]:
-    start = getattr(comm.inner, {"Send": "Isend", "Ssend": "Issend"}[name])
+    start, getframe = getattr(comm.inner, {"Send": "Isend", "Ssend": "Issend"}[name]), sys._getframe
     guard, quick_polls = comm.guard, comm.guard.quick_polls
 
     def call(buf: Buffer, dest: int, tag: int = 0) -> None:
         dest = native(dest)
         request = start(native(buf), dest, tag)
         comm.count(dest, is_send=True)
+        frame = getframe(1)
+        comm.messages.send(dest, tag, name, content_of(buf), frame.f_code, frame.f_lasti)
         guard.failed_polls = 0
+        if guard.open_requests and dest != MPI.PROC_NULL:
+            _note_misuse(guard, watch_send(buf), GuardedCall(comm, name, (buf, dest, tag)))
         test = request.Test
         for _ in quick_polls:
             if test():
@@ -147,31 +183,53 @@ def _started_send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], Gua
         dest = native(dest)
         request = start(native(buf), dest, tag)
         comm.count(dest, is_send=True)
+        comm.messages.send(dest, tag, name, content_of(buf), *call_site())
+        peer = peer_of(dest)
+        watch = None if peer is None else watch_send(buf)
         return GuardedRequest(
-            request, GuardedCall(comm, name, (buf, dest, tag), peer=peer_of(dest)), comm.guard
+            request, GuardedCall(comm, name, (buf, dest, tag), peer=peer), comm.guard, watch
         )
 
     return call
 
 
+def _persistent(comm: CommBase, name: str) -> Callable[..., ours.Prequest]:
+    # Each start is a non-blocking call like any other, so that it can be revoked, logged and watched.
+    start = getattr(comm, "I" + name.lower().removesuffix("_init"))
+
+    def call(*arguments: Buffer, **keywords: object) -> ours.Prequest:
+        return ours.Prequest(lambda: start(*arguments, **keywords))
+
+    return call
+
+
 def _receive(comm: CommBase, name: str) -> Callable[..., None]:
-    start = comm.inner.Irecv
+    start, getframe = comm.inner.Irecv, sys._getframe
     guard, quick_polls = comm.guard, comm.guard.quick_polls
 
     def call(
         buf: Buffer, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG, status: Status | None = None
     ) -> None:
         source, tag = native(source), native(tag)
-        request = start(native(buf), source, tag)
+        request = start(_as_bytes(buf), source, tag)
         comm.count(source, is_send=False)
+        frame = getframe(1)
+        entry = comm.messages.receive(source, tag, name, content_of(buf), frame.f_code, frame.f_lasti)
+        if status is None and (source < 0 or tag < 0):
+            status = MPI.Status()  # to know what was received
         guard.failed_polls = 0
+        if guard.open_requests and source != MPI.PROC_NULL:
+            _note_misuse(guard, watch_receive(buf), GuardedCall(comm, name, (buf, source, tag)))
         if status is None:
             test = request.Test
             for _ in quick_polls:
                 if test():
                     return
         pending = GuardedCall(comm, name, (buf, source, tag), peer=peer_of(source))
-        comm.wait_for_all((request, pending, status))
+        try:
+            comm.wait_for_all((request, pending, status))
+        finally:
+            set_envelope(entry, status)  # also of a message that is too long, which is an error of MPI
 
     return call
 
@@ -181,15 +239,18 @@ def _started_receive(comm: CommBase, name: str) -> Callable[..., GuardedRequest]
 
     def call(buf: Buffer, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG) -> GuardedRequest:
         source, tag = native(source), native(tag)
-        request = start(native(buf), source, tag)
+        request = start(_as_bytes(buf), source, tag)
         comm.count(source, is_send=False)
+        entry = comm.messages.receive(source, tag, name, content_of(buf), *call_site())
         pending = GuardedCall(comm, name, (buf, source, tag), peer=peer_of(source), is_receive=True)
-        return GuardedRequest(request, pending, comm.guard)
+        watch = None if source == MPI.PROC_NULL else watch_receive(buf)
+        return GuardedRequest(request, pending, comm.guard, watch, entry)
 
     return call
 
 
-def _sendrecv(comm: CommBase, name: str) -> Callable[..., None]:
+def _sendrecv(comm: CommBase, name: str, depth: int = 1) -> Callable[..., None]:
+    getframe = sys._getframe
     start_receive, start_send = comm.inner.Irecv, comm.inner.Isend
     guard, quick_polls = comm.guard, comm.guard.quick_polls
 
@@ -205,8 +266,12 @@ def _sendrecv(comm: CommBase, name: str) -> Callable[..., None]:
         dest, source, recvtag = native(dest), native(source), native(recvtag)
         arguments = (sendbuf, dest, sendtag, recvbuf, source, recvtag)
         # The receive first, so that a message that is here already goes into the buffer at once.
-        receiving = start_receive(native(recvbuf), source, recvtag)
+        receiving = start_receive(_as_bytes(recvbuf), source, recvtag)
         comm.count(source, is_send=False)
+        frame = getframe(depth)
+        entry = comm.messages.receive(source, recvtag, name, content_of(recvbuf), frame.f_code, frame.f_lasti)
+        if status is None and (source < 0 or recvtag < 0):
+            status = MPI.Status()  # to know what was received
         try:
             sending = start_send(native(sendbuf), dest, sendtag)
         except BaseException:
@@ -214,7 +279,12 @@ def _sendrecv(comm: CommBase, name: str) -> Callable[..., None]:
             GuardedRequest(receiving, GuardedCall(comm, name, arguments, peer=peer_of(source)), guard)
             raise
         comm.count(dest, is_send=True)
+        comm.messages.send(dest, sendtag, name, content_of(sendbuf), frame.f_code, frame.f_lasti)
         guard.failed_polls = 0
+        if guard.open_requests:
+            made = GuardedCall(comm, name, arguments)
+            _note_misuse(guard, None if dest == MPI.PROC_NULL else watch_send(sendbuf), made)
+            _note_misuse(guard, None if source == MPI.PROC_NULL else watch_receive(recvbuf), made)
         if status is None:
             test = receiving.Test
             for _ in quick_polls:
@@ -222,16 +292,19 @@ def _sendrecv(comm: CommBase, name: str) -> Callable[..., None]:
                     if sending.Test():
                         return
                     break
-        comm.wait_for_all(
-            (receiving, GuardedCall(comm, name, arguments, peer=peer_of(source)), status),
-            (sending, GuardedCall(comm, name, arguments, peer=peer_of(dest)), None),
-        )
+        try:
+            comm.wait_for_all(
+                (receiving, GuardedCall(comm, name, arguments, peer=peer_of(source)), status),
+                (sending, GuardedCall(comm, name, arguments, peer=peer_of(dest)), None),
+            )
+        finally:
+            set_envelope(entry, status)
 
     return call
 
 
 def _sendrecv_replace(comm: CommBase, name: str) -> Callable[..., None]:
-    exchange = _sendrecv(comm, name)
+    exchange = _sendrecv(comm, name, depth=2)
 
     def call(
         buf: Buffer,
@@ -254,6 +327,7 @@ BUFFER_CALLS: Final[Mapping[str, Callable[[CommBase, str], Callable[..., object]
     **dict.fromkeys(("I" + name.lower() for name in _COLLECTIVES), _started_collective),
     **dict.fromkeys(("Send", "Ssend"), _send),
     **dict.fromkeys(("Isend", "Issend"), _started_send),
+    **dict.fromkeys(("Send_init", "Ssend_init", "Recv_init"), _persistent),
     "Recv": _receive,
     "Irecv": _started_receive,
     "Sendrecv": _sendrecv,

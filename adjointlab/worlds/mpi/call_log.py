@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import CodeType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -18,10 +19,11 @@ import numpy as np
 
 from adjointlab import MPI as ours
 from adjointlab.typing import Buffer
+from adjointlab.worlds.arguments import blocks, is_in_place, op
 from adjointlab.worlds.arguments import elements as elements_of
-from adjointlab.worlds.arguments import is_in_place, op
 from adjointlab.worlds.call_sites import CallSite, came_back
 from adjointlab.worlds.mpi.calls import PARAMETERS
+from adjointlab.worlds.mpi.message_log import MessageLogSummary
 
 __all__ = [
     "CallEntry",
@@ -32,6 +34,7 @@ __all__ = [
     "Describer",
     "RunStatistics",
     "SignatureReader",
+    "block_disagreement",
     "first_mismatch",
 ]
 
@@ -40,6 +43,10 @@ _DESCRIBED: Final = 256
 
 CommKey: TypeAlias = tuple[tuple[int, ...], int]
 """A communicator, named alike by all its members: its ranks, and which one of these ranks it is."""
+
+
+Counts: TypeAlias = tuple[int, ...] | int | None
+"""Elements for each rank, or for whichever rank there is; None where there are none, or where they are not known."""
 
 
 class CallSignature(NamedTuple):
@@ -52,9 +59,14 @@ class CallSignature(NamedTuple):
     elements: int | None
     code: CodeType
     instruction: int
+    sent: Counts = None  # of the collectives with counts of their own for each rank
+    received: Counts = None
 
 
-CallEntry: TypeAlias = tuple[str, int | None, object, object, int | None, CodeType, int]
+CallEntry: TypeAlias = (
+    tuple[str, int | None, object, object, int | None, CodeType, int]
+    | tuple[str, int | None, object, object, int | None, CodeType, int, Counts, Counts]
+)
 """A signature's fields: what calls append, because making a named tuple takes ten times as long as a bare one."""
 
 
@@ -68,6 +80,8 @@ class CallDescription(NamedTuple):
     elements: int | None
     where: str  # "file:line"
     is_lab: bool  # the lab makes it, not user code
+    sent: Counts = None
+    received: Counts = None
     came_back: str = ""  # what the rank has done before a call of the lab's
 
     def __str__(self) -> str:
@@ -111,7 +125,7 @@ class Describer:
         self._sites: dict[tuple[int, int], tuple[CodeType, str, bool]] = {}
 
     def __call__(self, entry: CallEntry) -> CallDescription:
-        call = CallSignature._make(entry)
+        call = CallSignature(*entry)
         key = (id(call.code), call.instruction)
         site = self._sites.get(key)
         if site is None:
@@ -124,6 +138,8 @@ class Describer:
             None if call.dtype is None else str(call.dtype),
             call.elements,
             *site[1:],
+            call.sent,
+            call.received,
         )
 
 
@@ -168,7 +184,10 @@ class RunStatistics:
     sent: tuple[int, ...]  # messages, by rank of destination
     received: int
     logs: dict[CommKey, CallLogSummary]
+    messages: dict[CommKey, MessageLogSummary]
     open_requests: tuple[str, ...]  # never completed
+    misuses: tuple[str, ...]  # of the buffers of pending operations
+    refused: tuple[str, ...]  # reasons for which user code was not let past the run
     has_abandoned: bool  # a wait was given up, so a request may still be active
     was_polling: bool  # the rank was blocked in a loop of polls
     was_late: bool  # the rank was still at work when another one lost its patience
@@ -200,7 +219,47 @@ def first_mismatch(logs: Mapping[int, CallLogSummary]) -> Mismatch | None:
             if reference.calls == log.calls and reference.checksum != log.checksum:
                 reason = f"or later, more than {_DESCRIBED} calls ago, they call different collectives"
                 found.append(Mismatch(0, first, rank, reason))
+    if not found:
+        found = list(_mismatched_blocks(logs))
     return min(found, default=None)
+
+
+def _mismatched_blocks(logs: Mapping[int, CallLogSummary]) -> Iterator[Mismatch]:
+    """The first call in which a rank sends another one a different number of elements than that expects."""
+    first = max(log.calls - len(log.latest) for log in logs.values())
+    agreeing: set[object] = set()  # the same calls are made again and again
+    for index in range(first, min(log.calls for log in logs.values())):
+        calls = [call for log in logs.values() if (call := log.call(index)) is not None]
+        key = tuple((call.sent, call.received) for call in calls)
+        if key in agreeing or len(calls) < len(logs):
+            continue
+        if disagreement := block_disagreement(calls):
+            sender, receiver, sent, expected = disagreement
+            ranks = list(logs)
+            reason = f"rank {ranks[sender]} sends {sent} elements to rank {ranks[receiver]}, which expects {expected}"
+            yield Mismatch(index, ranks[sender], ranks[receiver], reason)
+            return
+        agreeing.add(key)
+
+
+def block_disagreement(calls: Sequence[CallDescription]) -> tuple[int, int, int, int] | None:
+    """Two ranks the first of which sends the second another number of elements than that expects, and the two numbers."""
+    if all(call.received is None for call in calls) or all(call.sent is None for call in calls):
+        return None
+    ranks = range(len(calls))
+    # What a rank sends itself comes last, because two calls say more than one.
+    for sender, receiver in sorted(product(ranks, ranks), key=lambda pair: pair[0] == pair[1]):
+        sent, expected = (
+            _count_for(calls[sender].sent, receiver),
+            _count_for(calls[receiver].received, sender),
+        )
+        if sent is not None and expected is not None and sent != expected:
+            return sender, receiver, sent, expected
+    return None
+
+
+def _count_for(counts: Counts, rank: int) -> int | None:
+    return counts[rank] if isinstance(counts, tuple) else counts
 
 
 class _Counted(NamedTuple):
@@ -223,22 +282,32 @@ _COUNTED: Final[Mapping[str, _Counted]] = {
 }
 
 
+_BLOCKS: Final = {
+    "gatherv": (False, True),
+    "scatterv": (True, False),
+    "allgatherv": (False, True),
+    "alltoallv": (True, True),
+}
+"""True for a block for each rank: of what the collective sends, and of what it receives."""
+
+
 class SignatureReader:
-    """Reads what is logged of a call of `name` on `size` ranks.
+    """Reads what is logged of a call of `name` by `rank` of `size` ranks.
 
     The commonest form of a call has NumPy arrays and no other argument. It has `arrays` of them (-1: this collective has no
     such form), `counted_array` is the index of the one whose elements count, and root and operation are the defaults. A
     caller that finds this form logs it without asking the reader.
     """
 
-    def __init__(self, name: str, size: int) -> None:
-        kind = name.lower().removeprefix("i")
+    def __init__(self, name: str, rank: int, size: int) -> None:
+        self.kind = kind = name.lower().removeprefix("i")
         self.name = name
-        self.size = size
+        self.rank, self.size = rank, size
         self.parameters = PARAMETERS.get(kind, ())
         self.default_root = 0 if "root" in self.parameters else None
         self.default_op = ours.SUM if "op" in self.parameters else None
         self.counted = _COUNTED.get(kind)
+        self.has_blocks = kind in _BLOCKS
         self.arrays, self.counted_array = -1, 0
         if self.counted is not None:
             buffers = [parameter for parameter in self.parameters if parameter.endswith("buf")]
@@ -257,7 +326,34 @@ class SignatureReader:
                 dtype, count = _type_and_count(given.get(self.counted.in_place))
                 if count is not None and self.counted.is_per_rank:
                     count //= self.size
+        if self.has_blocks:
+            dtype, sent, received = self._blocks(given)
+            return self.name, root, op, dtype, count, code, instruction, sent, received
         return self.name, root, op, dtype, count, code, instruction
+
+    def _blocks(self, given: Mapping[str, Any]) -> tuple[object, Counts, Counts]:
+        """Datatype and counts of a collective that has counts of their own for each rank."""
+        sends_blocks, receives_blocks = _BLOCKS[self.kind]
+        dtype, sent = self._counts(given.get("sendbuf"), sends_blocks)
+        of_received, received = self._counts(given.get("recvbuf"), receives_blocks)
+        if self.default_root is not None and given.get("root", 0) != self.rank:
+            # What only the root has counts there alone, and may be anything elsewhere.
+            if sends_blocks:
+                dtype, sent = None, None
+            else:
+                of_received, received = None, None
+        return (of_received if dtype is None else dtype), sent, received
+
+    def _counts(self, spec: Buffer, has_blocks: bool) -> tuple[object, Counts]:
+        if not has_blocks:
+            return _type_and_count(spec)
+        if is_in_place(spec):
+            return None, None
+        try:
+            found = blocks(spec, self.size, writable=False)
+        except Exception:  # derived datatypes, memory of a device: MPI knows
+            return None, None
+        return found.array.dtype, tuple(found.counts)
 
 
 def _type_and_count(spec: Buffer) -> tuple[object, int | None]:

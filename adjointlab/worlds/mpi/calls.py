@@ -24,7 +24,7 @@ PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "bcast": ("buf", "root"),
     **dict.fromkeys(("gather", "gatherv", "scatter", "scatterv"), _ROOTED),
-    **dict.fromkeys(("allgather", "alltoall"), _EXCHANGE),
+    **dict.fromkeys(("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw"), _EXCHANGE),
     "reduce": ("sendbuf", "recvbuf", "op", "root"),
     "reduce_scatter": ("sendbuf", "recvbuf", "recvcounts", "op"),
     **dict.fromkeys(("allreduce", "reduce_scatter_block", "scan", "exscan"), _REDUCTION),

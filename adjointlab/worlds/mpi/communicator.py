@@ -18,13 +18,14 @@ from adjointlab import MPI as ours
 from adjointlab.typing import Status
 from adjointlab.worlds.call_sites import call_site
 from adjointlab.worlds.interposition import means_comm_world, own_handle
-from adjointlab.worlds.local_calls import ONLY_SIMULATED, LocalCalls, missing
+from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.mpi.buffer_calls import BUFFER_CALLS, native, peer_of
 from adjointlab.worlds.mpi.call_log import CallSignature
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.mpi.object_calls import OBJECT_CALLS
 from adjointlab.worlds.mpi.requests import fill
+from adjointlab.worlds.refused_calls import ONLY_SIMULATED, missing
 
 __all__ = ["GuardedCartcomm", "GuardedComm"]
 
@@ -39,7 +40,7 @@ _NULL: Final = cast("GuardedComm", ours.COMM_NULL)
 class GuardedComm(CommBase):
     """A communicator whose waits end: in completion, in another rank's failure, or with the world's patience."""
 
-    local: ClassVar = frozenset({"Get_group", "Get_topology", "group"})
+    local: ClassVar = frozenset({"Get_group", "Get_topology", "group", "is_topo", "topology"})
     """Names of the methods and properties that are MPI's own, because they need no other rank."""
 
     @classmethod
@@ -115,11 +116,15 @@ class GuardedComm(CommBase):
 
     # New communicators
 
-    def Dup(self) -> GuardedComm:
+    def Dup(self, info: object = None) -> GuardedComm:
         """Make a second communicator of the same ranks."""
         return self._derive("Dup", None, lambda _: self.inner.Dup())
 
     Clone = Dup
+
+    def Dup_with_info(self, info: object) -> GuardedComm:
+        """Make a second communicator of the same ranks. The hints are not passed on, because only speed depends on them."""
+        return self.Dup()
 
     def Split(self, color: int = 0, key: int = 0) -> GuardedComm:
         """Make a communicator for each colour, its ranks ordered by `key`."""
@@ -144,7 +149,7 @@ class GuardedComm(CommBase):
             # MPI wants the same group from all of its members. (Others may give another, to make two at once.)
             if any(groups[self.ranks.index(member)] != given for given in groups for member in given):
                 # Show the groups too: they are what does not match.
-                entry = CallSignature._make(self.log.pop())
+                entry = CallSignature(*self.log.pop())
                 self.log.append(entry._replace(name=f"{entry.name}(group={list(ranks)})"))
                 self.guard.cancel_mismatched(call)
             return self.inner.Create(group)

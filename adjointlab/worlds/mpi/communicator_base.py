@@ -13,9 +13,10 @@ from adjointlab.worlds.call_sites import CallSite, call_site
 from adjointlab.worlds.interposition import own_handle
 from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.mpi.agreement import Agreements
-from adjointlab.worlds.mpi.call_log import CallEntry, CallLog
+from adjointlab.worlds.mpi.call_log import CallEntry, CallLog, block_disagreement
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.guard import Guard
+from adjointlab.worlds.mpi.message_log import MessageLog
 from adjointlab.worlds.mpi.requests import GuardedRequest, ReceiveQueue, fill
 
 __all__ = ["CommBase", "CommunicatorRegistry"]
@@ -71,7 +72,8 @@ class CommBase(LocalCalls):
         self._name = ""
         self.log = CallLog()
         self.guard.logs[self.key] = self.log
-        self.receives = ReceiveQueue(self.inner, self.guard)
+        self.messages = self.guard.messages[self.key] = MessageLog()
+        self.receives = ReceiveQueue(self.inner, self.guard, self.messages)
         self.agreed = 0  # number of agreements so far: part of their keys
         # The world keeps its communicator from run to run, and user code must not find it changed. A communicator that is
         # cached in an attribute was made in the last run anyway, so the next one cannot use it.
@@ -137,7 +139,7 @@ class CommBase(LocalCalls):
         """Wait until all ranks have reached this collective, and leave it if they call different ones."""
         if self.size > 1:
             given = self.agree("collective", self.guard.describer(entry), list, call)
-            if any(given[0].difference(other) for other in given):
+            if any(given[0].difference(other) for other in given) or block_disagreement(given):
                 self.guard.cancel_mismatched(call)
 
     def agree(

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
 from adjointlab.worlds.mpi.call_log import CallLogSummary, RunStatistics, first_mismatch
+from adjointlab.worlds.mpi.message_log import message_mismatches
 from adjointlab.worlds.world import Blocked, Finding, FindingKind, Outcome, PeerFailed, Returned
 
 __all__ = ["communicating", "conclude"]
@@ -35,16 +36,26 @@ def conclude(
     """Return what was wrong with the run itself, and True if its communicators are clean enough for another."""
     has_returned = [isinstance(outcome, Returned) for outcome in outcomes]
     if any(isinstance(outcome, Blocked) for outcome in outcomes):
-        return tuple(_stuck(outcomes, statistics)), False
-    findings = (*_mismatches(statistics), *_open_requests(statistics), *_unreceived(statistics))
+        return (
+            *_misuses(statistics),
+            *_mismatched_messages(statistics),
+            *_stuck(outcomes, statistics),
+        ), False
+    findings = (
+        *_mismatched_messages(statistics),
+        *_mismatches(statistics),
+        *_open_requests(statistics),
+        *_unreceived(statistics),
+    )
     is_clean = not findings and not any(of_rank.has_abandoned for of_rank in statistics)
     if all(has_returned):
-        return findings, is_clean
+        return (*_misuses(statistics), *findings), is_clean
     # Where a rank has failed, messages and requests that are left are no finding of their own. But calls that do not match
     # always are one, and may be why the rank raised: it took one buffer for another, or MPI raised an error. An error of
     # MPI, such as Open MPI's of collectives of different lengths, may also be due to a rank that did not call at all.
     saw_mpi_error = any(of_rank.saw_mpi_error for of_rank in statistics)
-    return tuple(_mismatches(statistics, [saw_mpi_error and returned for returned in has_returned])), is_clean
+    mismatches = _mismatches(statistics, [saw_mpi_error and returned for returned in has_returned])
+    return (*_misuses(statistics), *_mismatched_messages(statistics), *mismatches), is_clean
 
 
 def _stuck(outcomes: Sequence[Outcome], statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
@@ -97,7 +108,7 @@ def _mismatches(
             index, reason = mismatch.position, mismatch.reason
             calls = [
                 call.by_rank(rank)
-                for rank in (mismatch.rank, mismatch.other)
+                for rank in dict.fromkeys((mismatch.rank, mismatch.other))
                 if (call := logs[rank].call(index)) is not None
             ]
         else:
@@ -115,6 +126,24 @@ def _mismatches(
         of = "" if len(members) == len(statistics) else f" of ranks {', '.join(map(str, members))}"
         text = f"in collective {index + 1}{of}, {reason}\n  " + "\n  ".join(calls)
         yield Finding(FindingKind.MISMATCHED_COLLECTIVE, text)
+
+
+def _misuses(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
+    """Find what is wrong however the run ended: what user code did to buffers, and past the run."""
+    for rank, of_rank in enumerate(statistics):
+        for reason in of_rank.refused:
+            yield Finding(FindingKind.PAST_THE_RUN, f"rank {rank}: {reason}")
+        for misuse in of_rank.misuses:
+            yield Finding(FindingKind.BUFFER_MISUSED, f"rank {rank} {misuse}")
+
+
+def _mismatched_messages(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
+    for key in dict.fromkeys(key for of_rank in statistics for key in of_rank.messages):
+        logs = {
+            rank: of_rank.messages[key] for rank, of_rank in enumerate(statistics) if key in of_rank.messages
+        }
+        for text in message_mismatches(logs, key[0]):
+            yield Finding(FindingKind.MISMATCHED_MESSAGE, text)
 
 
 def _open_requests(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:

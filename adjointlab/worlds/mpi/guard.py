@@ -18,9 +18,11 @@ from typing import Final, NoReturn, Protocol, TypeVar
 from mpi4py import MPI
 
 from adjointlab.worlds.call_sites import call_site, came_back
+from adjointlab.worlds.mpi.buffer_watch import BufferWatch
 from adjointlab.worlds.mpi.call_log import CallLog, CommKey, Describer, RunStatistics
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.control_channel import ControlChannel, Notice
+from adjointlab.worlds.mpi.message_log import MessageLog
 from adjointlab.worlds.mpi.polling import keep_alive, poll_until, processors, rest, yield_processor
 from adjointlab.worlds.world import Blocked, Cancelled, PeerFailed
 
@@ -43,6 +45,8 @@ _GRACE_AFTER_FAILURE: Final = 1e-2
 class OpenRequest(Protocol):
     """A request that user code has started."""
 
+    @property
+    def watch(self) -> BufferWatch | None: ...
     def is_complete(self) -> bool: ...
     def described(self) -> str: ...
 
@@ -67,9 +71,12 @@ class Guard:
         self.sent = [0] * ranks
         self.received = 0
         self.logs: dict[CommKey, CallLog] = {}
+        self.messages: dict[CommKey, MessageLog] = {}
         # The functions of user code that have returned, each with the number of collectives on the run's communicator by then.
         self.returns: list[tuple[int, Callable[..., object]]] = []
         self.open_requests: dict[int, OpenRequest] = {}  # by id
+        self.misuses: list[str] = []  # of buffers
+        self.refused: list[str] = []  # what user code tried past the run
         self.has_abandoned = False
         self.saw_mpi_error = False
         self.has_leaked_many = False  # earlier runs have left many communicators behind
@@ -90,13 +97,17 @@ class Guard:
             keep_alive(request)
         self.open_requests = {}
         logs = {key: log.summary(self.describer, self.returns) for key, log in self.logs.items() if log}
+        messages = {key: log.summary() for key, log in self.messages.items() if log}
         has_abandoned = self.has_abandoned or self.cancelled_as is not None
         was_late = self.cancelled_as is None and self._others_are_blocked()
         return RunStatistics(
             sent=tuple(self.sent),
             received=self.received,
             logs=logs,
+            messages=messages,
             open_requests=still_open,
+            misuses=tuple(dict.fromkeys(self.misuses)),
+            refused=tuple(dict.fromkeys(self.refused)),
             has_abandoned=has_abandoned,
             was_polling=self._is_polling,
             was_late=was_late,
@@ -174,6 +185,21 @@ class Guard:
     def notify_failure(self, *, is_blocked: bool = False) -> None:
         """Tell the other ranks of the run that this one has failed."""
         self.control.notify_failure(self.run_number, self.ranks, is_blocked=is_blocked)
+
+    def note_misuse(self, misuse: str, request: OpenRequest, by: str = "") -> None:
+        """Note what user code has done to the buffers of a pending operation, and by which call."""
+        self.misuses.append(f"{misuse} of {request.described()} before it had completed{by}")
+
+    def note_misuse_by(self, watch: BufferWatch, described: Callable[[], str]) -> None:
+        """Note what a new call, which has the buffers of `watch`, does to the buffers of pending operations."""
+        for request in self.open_requests.values():
+            pending = request.watch
+            if (
+                pending is not None
+                and (misuse := pending.misuse_by(watch))
+                and not request.is_complete()  # perhaps through mpi4py's own functions
+            ):
+                self.note_misuse(misuse, request, f", by {described()}")
 
     def _refuse_if_cancelled(self) -> None:
         # User code may have caught Cancelled, in a bare `except:` or a `finally:` that communicates.

@@ -20,9 +20,11 @@ from mpi4py import MPI
 
 from adjointlab import MPI as ours
 from adjointlab.typing import Buffer, Status
+from adjointlab.worlds.call_sites import call_site
 from adjointlab.worlds.mpi.buffer_calls import native, peer_of
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.communicator_base import CommBase
+from adjointlab.worlds.mpi.message_log import OBJECT
 from adjointlab.worlds.mpi.requests import GuardedRequest, ObjectReceive
 
 __all__ = ["OBJECT_CALLS"]
@@ -42,8 +44,10 @@ def _start_send(
 ) -> tuple[MPI.Request, GuardedCall]:
     dest = native(dest)
     start = comm.inner.Issend if name in ("ssend", "issend") else comm.inner.Isend
-    request = start([_dumps(obj), MPI.BYTE], dest, tag)
+    pickled = _dumps(obj)
+    request = start([pickled, MPI.BYTE], dest, tag)
     comm.count(dest, is_send=True)
+    comm.messages.send(dest, tag, name, (OBJECT, len(pickled)), *call_site())
     return request, GuardedCall(comm, name, (obj, dest, tag), peer=peer_of(dest))
 
 

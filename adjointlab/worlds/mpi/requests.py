@@ -14,8 +14,10 @@ from adjointlab import MPI as ours
 from adjointlab.typing import Status
 from adjointlab.worlds.arguments import fill_status, mark_cancelled, source, tag
 from adjointlab.worlds.call_sites import CallSite, call_site
+from adjointlab.worlds.mpi.buffer_watch import BufferWatch
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.guard import Guard
+from adjointlab.worlds.mpi.message_log import OBJECT, MessageLog, ReceiveEntry, set_envelope
 
 __all__ = ["GuardedRequest", "ObjectReceive", "ReceiveQueue", "fill"]
 
@@ -34,6 +36,7 @@ class _OpenRequest(ours.Request):
     call: GuardedCall
     guard: Guard
     posted_at: CallSite
+    watch: BufferWatch | None = None
 
     def described(self) -> str:
         """The call that started it, and where."""
@@ -48,20 +51,41 @@ class GuardedRequest(_OpenRequest, MPI.Request):  # type: ignore[misc] # both ha
     """A request of MPI made on a guarded communicator."""
 
     cancelled: bool
+    entry: ReceiveEntry | None
+    _needs_status: bool  # to know what a receive by wildcard has received
 
-    def __new__(cls, inner: MPI.Request, call: GuardedCall, guard: Guard) -> Self:
+    def __new__(
+        cls,
+        inner: MPI.Request,
+        call: GuardedCall,
+        guard: Guard,
+        watch: BufferWatch | None = None,
+        entry: ReceiveEntry | None = None,
+    ) -> Self:
         self = super().__new__(cls, inner)
         self.call = call
         self.guard = guard
         self.cancelled = False
         self.posted_at = call_site()
+        self.watch = watch
+        self.entry = entry
+        self._needs_status = entry is not None and (entry[0] < 0 or entry[1] < 0)
+        if watch is not None:
+            watch.begin()
+            if guard.open_requests:
+                guard.note_misuse_by(watch, self.described)
         guard.open_requests[id(self)] = self
         return self
 
     def Test(self, status: Status | None = None) -> bool:
         """Return True if it is complete; if not, yield to other processes."""
         found = self._status_of_mpi(status)
-        if not super().Test(found):
+        try:
+            is_complete = super().Test(found)
+        except MPI.Exception:
+            set_envelope(self.entry, found)  # a message that is too long has been received
+            raise
+        if not is_complete:
             self.guard.poll_failed(self.call)
             return False
         self._complete(status, found)
@@ -82,13 +106,17 @@ class GuardedRequest(_OpenRequest, MPI.Request):  # type: ignore[misc] # both ha
         if self:
             found = self._status_of_mpi(status)
             test = super().Test
-            for _ in self.guard.quick_polls:
-                if test(found):
-                    break
-            else:
-                # Unlike Guard.wait, this does not keep the request when the wait is revoked: it is still an open
-                # request of the guard, which keeps those at the end of the run.
-                self.guard.wait_until(lambda: test(found), self.call)
+            try:
+                for _ in self.guard.quick_polls:
+                    if test(found):
+                        break
+                else:
+                    # Unlike Guard.wait, this does not keep the request when the wait is revoked: it is still an open
+                    # request of the guard, which keeps those at the end of the run.
+                    self.guard.wait_until(lambda: test(found), self.call)
+            except MPI.Exception:
+                set_envelope(self.entry, found)
+                raise
             self._complete(status, found)
         else:
             super().Wait(self._status_of_mpi(status))
@@ -116,14 +144,19 @@ class GuardedRequest(_OpenRequest, MPI.Request):  # type: ignore[misc] # both ha
         """Status to hand to MPI for user code's; a cancelled request needs one in any case."""
         if isinstance(status, MPI.Status):
             return status
-        return None if status is None and not self.cancelled else MPI.Status()
+        return MPI.Status() if status is not None or self.cancelled or self._needs_status else None
 
     def _complete(self, status: Status | None, found: MPI.Status | None) -> None:
         self.guard.failed_polls = 0
         self.guard.open_requests.pop(id(self), None)
+        if self.watch is not None and (misuse := self.watch.misuse()):
+            self.guard.note_misuse(misuse, self)
         if found is not None:
+            set_envelope(self.entry, found)
             # MPI may have matched it before the cancellation took effect: then it counts as any other message.
             if self.cancelled and found.Is_cancelled():
+                if self.entry is not None:
+                    self.entry[0] = MPI.PROC_NULL
                 self.guard.uncount(self.call)
             fill(status, found)
 
@@ -136,8 +169,9 @@ class ReceiveQueue:
     posted first gets it.
     """
 
-    def __init__(self, inner: MPI.Intracomm, guard: Guard) -> None:
+    def __init__(self, inner: MPI.Intracomm, guard: Guard, messages: MessageLog) -> None:
         self.inner = inner
+        self._messages = messages
         self.guard = guard
         self.waiting: list[ObjectReceive] = []
 
@@ -154,6 +188,10 @@ class ReceiveQueue:
         receive.message = self.inner.Improbe(receive.source, receive.tag, receive.envelope)
         if receive.message is not None:
             self.waiting.remove(receive)
+            found, content = receive.envelope, (OBJECT, receive.envelope.Get_count(MPI.BYTE))
+            self._messages.receive(
+                found.Get_source(), found.Get_tag(), receive.call.name, content, *receive.posted_at
+            )
         return receive.message is not None
 
 

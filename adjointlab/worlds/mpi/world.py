@@ -102,13 +102,15 @@ class _Report(NamedTuple):
 class _CurrentRun:
     """The run that interposition asks."""
 
-    def __init__(self, comm: GuardedComm) -> None:
+    def __init__(self, comm: GuardedComm, guard: Guard) -> None:
         self._comm = comm
+        self._refused = guard.refused
 
     def communicator(self) -> GuardedComm:
         return self._comm
 
     def refuse(self, reason: str) -> NoReturn:
+        self._refused.append(reason)
         raise RuntimeError(reason)
 
 
@@ -388,7 +390,7 @@ class MPIWorld:
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
             context = RankContext(rank, command.ranks, self._communicator_of(command.ranks))
-            current = _CurrentRun(context.comm)
+            current = _CurrentRun(context.comm, guard)
             with Interposition(current), process_groups_of(current, command.ranks):
                 try:
                     interrupts.allow()

@@ -16,7 +16,7 @@ from adjointlab import MPI
 from adjointlab.typing import Buffer, Communicator
 from adjointlab.worlds.arguments import Blocks, Elements, Flat, Operator, blocks, elements, is_in_place
 from adjointlab.worlds.arguments import op as as_op
-from adjointlab.worlds.simulated.collectives import Contribution, Disagreement, Signature, valid_root
+from adjointlab.worlds.simulated.collectives import Contribution, Disagreement, Signature, op_name, valid_root
 from adjointlab.worlds.simulated.matching import poison
 from adjointlab.worlds.simulated.reductions import accumulate_into, check, fold
 
@@ -36,13 +36,13 @@ class BufferContribution(Contribution):
         send: Elements | Blocks | None = None,
         receive: Elements | Blocks | None = None,
         root: int | None = None,
-        op: MPI.Op | None = None,
+        op: Operator | None = None,
         count: object = None,
         counts: list[int] | None = None,
     ) -> None:
         either = send or receive
         datatype = None if either is None else either.datatype.numpy
-        super().__init__(kind, compute, Signature(root, None if op is None else op.value, datatype, count))
+        super().__init__(kind, compute, Signature(root, None if op is None else op_name(op), datatype, count))
         if send is not None and receive is not None and _overlap(send, receive):
             raise MPI.Exception(f"{kind}: the send and receive buffers must not be aliased", MPI.ERR_BUFFER)
         self.send = send  # None: in place, or nothing to send
@@ -68,7 +68,7 @@ class BufferContribution(Contribution):
         return self.receive.array
 
     @property
-    def operation(self) -> MPI.Op:
+    def operation(self) -> Operator:
         """The reduction operation."""
         assert self.op is not None
         return self.op

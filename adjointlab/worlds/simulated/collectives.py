@@ -39,6 +39,7 @@ __all__ = [
     "ObjectContribution",
     "SharedCommunicator",
     "Signature",
+    "op_name",
     "pickled",
     "valid_root",
 ]
@@ -307,7 +308,7 @@ class ObjectContribution(Contribution):
         result: Callable[[Any], Any] = unpickle,
         shape: object = None,
     ) -> None:
-        super().__init__(kind, compute, Signature(root, None if op is None else _op_name(op), None, shape))
+        super().__init__(kind, compute, Signature(root, None if op is None else op_name(op), None, shape))
         self.payload = payload
         self.result = result
         self.given: Any = None  # set by `compute`
@@ -324,7 +325,7 @@ def pickled(value: object) -> bytes:
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def _op_name(op: Operator) -> str:
+def op_name(op: Operator) -> str:
     """Name of the operation as far as ranks can agree on it: each has its own copy of a function of user code."""
     known = as_op(op)
     return known.value if isinstance(known, MPI.Op) else "an operation of user code"

@@ -13,7 +13,8 @@ from adjointlab.worlds.arguments import source as as_source
 from adjointlab.worlds.arguments import tag as as_tag
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
 from adjointlab.worlds.interposition import means_comm_world
-from adjointlab.worlds.local_calls import ONLY_MPI, LocalCalls, missing
+from adjointlab.worlds.local_calls import LocalCalls
+from adjointlab.worlds.refused_calls import ONLY_MPI, missing
 from adjointlab.worlds.simulated.buffer_collectives import BUFFER_COLLECTIVES
 from adjointlab.worlds.simulated.collectives import (
     OBJECT_COLLECTIVES,
@@ -71,6 +72,8 @@ class Communicator(LocalCalls):
             raise RuntimeError("the run's own communicator belongs to the world and cannot be freed")
         self._freed = True
         self._run.unfreed.get(self._task.rank, {}).pop(self._shared, None)
+
+    Disconnect = Free
 
     def note_return(self, function: Callable[..., object]) -> None:
         """Note that this rank has come back from a function of user code."""
@@ -144,6 +147,15 @@ class Communicator(LocalCalls):
         copied = [content.array.copy(), content.datatype]
         send = self._send("Sendrecv_replace", copied, dest, sendtag)
         self._complete(self._receive("Sendrecv_replace", buf, source, recvtag), status, send)
+
+    def Send_init(self, buf: Buffer, dest: int, tag: int = 0) -> MPI.Prequest:
+        return MPI.Prequest(lambda: self.Isend(buf, dest, tag))
+
+    def Ssend_init(self, buf: Buffer, dest: int, tag: int = 0) -> MPI.Prequest:
+        return MPI.Prequest(lambda: self.Issend(buf, dest, tag))
+
+    def Recv_init(self, buf: Buffer, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Prequest:
+        return MPI.Prequest(lambda: self.Irecv(buf, source, tag))
 
     # Messages of objects
 
@@ -259,6 +271,12 @@ class Communicator(LocalCalls):
 
     def Get_topology(self) -> int:
         return MPI.UNDEFINED if self._shared.grid is None else MPI.CART
+
+    topology = property(Get_topology)
+
+    @property
+    def is_topo(self) -> bool:
+        return self._shared.grid is not None
 
     # Implementation
 

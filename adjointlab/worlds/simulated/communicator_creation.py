@@ -59,6 +59,14 @@ def Dup(comm: Communicator, info: object = None) -> ObjectContribution:
     return contribution_to(comm, comm.Get_group().members, comm.grid)
 
 
+def Clone(comm: Communicator) -> ObjectContribution:
+    return Dup(comm)
+
+
+def Dup_with_info(comm: Communicator, info: object) -> ObjectContribution:
+    return Dup(comm)
+
+
 def Split(comm: Communicator, color: int = 0, key: int = 0) -> ObjectContribution:
     if is_undefined(color):
         return _by_color(comm, "Split", None, key)
@@ -127,6 +135,6 @@ def Sub(comm: Communicator, remain_dims: Sequence[bool]) -> ObjectContribution:
 
 
 COMMUNICATOR_MAKERS: dict[str, Callable[..., ObjectContribution]] = {
-    each.__name__: each for each in (Dup, Split, Split_type, Create, Create_cart)
+    each.__name__: each for each in (Dup, Clone, Dup_with_info, Split, Split_type, Create, Create_cart)
 }
 GRID_MAKERS: dict[str, Callable[..., ObjectContribution]] = {"Sub": Sub}

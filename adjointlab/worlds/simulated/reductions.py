@@ -7,6 +7,7 @@ that runs repeat bit by bit.
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
@@ -45,10 +46,15 @@ OPERATIONS = {
 }
 
 
-def check(op: Operator, elements: Elements) -> MPI.Op:
+def check(op: Operator, elements: Elements) -> Operator:
     """Return `op` if MPI has it for these elements; raises `adjointlab.MPI.Exception` otherwise."""
     if not isinstance(op, MPI.Op):
-        raise NotImplementedError(f"{op!r}: of buffers, only MPI's own operations are known here")
+        if getattr(op, "is_predefined", True):
+            raise NotImplementedError(
+                f"{op!r}: of buffers, only {', '.join(each.value for each in MPI.Op)} and the operations of mpi4py's Op.Create "
+                "are known here; reduce objects with it (allreduce, reduce, scan)"
+            )
+        return op  # of user code, made with mpi4py's Op.Create
     if elements.datatype is MPI.BYTE:
         # Bytes have bits but are no numbers (MPI 4.1, section 6.9.2), though NumPy's are.
         is_defined = op in (MPI.BAND, MPI.BOR, MPI.BXOR)
@@ -62,13 +68,24 @@ def check(op: Operator, elements: Elements) -> MPI.Op:
     return op
 
 
-def accumulate_into(total: Flat, op: MPI.Op, more: Flat) -> None:
+def accumulate_into(total: Flat, op: Operator, more: Flat) -> None:
     """Compute ``total ← total op more``."""
+    if not isinstance(op, MPI.Op):
+        # As MPI calls it: with memory, of which the second is overwritten by the result.
+        result = more.copy()
+        op(_memory(total), _memory(result))
+        total[...] = result
+        return
     # "unsafe", so that logical operations write their booleans as numbers of the array's own dtype.
     OPERATIONS[op].ufunc(total, more, out=total, casting="unsafe")
 
 
-def fold(op: MPI.Op, arrays: Sequence[Flat]) -> Flat:
+def _memory(array: Flat) -> object:
+    mpi: Any = sys.modules["mpi4py.MPI"]  # which `op` comes from
+    return mpi.buffer.frombuffer(array)
+
+
+def fold(op: Operator, arrays: Sequence[Flat]) -> Flat:
     """Combine `arrays` from the first to the last, into a new array."""
     total = arrays[0].copy()
     for more in arrays[1:]:

@@ -47,6 +47,21 @@ def dup_keeps_messages_apart(comm, mpi):
 
 
 @program
+def other_ways_to_duplicate(comm, mpi):
+    clone, other = comm.Clone(), comm.Dup_with_info(getattr(mpi, "INFO_NULL", None))
+    seen = [
+        census(clone, mpi),
+        clone.allgather(comm.rank),
+        other.allreduce(1),
+        clone.is_topo,
+        other.topology == mpi.UNDEFINED,
+    ]
+    clone.Disconnect()
+    other.Free()
+    return seen
+
+
+@program
 def split(comm, mpi):
     rank = comm.Get_rank()
     half = comm.Split(rank % 2, -rank)

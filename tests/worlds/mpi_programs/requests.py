@@ -86,6 +86,35 @@ def testing_until_complete(comm, mpi):
 
 
 @program
+def persistent_requests(comm, mpi):
+    left, right = neighbours(comm)
+    x, y = ramp(comm, 2), np.zeros(2)
+    send, receive, empty = (
+        comm.Send_init(x, right, 4),
+        comm.Recv_init(y, left, 4),
+        comm.Ssend_init(x, mpi.PROC_NULL),
+    )
+    seen = []
+    for turn in range(3):
+        x[:] += turn
+        receive.Start()
+        send.Start()
+        empty.Start()
+        status = mpi.Status()
+        if turn == 1:
+            mpi.Request.Waitall([send, receive, empty], [mpi.Status(), status, mpi.Status()])
+        else:
+            receive.Wait(status)
+            while not send.Test():
+                pass
+            empty.Wait()
+        seen += [y.copy(), status_values(mpi, status), receive.Wait(), send.Test()]
+    for request in (send, receive, empty):
+        request.Free()
+    return seen
+
+
+@program
 def a_cancelled_receive(comm, mpi):
     buffer, status = ramp(comm, 2), mpi.Status()
     request = comm.Irecv(buffer, mpi.ANY_SOURCE, 99)

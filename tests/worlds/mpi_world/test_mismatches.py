@@ -35,6 +35,19 @@ def reduced(comm, op=MPI.SUM, dtype="float64", count=3):
     comm.Allreduce(np.ones(count, dtype), np.empty(count, dtype), op)
 
 
+def gathered_by_all(comm, own):
+    comm.Allgatherv(own, [np.empty(2 * comm.size + 1), [2] * comm.size])
+
+
+def gathered(comm, counts):
+    own = np.ones(counts[comm.rank])
+    comm.Gatherv(own, [np.empty(9), counts[: comm.size]] if comm.rank == 0 else None)
+
+
+def exchanged(comm, sent, received):
+    comm.Alltoallv([np.ones(9), sent], [np.empty(9), received])
+
+
 # What rank 0 does, and what the others do.
 MISMATCHES = {
     "different collectives": (lambda comm: comm.Barrier(), reduced),
@@ -54,6 +67,26 @@ MISMATCHES = {
     ),
     "the datatypes differ: float64 and int64": (reduced, lambda comm: reduced(comm, dtype="int64")),
     "the numbers of elements differ: 3 and 2": (reduced, lambda comm: reduced(comm, count=2)),
+    "rank 0 sends 3 elements to rank 1, which expects 2": (
+        lambda comm: gathered_by_all(comm, np.ones(3)),
+        lambda comm: gathered_by_all(comm, np.ones(2)),
+    ),
+    "rank 1 sends 2 elements to rank 0, which expects 1": (
+        lambda comm: gathered(comm, [2, 1, 2]),
+        lambda comm: gathered(comm, [2, 2, 2]),
+    ),
+    "rank 0 sends 1 elements to rank 1, which expects 2": (
+        lambda comm: comm.Scatterv([np.ones(9), [2] + [1] * (comm.size - 1)], np.ones(2)),
+        lambda comm: comm.Scatterv(None, np.ones(2)),
+    ),
+    "rank 0 sends 1 elements to rank 1, which expects 2, of all to all": (
+        lambda comm: exchanged(comm, [1] * comm.size, [1] * comm.size),
+        lambda comm: exchanged(comm, [1] * comm.size, [2] * comm.size),
+    ),
+    "the datatypes differ: float64 and float32": (
+        lambda comm: comm.Gatherv(np.ones(1), np.empty(comm.size)),
+        lambda comm: comm.Gatherv(np.ones(2, "f"), None),
+    ),
 }
 
 

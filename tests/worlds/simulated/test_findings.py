@@ -450,7 +450,10 @@ def test_a_method_that_is_not_there_is_reported_with_those_that_are_and_who_has_
         return messages
 
     ((other, nobody),) = run(body, 1).values
-    assert "has no 'Alltoallw', but that of the MPI world has. It has Abort, Allgather, " in other
+    assert (
+        "has no 'Alltoallw', but that of the MPI world has: use Alltoallv on arrays of one type. It has Abort, Allgather, "
+        in other
+    )
     assert "has no 'Nonsense'. It has Abort, " in nobody
     names = nobody.partition("It has ")[2].split(", ")
     assert len(set(names)) == len(names)

@@ -1,0 +1,167 @@
+"""Buffers of pending operations: while one is pending, user code may not change what it sends, nor touch what it receives.
+
+MPI itself does not notice (MPI 4.1, section 3.7.2), and results are wrong only where the library happens to read late or write
+early. So what is sent is compared at completion with what it was at the start, and the buffers of each new call with those of
+the pending operations. A blocking call that finds none pending pays for one test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+from mpi4py import MPI
+
+from adjointlab.typing import Buffer
+from adjointlab.worlds.arguments import Flat, blocks, elements, is_in_place
+from adjointlab.worlds.mpi.calls import PARAMETERS
+
+__all__ = ["BufferWatch", "CollectiveWatcher", "watch_receive", "watch_send"]
+
+Range: TypeAlias = tuple[int, int]
+"""First address, and the one behind the last."""
+
+
+class BufferWatch:
+    """Memory that one pending operation reads and writes."""
+
+    __slots__ = ("_ranges", "_reads", "_sent", "_writes")
+
+    def __init__(self, reads: Sequence[Flat], writes: Sequence[Flat]) -> None:
+        self._reads = reads
+        self._writes = writes
+        self._sent: list[bytes] | None = None
+        self._ranges: tuple[list[Range], list[Range]] | None = None
+
+    def begin(self) -> None:
+        """Note what is sent."""
+        self._sent = [_digest(array) for array in self._reads]
+
+    def misuse(self) -> str:
+        """Describe what user code has done to the send buffer since :meth:`begin`; empty if nothing is wrong."""
+        for array, sent in zip(self._reads, self._sent or (), strict=True):
+            if _digest(array) != sent:
+                return "changed the send buffer"
+        return ""
+
+    def misuse_by(self, newer: BufferWatch) -> str:
+        """Describe what an operation that begins while this one is pending does to its buffers; empty if it may."""
+        reads, writes = self.ranges
+        newer_reads, newer_writes = newer.ranges
+        if newer_writes and _meet(newer_writes, reads):
+            return "changed the send buffer"
+        if writes and _meet(newer_writes, writes):
+            return "wrote into the receive buffer"
+        if writes and _meet(newer_reads, writes):
+            return "sent from the receive buffer"
+        return ""
+
+    @property
+    def ranges(self) -> tuple[list[Range], list[Range]]:
+        """Addresses that are read, and that are written. Asked for only where several operations are pending."""
+        if self._ranges is None:
+            self._ranges = _ranges(self._reads), _ranges(self._writes)
+        return self._ranges
+
+
+_WORDS: Final = 256
+_WEIGHTS: Final = np.random.default_rng(0).integers(0, 2**64, _WORDS, dtype=np.uint64) | np.uint64(1)
+_COPIED: Final = 1 << 16
+
+
+def _digest(array: Flat) -> bytes:
+    """The bytes of a small array; of a large one, a weighted sum of every 256 words, modulo 2^64."""
+    if array.nbytes <= _COPIED:
+        return array.tobytes()
+    # Fresh memory of that size costs more than this. The weights are odd, so that no change of one word is lost; and random.
+    octets = array.ravel(order="K").view(np.uint8)
+    whole = octets.size // (8 * _WORDS) * (8 * _WORDS)
+    sums: Flat = octets[:whole].view(np.uint64).reshape(-1, _WORDS) @ _WEIGHTS
+    return sums.tobytes() + octets[whole:].tobytes()
+
+
+def _ranges(arrays: Sequence[Flat]) -> list[Range]:
+    starts = [(MPI.Get_address(array), array.nbytes) for array in arrays if array.nbytes]
+    return [(start, start + nbytes) for start, nbytes in starts]
+
+
+def _meet(one: Sequence[Range], other: Sequence[Range]) -> bool:
+    return any(
+        start < other_end and other_start < end for start, end in one for other_start, other_end in other
+    )
+
+
+_NOTHING: Final[Sequence[Flat]] = ()
+
+
+def watch_send(buf: Buffer) -> BufferWatch | None:
+    """Watch for a send; None where the elements are not known without MPI."""
+    arrays = _arrays(buf)
+    return None if arrays is None else BufferWatch(arrays, _NOTHING)
+
+
+def watch_receive(buf: Buffer) -> BufferWatch | None:
+    """Watch for a receive; None where the elements are not known without MPI."""
+    arrays = _arrays(buf)
+    return None if arrays is None else BufferWatch(_NOTHING, arrays)
+
+
+def _arrays(spec: Buffer) -> Sequence[Flat] | None:
+    if type(spec) is np.ndarray:
+        return (spec,)  # MPI has taken it, so it is contiguous
+    return _known(lambda: [elements(spec, writable=False).array])
+
+
+def _known(read: Callable[[], Sequence[Flat]]) -> Sequence[Flat] | None:
+    try:
+        return read()
+    except Exception:  # derived datatypes, memory of a device
+        return None
+
+
+_BLOCKS_SENT: Final = frozenset({"scatterv", "alltoallv"})
+_BLOCKS_RECEIVED: Final = frozenset({"gatherv", "allgatherv", "alltoallv"})
+_SENT_BY_ROOT: Final = frozenset({"scatter", "scatterv"})
+_RECEIVED_BY_ROOT: Final = frozenset({"gather", "gatherv", "reduce"})
+
+
+class _Ranks(Protocol):
+    """The communicator, as far as the roles of its ranks go."""
+
+    rank: int
+    size: int
+
+
+class CollectiveWatcher:
+    """Makes the watches of one collective `name` on a communicator."""
+
+    def __init__(self, comm: _Ranks, name: str) -> None:
+        self._kind = name.lower().removeprefix("i")
+        self._comm = comm
+        self._parameters = PARAMETERS.get(self._kind, ())
+
+    def __call__(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> BufferWatch | None:
+        """Watch for a call with these arguments; None where its buffers are not known."""
+        given = {**dict(zip(self._parameters, arguments, strict=False)), **keywords}
+        is_root = given.get("root", 0) == self._comm.rank
+        kind = self._kind
+        if kind == "bcast":
+            return watch_send(given.get("buf")) if is_root else watch_receive(given.get("buf"))
+        reads = writes = _NOTHING
+        if is_root or kind not in _SENT_BY_ROOT:
+            reads = self._of(given.get("sendbuf"), kind in _BLOCKS_SENT)
+        if is_root or kind not in _RECEIVED_BY_ROOT:
+            writes = self._of(given.get("recvbuf"), kind in _BLOCKS_RECEIVED)
+        return BufferWatch(reads, writes) if reads or writes else None
+
+    def _of(self, spec: Buffer, has_blocks: bool) -> Sequence[Flat]:
+        if is_in_place(spec):
+            return _NOTHING
+        if not has_blocks:
+            return _arrays(spec) or _NOTHING
+        return _known(lambda: self._blocks(spec)) or _NOTHING
+
+    def _blocks(self, spec: Buffer) -> list[Flat]:
+        array, _, counts, starts = blocks(spec, self._comm.size, writable=False)
+        return [array[start : start + count] for start, count in zip(starts, counts, strict=True)]

@@ -1,0 +1,189 @@
+"""The messages that each rank sent and received on a communicator, and the first pair of them that does not fit.
+
+MPI compares neither types nor what was pickled: it moves bytes, and fails at most where they are too many. So each rank logs what
+it sends and what it receives it as; when the run has ended, the leader pairs them. Messages of one sender, tag and communicator do
+not overtake each other (MPI 4.1, section 3.5): so the n-th that is sent is the n-th that is received.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import CodeType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from mpi4py import MPI
+
+from adjointlab import MPI as ours
+from adjointlab.typing import Buffer, Status
+from adjointlab.worlds.arguments import elements
+from adjointlab.worlds.arguments import source as as_source
+from adjointlab.worlds.arguments import tag as as_tag
+from adjointlab.worlds.call_sites import CallSite
+
+__all__ = [
+    "OBJECT",
+    "MessageLog",
+    "MessageLogSummary",
+    "ReceiveEntry",
+    "content_of",
+    "message_mismatches",
+    "set_envelope",
+]
+
+_LOGGED: Final = 1024
+"""So many messages to or from a rank are compared on each communicator, the first of a run."""
+
+Content: TypeAlias = tuple[object, int]
+"""NumPy dtype (or a word, below) and bytes."""
+
+OBJECT: Final = "an object"
+BYTES: Final = "bytes"
+UNKNOWN: Final = "unknown"
+"""A derived datatype, or memory of a device: not compared."""
+
+SendEntry: TypeAlias = tuple[int, int, str, object, int, CodeType, int]
+"""Destination, tag, call, content, code object and instruction. A bare tuple, because a named one takes ten times as long."""
+
+ReceiveEntry: TypeAlias = list[Any]
+"""As for a send, with the source. Where that or the tag is a wildcard, what was received replaces it."""
+
+
+class MessageDescription(NamedTuple):
+    """One side of a message as plain data."""
+
+    name: str
+    content: str
+    itemsize: int
+    nbytes: int
+    where: str
+
+
+Described: TypeAlias = tuple[int, int, MessageDescription]
+"""A message with its peer, a rank of the communicator, and its tag."""
+
+
+class MessageLogSummary(NamedTuple):
+    """One rank's messages on one communicator."""
+
+    sent: tuple[Described, ...]
+    received: tuple[Described, ...]  # up to the first whose source is not known
+
+
+def content_of(spec: Buffer) -> Content:
+    """Datatype and size of a buffer."""
+    if type(spec) is np.ndarray:
+        return spec.dtype, spec.nbytes
+    try:
+        found = elements(spec, writable=False)
+    except Exception:  # derived datatypes, memory of a device: MPI knows
+        return UNKNOWN, 0
+    return (BYTES if found.datatype is ours.BYTE else found.array.dtype), found.array.nbytes
+
+
+def set_envelope(entry: ReceiveEntry | None, status: Status | None) -> None:
+    """Replace the wildcards of a receive by what `status` says that it has received, if it has."""
+    if entry is not None and status is not None and (entry[0] < 0 or entry[1] < 0):
+        entry[:2] = as_source(status.Get_source()), as_tag(status.Get_tag())
+
+
+class MessageLog:
+    """The messages that this rank sent and received on one communicator in one run."""
+
+    def __init__(self) -> None:
+        self._sent: list[SendEntry] = []
+        self._received: list[ReceiveEntry] = []
+
+    def send(
+        self, dest: int, tag: int, name: str, content: Content, code: CodeType, instruction: int
+    ) -> None:
+        """Note a send."""
+        if len(self._sent) < _LOGGED and dest != MPI.PROC_NULL:
+            self._sent.append((dest, tag, name, *content, code, instruction))
+
+    def receive(
+        self, source: int, tag: int, name: str, content: Content, code: CodeType, instruction: int
+    ) -> ReceiveEntry | None:
+        """Note a receive, in the order of matching. Returns its entry, in which source and tag are set when it is complete."""
+        if len(self._received) >= _LOGGED or source == MPI.PROC_NULL:
+            return None
+        entry = [source, tag, name, *content, code, instruction]
+        self._received.append(entry)
+        return entry
+
+    def __bool__(self) -> bool:
+        return bool(self._sent or self._received)
+
+    def summary(self) -> MessageLogSummary:
+        """Plain data for the leader."""
+        described: dict[Any, MessageDescription] = {}  # equal ones once, and so once in the pickle
+        received = []
+        for entry in self._received:
+            of, its_tag, *rest = entry
+            if of == MPI.PROC_NULL:  # cancelled
+                continue
+            if of < 0 or its_tag < 0:
+                break
+            received.append((of, its_tag, _described(rest, described)))
+        sent = [(dest, its_tag, _described(rest, described)) for dest, its_tag, *rest in self._sent]
+        return MessageLogSummary(tuple(sent), tuple(received))
+
+
+def _described(rest: Sequence[Any], known: dict[Any, MessageDescription]) -> MessageDescription:
+    name, content, nbytes, code, instruction = rest
+    key = (name, content, nbytes, id(code), instruction)
+    if key not in known:
+        itemsize, word = 1, str(content)
+        if isinstance(content, np.dtype):
+            itemsize = content.itemsize
+            word = BYTES if content.kind in "SV" else content.name
+        known[key] = MessageDescription(name, word, itemsize, nbytes, str(CallSite(code, instruction)))
+    return known[key]
+
+
+def message_mismatches(logs: Mapping[int, MessageLogSummary], members: Sequence[int]) -> Iterator[str]:
+    """Describe the first message to each rank that does not fit what it is received as; `logs` are by rank of the run."""
+    sent: dict[tuple[int, int, int], list[MessageDescription]] = {}
+    for source, member in enumerate(members):
+        for dest, tag, message in logs[member].sent if member in logs else ():
+            sent.setdefault((source, dest, tag), []).append(message)
+    for dest, member in enumerate(members):
+        counts: dict[tuple[int, int], int] = {}
+        for source, tag, receive in logs[member].received if member in logs else ():
+            number = counts.get((source, tag), 0)
+            counts[source, tag] = number + 1
+            messages = sent.get((source, dest, tag), [])
+            if number < len(messages) and (wrong := _difference(messages[number], receive)):
+                message = messages[number]
+                size = "object" if message.content == OBJECT else _size(message)
+                yield (
+                    f"{wrong}\n  sent      {message.name}(dest={dest}, tag={tag}) at {message.where} "
+                    f"on rank {members[source]}, {size}\n"
+                    f"  received  {receive.name}(source={source}, tag={tag}) at {receive.where} on rank {member}"
+                )
+                break  # what comes after it may only follow from it
+
+
+def _size(message: MessageDescription) -> str:
+    return f"{message.nbytes // message.itemsize} x {message.content}"
+
+
+def _difference(sent: MessageDescription, received: MessageDescription) -> str:
+    """Say in what the two do not fit; empty where they do."""
+    if UNKNOWN in (sent.content, received.content):
+        return ""
+    if received.content == OBJECT:
+        return "" if sent.content == OBJECT else "an array was sent, and an object is received"
+    if sent.content == OBJECT:
+        if received.itemsize > 1:
+            return f"an object was sent, and {received.content} is received"
+    elif (
+        sent.content != received.content
+        and BYTES not in (sent.content, received.content)
+        and sent.nbytes
+        and received.nbytes
+    ):
+        return f"{sent.content} was sent, and {received.content} is received"
+    if sent.nbytes > received.nbytes:
+        return f"{sent.nbytes} bytes were sent, and the receive buffer holds {received.nbytes}"
+    return ""

@@ -1,0 +1,99 @@
+"""Methods of mpi4py's communicators that a world does not offer: refused by name, with the sentence that says what to use instead.
+
+A call that the lab does not know could block for ever, and no wait inside MPI can be revoked. So each is refused where it is looked
+up, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+__all__ = ["ONLY_MPI", "ONLY_SIMULATED", "instead_of", "missing"]
+
+# Listed here, because neither world may import the other, and the simulated one must work without MPI.
+ONLY_SIMULATED: Final = frozenset({"Bsend", "Improbe", "Mprobe", "Split_type", "bsend", "improbe", "mprobe"})
+ONLY_MPI: Final = frozenset({"Alltoallw", "Ialltoallw"})
+
+_INSTEAD: Final = {
+    name: sentence
+    for names, sentence in (
+        (
+            "Bsend Ibsend bsend ibsend Bsend_init",
+            "use Isend (or isend), which needs no buffer that is attached",
+        ),
+        (
+            "Attach_buffer Detach_buffer Flush_buffer Iflush_buffer",
+            "use Isend, which needs no attached buffer",
+        ),
+        ("Rsend Irsend Rsend_init", "use Send or Isend, which do not need the receive to be posted"),
+        ("Psend_init Precv_init", "use an Isend and an Irecv for each part"),
+        ("Isendrecv Isendrecv_replace", "use Irecv and Isend, and wait for both requests"),
+        (
+            "Mprobe Improbe mprobe improbe",
+            "use Probe or Iprobe, and receive with the source and tag of the status",
+        ),
+        ("Alltoallw Ialltoallw", "use Alltoallv on arrays of one type"),
+        ("Idup Idup_with_info", "use Dup"),
+        ("free", "use Free"),
+        ("Split_type", "use Split, with a color of your own"),
+        ("Compare", "compare communicators with =="),
+        ("Cart_map Graph_map", "use Create_cart with reorder=False, which keeps the ranks"),
+        (
+            "Create_graph Create_dist_graph Create_dist_graph_adjacent degrees indegree outdegree inedges outedges inoutedges",
+            "name the neighbours in Isend and Irecv, or use Create_cart for a grid",
+        ),
+        (
+            "Create_intercomm Create_from_group Get_parent Accept Connect Join Spawn Spawn_multiple",
+            "a case has the ranks of its communicator and no others; use Split, Create or Create_group",
+        ),
+        (
+            "Ack_failed Agree Iagree Get_failed Is_revoked Revoke Shrink Ishrink",
+            "leave it out: the lab itself ends the waits for a rank that has failed",
+        ),
+        (
+            "Create_errhandler Get_errhandler Set_errhandler Call_errhandler",
+            "leave it out: errors of MPI are exceptions here",
+        ),
+        ("Get_info Set_info info", "leave it out: hints to MPI have no effect here"),
+        (
+            "Create_keyval Free_keyval",
+            "use the function of that name in adjointlab.MPI, or mpi4py's own of the class Comm",
+        ),
+        (
+            "f2py py2f fromhandle fromint handle toint",
+            "the lab cannot follow a handle into compiled code; communicate in Python, and give that code its arrays",
+        ),
+    )
+    for name in names.split()
+}
+
+
+def instead_of(name: str) -> str:
+    """The sentence that says what to use instead of mpi4py's method `name`; empty if the lab does not know it."""
+    if name in _INSTEAD:
+        return _INSTEAD[name]
+    if "neighbor_" in name.lower():
+        return "send to the ranks that Shift of a grid names, and receive from them, with Isend and Irecv"
+    if name.endswith("_init"):
+        call = name.removesuffix("_init")
+        turns = f"call I{call.lower()} in every turn; only messages have persistent requests here"
+        return _INSTEAD.get(call, turns)
+    return ""
+
+
+def missing(kind: str, name: str, methods: Iterable[str], elsewhere: str = "") -> AttributeError:
+    """Error for a `kind` of communicator that has `methods` and no `name`, which the one `elsewhere` may have."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if elsewhere:
+        known = f", but {elsewhere} has"
+    elif mpi is not None and hasattr(mpi.Cartcomm, name):
+        known = ", though MPI has"
+    else:
+        known = ""
+    instead = instead_of(name)
+    return AttributeError(
+        f"the {kind} communicator has no {name!r}{known}{': ' + instead if instead else ''}. "
+        f"It has {', '.join(sorted(methods))}"
+    )

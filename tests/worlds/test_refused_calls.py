@@ -1,0 +1,67 @@
+"""Every public method of mpi4py's communicators is offered by a world, or refused by name with what to use instead."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.refused_calls import instead_of
+from adjointlab.worlds.simulated.world import SimulatedWorld
+
+THEIRS = pytest.importorskip("mpi4py.MPI", reason="its classes say what there is")
+NAMES = [name for name in dir(THEIRS.Cartcomm) if not name.startswith("_")]
+
+
+def answers(context, _):
+    """Return the answers of the run's communicator and of a grid to each name: None where it is offered."""
+    line = context.comm.Create_cart([context.comm.size])
+
+    def answer(comm, name):
+        try:
+            getattr(comm, name)
+        except Exception as error:
+            return type(error).__name__, str(error)
+        return None
+
+    found = [{name: answer(comm, name) for name in NAMES} for comm in (context.comm, line)]
+    line.Free()
+    return found
+
+
+@pytest.fixture
+def world():
+    if is_launched():
+        from adjointlab.worlds.mpi.world import MPIWorld
+
+        made = MPIWorld()
+    else:
+        made = SimulatedWorld(2)
+    yield made
+    made.close()
+
+
+def test_every_method_of_mpi4py_is_offered_or_refused_by_name(world):
+    result = world.run(answers)
+    assert result.completed, result
+    of_grids = {name for name in NAMES if not hasattr(THEIRS.Intracomm, name)}
+    for kind, found in zip(("plain", "grid"), result.values[0], strict=True):
+        for name, answer in found.items():
+            if answer is None or (kind == "plain" and name in of_grids):
+                continue
+            error, text = answer
+            assert error == "AttributeError"
+            assert re.match(
+                rf"the \w+ communicator has no '{name}'.*: {re.escape(instead_of(name))}\. It has ", text
+            ), text
+            assert instead_of(name)
+
+
+def test_what_is_named_instead_is_offered(world):
+    """A grid of the run's ranks has each call of communicators that a sentence names."""
+    on_grids = world.run(answers).values[0][1]
+    for name in NAMES:
+        if on_grids[name] is not None:
+            named = {word for word in re.findall(r"\b[A-Z]\w+", instead_of(name)) if word in on_grids}
+            assert all(on_grids[word] is None for word in named), name
