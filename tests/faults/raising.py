@@ -191,7 +191,7 @@ FAULTS = declared(
         in_forward("Hypothesis's StopTest", hypothesis.errors.StopTest(0), "raised StopTest"),
         fault(
             "the lab's own Inapplicable",
-            ("too few cases judged",),
+            ("raised RuntimeError", "too few cases judged"),
             first={"forward": lambda op: raises(Inapplicable("none"))},
             ranks=0,
         ),
