@@ -212,6 +212,12 @@ def judge(case: Case, run: Run) -> Verdict:
         return _from_failure(run)
     seen: list[RankObservation] = list(run.values)
     spaces = seen[0].spaces
+    for tensor in (*spaces.domain.tensors, *spaces.codomain.tensors):
+        if missing := [rank for rank in tensor.layout.partition.ranks if rank >= case.ranks]:
+            return unjudged(
+                f"the operator declares a tensor on rank {missing[0]}, and its communicator has {case.ranks}",
+                ("tensor", str(tensor)),
+            )
     for rank, each in enumerate(seen):
         if each.leaks:
             headline, lines = "communicators are made in calls and never freed", each.leaks

@@ -31,7 +31,7 @@ EXPECTED = {
     "pytest_skip_in_a_strategy": (ExitCode.UNJUDGED, "Skipped"),
     "assumption_in_a_call": (ExitCode.UNJUDGED, "raised UnsatisfiedAssumption"),
     "raw_world_communicator": (ExitCode.INCOHERENT, "not the transpose"),
-    "torch_default_group": (ExitCode.UNJUDGED, "default process group"),
+    "torch_default_group": (ExitCode.UNJUDGED, "process group of torch.distributed"),
     "prints_that_all_is_well": (ExitCode.INCOHERENT, "incoherent"),
     "world_communicator_in_a_tuple": (ExitCode.INCOHERENT, "not the transpose"),
     "communicator_made_at_import": (ExitCode.UNJUDGED, "made before the case began"),

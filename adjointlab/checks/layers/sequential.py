@@ -14,7 +14,7 @@ from adjointlab.checks.fresh_memory import controlled
 from adjointlab.checks.layers.modules import held_by_all, whole_array
 from adjointlab.checks.layers.twin import PassObservation, first_wrong, twin_passes
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
-from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.vectors import Draw
@@ -36,6 +36,8 @@ _Observation: TypeAlias = ReferenceOutputs | tuple[PassObservation, ...]
 
 class SequentialCheck(Check[_Observation]):
     """Comparison with the subject's reference, a function from the global tensors to the global tensors.
+
+    A reference returns `NotImplemented` for a case that has no sequential counterpart: the case is rejected, and counted as such.
 
     Of a layer the outputs are compared, and its buffers afterwards, without gradients: code may take another path then.
     """
@@ -65,6 +67,8 @@ class SequentialCheck(Check[_Observation]):
             for position, tensor in enumerate(context.domain.tensors)
         ]
         result = context.reference(*inputs)
+        if result is NotImplemented:
+            raise Inapplicable("the reference returned NotImplemented")
         whole = [arrays.to_numpy(a) for a in (result if isinstance(result, tuple | list) else (result,))]
         expected = held_by_all(context.codomain, whole, context.comm.Get_size())
         return ReferenceOutputs(outputs, expected, context.tolerance)

@@ -186,7 +186,7 @@ def test_what_is_out_of_range_raises_as_it_does_in_mpi():
 
 def test_an_unknown_method_raises_an_error_that_lists_the_known_ones():
     def body(comm):
-        with pytest.raises(AttributeError, match=r"no 'Send_init'.* It has .*Allreduce.*Sendrecv"):
-            comm.Send_init(np.ones(1), 0)
+        with pytest.raises(AttributeError, match=r"no 'Psend_init'.* It has .*Allreduce.*Sendrecv"):
+            comm.Psend_init(np.ones(1), 0)
 
     values(body, ranks=1)
