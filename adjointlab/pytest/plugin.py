@@ -215,10 +215,9 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
     def run_test(subject: Subject, check: str) -> None:
         from adjointlab.engine.discovery import found_as
         from adjointlab.engine.search import Budget
-        from adjointlab.engine.subject import SubjectError
         from adjointlab.report.failure_text import failure_text
         from adjointlab.session import SearchInterrupted, replay_corpus, run_check
-        from adjointlab.worlds.world import Exhausted, message_of
+        from adjointlab.worlds.world import Exhausted
 
         found = found_as(subject)
         seed = profile.seed_of(subject.name, check)
@@ -226,8 +225,6 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         try:
             failing = replay_corpus(world, found, check, profile.folder)
             text = failure_text(failing or run_check(world, found, check, budget, profile.folder))
-        except SubjectError as error:
-            text = message_of(error)
         except SearchInterrupted as interrupt:
             # The test has failed already, and is reported as such before the session ends.
             request.session.shouldstop = f"interrupted by {signal.Signals(signal_of(interrupt)).name}"

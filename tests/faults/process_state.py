@@ -21,6 +21,8 @@ import numpy as np
 
 from tests.faults.declaring import WRONG, RuntimeFault, declared, fault
 
+REPLACED = ("functions replaced",)
+
 
 def meddles(name: str, action: Any, found: tuple[str, ...] = WRONG, **row: Any) -> RuntimeFault:
     """A row whose operator does something to its process in forward; its adjoint is wrong, which must not be lost."""
@@ -167,9 +169,9 @@ FAULTS = declared(
         meddles("random generators seeded", random_seeded),
         meddles("umask 777", no_files_for_others),
         meddles("errors of NumPy raised", all_errors_of_numpy),
-        meddles("comparisons of NumPy replaced", numpy_replaced),
-        meddles("built-in functions replaced", builtins_replaced),
-        meddles("json.dumps replaced", json_replaced),
+        meddles("comparisons of NumPy replaced", numpy_replaced, REPLACED),
+        meddles("built-in functions replaced", builtins_replaced, REPLACED),
+        meddles("json.dumps replaced", json_replaced, REPLACED),
         meddles("clocks that stand still", time_stands_still),
         meddles("warnings made errors", warnings_are_errors),
         meddles("trace function that raises", traced, (*WRONG, "raised RuntimeError")),
