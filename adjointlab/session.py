@@ -327,7 +327,8 @@ def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path
     def store(payload: object, late: str, stack: str) -> str:
         if not isinstance(payload, Case):
             # Not in a case: the one on record has been judged.
-            write_end(record, Running.of(progress, None, ended=EndedBy.WATCHDOG, kind=NO_RETURN))
+            end = Running.of(progress, None, ended=EndedBy.WATCHDOG, kind=NO_RETURN, because=late)
+            write_end(record, end)
             return f"adjointlab: {found.subject.name} could not be judged: {late}\n  {_ENDS_HERE}"
         verdict = unjudged(late, ("because", late), *([("stack", stack)] if stack else ()), kind=NO_RETURN)
         before = read_file(record)

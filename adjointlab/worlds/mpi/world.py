@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 from mpi4py import MPI
 
 from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.interposition import Interposition, own_handle
 from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.call_log import RunStatistics
@@ -457,6 +458,7 @@ class MPIWorld:
         with suppress(MPI.Exception):
             self._control.request_stacks()
         time.sleep(_SECONDS_FOR_STACKS)
+        allow_exit_of_c()
         own_handle(MPI.COMM_WORLD).Abort(ExitCode.UNJUDGED)
 
     def _communicator_of(self, ranks: int) -> GuardedComm:
