@@ -1,4 +1,4 @@
-"""What user code leaves behind holds up the end of a process for some seconds only, and does not change its exit code.
+"""The end of a process: held up for some seconds only by the threads, processes and hooks of user code, its exit code unchanged.
 
 By then the verdicts are printed. But before the interpreter ends it joins all threads that are no daemons, then calls the functions
 that were registered with `atexit`, one of which joins the processes of `multiprocessing`; it would wait for each of them for ever.

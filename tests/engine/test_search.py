@@ -317,7 +317,7 @@ class TestAHalfWrittenSubject:
     def test_is_one_verdict_of_a_run_and_not_the_end_of_it(
         self, world: SimulatedWorld, tmp_path: Path
     ) -> None:
-        """What another subject lacks is no reason to leave this one unjudged."""
+        """An incomplete subject does not keep another from being judged."""
         subject = found_as(al.subject(Identity)(lambda draw, ranks: ranks))
         result = run_check(world, subject, "adjoint", Budget(5), tmp_path).result
         assert (result.status, result.verdict.kind) == (Status.UNJUDGED, "SubjectError")

@@ -1,4 +1,4 @@
-"""What a supervisor says of a job that ended while it drew a case."""
+"""The report of a supervisor on a job that ended while it drew a case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What user code has left or registered for the end of a process neither holds it up nor changes its exit code."""
+"""The end of a process is neither held up nor given another exit code by threads, processes and hooks of user code."""
 
 from __future__ import annotations
 
