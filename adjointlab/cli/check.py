@@ -76,7 +76,8 @@ def check(
     from adjointlab.engine.search import Budget
     from adjointlab.report.summary import outcome
     from adjointlab.session import SearchInterrupted
-    from adjointlab.store.job_log import stopped_by
+    from adjointlab.store.job_log import stopped_by, supervised
+    from adjointlab.supervisor.exit_hooks import record_exit_code
     from adjointlab.worlds.world import Exhausted
 
     # The user's code may change the directory.
@@ -108,7 +109,10 @@ def check(
         code = outcome(run.results)
         run.print_results()
         run.save(code, complete=True)
-        return code
+        if (job_log := supervised()) is not None:
+            record_exit_code(job_log.folder, code)
+        # The others wait for the leader: where one of them is gone before it has printed, the launcher kills it.
+        return world.share(code)
 
 
 @dataclass

@@ -201,7 +201,7 @@ class Job:
             kill_descendants(self._unrelated)
             process.poll()
             self._memory.clear()
-        ends = [rank.end for rank in self._ranks]
+        ends = [rank.last_end for rank in self._ranks]
         in_order = not stuck_reason and all(end is not None and end.regular for end in ends)
         if in_order:
             # The launcher's own code says nothing: it saw the wrappers' codes, which are 0 for orderly ends (rank.py).

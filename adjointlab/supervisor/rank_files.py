@@ -12,15 +12,18 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 __all__ = ["RankEnd", "RankFiles", "RankProcess"]
 
 T = TypeVar("T")
+
+_KILLS: Final = (signal.SIGKILL, signal.SIGTERM)
 
 
 class RankProcess(msgspec.Struct, frozen=True):
@@ -69,6 +72,19 @@ class RankFiles:
     def end(self) -> RankEnd | None:
         """The end of the rank, once it has ended."""
         return self._decoded("ended", RankEnd)
+
+    @property
+    def last_end(self) -> RankEnd | None:
+        """The end of the rank, once the job is over: in order also if its process was killed when all was done.
+
+        The launcher kills a rank when another leaves MPI by ``_exit``, which user code may do on its way out.
+        """
+        end = self.end
+        if (end is not None and (end.regular or -end.status not in _KILLS)) or not (
+            code := self.text("finished")
+        ):
+            return end
+        return RankEnd(int(code), True, 0.0 if end is None else end.at) if code.isdigit() else end
 
     @property
     def has_died(self) -> bool:

@@ -30,7 +30,9 @@ __all__ = ["end_despite_leftovers"]
 
 _PATIENCE: Final = 5.0
 _PATIENCE_IN_ALL: Final = 60.0
-_MOST_INTERRUPTS: Final = 3
+_PATIENCE_AFTERWARDS: Final = 0.5
+"""Seconds for a hook, once one before it did not return: it was registered as often, perhaps, as an operator was applied."""
+_MOST_INTERRUPTS: Final = 30
 _LEAST_CPU: Final = 0.05
 _SIGNAL: Final = signal.SIGUSR2
 _MOST_NAMED: Final = 3
@@ -66,13 +68,17 @@ class _Ending:
         while not getattr(threading, "_SHUTTING_DOWN", False):
             time.sleep(0.05)
         self._wait_for_threads()
+        patience = _PATIENCE
         for _ in range(_MOST_INTERRUPTS):
-            self._wait_for_hooks()
-            if not self._end_processes():
+            self._wait_for_hooks(patience)
+            if self._end_processes():
+                continue
+            if patience == _PATIENCE:
                 self._say(f"a hook for the end of the process (atexit) does not return{self._place()}")
-                if not self._can_signal:
-                    break
-                signal.pthread_kill(self._main.ident or 0, _SIGNAL)
+            if not self._can_signal:
+                break
+            patience = _PATIENCE_AFTERWARDS
+            signal.pthread_kill(self._main.ident or 0, _SIGNAL)
         os._exit(self._code)
 
     def _wait_for_threads(self) -> None:
@@ -87,10 +93,10 @@ class _Ending:
             os._exit(self._code)
         signal.pthread_kill(self._main.ident or 0, _SIGNAL)
 
-    def _wait_for_hooks(self) -> None:
+    def _wait_for_hooks(self, patience: float) -> None:
         """Return when the main thread has not come on for some seconds."""
         elapsed, progress, used = Elapsed(), 0, time.process_time()
-        while elapsed.idle < _PATIENCE and elapsed.total < _PATIENCE_IN_ALL:
+        while elapsed.idle < patience and elapsed.total < _PATIENCE_IN_ALL:
             time.sleep(0.05)
             if (now := time.process_time()) - used > _LEAST_CPU:
                 progress, used = progress + 1, now
