@@ -12,6 +12,7 @@ One thing more: mpi4py reads and writes past the end of a buffer that is too sho
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -31,6 +32,7 @@ __all__ = [
     "Flat",
     "Operator",
     "blocks",
+    "c_int",
     "datatype",
     "datatype_of",
     "elements",
@@ -74,6 +76,18 @@ def op(value: object) -> Operator:
     raise TypeError(
         f"{value!r} is no reduction operation; known are {', '.join(each.value for each in MPI.Op)}"
     )
+
+
+def c_int(value: object) -> int:
+    """Return a number as mpi4py hands it to C, where it is of the type `int`; `TypeError` or `OverflowError` if it is none."""
+    # mpi4py cuts off fractions. A string has no such method, though int() would read it.
+    convert = getattr(value, "__int__", None)
+    if convert is None:
+        raise TypeError(f"an integer is required, not {value!r}")
+    number: int = convert()
+    if not -(2**31) <= number < 2**31:
+        raise OverflowError(f"{number} is too large for an int of C")
+    return number
 
 
 def source(value: int) -> int:
@@ -391,7 +405,7 @@ def _listed(values: Any) -> Sequence[Any]:
 
 
 def _index(value: SupportsIndex, what: str) -> int:
-    index: int = value.__index__()
+    index = operator.index(value)
     if index < 0:
         raise ValueError(f"message: negative {what} {index}")
     return index

@@ -137,7 +137,7 @@ class ModuleUnderTest(ABC):
 
 
 class LocalModule(ModuleUnderTest):
-    """The layer, as this rank has it. Raises :class:`NotInSpace` for a parameter of another shape than declared."""
+    """The layer, as this rank has it. Raises :class:`NotInSpace` for a parameter of another shape or element type than declared."""
 
     def __init__(self, context: CheckContext) -> None:
         layer = context.layer
@@ -145,7 +145,7 @@ class LocalModule(ModuleUnderTest):
         self.rank = context.rank
         self.note_return = context.note_return
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
-            self._check_shape(f"the parameter {tensor.name} has", tensor, tuple(parameter.shape))
+            self._check(f"the parameter {tensor.name} has", tensor, parameter)
 
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
         return local_values(space, position, self.rank, key)
@@ -157,9 +157,15 @@ class LocalModule(ModuleUnderTest):
                 f"the layer returned {len(outputs)} tensors, but the codomain has {len(declared)}"
             )
         for tensor, output in zip(declared, outputs, strict=True):
-            self._check_shape("the layer returned", tensor, tuple(output.shape))
+            self._check("the layer returned", tensor, output)
+        # A parameter that a call makes has a gradient that nobody would compare.
+        if faults := undeclared(self.module, self.layer.parameters, self.layer.buffers):
+            raise ValueError(
+                f"after a call, the layer {faults[0]}: make it when the layer is made, and declare it"
+            )
 
-    def _check_shape(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    def _check(self, what: str, tensor: Tensor, value: torch.Tensor) -> None:
+        shape = tuple(value.shape)
         partition, wanted = tensor.layout.partition, tensor.layout.local_shape(self.rank)
         if not partition.is_active(self.rank):
             if 0 not in shape:
@@ -170,6 +176,10 @@ class LocalModule(ModuleUnderTest):
         elif shape != wanted:
             raise NotInSpace(
                 f"{what} shape {shape} on rank {self.rank}, but the layout {tensor.layout} gives it {wanted}"
+            )
+        elif (dtype := arrays.dtype_name(value)) != tensor.dtype:
+            raise NotInSpace(
+                f"{what} element type {dtype} on rank {self.rank}, but {tensor.dtype} is declared"
             )
 
 

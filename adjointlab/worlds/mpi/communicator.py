@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import index
 from typing import Any, ClassVar, Final, NoReturn, cast
 
 from mpi4py import MPI
@@ -175,7 +176,7 @@ class GuardedComm(CommBase):
         self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None, reorder: bool = False
     ) -> GuardedComm:
         """Make a Cartesian grid of the first ranks."""
-        dims = [int(extent) for extent in dims]
+        dims = list(map(index, dims))
         if periods is None or isinstance(periods, bool):
             periods = [bool(periods)] * len(dims)
         periods = [bool(period) for period in periods]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from operator import index
 from typing import TypeAlias
 
 import numpy as np
@@ -270,7 +271,7 @@ def Reduce_scatter(
     receive, send = _received(recvbuf), _sent_unless_in_place(sendbuf)
     _check_datatypes(send, receive)
     own = send or receive
-    counts = None if recvcounts is None else [int(count) for count in recvcounts]
+    counts = None if recvcounts is None else list(map(index, recvcounts))
     if counts is None:
         if send is None:
             raise TypeError("Reduce_scatter in place needs recvcounts")
@@ -289,7 +290,8 @@ def Reduce_scatter(
         send=send,
         receive=receive,
         op=check(as_op(op), own),
-        count=own.array.size,
+        # Without counts, mpi4py asks the ranks for them.
+        count=own.array.size if counts is None else tuple(counts),
         counts=counts,
     )
 

@@ -8,12 +8,12 @@ from typing import Any, Final, NoReturn
 
 from adjointlab import MPI
 from adjointlab.typing import Buffer, Status
-from adjointlab.worlds.arguments import elements, fill_status
+from adjointlab.worlds.arguments import c_int, elements, fill_status
 from adjointlab.worlds.arguments import source as as_source
 from adjointlab.worlds.arguments import tag as as_tag
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
 from adjointlab.worlds.interposition import means_comm_world
-from adjointlab.worlds.local_calls import LocalCalls
+from adjointlab.worlds.local_calls import LARGEST_TAG, LocalCalls
 from adjointlab.worlds.refused_calls import ONLY_MPI, missing
 from adjointlab.worlds.simulated.buffer_collectives import BUFFER_COLLECTIVES
 from adjointlab.worlds.simulated.collectives import (
@@ -149,12 +149,15 @@ class Communicator(LocalCalls):
         self._complete(self._receive("Sendrecv_replace", buf, source, recvtag), status, send)
 
     def Send_init(self, buf: Buffer, dest: int, tag: int = 0) -> MPI.Prequest:
+        self._peer(dest), _tag(tag)
         return MPI.Prequest(lambda: self.Isend(buf, dest, tag))
 
     def Ssend_init(self, buf: Buffer, dest: int, tag: int = 0) -> MPI.Prequest:
+        self._peer(dest), _tag(tag)
         return MPI.Prequest(lambda: self.Issend(buf, dest, tag))
 
     def Recv_init(self, buf: Buffer, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Prequest:
+        self._peer(source), _tag(tag, is_receive=True)
         return MPI.Prequest(lambda: self.Irecv(buf, source, tag))
 
     # Messages of objects
@@ -239,6 +242,7 @@ class Communicator(LocalCalls):
 
     def Create_group(self, group: SimulatedGroup, tag: int = 0) -> Any:
         """Collective over the members of `group` alone."""
+        tag = _tag(tag)
         call = self._call("Create_group", ("group", list(group.members)), ("tag", tag))
         self._begin()
         if not self.Get_group().includes(group):
@@ -289,10 +293,10 @@ class Communicator(LocalCalls):
         return call_here(name, *arguments, *((("comm", self._name),) if self._name else ()))
 
     def _peer(self, value: int) -> int:
-        peer = as_source(value)
+        peer = as_source(value if type(value) is int else c_int(value))
         if not 0 <= peer < self.size and peer not in (MPI.ANY_SOURCE, MPI.PROC_NULL):
             raise MPI.Exception(
-                f"Invalid rank {value}: must be nonnegative and less than {self.size}", MPI.ERR_RANK
+                f"Invalid rank {c_int(value)}: must be nonnegative and less than {self.size}", MPI.ERR_RANK
             )
         return peer
 
@@ -309,15 +313,13 @@ class Communicator(LocalCalls):
         blocking: bool = True,
     ) -> Pending:
         """Start a send."""
-        dest = self._peer(dest)
+        dest, tag = self._peer(dest), _tag(tag)
         call = self._call(name, ("dest", dest), ("tag", tag))
         self._begin()
         if dest == MPI.PROC_NULL:
             return Null(self._task, call)
         if dest < 0:
             raise MPI.Exception("Invalid rank ANY_SOURCE: a message is sent to one rank", MPI.ERR_RANK)
-        if tag < 0:
-            raise MPI.Exception(f"Invalid tag {tag}: must be nonnegative", MPI.ERR_TAG)
         content = elements(buf, writable=False)
         message = Message(self._task, self.rank, tag, content, pickled, call)
         send = Send(self._task, call, message, self._shared.members[dest])
@@ -340,13 +342,11 @@ class Communicator(LocalCalls):
 
     def _receive(self, name: str, buf: Buffer, source: int, tag: int, *, blocking: bool = True) -> Pending:
         """Start a receive."""
-        source, tag = self._peer(source), as_tag(tag)
+        source, tag = self._peer(source), _tag(tag, is_receive=True)
         call = self._call(name, ("source", source), ("tag", tag))
         self._begin()
         if source == MPI.PROC_NULL:
             return Null(self._task, call)
-        if tag < 0 and tag != MPI.ANY_TAG:
-            raise MPI.Exception(f"Invalid tag {tag}: must be nonnegative or ANY_TAG", MPI.ERR_TAG)
         target = None if buf is _OBJECT else elements(buf, writable=True)
         receive = Receive(self._task, call, source, tag, self._shared.members, target)
         if not blocking and self._run.strategy.deviates():
@@ -397,7 +397,7 @@ class Communicator(LocalCalls):
         return self._complete(pending) if blocking else self._request(pending)
 
     def _probe(self, name: str, source: int, tag: int) -> PendingProbe:
-        source, tag = self._peer(source), as_tag(tag)
+        source, tag = self._peer(source), _tag(tag, is_receive=True)
         call = self._call(name, ("source", source), ("tag", tag))
         self._begin()
         return PendingProbe(self._task, call, source, tag, self._shared.members)
@@ -446,6 +446,15 @@ class Communicator(LocalCalls):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} rank {self.rank} of {self.size} {self._name}".rstrip() + ">"
+
+
+def _tag(value: int, *, is_receive: bool = False) -> int:
+    """`value`, if messages may have that tag, or be received by it; `adjointlab.MPI.Exception` otherwise."""
+    tag = as_tag(value if type(value) is int else c_int(value))
+    if 0 <= tag <= LARGEST_TAG or (is_receive and tag == MPI.ANY_TAG):
+        return tag
+    allowed = f"from 0 to {LARGEST_TAG}{', or ANY_TAG' if is_receive else ''}"
+    raise MPI.Exception(f"Invalid tag {c_int(value)}: must be {allowed}", MPI.ERR_TAG)
 
 
 class CartesianCommunicator(Communicator):

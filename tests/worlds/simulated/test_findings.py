@@ -218,6 +218,10 @@ MISMATCHES = {
         lambda c: c.Bcast(np.ones(2)),
         lambda c: c.Bcast(np.ones(3)),
     ),
+    "the count or shape is (2, 1) on one and (1, 2) on the other": (
+        lambda c: c.Reduce_scatter(np.ones(3), np.empty(2), [2, 1]),
+        lambda c: c.Reduce_scatter(np.ones(3), np.empty(2), [1, 2]),
+    ),
     "the first sends 2 elements to the second, which expects 1": (
         lambda c: c.Gatherv(np.ones(2), [np.ones(3), [2, 1]]),
         lambda c: c.Gatherv(np.ones(2), None),
