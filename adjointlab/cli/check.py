@@ -179,7 +179,7 @@ class _CheckRun:
 
     def print_results(self) -> None:
         """Print the remaining failures; unless it is to be quiet, also the table and what it does not cover."""
-        from adjointlab.report.summary import blind_spots, silent, summary, verdict_table
+        from adjointlab.report.summary import notes, summary, verdict_table
 
         if not self.world.is_leader:
             return
@@ -188,7 +188,7 @@ class _CheckRun:
             return
         self.out.table(verdict_table(self.results))
         self.out.line()
-        for note in filter(None, (blind_spots(self.results), silent(self.results))):
+        for note in notes(self.results):
             self.out.line(f"{note}\n")
         planned = {(found.subject.name, name) for found, name in self.plan}
         for known in self.known.unused(planned) if self.known else ():
