@@ -18,6 +18,7 @@ from types import ModuleType
 
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.subject import Subject
+from adjointlab.worlds.interposition import follow_imports
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import message_of
 
@@ -223,6 +224,7 @@ def _load_file(path: Path, reference: str) -> ModuleType:
 @contextmanager
 def _importing(problem: str) -> Iterator[None]:
     """Turn whatever user code raises when it is imported into :class:`NotFound`, also ``SystemExit`` and pytest's ``skip``."""
+    follow_imports()
     try:
         yield
     except (NotFound, KeyboardInterrupt, Overdue):

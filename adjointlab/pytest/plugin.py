@@ -241,8 +241,10 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         from adjointlab.engine.subject import SubjectError
         from adjointlab.report.failure_text import failure_text
         from adjointlab.session import SearchInterrupted, replay_corpus, run_check
+        from adjointlab.worlds.interposition import follow_imports
         from adjointlab.worlds.world import Exhausted, message_of
 
+        follow_imports()
         found = found_as(subject)
         seed = profile.seed_of(subject.name, check)
         budget = Budget(profile.cases, profile.ranks, seed, schedules=profile.schedules)
