@@ -3,7 +3,8 @@
 - ``schema``: 1; ``world``: "simulated" or "mpi"; ``ranks``: the size of the world;
 - ``complete``: false after Ctrl-C or another signal and while the run goes on, for the file is written anew after every verdict;
   ``exit_code``: that of the run (:class:`~adjointlab.exit_codes.ExitCode`), 3 while it goes on;
-  ``notes``: a list of sentences on what the verdicts do not cover, such as subjects whose ranks never communicated;
+  ``notes``: a list of sentences on what the verdicts do not cover, such as subjects whose ranks never communicated, or that
+  have no name of their own;
   ``asked``: the number of checks of subjects that were asked for, of which each that has ended has an entry in
 - ``reports``: a list, one entry for each subject and check, with
 
@@ -37,7 +38,14 @@ __all__ = ["as_data"]
 
 
 def as_data(
-    results: Sequence[CheckResult], world: str, ranks: int, code: int, asked: int, *, complete: bool
+    results: Sequence[CheckResult],
+    world: str,
+    ranks: int,
+    code: int,
+    asked: int,
+    *,
+    complete: bool,
+    nameless: Sequence[str] = (),
 ) -> dict[str, object]:
     """The object that the module describes."""
     return {
@@ -47,7 +55,7 @@ def as_data(
         "complete": complete,
         "exit_code": int(code),
         "asked": asked,
-        "notes": notes(results),
+        "notes": [*notes(results), *nameless],
         "reports": [_entry(entry) for entry in results],
     }
 
