@@ -55,10 +55,18 @@ class Communicator(LocalCalls):
         self._name = "" if shared is run.everyone else shared.name
         self._freed = False
         self._attributes = {}
-        self.rank = rank
+        self._rank = rank
         self.size = len(shared.members)
 
     # Ranks and groups
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]
+        """This rank. Raises for another one: a cache that the threads share would give it a number that is not its own."""
+        current = self._scheduler.current
+        if self._task is not current and current.outcome is None:
+            self._scheduler.refuse(self._task)
+        return self._rank
 
     def Get_group(self) -> SimulatedGroup:
         return SimulatedGroup(self._shared.members, self._task.rank)
@@ -321,9 +329,9 @@ class Communicator(LocalCalls):
         if dest < 0:
             raise MPI.Exception("Invalid rank ANY_SOURCE: a message is sent to one rank", MPI.ERR_RANK)
         content = elements(buf, writable=False)
-        message = Message(self._task, self.rank, tag, content, pickled, call)
+        message = Message(self._task, self._rank, tag, content, pickled, call)
         send = Send(self._task, call, message, self._shared.members[dest])
-        if dest != self.rank:
+        if dest != self._rank:
             self._run.messaging.update((self._task.rank, self._shared.members[dest]))
         if not blocking and not pickled:
             send.watch()
@@ -351,7 +359,7 @@ class Communicator(LocalCalls):
         receive = Receive(self._task, call, source, tag, self._shared.members, target)
         if not blocking and self._run.strategy.deviates():
             receive.delay()
-        self._shared.mailboxes[self.rank].post(receive)
+        self._shared.mailboxes[self._rank].post(receive)
         return receive
 
     def _receive_matched(self, name: str, buf: Buffer, message: Message | None) -> Pending:
@@ -363,7 +371,7 @@ class Communicator(LocalCalls):
             return Null(self._task, call)
         target = None if buf is _OBJECT else elements(buf, writable=True)
         receive = Receive(self._task, call, source, tag, self._shared.members, target)
-        self._shared.mailboxes[self.rank].deliver(receive, message)
+        self._shared.mailboxes[self._rank].deliver(receive, message)
         return receive
 
     def _complete(self, pending: Pending, status: Status | None = None, send: Pending | None = None) -> Any:
@@ -392,7 +400,7 @@ class Communicator(LocalCalls):
             else:
                 contribution.hold()
         pending = self._shared.call_collective(
-            self.rank, self._task, call, contribution, may_be_postponed=not blocking
+            self._rank, self._task, call, contribution, may_be_postponed=not blocking
         )
         return self._complete(pending) if blocking else self._request(pending)
 
@@ -407,7 +415,7 @@ class Communicator(LocalCalls):
         if probe.source == MPI.PROC_NULL:
             fill_status(status, MPI.PROC_NULL, MPI.ANY_TAG, 0)
             return None
-        mailbox = self._shared.mailboxes[self.rank]
+        mailbox = self._shared.mailboxes[self._rank]
         if mailbox.find(probe) is None:
             mailbox.watch(probe)
             self._scheduler.wait(self._task, (probe,), probe.call)
@@ -415,7 +423,7 @@ class Communicator(LocalCalls):
 
     def _look_for_message(self, name: str, source: int, tag: int, status: Status | None) -> Message | None:
         probe = self._probe(name, source, tag)
-        message = self._shared.mailboxes[self.rank].find(probe)
+        message = self._shared.mailboxes[self._rank].find(probe)
         if message is None:
             self._scheduler.polled(self._task, probe.call)
         return self._report(probe, message, status)
@@ -430,13 +438,13 @@ class Communicator(LocalCalls):
 
     def _match(self, message: Message | None) -> MatchedMessage:
         if message is not None:
-            self._shared.mailboxes[self.rank].arrived.remove(message)
+            self._shared.mailboxes[self._rank].arrived.remove(message)
         return MatchedMessage(self, message)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Communicator):
             return means_comm_world(other) and self._shared is self._run.everyone
-        return self._shared is other._shared and self.rank == other.rank
+        return self._shared is other._shared and self._rank == other._rank
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -445,7 +453,7 @@ class Communicator(LocalCalls):
         raise missing("simulated", name, methods, "that of the MPI world" if name in ONLY_MPI else "")
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} rank {self.rank} of {self.size} {self._name}".rstrip() + ">"
+        return f"<{type(self).__name__} rank {self._rank} of {self.size} {self._name}".rstrip() + ">"
 
 
 def _tag(value: int, *, is_receive: bool = False) -> int:

@@ -4,6 +4,7 @@ import itertools
 import re
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -406,15 +407,30 @@ def test_the_place_is_that_of_the_innermost_frame_outside_the_worlds():
     assert result.outcomes[1].where.endswith(f"{HERE}:{lines['here']}")
 
 
-def test_a_communicator_used_by_another_rank_is_refused():
-    shared = {}
+@pytest.mark.parametrize(
+    "use", [lambda comm: comm.allreduce(1), lambda comm: comm.rank, lambda comm: comm.Get_rank()]
+)
+def test_a_communicator_that_a_cache_gives_another_rank_is_refused_with_a_hint(use):
+    class Plan:
+        """Equal on all ranks, as dataclasses are of which the communicator is no part."""
 
-    def body(comm):
-        shared.setdefault("comm", comm).allreduce(1)
+        def __init__(self, comm):
+            self.comm = comm
 
-    result = run(body)
+        def __eq__(self, other):
+            return isinstance(other, Plan)
+
+        def __hash__(self):
+            return 0
+
+    @cache
+    def planned(plan):
+        return plan.comm
+
+    result = run(lambda comm: use(planned(Plan(comm))))
     failures = [outcome for outcome in result.outcomes if isinstance(outcome, Raised)]
     assert "rank 1 uses the communicator of rank 0" in failures[0].message
+    assert "functools.cache" in failures[0].message
 
 
 def test_a_communicator_used_after_its_run_is_refused():
