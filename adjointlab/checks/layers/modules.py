@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from adjointlab.checks.context import CheckContext
+from adjointlab.checks.context import INFINITE, SUBNORMAL, CheckContext
 from adjointlab.checks.elements import Local
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
@@ -75,7 +75,7 @@ class ModuleUnderTest(ABC):
 
     def __init__(self, layer: Layer, module: torch.nn.Module, values: str) -> None:
         self.layer, self.module = layer, module
-        self._exponents = _EXPONENTS.get(values, {})
+        self._change = _change_of(values)
         self.note_return: Callable[[Callable[..., object]], None] = lambda function: None
 
     @abstractmethod
@@ -94,12 +94,17 @@ class ModuleUnderTest(ABC):
         ]
 
     def inputs(self, key: Draw) -> list[torch.Tensor]:
-        """Legal inputs, made of drawn ones by the subject, and scaled where the subject has left them as they were."""
+        """Legal inputs, made of drawn ones by the subject, and changed where the subject has left them as they were."""
         inputs = list(self.layer.prepare(*self.tensors(self.layer.domain, key)))
-        if not self._exponents:
+        if self._change is None:
             return inputs
         return [
-            x * 2.0 ** self._exponents[tensor.dtype] if is_free and tensor.dtype in self._exponents else x
+            # An infinite summand is not a summand of an infinite element: that may have been any integer.
+            self._change(x)
+            if is_free
+            and x.is_floating_point()
+            and not (self._change is _infinite and LocalType.PARTIAL in tensor.types)
+            else x
             for x, tensor, is_free in zip(
                 inputs, self.layer.domain.tensors, _left_as_drawn(self.layer), strict=True
             )
@@ -207,6 +212,28 @@ class SequentialTwin(ModuleUnderTest):
         wanted = [tensor.layout.shape for tensor in self.layer.codomain.tensors]
         if shapes != wanted:
             raise ValueError(f"the sequential twin returned shapes {shapes}, but the codomain has {wanted}")
+
+
+def _change_of(values: str) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """Return the change of drawn integers that makes inputs of the kind `values`, if there is one."""
+    if values in _EXPONENTS:
+        exponents = _EXPONENTS[values]
+        return lambda x: x * 2.0 ** exponents[str(x.dtype).removeprefix("torch.")]
+    return {SUBNORMAL: _subnormal, INFINITE: _infinite}.get(values)
+
+
+def _subnormal(x: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    limits = torch.finfo(x.dtype)
+    return x * (limits.smallest_normal * limits.eps)
+
+
+def _infinite(x: torch.Tensor) -> torch.Tensor:
+    """The largest and the smallest of the integers are infinite."""
+    import torch
+
+    return torch.where(x.abs() >= LARGEST, x * float("inf"), x)
 
 
 def _left_as_drawn(layer: Layer) -> list[bool]:
