@@ -35,6 +35,7 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from adjointlab import MPI
 from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.local_calls import LocalCalls
 
 __all__ = ["CurrentRun", "Interposition", "follow_imports", "means_comm_world", "own_handle"]
 
@@ -298,7 +299,8 @@ class _Redirection:
 
     def _maker(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         def make(*arguments: Any, **keywords: Any) -> Any:
-            given = [each for each in (*arguments, *keywords.values()) if isinstance(each, self._mpi.Comm)]
+            kinds = (self._mpi.Comm, LocalCalls)
+            given = [each for each in (*arguments, *keywords.values()) if isinstance(each, kinds)]
             is_local = all(comm == self._mpi.COMM_SELF for comm in given) and not name.endswith(
                 _ALWAYS_OF_ALL
             )
