@@ -244,7 +244,7 @@ def test_values_that_are_too_large_for_the_sequential_layer_are_not_for_the_laye
 
 
 def test_summands_are_finite() -> None:
-    """What is infinite on one rank alone is not so for the sequential layer, which has the sum of the integers."""
+    """Infinities of one rank alone would not be the sequential layer's, which has the sum of the integers."""
 
     def total(comm: Any) -> Any:
         def summed(x: Any) -> Any:
