@@ -14,6 +14,7 @@ from adjointlab.engine.search import SearchResult
 from adjointlab.exit_codes import ExitCode
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
+from adjointlab.worlds.interposition import asked_outside_runs
 
 __all__ = [
     "blind_spots",
@@ -158,10 +159,14 @@ def silence(coherent: Iterable[tuple[str, CaseCounts]]) -> str:
         if lacking
         else ""
     )
+    asked = (
+        f": MPI.COMM_WORLD was asked for its size or rank outside of all cases, at {', '.join(map(printable, sites))}"
+        if (sites := asked_outside_runs())
+        else " (as code does that asks MPI.COMM_WORLD for its size when it is imported)"
+    )
     return (
         f"{', '.join(names)}: no rank communicated with another in any case{needed}; if it should have, it talks past the "
-        "communicator that it is given, or takes itself for alone (as code does that asks MPI.COMM_WORLD for its size when it is "
-        "imported)"
+        f"communicator that it is given, or takes itself for alone{asked}"
     )
 
 

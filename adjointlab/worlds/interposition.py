@@ -35,9 +35,17 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from adjointlab import MPI
 from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.call_sites import CallSite, call_site
 from adjointlab.worlds.local_calls import LocalCalls
 
-__all__ = ["CurrentRun", "Interposition", "follow_imports", "means_comm_world", "own_handle"]
+__all__ = [
+    "CurrentRun",
+    "Interposition",
+    "asked_outside_runs",
+    "follow_imports",
+    "means_comm_world",
+    "own_handle",
+]
 
 CommT = TypeVar("CommT")
 
@@ -155,6 +163,9 @@ _LOCAL: Final = frozenset(
 )
 """Members that the run's communicators do not have, and that need no other rank: COMM_WORLD's own are as good."""
 
+_SIZES: Final = frozenset({"Get_size", "Get_rank", "size", "rank"})
+_ASKED_AT_MOST: Final = 5
+
 _MAKERS: Final = {
     "Win": ("Allocate", "Allocate_shared", "Create", "Create_dynamic"),
     "File": ("Open",),
@@ -178,6 +189,12 @@ def own_handle(comm: CommT) -> CommT:
     return own
 
 
+def asked_outside_runs() -> tuple[str, ...]:
+    """Lines of user code that have asked COMM_WORLD for its size or rank outside of runs, where it is that of the job."""
+    mpi: Any = sys.modules.get(_MODULE)
+    return () if mpi is None else tuple(_redirection(mpi).asked)
+
+
 def means_comm_world(other: object) -> bool:
     """Return True if `other` is mpi4py's COMM_WORLD, which equals the communicator of the run in a run."""
     mpi: Any = sys.modules.get(_MODULE)
@@ -199,6 +216,7 @@ class _Redirection:
     def __init__(self, mpi: Any) -> None:
         self.run: CurrentRun | None = None
         self._mpi = mpi
+        self.asked: dict[str, None] = {}  # lines of user code, in order
         self._is_installed = False
         self._own_kinds: dict[type, type] = {}
         self._made_of_self: set[int] = set()  # handles of communicators that come from COMM_SELF
@@ -256,6 +274,8 @@ class _Redirection:
     def target(self, comm: Any, name: str) -> Any:
         """The communicator that `comm` means now; None if it means itself."""
         if self.run is None:
+            if name in _SIZES and len(self.asked) < _ASKED_AT_MOST and comm == self._mpi.COMM_WORLD:
+                self._note_asked(call_site())
             return None
         mpi = self._mpi
         if comm == mpi.COMM_WORLD:
@@ -267,6 +287,10 @@ class _Redirection:
         if self._is_of_one_process_among_several(comm):
             return None
         self.run.refuse(_MADE_BEFORE.format(call=name))
+
+    def _note_asked(self, site: CallSite) -> None:
+        if not site.is_lab:
+            self.asked[str(site)] = None
 
     def _is_of_one_process_among_several(self, comm: Any) -> bool:
         size = self._originals[self._mpi.Comm]["Get_size"]

@@ -189,6 +189,7 @@ from mpi4py import MPI
 import adjointlab as al
 from tests.unearned_greens.common import Copying, blocks
 
+SIZE = MPI.COMM_WORLD.Get_size()
 alone = MPI.COMM_SELF.Dup()
 row = alone.Create_cart([1])
 shared = MPI.COMM_WORLD.Dup()
@@ -227,12 +228,16 @@ for found in find(["of_itself.py"]):
     print(found.subject.name, verdict.kind or verdict.status.value, flush=True)
 world.close()
 from mpi4py import MPI
+from adjointlab.worlds.interposition import asked_outside_runs
 
+print(*asked_outside_runs(), flush=True)
 MPI.COMM_SELF.Abort(0)
 """
 
 
-def test_what_is_made_of_comm_self_at_import_is_let_pass_and_abort_is_no_end_with_0(tmp_path: Path) -> None:
+def test_what_a_module_makes_of_comm_self_and_asks_comm_world_is_followed_and_abort_is_no_end_with_0(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "of_itself.py").write_text(OF_ITSELF)
     (tmp_path / "judged.py").write_text(JUDGED)
     result = run_python(tmp_path / "judged.py", cwd=tmp_path)
@@ -240,5 +245,6 @@ def test_what_is_made_of_comm_self_at_import_is_let_pass_and_abort_is_no_end_wit
         "OnItself coherent",
         "OnAll communication past the run",
         "Aborting a rank called MPI_Abort(0)",
+        f"{tmp_path / 'of_itself.py'}:7",
     ], result.stderr
     assert result.returncode == ExitCode.UNJUDGED
