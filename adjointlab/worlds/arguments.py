@@ -46,6 +46,7 @@ __all__ = [
     "source",
     "tag",
     "to_mpi4py",
+    "typed_blocks",
 ]
 
 Operator: TypeAlias = "MPI.Op | Callable[[Any, Any], Any]"
@@ -304,6 +305,23 @@ def blocks(spec: Buffer, ranks: int, *, writable: bool) -> Blocks:
                 f"message: block {rank} is elements {start} to {start + count}, but the buffer holds {array.size}"
             )
     return Blocks(array, kind, counts, starts)
+
+
+def typed_blocks(spec: Buffer, ranks: int, *, writable: bool) -> tuple[Blocks, list[MPI.Datatype]]:
+    """Return the block of bytes for each of `ranks` ranks that the argument of an ``Alltoallw`` names, and the datatype of each."""
+    if not isinstance(spec, list | tuple) or not 2 <= len(spec) <= 4:
+        raise ValueError("message: expecting 2 to 4 items")
+    buffer, named = spec[0], spec[-1]
+    if len(spec) == 3 and not isinstance(spec[1], tuple):
+        raise TypeError("message: expecting a tuple of counts and displacements")
+    counts, displacements = {2: (None, None), 3: tuple(spec[1])}.get(len(spec), tuple(spec[1:3]))
+    types = [datatype(each) for each in named]
+    if len(types) != ranks:
+        raise ValueError(f"message: expecting {ranks} datatypes, got {len(types)}")
+    numbers = _per_rank(1 if counts is None else counts, ranks, "counts")
+    sizes = [count * np.dtype(kind.numpy).itemsize for count, kind in zip(numbers, types, strict=True)]
+    starts = _per_rank(0 if displacements is None else displacements, ranks, "displacements")
+    return blocks([buffer, sizes, starts, MPI.BYTE], ranks, writable=writable), types
 
 
 def _unpack(spec: Buffer, pairs: Any) -> tuple[Any, Any, Any, Any]:

@@ -14,7 +14,7 @@ from adjointlab.worlds.arguments import tag as as_tag
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
 from adjointlab.worlds.interposition import means_comm_world
 from adjointlab.worlds.local_calls import LARGEST_TAG, LocalCalls
-from adjointlab.worlds.refused_calls import ONLY_MPI, missing
+from adjointlab.worlds.refused_calls import missing
 from adjointlab.worlds.simulated.buffer_collectives import BUFFER_COLLECTIVES
 from adjointlab.worlds.simulated.collectives import (
     OBJECT_COLLECTIVES,
@@ -450,7 +450,7 @@ class Communicator(LocalCalls):
 
     def __getattr__(self, name: str) -> NoReturn:
         methods = [each for each in dir(type(self)) if not each.startswith("_") and each not in _INTERNAL]
-        raise missing("simulated", name, methods, "that of the MPI world" if name in ONLY_MPI else "")
+        raise missing("simulated", name, methods)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} rank {self._rank} of {self.size} {self._name}".rstrip() + ">"

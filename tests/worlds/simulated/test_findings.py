@@ -22,6 +22,10 @@ def run(body, ranks=2, seed=0):
     return WORLD.run(lambda context, _: body(context.comm), ranks=ranks, seed=seed)
 
 
+def typed(datatype):
+    return [np.ones(2), ([1, 1], [0, 8]), [datatype] * 2]
+
+
 def line():
     """The caller's line, for the line after it."""
     return sys._getframe(1).f_lineno + 1
@@ -222,6 +226,10 @@ MISMATCHES = {
     "the count or shape is (2, 1) on one and (1, 2) on the other": (
         lambda c: c.Reduce_scatter(np.ones(3), np.empty(2), [2, 1]),
         lambda c: c.Reduce_scatter(np.ones(3), np.empty(2), [1, 2]),
+    ),
+    "the first sends DOUBLE to the second, which expects INT64_T": (
+        lambda c: c.Alltoallw([np.ones(2), ([1, 1], [0, 8]), [MPI.INT64_T, MPI.DOUBLE]], typed(MPI.INT64_T)),
+        lambda c: c.Alltoallw(typed(MPI.INT64_T), typed(MPI.INT64_T)),
     ),
     "the first sends 2 elements to the second, which expects 1": (
         lambda c: c.Gatherv(np.ones(2), [np.ones(3), [2, 1]]),
@@ -463,16 +471,15 @@ def test_abort_ends_the_run_of_all_ranks_and_is_reported_as_the_end_of_a_job_is(
 def test_a_method_that_is_not_there_is_reported_with_those_that_are_and_who_has_it():
     def body(comm):
         messages = []
-        for name in ("Alltoallw", "Nonsense"):
+        for name in ("Rsend", "Nonsense"):
             with pytest.raises(AttributeError) as caught:
                 getattr(comm, name)
             messages.append(str(caught.value))
         return messages
 
     ((other, nobody),) = run(body, 1).values
-    assert (
-        "has no 'Alltoallw', but that of the MPI world has: use Alltoallv on arrays of one type. It has Abort, Allgather, "
-        in other
+    assert re.search(
+        r"has no 'Rsend'.*: use Send or Isend, which do not need .*\. It has Abort, Allgather, ", other
     )
     assert "has no 'Nonsense'. It has Abort, " in nobody
     names = nobody.partition("It has ")[2].split(", ")
