@@ -162,4 +162,6 @@ def abort_all_ranks(code: ExitCode) -> None:
     sys.stderr.flush()
     from mpi4py import MPI
 
-    MPI.COMM_WORLD.Abort(code)
+    from adjointlab.worlds.interposition import own_handle
+
+    own_handle(MPI.COMM_WORLD).Abort(code)
