@@ -76,11 +76,12 @@ def check(
     from adjointlab.engine.search import Budget
     from adjointlab.report.summary import outcome
     from adjointlab.session import SearchInterrupted
-    from adjointlab.store.job_log import stopped_by
+    from adjointlab.store.job_log import stopped_by, supervised
+    from adjointlab.supervisor.exit_hooks import record_exit_code
     from adjointlab.worlds.world import Exhausted
 
     # The user's code may change the directory.
-    folder = folder.absolute()
+    here, folder = Path.cwd(), folder.absolute()
     if json_to is not None and json_to != STDOUT:
         json_to = STDOUT if is_standard_output(json_to) else _writable(json_to)
 
@@ -91,7 +92,7 @@ def check(
 
     with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (plan, nameless, known)):
         out = Output(to_stderr=json_to == STDOUT)
-        run = _CheckRun(world, plan, nameless, known, out, json_to, quiet)
+        run = _CheckRun(world, plan, nameless, known, out, json_to, quiet, here)
         # The other ranks wait a little longer: when the first of them is gone, the launcher kills the leader, which has the results.
         with Deadline(run.end_early, _SECONDS_TO_HEED + (0.0 if world.is_leader else _SECONDS_TO_STOP)):
             try:
@@ -109,7 +110,10 @@ def check(
         code = outcome(run.results)
         run.print_results()
         run.save(code, complete=True)
-        return code
+        if (job_log := supervised()) is not None:
+            record_exit_code(job_log.folder, code)
+        # The others wait for the leader: where one of them is gone before it has printed, the launcher kills it.
+        return world.share(code)
 
 
 @dataclass
@@ -123,6 +127,7 @@ class _CheckRun:
     out: Output
     json_to: str | None
     quiet: bool
+    here: Path  # where the command was started; user code may have gone elsewhere
     results: list[CheckResult] = field(default_factory=list)
     printed: int = 0  # results whose failures have been printed
     is_stopped: bool = False
@@ -173,10 +178,13 @@ class _CheckRun:
     def print_failures(self) -> None:
         """Print the failures that have not been printed."""
         from adjointlab.report.failure_text import failure_text
+        from adjointlab.store.files import working_directory
 
         for result in self.results[self.printed :]:
             if result.is_reported:
-                self.out.line(f"{failure_text(result)}\n")
+                with working_directory(self.here):
+                    text = failure_text(result)
+                self.out.line(f"{text}\n")
         self.printed = len(self.results)
 
     def print_results(self) -> None:
@@ -200,12 +208,12 @@ class _CheckRun:
     def save(self, code: int, *, complete: bool) -> None:
         """Write the results as JSON, if that was asked for; on the leader."""
         from adjointlab.report.json_report import as_data
+        from adjointlab.store.files import working_directory
 
         if self.json_to is not None and self.world.is_leader:
             world = self.world
-            write_json(
-                self.json_to,
-                as_data(
+            with working_directory(self.here):
+                data = as_data(
                     self.results,
                     world.name,
                     world.ranks,
@@ -213,8 +221,8 @@ class _CheckRun:
                     len(self.plan),
                     complete=complete,
                     nameless=self.nameless,
-                ),
-            )
+                )
+            write_json(self.json_to, data)
 
 
 def _writable(json_to: str) -> str:

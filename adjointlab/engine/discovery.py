@@ -327,7 +327,11 @@ def _brief(error: BaseException) -> str:
 
 def _short(file: str) -> str:
     path = Path(file).resolve()
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    try:
+        here = Path.cwd()
+    except OSError:  # user code has removed it
+        return str(path)
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def _distinct(found: Iterable[Found]) -> list[Found]:

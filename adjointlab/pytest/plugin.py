@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, Protocol
@@ -17,8 +18,8 @@ import pytest
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
+from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank
-from adjointlab.worlds.left_threads import end_despite_threads
 from adjointlab.worlds.process import (
     earn,
     install_exit_guard,
@@ -27,6 +28,7 @@ from adjointlab.worlds.process import (
     restore,
     signal_of,
 )
+from adjointlab.worlds.process_end import end_despite_leftovers
 from adjointlab.worlds.world import WorldName
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ _session_key: pytest.StashKey[CollectiveSession] = pytest.StashKey()
 _profile_key: pytest.StashKey[Profile] = pytest.StashKey()
 _stderr_key: pytest.StashKey[int] = pytest.StashKey()
 _COUNTS: Final = "adjointlab_counts"
+_EXIT = sys.exit
 
 _ended: set[str] = set()
 """The tests that have been run to their ends, by node."""
@@ -65,6 +68,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
 
     They are the first code of the user's to run, and the first that can fail on one rank only.
     """
+    # What they register for the end of the process is to find it guarded, if coherence tests follow.
+    install_exit_guard(is_active=False)
     if not is_launched():
         return (yield)
     try:
@@ -183,9 +188,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         if missing and not _is_distributed(session.config):
             session.exitstatus = ExitCode.UNJUDGED
     earn(session.exitstatus)
+    sys.exit = _EXIT  # pytest ends by it
     if _ended:
         # A copy, for the one that tests have is closed before the interpreter ends.
-        end_despite_threads(session.exitstatus, os.dup(session.config.stash[_stderr_key]))
+        end_despite_leftovers(session.exitstatus, os.dup(session.config.stash[_stderr_key]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -234,15 +240,17 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
     world: World = request.getfixturevalue("adjointlab_world")
     profile = request.config.stash[_profile_key]
     install_exit_guard(request.config.stash[_stderr_key])
+    if "ADJOINTLAB_SUPERVISED" not in os.environ:
+        guard_exit_of_c(request.config.stash[_stderr_key])
 
     def run_test(subject: Subject, check: str) -> None:
         from adjointlab.engine.discovery import found_as
         from adjointlab.engine.search import Budget
-        from adjointlab.engine.subject import SubjectError
         from adjointlab.report.failure_text import failure_text
         from adjointlab.session import SearchInterrupted, replay_corpus, run_check
+        from adjointlab.store.files import working_directory
         from adjointlab.worlds.interposition import follow_imports
-        from adjointlab.worlds.world import Exhausted, message_of
+        from adjointlab.worlds.world import Exhausted
 
         follow_imports()
         found = found_as(subject)
@@ -251,11 +259,11 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         try:
             failing = replay_corpus(world, found, check, profile.folder)
             result = failing or run_check(world, found, check, budget, profile.folder)
-            text = failure_text(result)
+            # The user's code may have changed the directory.
+            with working_directory(request.config.invocation_params.dir):
+                text = failure_text(result)
             if result.result.counts is not None:
                 request.node.user_properties.append(counts_property(result.result))
-        except SubjectError as error:
-            text = message_of(error)
         except SearchInterrupted as interrupt:
             # The test has failed already, and is reported as such before the session ends.
             request.session.shouldstop = f"interrupted by {signal.Signals(signal_of(interrupt)).name}"

@@ -130,7 +130,6 @@ def test_usage_errors_end_with_2_and_say_what_to_do(here: Callable[..., Ended], 
             "none of the subjects has the check sequential",
         ),
         (("check", "--nonsense"), "--nonsense"),
-        (("check", f"{SAMPLES}:incomplete"), "not a dictionary of arguments"),
         (("replay", "nowhere.json"), "No such file"),
         (("replay", str(bad)), "bad.json"),
     ):

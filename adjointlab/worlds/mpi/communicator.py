@@ -19,6 +19,7 @@ from adjointlab import MPI as ours
 from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
 from adjointlab.worlds.call_sites import call_site
+from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.interposition import means_comm_world, own_handle
 from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.mpi.buffer_calls import BUFFER_CALLS, native, peer_of
@@ -87,6 +88,7 @@ class GuardedComm(CommBase):
         rank, site = self.guard.control.rank, call_site()
         # Not through sys.stderr, which pytest captures and nobody will read any more.
         os.write(2, f"adjointlab: rank {rank} called Abort({errorcode}) at {site}\n".encode())
+        allow_exit_of_c()
         # What was called with 0 must not end the job with 0.
         own_handle(MPI.COMM_WORLD).Abort(errorcode or ExitCode.UNJUDGED)
         raise SystemExit(errorcode)
