@@ -85,13 +85,14 @@ def check(
     if json_to is not None and json_to != STDOUT:
         json_to = STDOUT if is_standard_output(json_to) else _writable(json_to)
 
-    def prepare() -> tuple[list[tuple[Found, str]], KnownFailures | None]:
+    def prepare() -> tuple[list[tuple[Found, str]], list[str], KnownFailures | None]:
         from adjointlab.store.known_failures import read
 
-        return _selected(subjects or [], checks), None if xfails is None else read(xfails)
+        return *_selected(subjects or [], checks), None if xfails is None else read(xfails)
 
-    with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (plan, known)):
-        run = _CheckRun(world, plan, known, Output(to_stderr=json_to == STDOUT), json_to, quiet, here)
+    with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (plan, nameless, known)):
+        out = Output(to_stderr=json_to == STDOUT)
+        run = _CheckRun(world, plan, nameless, known, out, json_to, quiet, here)
         # The other ranks wait a little longer: when the first of them is gone, the launcher kills the leader, which has the results.
         with Deadline(run.end_early, _SECONDS_TO_HEED + (0.0 if world.is_leader else _SECONDS_TO_STOP)):
             try:
@@ -121,6 +122,7 @@ class _CheckRun:
 
     world: World
     plan: list[tuple[Found, str]]  # a subject and the name of a check
+    nameless: list[str]  # lines on subjects that are not checked, because they have no name
     known: KnownFailures | None
     out: Output
     json_to: str | None
@@ -187,7 +189,7 @@ class _CheckRun:
 
     def print_results(self) -> None:
         """Print the remaining failures; unless it is to be quiet, also the table and what it does not cover."""
-        from adjointlab.report.summary import blind_spots, silent, summary, verdict_table
+        from adjointlab.report.summary import notes, summary, verdict_table
 
         if not self.world.is_leader:
             return
@@ -196,7 +198,7 @@ class _CheckRun:
             return
         self.out.table(verdict_table(self.results))
         self.out.line()
-        for note in filter(None, (blind_spots(self.results), silent(self.results))):
+        for note in (*notes(self.results), *self.nameless):
             self.out.line(f"{note}\n")
         planned = {(found.subject.name, name) for found, name in self.plan}
         for known in self.known.unused(planned) if self.known else ():
@@ -211,7 +213,15 @@ class _CheckRun:
         if self.json_to is not None and self.world.is_leader:
             world = self.world
             with working_directory(self.here):
-                data = as_data(self.results, world.name, world.ranks, code, len(self.plan), complete=complete)
+                data = as_data(
+                    self.results,
+                    world.name,
+                    world.ranks,
+                    code,
+                    len(self.plan),
+                    complete=complete,
+                    nameless=self.nameless,
+                )
             write_json(self.json_to, data)
 
 
@@ -224,12 +234,12 @@ def _writable(json_to: str) -> str:
     return str(path.absolute())
 
 
-def _selected(references: list[str], only: list[str] | None) -> list[tuple[Found, str]]:
-    """Pair the subjects with their checks, or with those named in `only`."""
+def _selected(references: list[str], only: list[str] | None) -> tuple[list[tuple[Found, str]], list[str]]:
+    """Pair the subjects with their checks, or with those named in `only`; and lines on subjects that have no name."""
     from adjointlab.checks.check import check_named, checks_of
-    from adjointlab.engine.discovery import find
+    from adjointlab.engine.discovery import find_and_note
 
-    found = find(references)
+    found, nameless = find_and_note(references)
     for name in only or ():
         check_named(name)
     plan = [(entry, name) for entry in found for name in checks_of(entry.subject, only)]
@@ -237,4 +247,4 @@ def _selected(references: list[str], only: list[str] | None) -> list[tuple[Found
         raise UsageError(
             f"--check: none of the subjects has the check {', '.join(only or ())}; see adjointlab list"
         )
-    return plan
+    return plan, nameless

@@ -164,5 +164,7 @@ def abort_all_ranks(code: ExitCode) -> None:
         sys.stderr.flush()
     from mpi4py import MPI
 
+    from adjointlab.worlds.interposition import own_handle
+
     allow_exit_of_c()
-    MPI.COMM_WORLD.Abort(code)
+    own_handle(MPI.COMM_WORLD).Abort(code)

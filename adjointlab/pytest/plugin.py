@@ -6,11 +6,13 @@ coherence test runs, and MPI only where mpiexec has started this process (:mod:`
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pytest
 
@@ -30,17 +32,20 @@ from adjointlab.worlds.process_end import end_despite_leftovers
 from adjointlab.worlds.world import WorldName
 
 if TYPE_CHECKING:
+    from adjointlab.engine.search import SearchResult
     from adjointlab.engine.subject import Subject
     from adjointlab.pytest.ranks import CollectiveSession
     from adjointlab.store.job_log import JobLog
     from adjointlab.worlds.world import World
 
-__all__ = ["adjointlab_world"]
+__all__ = ["adjointlab_world", "counts_property"]
 
 _session_key: pytest.StashKey[CollectiveSession] = pytest.StashKey()
 _profile_key: pytest.StashKey[Profile] = pytest.StashKey()
 _stderr_key: pytest.StashKey[int] = pytest.StashKey()
+_COUNTS: Final = "adjointlab_counts"
 _EXIT = sys.exit
+
 _ended: set[str] = set()
 """The tests that have been run to their ends, by node."""
 
@@ -189,6 +194,24 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         end_despite_leftovers(session.exitstatus, os.dup(session.config.stash[_stderr_key]))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the subjects of coherent tests whose ranks never communicated."""
+    counts = [
+        value
+        for report in terminalreporter.getreports("passed")
+        for name, value in report.user_properties
+        if name == _COUNTS
+    ]
+    if counts:
+        from adjointlab.engine.counts import CaseCounts
+        from adjointlab.report.summary import silence
+        from adjointlab.store.files import printable
+
+        if line := silence((subject, CaseCounts(**fields)) for subject, fields in map(json.loads, counts)):
+            terminalreporter.section("adjointlab")
+            terminalreporter.write_line(printable(line), yellow=True)
+
+
 @pytest.fixture(scope="session")
 def adjointlab_world(pytestconfig: pytest.Config) -> Iterator[World]:
     """The world that coherence tests run in. Under mpiexec the first use is collective."""
@@ -226,8 +249,10 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         from adjointlab.report.failure_text import failure_text
         from adjointlab.session import SearchInterrupted, replay_corpus, run_check
         from adjointlab.store.files import working_directory
+        from adjointlab.worlds.interposition import follow_imports
         from adjointlab.worlds.world import Exhausted
 
+        follow_imports()
         found = found_as(subject)
         seed = profile.seed_of(subject.name, check)
         budget = Budget(profile.cases, profile.ranks, seed, schedules=profile.schedules)
@@ -237,6 +262,8 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
             # The user's code may have changed the directory.
             with working_directory(request.config.invocation_params.dir):
                 text = failure_text(result)
+            if result.result.counts is not None:
+                request.node.user_properties.append(counts_property(result.result))
         except SearchInterrupted as interrupt:
             # The test has failed already, and is reported as such before the session ends.
             request.session.shouldstop = f"interrupted by {signal.Signals(signal_of(interrupt)).name}"
@@ -248,6 +275,12 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
             pytest.fail(text, pytrace=False)
 
     return run_test
+
+
+def counts_property(result: SearchResult) -> tuple[str, str]:
+    """Property of a test, which reports of xdist's workers and JUnit files have too: the counts of its cases."""
+    assert result.counts is not None
+    return _COUNTS, json.dumps([result.subject, asdict(result.counts)])
 
 
 def _job_log(config: pytest.Config) -> JobLog | None:

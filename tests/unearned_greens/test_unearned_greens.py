@@ -34,6 +34,8 @@ EXPECTED = {
     "pytest_skip_in_a_strategy": (ExitCode.UNJUDGED, "Skipped"),
     "assumption_in_a_call": (ExitCode.UNJUDGED, "raised UnsatisfiedAssumption"),
     "raw_world_communicator": (ExitCode.INCOHERENT, "not the transpose"),
+    "abort_with_0": (ExitCode.UNJUDGED, "Abort(0)"),
+    "abort_with_0_at_import": (ExitCode.UNJUDGED, ""),
     "torch_default_group": (ExitCode.UNJUDGED, "process group of torch.distributed"),
     "prints_that_all_is_well": (ExitCode.INCOHERENT, "incoherent"),
     "world_communicator_in_a_tuple": (ExitCode.INCOHERENT, "not the transpose"),
@@ -76,7 +78,10 @@ OF_ALL_WORLDS = {
 }
 """Files that get their 0, if they get one, before a world comes in, or from what both worlds share: seen in one world."""
 
-NOT_YET: set[tuple[str, str]] = set()
+NOT_YET = {
+    # pytest imports the file before the first coherence test; what nobody may have asked the lab to judge calls MPI's own Abort.
+    ("pytest", "abort_with_0_at_import"),
+}
 """Front ends and files that still get a 0; each comes off this list with the change that ends it."""
 
 SEVERAL = ("exit_in_a_strategy", "prints_that_all_is_well")
