@@ -1,4 +1,4 @@
-"""torch's process groups while ranks run: they are refused unless the default group has just these ranks.
+"""torch's process groups while ranks run: they are refused unless the default group has just these ranks, or is the lab's own.
 
 Simulated ranks are threads of one process, which is one rank of its process groups, if there are any; and under MPI a case may
 leave processes out. Code that talks over a group of other ranks would meet none of them, and be judged as if it had, or wait for
@@ -44,7 +44,9 @@ def _checked(original: Callable[..., Any], run: CurrentRun, ranks: int | None) -
     def checked(*arguments: Any, **keywords: Any) -> Any:
         distributed: Any = sys.modules["torch.distributed"]
         default = distributed.GroupMember.WORLD if distributed.is_initialized() else None
-        if default is not None and default.size() != ranks:
+        # One over a communicator of the lab is of this run: any other's refuses to be used.
+        is_of_lab = hasattr(type(default), "communicator_of_lab")
+        if default is not None and not is_of_lab and default.size() != ranks:
             run.refuse(
                 f"a process group of torch.distributed is used, whose default group has {default.size()} ranks, and they are not "
                 "those of the case: use the communicator that the operator is given"

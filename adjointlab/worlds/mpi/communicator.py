@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from adjointlab import MPI as ours
 from adjointlab.typing import Status
+from adjointlab.worlds.call_labels import label_of_call
 from adjointlab.worlds.call_sites import call_site
 from adjointlab.worlds.interposition import means_comm_world, own_handle
 from adjointlab.worlds.local_calls import LocalCalls
@@ -167,7 +168,7 @@ class GuardedComm(CommBase):
             ranks,
             None,
             lambda _: self.inner.Create_group(group, _CREATION_TAG),
-            GuardedCall(self, "Create_group"),
+            GuardedCall(self, "Create_group", label=label_of_call()),
         )
         return self._adopt(inner)
 

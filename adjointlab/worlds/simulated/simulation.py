@@ -249,6 +249,7 @@ class Diagnosis(StuckHandler):
             for pending in task.waiting
             if pending.call is not task.call and not pending.done
         }
+        inner.discard(f"{task.call} at {_where(task)}")  # a library that waits in the same line of user code
         return text + "".join(f"\n    for {each}" for each in sorted(inner))
 
 
