@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -22,10 +23,12 @@ from adjointlab.engine.adapters import (
     Differentiable,
     FunctionPair,
     Parameters,
+    Ranks,
     UserFunction,
     make_layer,
     make_twin,
 )
+from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
 
 __all__ = ["Kind", "Options", "Subject", "SubjectError", "subject"]
@@ -74,6 +77,9 @@ class Options(TypedDict, total=False):
     every: ListParameters | None
     """For ``adjointlab exhaust``: a function with the bounds as keyword arguments and their defaults, such as
     ``every(ranks=3, side=2)``, that yields all cases as pairs of a number of ranks and the arguments."""
+    process_group: bool
+    """The code calls torch.distributed: its default process group has the ranks of the case, and functions, autograd functions
+    and layers get no `comm`. Default: `False`."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,7 @@ class Subject:
     ranks: tuple[int, ...] = _RANKS
     every: ListParameters | None = None
     twice_differentiable: bool = False
+    process_group: bool = False
 
     @property
     def is_layer(self) -> bool:
@@ -110,7 +117,7 @@ class Subject:
     @property
     def pair(self) -> tuple[UserFunction, ...]:
         """The forward and the adjoint function of a pair; nothing for any other kind."""
-        return self.build.args if self.kind is Kind.PAIR and isinstance(self.build, partial) else ()
+        return self.build.args[:2] if self.kind is Kind.PAIR and isinstance(self.build, partial) else ()
 
     @property
     def has_specification(self) -> bool:
@@ -155,6 +162,10 @@ class Subject:
         if isinstance(operator, Layer):
             _check_declared(self.name, operator)
         return operator
+
+    def surroundings(self, comm: Communicator) -> AbstractContextManager[object]:
+        """Context in which the code under test runs on this rank."""
+        return process_group(comm) if self.process_group else nullcontext()
 
     def libraries(self) -> tuple[str, ...]:
         """The array libraries to draw from: those asked for that are installed."""
@@ -208,7 +219,7 @@ class _SubjectDecorators:
 
         The dictionary of a case also has the spaces `domain` and `codomain`, which are not passed on.
         """
-        return _declare(Kind.PAIR, forward, partial(_make_pair, forward, adjoint), options)
+        return _declare(Kind.PAIR, forward, partial(_make_pair, forward, adjoint, _ranks(options)), options)
 
     def autograd(self, function: UserFunction, **options: Unpack[Options]) -> Declare:
         """Check the derivative of a linear function of torch tensors.
@@ -217,9 +228,10 @@ class _SubjectDecorators:
         called as ``function(comm, *x, **arguments)``. The dictionary of a case also has the spaces `domain` and `codomain`,
         which are not passed on.
         """
+        ranks = _ranks(options)
 
         def build(comm: Communicator, **parameters: object) -> Differentiable:
-            return Differentiable(comm, function, *_spaces(parameters))
+            return Differentiable(comm, function, *_spaces(parameters), ranks)
 
         return _declare(Kind.AUTOGRAD, function, build, options, library="torch")
 
@@ -257,7 +269,7 @@ class _SubjectDecorators:
         return _declare(
             Kind.LAYER,
             layer,
-            partial(make_layer, layer, prepare),
+            partial(make_layer, layer, prepare, _ranks(options)),
             options,
             library="torch",
             twice_differentiable=twice_differentiable,
@@ -320,6 +332,8 @@ def _declare(
     library: str = "numpy",
     twice_differentiable: bool = False,
 ) -> Declare:
+    if options.get("process_group", False):
+        library = "torch"
     orders = tuple(options.get("orders", ORDERS))
     if unknown := set(orders) - set(ORDERS):
         raise SubjectError(f"orders: {sorted(unknown)} are not among {', '.join(ORDERS)}")
@@ -343,9 +357,14 @@ def _declare(
             ranks=tuple(options.get("ranks", _RANKS)),
             every=options.get("every"),
             twice_differentiable=twice_differentiable,
+            process_group=options.get("process_group", False),
         )
 
     return declare
+
+
+def _ranks(options: Options) -> Ranks:
+    return Ranks.PROCESS_GROUP if options.get("process_group", False) else Ranks.COMMUNICATOR
 
 
 def _check_operator(operator: Any) -> None:
@@ -371,9 +390,9 @@ def _check_operator(operator: Any) -> None:
 
 
 def _make_pair(
-    forward: UserFunction, adjoint: UserFunction, comm: Communicator, **parameters: object
+    forward: UserFunction, adjoint: UserFunction, ranks: Ranks, comm: Communicator, **parameters: object
 ) -> FunctionPair:
-    return FunctionPair(comm, forward, adjoint, *_spaces(parameters))
+    return FunctionPair(comm, forward, adjoint, *_spaces(parameters), ranks)
 
 
 def _spaces(parameters: Parameters) -> tuple[Space, Space, Parameters]:

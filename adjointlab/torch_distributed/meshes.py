@@ -6,6 +6,7 @@ simulated ranks are equal and differ in their coordinates, and so do those of tw
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -16,6 +17,9 @@ from torch.distributed import device_mesh
 __all__ = ["MeshesOfRanks", "forget_meshes"]
 
 _DeviceMesh: Final[Any] = device_mesh.DeviceMesh
+
+_ON_SPEED: Final = ("torch.distributed.tensor._redistribute", "torch.distributed.tensor._collective_utils")
+"""Loggers whose warnings say what would be faster, once in a process otherwise, and here in every case."""
 
 
 class MeshesOfRanks:
@@ -37,10 +41,18 @@ class MeshesOfRanks:
                 mesh._thread_id, mesh._hash = identity, None
 
         _DeviceMesh.__init__ = init
+        for logger in map(logging.getLogger, _ON_SPEED):
+            logger.addFilter(_is_error)
 
     def uninstall(self) -> None:
         """Undo :meth:`install`."""
         _DeviceMesh.__init__ = self._init
+        for logger in map(logging.getLogger, _ON_SPEED):
+            logger.removeFilter(_is_error)
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
 
 
 def forget_meshes() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from adjointlab.torch_distributed.requirements import check_torch
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["device_mesh", "process_group"]
+__all__ = ["device_mesh", "load_process_groups", "process_group"]
 
 
 @contextmanager
@@ -24,11 +24,19 @@ def process_group(comm: Communicator) -> Iterator[dist.ProcessGroup]:
     Code that calls ``dist.all_reduce``, makes groups with ``dist.new_group`` or builds a mesh runs unchanged in it, in every world.
     Collective; on leaving it, all groups made in it are gone.
     """
+    with load_process_groups()(comm) as group:
+        yield group
+
+
+def load_process_groups() -> Callable[[Communicator], AbstractContextManager[dist.ProcessGroup]]:
+    """Import torch.distributed, which takes a second, and return what opens a default group.
+
+    Raises :class:`~adjointlab.torch_distributed.requirements.MissingTorch` where there is none.
+    """
     check_torch()
     from adjointlab.torch_distributed.default_group import open_default_group
 
-    with open_default_group(comm) as group:
-        yield group
+    return open_default_group
 
 
 @contextmanager

@@ -71,7 +71,7 @@ class _WorldOfThread:
 
 
 class _Installation:
-    """What is replaced in torch, from the first rank that opens a group to the last that closes its own."""
+    """Everything replaced in torch, from the first rank that opens a group to the last that closes its own."""
 
     def __init__(self) -> None:
         self._module: Any = c10d
