@@ -53,7 +53,7 @@ def elements_of(tensor: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError(
             f"a process group of adjointlab moves tensors of the CPU, and this one is on {plain.device}"
         )
-    return plain.reshape(-1)
+    return plain.reshape(-1).contiguous()
 
 
 def moved(tensor: torch.Tensor) -> NumpyArray:
