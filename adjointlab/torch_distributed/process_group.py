@@ -46,12 +46,10 @@ class CommunicatorProcessGroup(_ProcessGroup):  # type: ignore[misc]
     Methods are called by torch, whose names they have: torch 2.13 calls some by new names, so these have two.
     """
 
-    communicator_of_lab = True
-    """Tells the worlds that this group is theirs (:mod:`adjointlab.worlds.process_group`)."""
-
     def __init__(self, comm: Communicator, global_ranks: Sequence[int], name: str, description: str) -> None:
         super().__init__(comm.rank, comm.size)
         self.communicator = comm
+        self.rank_of_run = global_ranks[comm.rank]  # by which the worlds know their own groups
         self.global_ranks = tuple(global_ranks)
         self._rank, self._size = comm.rank, comm.size
         self._group_name, self._description = name, description

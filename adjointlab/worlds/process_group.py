@@ -44,9 +44,14 @@ def _checked(original: Callable[..., Any], run: CurrentRun, ranks: int | None) -
     def checked(*arguments: Any, **keywords: Any) -> Any:
         distributed: Any = sys.modules["torch.distributed"]
         default = distributed.GroupMember.WORLD if distributed.is_initialized() else None
-        # One over a communicator of the lab is of this run: any other's refuses to be used.
-        is_of_lab = hasattr(type(default), "communicator_of_lab")
-        if default is not None and not is_of_lab and default.size() != ranks:
+        owners = [group.rank_of_run for group in (default, *arguments) if hasattr(group, "rank_of_run")]
+        if len(set(owners)) > 1:
+            run.refuse(
+                f"a process group of rank {owners[1]} is used: the simulated ranks are threads and share module-level state; keep "
+                "groups and meshes in the operator or module, or make them in each call"
+            )
+        # One of the lab is over a communicator of this run.
+        if default is not None and not owners and default.size() != ranks:
             run.refuse(
                 f"a process group of torch.distributed is used, whose default group has {default.size()} ranks, and they are not "
                 "those of the case: use the communicator that the operator is given"
