@@ -14,7 +14,7 @@ import adjointlab as al
 from adjointlab.worlds.world import RankContext, World, WorldName
 from tests.torch_distributed.programs import PROGRAMS, values
 
-SEEDS = (0, 1, 2)  # of schedules, in simulation
+SEEDS = (0, 1)  # of schedules, in simulation
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -50,7 +50,7 @@ def body(context: RankContext, payload: tuple[str, bool]) -> list[str]:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_collective_has_its_result(adjointlab_world: World, name: str, async_op: bool) -> None:
     in_simulation = adjointlab_world.name is WorldName.SIMULATED
-    for ranks in (1, 2, 3, 5) if in_simulation else (adjointlab_world.ranks,):
+    for ranks in (1, 2, 3) if in_simulation else (adjointlab_world.ranks,):
         for seed in SEEDS if in_simulation else (0,):
             run = adjointlab_world.run(body, (name, async_op), ranks, seed=seed)
             assert run.completed, (run.findings, run.outcomes)
