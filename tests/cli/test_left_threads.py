@@ -17,12 +17,13 @@ LEFT = "was left behind and does not end"
 OPTIONS = ("--check", "adjoint", "--cases", "3", "--seed", "1")
 
 
-@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=needs_mpi)])
 @pytest.mark.parametrize(
-    ("subject", "named"),
+    ("subject", "named", "ranks"),
     [
-        ("leaves_thread", "the thread left (its target, sleep_for_ever, is at "),
-        ("leaves_executor", "the thread ThreadPoolExecutor"),
+        pytest.param(
+            "leaves_thread", "the thread left (its target, sleep_for_ever, is at ", 2, marks=needs_mpi
+        ),
+        ("leaves_executor", "the thread ThreadPoolExecutor", 0),
     ],
 )
 def test_a_thread_that_does_not_end_is_named_and_costs_no_exit_code(

@@ -23,7 +23,7 @@ from tests.faults.matrix import SIMULATED, Page, Rows, read, tables
 from tests.faults.operators import FAULTS, waits_for_uneven_cuts
 from tests.faults.raising import INCOMPLETE
 
-EVERY = 14
+EVERY = 28
 """One row in so many of a topic is run here; of the first topic, all."""
 
 

@@ -69,7 +69,7 @@ def result_of(texts: Sequence[str]) -> CheckResult:
     return CheckResult(Found(named, texts[4], False), result, written, unwritten=texts[5], known=texts[2])
 
 
-@many(200)
+@many(40)
 @given(TEXTS)
 def test_the_report_is_json_with_the_texts_in_it(texts: list[str]) -> None:
     check_result = result_of(texts)
@@ -82,7 +82,7 @@ def test_the_report_is_json_with_the_texts_in_it(texts: list[str]) -> None:
     assert report["lines"] == [[texts[4], texts[5]]]
 
 
-@many(200)
+@many(40)
 @given(TEXTS)
 def test_a_terminal_gets_nothing_but_printable_lines(texts: list[str]) -> None:
     check_result, printed = result_of(texts), StringIO()
@@ -93,7 +93,7 @@ def test_a_terminal_gets_nothing_but_printable_lines(texts: list[str]) -> None:
     assert all(char.isprintable() or char in "\n\t" for char in printed.getvalue())
 
 
-@many(200)
+@many(40)
 @given(TEXTS)
 def test_a_reproducer_comes_back_and_stays_in_its_folder(texts: list[str]) -> None:
     result = failure(texts)
@@ -111,7 +111,7 @@ def test_a_reproducer_comes_back_and_stays_in_its_folder(texts: list[str]) -> No
             assert again.headline == encodable(texts[3])
 
 
-@many(200)
+@many(40)
 @given(TEXTS)
 def test_a_job_log_comes_back(texts: list[str]) -> None:
     result = failure(texts)
@@ -128,7 +128,7 @@ def test_a_job_log_comes_back(texts: list[str]) -> None:
     assert (death.kind, death.lines, death.ranks) == (value, ((headline, label),), {1: line})
 
 
-@many(200)
+@many(40)
 @given(TEXTS)
 def test_a_record_of_the_running_case_comes_back(texts: list[str]) -> None:
     case = failure(texts).case

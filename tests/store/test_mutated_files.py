@@ -58,7 +58,7 @@ def test_the_file_that_is_mutated_is_one_that_the_lab_writes(tmp_path: Path) -> 
     assert json.loads(again.read_text()) == json.loads(STORED)
 
 
-@many(300)
+@many(60)
 @given(content=mutations(STORED))
 def test_a_reproducer_is_read_or_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "changed.json"
@@ -72,7 +72,7 @@ def test_a_reproducer_is_read_or_refused(tmp_path: Path, content: bytes) -> None
         )
 
 
-@many(150)
+@many(30)
 @given(content=mutations(STORED))
 def test_a_replay_of_any_file_ends_in_good_order(tmp_path: Path, content: bytes) -> None:
     path, said = tmp_path / "changed.json", StringIO()
@@ -101,7 +101,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path.read_text()
 
 
-@many(300)
+@many(60)
 @given(data=st.data())
 @pytest.mark.usefixtures("in_a_hurry")
 def test_a_record_of_the_running_case_is_read_or_there_is_none(
@@ -127,7 +127,7 @@ def log_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {path.name: path.read_text().strip() for path in log.folder.iterdir()}
 
 
-@many(300)
+@many(60)
 @given(data=st.data())
 def test_a_job_log_is_read_as_far_as_it_can_be(
     tmp_path: Path, log_files: dict[str, str], data: st.DataObject
@@ -151,7 +151,7 @@ tests/test_it.py::TestAll::test_two  # issue 18
 """
 
 
-@many(300)
+@many(60)
 @given(
     content=changed_bytes(KNOWN.encode())
     | st.lists(HOSTILE).map(lambda lines: "\n".join(lines).encode("utf-8", "surrogatepass"))

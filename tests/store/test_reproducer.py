@@ -51,7 +51,7 @@ def report() -> SearchResult:
     return found
 
 
-@many(30)
+@many(20)
 @given(st.data())
 def test_parameters_survive_the_way_to_data_and_back(data: st.DataObject) -> None:
     layout = data.draw(al.strategies.layouts(4, whole=False))
@@ -60,7 +60,7 @@ def test_parameters_survive_the_way_to_data_and_back(data: st.DataObject) -> Non
     assert from_data(json.loads(json.dumps(to_data(value)))) == value
 
 
-@many(200)
+@many(40)
 @given(
     st.recursive(
         st.floats()

@@ -194,7 +194,7 @@ def replaced(file: Path, before: str, after: str) -> Iterator[None]:
         file.write_text(text)
 
 
-@many(300)
+@many(60)
 @given(st.lists(HOSTILE, max_size=4))
 def test_text_from_outside_is_nothing_but_comments(texts: list[str]):
     text = commented(*texts)
@@ -229,7 +229,7 @@ def failure(texts: Sequence[str], entry: MatrixEntry | None) -> SearchResult:
 
 
 @pytest.mark.parametrize("subject", [pair, autograd], ids=["shown", "replayed"])
-@many(200)
+@many(40)
 @given(st.lists(HOSTILE, min_size=6, max_size=6))
 def test_hostile_text_leaves_the_code_of_a_script_as_it_is(subject: Subject, texts: list[str]):
     entry = MatrixEntry(0, 1)
@@ -261,7 +261,7 @@ def shape(tree: ast.Module) -> str:
     return ast.dump(tree)
 
 
-@many(300)
+@many(60)
 @given(
     st.recursive(
         HOSTILE | st.floats() | st.complex_numbers() | st.integers() | st.booleans() | st.none(),

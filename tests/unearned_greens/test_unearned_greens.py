@@ -6,9 +6,10 @@ A new front end is added to `FRONT_ENDS`, and must pass them all.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -47,6 +48,31 @@ EXPECTED = {
 }
 """By file: the exit code that it has earned, and words that the output must hold."""
 
+ENDS_ITS_PROCESS = {
+    "exit_at_import",
+    "exit_without_cleaning_up",
+    "exit_in_a_thread",
+    "exit_hook",
+    "message_fails_at_import",
+    "no_subject",
+}
+"""Files that want a session of pytest to themselves."""
+
+OF_ALL_WORLDS = {
+    "pytest_skip_in_a_call",
+    "skip_in_a_call",
+    "assumption_in_a_call",
+    "message_fails_at_import",
+    "message_fails_in_a_call",
+    "message_fails_in_a_strategy",
+    "own_exception_of_the_same_name",
+    "exit_in_a_reference",
+    "no_subject",
+    "only_empty_tensors",
+    "prints_that_all_is_well",
+}
+"""Files that get their 0, if they get one, before a world comes in, or from what both worlds share: seen in one world."""
+
 NOT_YET = {
     # pytest imports the file, which registers the true os._exit, before the first coherence test installs the guard.
     ("pytest", "exit_hook"),
@@ -72,19 +98,25 @@ def _check(name: str, folder: Path, ranks: int = 0) -> subprocess.CompletedProce
 
 
 def _pytest(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    subject = f"from tests.unearned_greens.{name} import subject\n"
-    tests = (
-        "from adjointlab.pytest.coherence_tests import coherence_tests\nTestAll = coherence_tests(subject)\n"
-    )
-    (folder / "test_it.py").write_text(subject + tests)
-    return run("pytest", "-q", "--adjointlab-cases=10", "--adjointlab-seed=1", cwd=folder)
+    return _session([name], folder)
 
 
-FRONT_ENDS: dict[str, Front] = {
-    "check": _check,
-    "check under mpiexec": partial(_check, ranks=2),
-    "pytest": _pytest,
+def _session(names: Iterable[str], folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    lines = [
+        f"from tests.unearned_greens.{name} import subject as {name}\nTest_{name} = coherence_tests({name})"
+        for name in names
+    ]
+    imports = "from adjointlab.pytest.coherence_tests import coherence_tests\n"
+    (folder / "test_it.py").write_text(imports + "\n".join(lines))
+    return run("pytest", "-q", "--adjointlab-cases=10", "--adjointlab-seed=1", *options, cwd=folder)
+
+
+FRONT_ENDS: dict[str, tuple[Front, set[str]]] = {
+    "check": (_check, set(EXPECTED)),
+    "check under mpiexec": (partial(_check, ranks=2), set(EXPECTED) - OF_ALL_WORLDS),
+    "pytest": (_pytest, ENDS_ITS_PROCESS),
 }
+"""By name: the front end, and the files that it meets one by one."""
 
 
 @pytest.mark.parametrize(
@@ -95,8 +127,9 @@ FRONT_ENDS: dict[str, Front] = {
             name,
             marks=pytest.mark.xfail((front, name) in NOT_YET, reason="not closed yet", strict=True),
         )
-        for front in FRONT_ENDS
+        for front, (_, names) in FRONT_ENDS.items()
         for name in EXPECTED
+        if name in names
     ],
 )
 def test_no_front_end_ends_with_an_exit_code_that_is_not_earned(
@@ -105,13 +138,22 @@ def test_no_front_end_ends_with_an_exit_code_that_is_not_earned(
     if "mpiexec" in front and LAUNCHER is None:
         pytest.skip("needs mpiexec: install the extra `mpi`")
     code, words = EXPECTED[name]
-    result = FRONT_ENDS[front](name, tmp_path)
+    result = FRONT_ENDS[front][0](name, tmp_path)
     said = result.stdout + result.stderr
     if front == "pytest":
         # It has exit codes of its own, of which 0 alone says that all is well.
         assert result.returncode != 0, said
     else:
         assert (result.returncode, words in said) == (code, True), said
+
+
+def test_in_a_session_of_pytest_with_the_others_each_has_a_failure(tmp_path: Path) -> None:
+    names = sorted(set(EXPECTED) - ENDS_ITS_PROCESS)
+    result = _session(names, tmp_path, "--junitxml=results.xml")
+    assert result.returncode != 0, result.stdout + result.stderr
+    cases = ElementTree.parse(tmp_path / "results.xml").iter("testcase")
+    failed = {case.get("classname", "").rpartition("Test_")[2] for case in cases if len(case)}
+    assert failed == set(names)
 
 
 def test_a_session_of_pytest_that_a_fixture_ends_with_0_does_not_end_with_0(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_an_interrupt_of_one_rank_ends_the_job(tmp_path):
     assert ended.stderr.count("KeyboardInterrupt\n") >= 1
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("moment", [0.0, 0.5])
 def test_ctrl_c_at_any_moment_ends_all_ranks_and_prints_the_verdicts_so_far(tmp_path, moment):
     """Cases are short, so that it comes now in one, now between two checks."""
     # The primitives alone: the layers would have each rank import torch first.
