@@ -21,7 +21,7 @@ __all__ = ["Placed", "chunks", "placed"]
 
 
 class _Mesh(Protocol):
-    """What is read of a DeviceMesh."""
+    """The part of a DeviceMesh that is read here."""
 
     @property
     def mesh(self) -> Any: ...

@@ -215,7 +215,9 @@ def test_a_layer_that_declares_no_rounding_is_not_accused_of_it(name: str, dtype
 @pytest.mark.parametrize("name", RIGHT)
 def test_and_a_wrong_one_is_found_all_the_same(name: str) -> None:
     subject = rows(lambda x: RIGHT[name](x) * (1 + 1e-9), RIGHT[name])
-    report = investigate(SimulatedWorld(ranks=2), subject, "gradients", Budget(cases=10, seed=1, shrinking=0.1))
+    report = investigate(
+        SimulatedWorld(ranks=2), subject, "gradients", Budget(cases=10, seed=1, shrinking=0.1)
+    )
     assert not report.verdict.is_coherent
 
 
@@ -278,5 +280,7 @@ def without_last(x: Any) -> Any:
 @pytest.mark.parametrize("check", ["sequential", "gradients"])
 @pytest.mark.parametrize(("wrong", "right"), [(summed_up, torch.clone), (indices_left_out, without_last)])
 def test_a_layer_that_takes_fresh_memory_for_zeros_is_found(check: str, wrong: Any, right: Any) -> None:
-    report = investigate(SimulatedWorld(ranks=2), rows(wrong, right), check, Budget(cases=10, seed=1, shrinking=0.1))
+    report = investigate(
+        SimulatedWorld(ranks=2), rows(wrong, right), check, Budget(cases=10, seed=1, shrinking=0.1)
+    )
     assert not report.verdict.is_coherent

@@ -313,3 +313,25 @@ def test_a_torch_that_will_not_do_is_named(
     monkeypatch.setattr(requirements.importlib, "import_module", imported)
     with pytest.raises(requirements.MissingTorch, match=message):
         requirements.check_torch()
+
+
+# What code asks
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to get default timeout for nccl")
+def test_groups_of_every_backend_are_made_and_destroyed(world: al.SimulatedWorld) -> None:
+    def program(context: RankContext) -> None:
+        assert dist.get_backend() == "gloo"
+        assert dist.get_world_size() == context.size
+        for backend in (None, "gloo", "nccl", "cpu:gloo,cuda:nccl"):
+            group = dist.new_group([0, 1], backend=backend)
+            assert dist.get_rank(group) == context.rank
+            dist.all_reduce(torch.ones(1), group=group)
+            dist.destroy_process_group(group)
+        subgroup, groups = dist.new_subgroups(1)
+        assert len(groups) == context.size
+        assert dist.get_process_group_ranks(subgroup) == [context.rank]
+        dist.destroy_process_group()
+        assert not dist.is_initialized()
+
+    assert run(world, program).completed
