@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import importlib
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -119,6 +121,31 @@ def test_without_a_seed_every_run_draws_fresh_cases_and_tells_the_seed(world: Si
     subject = al.subject(Identity)(lines)
     seeds = {investigate(world, subject, "adjoint", Budget(2)).seed for _ in range(3)}
     assert len(seeds) == 3
+
+
+def test_what_is_drawn_does_not_depend_on_the_modules_that_are_imported(
+    world: SimulatedWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Hypothesis draws constants from the source of modules that are not installed, and keeps them in a folder."""
+    constants = tmp_path / "constants_of_its_own.py"
+    constants.write_text(f"VALUES = {[12345 + number for number in range(1000)]}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    def drawn() -> list[int]:
+        values: list[int] = []
+
+        def integers(draw: Any, ranks: int) -> dict[str, Any]:
+            values.append(draw(st.integers(0, 2**20)))
+            return {"layout": al.Layout((2,), al.Partition((ranks,)))}
+
+        investigate(world, al.subject(Identity)(integers), "adjoint", Budget(200, seed=1))
+        return values
+
+    before = drawn()
+    importlib.import_module(constants.stem)
+    assert drawn() == before
+    assert not (tmp_path / ".hypothesis").exists()
 
 
 def test_the_budget_of_cases_is_kept(world: SimulatedWorld) -> None:

@@ -1,0 +1,32 @@
+"""Draws of Hypothesis that do not depend on which modules are installed where.
+
+Since 6.131 Hypothesis draws some values among the constants that it finds in the source of *local* modules: those that are not
+installed. One seed would then draw other cases in a checkout than from a wheel, and each command would leave the folder
+``.hypothesis`` of those constants in its working directory. There is no setting for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis.internal.conjecture import providers
+
+__all__ = ["without_constants_of_modules"]
+
+
+@contextmanager
+def without_constants_of_modules() -> Iterator[None]:
+    """Context in which Hypothesis draws no constants of modules; without effect where it has changed how it does."""
+    names = ("_get_local_constants", "_local_constants", "CONSTANTS_CACHE")
+    if not all(hasattr(providers, name) for name in names):
+        yield
+        return
+    module: Any = providers
+    none = type(module._local_constants)()
+    # The cache holds what may be drawn, of both kinds of constants: neither our draws nor those of others may see the other's.
+    cache = type(module.CONSTANTS_CACHE)(1024)
+    with patch.multiple(module, _get_local_constants=lambda: none, CONSTANTS_CACHE=cache):
+        yield
