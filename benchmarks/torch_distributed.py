@@ -106,7 +106,9 @@ def main() -> None:
         for call in contestants.values():
             call()
         taken = interleaved(contestants, 1, ROUNDS, clock=time.process_time)
-        standing = {name: (taken[f"{name} {TIMES}"] - taken[f"{name} 1"]) / (TIMES - 1) for name in ("lab", "torch")}
+        standing = {
+            name: (taken[f"{name} {TIMES}"] - taken[f"{name} 1"]) / (TIMES - 1) for name in ("lab", "torch")
+        }
         rows += [
             _row(f"{work.__name__}, a case", taken["lab 1"], taken["torch 1"]),
             _row(f"{work.__name__}, in a group that stands", standing["lab"], standing["torch"]),

@@ -77,6 +77,9 @@ class Options(TypedDict, total=False):
     every: ListParameters | None
     """For ``adjointlab exhaust``: a function with the bounds as keyword arguments and their defaults, such as
     ``every(ranks=3, side=2)``, that yields all cases as pairs of a number of ranks and the arguments."""
+    rank_local: Sequence[str]
+    """Packages whose module-level variables each simulated rank has for itself, such as those that keep process groups in them.
+    Default: none."""
     process_group: bool
     """The code calls torch.distributed: its default process group has the ranks of the case, and functions, autograd functions
     and layers get no `comm`. Default: `False`."""
@@ -102,6 +105,7 @@ class Subject:
     every: ListParameters | None = None
     twice_differentiable: bool = False
     process_group: bool = False
+    rank_local: tuple[str, ...] = ()
 
     @property
     def is_layer(self) -> bool:
@@ -165,6 +169,9 @@ class Subject:
 
     def surroundings(self, comm: Communicator) -> AbstractContextManager[object]:
         """Context in which the code under test runs on this rank."""
+        separate: Callable[[Sequence[str]], None] | None = getattr(comm, "separate", None)
+        if self.rank_local and separate is not None:  # processes have modules of their own
+            separate(self.rank_local)
         return process_group(comm) if self.process_group else nullcontext()
 
     def libraries(self) -> tuple[str, ...]:
@@ -358,6 +365,7 @@ def _declare(
             every=options.get("every"),
             twice_differentiable=twice_differentiable,
             process_group=options.get("process_group", False),
+            rank_local=tuple(options.get("rank_local", ())),
         )
 
     return declare

@@ -48,7 +48,7 @@ def _checked(original: Callable[..., Any], run: CurrentRun, ranks: int | None) -
         if len(set(owners)) > 1:
             run.refuse(
                 f"a process group of rank {owners[1]} is used: the simulated ranks are threads and share module-level state; keep "
-                "groups and meshes in the operator or module, or make them in each call"
+                "groups and meshes in the operator or module, make them in each call, or name the package in the subject's `rank_local`"
             )
         # One of the lab is over a communicator of this run.
         if default is not None and not owners and default.size() != ranks:

@@ -41,7 +41,7 @@ __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
 _OBJECT: Final = object()
 """Stands for the buffer of a receive of an object."""
 
-_INTERNAL: Final = frozenset({"grid", "keep", "new_shared", "note_return", "unfreed", "view"})
+_INTERNAL: Final = frozenset({"grid", "keep", "new_shared", "note_return", "separate", "unfreed", "view"})
 """Public methods and properties that MPI does not have."""
 
 
@@ -87,6 +87,10 @@ class Communicator(LocalCalls):
     def keep(self) -> None:
         """Leave it to the run to free this communicator: it is no fault of user code that it does not."""
         self._run.unfreed.get(self._task.rank, {}).pop(self._shared, None)
+
+    def separate(self, packages: Sequence[str]) -> None:
+        """Give each rank module-level variables of its own in these packages; all ranks call it before user code."""
+        self._run.separate(packages)
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
         """End the run of all ranks."""
