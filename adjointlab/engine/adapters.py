@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from adjointlab.core.arrays import is_dtensor, local_part
 from adjointlab.core.layer import Layer, Prepare
 from adjointlab.core.operator import AdaptedOperator, Direction
 from adjointlab.core.space import Space
@@ -85,10 +86,10 @@ class FunctionPair(AdaptedOperator):
         self._comm = ranks.arguments(comm)
 
     def forward(self, *x: Array) -> Locals:
-        return self._forward(*self._comm, *x, **self._arguments)
+        return _local_parts(self._forward(*self._comm, *x, **self._arguments))
 
     def adjoint(self, *y: Array) -> Locals:
-        return self._adjoint(*self._comm, *y, **self._arguments)
+        return _local_parts(self._adjoint(*self._comm, *y, **self._arguments))
 
     def function(self, direction: Direction) -> UserFunction:
         return self._forward if direction is Direction.FORWARD else self._adjoint
@@ -121,7 +122,7 @@ class Differentiable(AdaptedOperator):
             result = function.apply(*x, *self._comm, *self._arguments.values())
         else:
             result = self._function(*self._comm, *x, **self._arguments)
-        return tuple(result) if isinstance(result, tuple | list) else (result,)
+        return tuple(map(local_part, result if isinstance(result, tuple | list) else (result,)))
 
     def function(self, direction: Direction) -> UserFunction:
         if inspect.isclass(self._function):
@@ -149,6 +150,13 @@ class Differentiable(AdaptedOperator):
         if reached:
             torch.autograd.backward([out for out, _ in reached], [cotangent for _, cotangent in reached])
         return tuple(torch.zeros_like(entry) if entry.grad is None else entry.grad for entry in x)
+
+
+def _local_parts(result: Locals) -> Locals:
+    """The local tensors of DTensors among what a function returned, and the rest as it is."""
+    if isinstance(result, tuple | list) and any(map(is_dtensor, result)):
+        return tuple(map(local_part, result))
+    return local_part(result)
 
 
 def make_layer(

@@ -24,6 +24,10 @@ def process_group(comm: Communicator) -> Iterator[dist.ProcessGroup]:
     Code that calls ``dist.all_reduce``, makes groups with ``dist.new_group`` or builds a mesh runs unchanged in it, in every world.
     Collective; on leaving it, all groups made in it are gone.
     """
+    if type(comm).__module__.partition(".")[0] == "mpi4py":
+        raise TypeError(
+            "process_group takes the communicator that a case or the run of a world is given, not mpi4py's own, whose waits do not end"
+        )
     with load_process_groups()(comm) as group:
         yield group
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import strategies as st
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status
@@ -252,6 +252,13 @@ def full(x: torch.Tensor, length: int) -> torch.Tensor:
     return torch.cat(parts)
 
 
+def full_dtensor(x: torch.Tensor, length: int) -> torch.Tensor:
+    """The same by DTensor, which is returned as it is."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    shards = DTensor.from_local(x, mesh, [Shard(0)], shape=torch.Size((length,)), stride=(1,))
+    return shards.redistribute(placements=[Replicate()])
+
+
 def own_chunk(y: torch.Tensor, length: int) -> torch.Tensor:
     start, stop = chunks((0, length), dist.get_world_size())[dist.get_rank()]
     return y[start:stop].clone()
@@ -275,6 +282,7 @@ RIGHT = {
     "sum over columns of a mesh": Code(over_columns, summed_over_columns, summed_over_columns),
     "ring": Code(blocks, shift, shift_back),
     "chunks gathered": Code(chunked, full, own_chunk),
+    "chunks gathered by DTensor": Code(chunked, full_dtensor, own_chunk),
 }
 
 WRONG = {
