@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -12,11 +13,51 @@ from adjointlab import MPI
 from adjointlab.typing import Request, Status
 from adjointlab.worlds.call_labels import CallLabel, called_as
 
-__all__ = ["RequestWork", "new_status"]
+__all__ = ["Handle", "JoinedWork", "RequestWork", "new_status"]
 
 
-class RequestWork(dist.Work):
-    """Requests of a communicator as one `Work`; `finish` are what remains to be done when they are complete, in order.
+class Handle(dist.Work):
+    """Base of the handles: all that follows from `wait`, `is_completed` and `result`."""
+
+    @abstractmethod
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the operation is complete. The world ends waits that are too long, so `timeout` is ignored."""
+
+    @abstractmethod
+    def is_completed(self) -> bool:
+        """Return True if it is complete; the world may say so late, as MPI may."""
+
+    @abstractmethod
+    def result(self) -> list[torch.Tensor]:
+        """Wait, and return the tensors that the operation has written."""
+
+    def synchronize(self) -> None:
+        """Wait."""
+        self.wait()
+
+    def is_success(self) -> bool:
+        """Return True if it is complete: an operation that fails raises in the rank."""
+        return self.is_completed()
+
+    def exception(self) -> None:
+        """None: an operation that fails raises in the rank."""
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future of the tensors. It is complete: torch's reducer waits for it in C++, where no wait of the lab is."""
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future.set_result(self.result())
+        return future
+
+    def source_rank(self) -> int:
+        """Rank of the group that sent what was received from any."""
+        raise ValueError("this operation has no source rank: it is no receive")
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+
+class RequestWork(Handle):
+    """A request of a communicator; `finish` are what remains to be done when it is complete, in order.
 
     A request that user code never waits for stays open, which the world reports.
     """
@@ -24,83 +65,61 @@ class RequestWork(dist.Work):
     def __init__(
         self,
         label: CallLabel,
-        requests: Sequence[Request],
+        request: Request,
         tensors: Sequence[torch.Tensor] = (),
         finish: Sequence[Callable[[], None]] = (),
         status: Status | None = None,
     ) -> None:
         super().__init__()
         self._label = label
-        self._requests = requests
+        self._request: Request | None = request  # None once complete
         self._tensors = list(tensors)
         self._finish = finish
-        self._status = status  # of the one request, a receive
-        self._is_complete = False
-
-    @classmethod
-    def joined(cls, works: Sequence[RequestWork]) -> RequestWork:
-        """One handle of several operations."""
-        label = works[0]._label if works else CallLabel("no operation")
-        requests = [request for work in works for request in work._requests]
-        finish = [each for work in works for each in work._finish]
-        return cls(label, requests, [tensor for work in works for tensor in work._tensors], finish)
+        self._status = status  # of a receive
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the operation is complete. The world ends waits that are too long, so `timeout` is ignored."""
-        if not self._is_complete:
+        if self._request is not None:
             with called_as(self._label):
-                for request in self._requests:
-                    request.Wait(self._status)
-            self._complete()
+                self._request.Wait(self._status)
+            self._request = None
+            for finish in self._finish:
+                finish()
         return True
 
-    def synchronize(self) -> None:
-        """Wait."""
-        self.wait()
-
     def is_completed(self) -> bool:
-        """Return True if it is complete; the world may say so late, as MPI may."""
-        if not self._is_complete:
+        if self._request is not None:
             with called_as(self._label):
-                is_complete = all(request.Get_status() for request in self._requests if request)
-            if is_complete:
+                is_ready = self._request.Get_status()
+            if is_ready:
                 self.wait()
-        return self._is_complete
-
-    def is_success(self) -> bool:
-        """Return True if it is complete: an operation that fails raises in the rank."""
-        return self._is_complete
-
-    def exception(self) -> None:
-        """None: an operation that fails raises in the rank."""
+        return self._request is None
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors that the operation has written, once it is complete."""
         self.wait()
         return self._tensors
 
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future of the tensors. It is complete: torch's reducer waits for it in C++, where no wait of the lab is."""
-        self.wait()
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        future.set_result(self._tensors)
-        return future
-
     def source_rank(self) -> int:
-        """Rank of the group that sent what was received."""
-        self.wait()
         if self._status is None:
-            raise ValueError(f"{self._label} has no source rank: it is no receive from any source")
+            return super().source_rank()
+        self.wait()
         return self._status.Get_source()
 
-    _source_rank = source_rank
 
-    def _complete(self) -> None:
-        self._is_complete = True
-        self._requests = ()
-        for finish in self._finish:
-            finish()
-        self._finish = ()
+class JoinedWork(Handle):
+    """One handle of several operations."""
+
+    def __init__(self, works: Sequence[Handle]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return all(work.wait() for work in self._works)
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def result(self) -> list[torch.Tensor]:
+        return [tensor for work in self._works for tensor in work.result()]
 
 
 def new_status() -> Status:

@@ -216,6 +216,18 @@ def ring(x: torch.Tensor, wait: Wait, async_op: bool) -> object:
     return own
 
 
+def coalesced_ring(x: torch.Tensor, wait: Wait, async_op: bool) -> object:
+    own = torch.empty_like(x)
+    if size() == 1:
+        return x
+    group = dist.group.WORLD
+    with dist.distributed_c10d._coalescing_manager(group, torch.device("cpu"), async_ops=async_op) as manager:
+        dist.isend(x, (rank() + 1) % size())
+        dist.irecv(own, (rank() - 1) % size())
+    manager.wait()
+    return own
+
+
 def from_anyone(x: torch.Tensor, wait: Wait, async_op: bool) -> object:
     found: dict[int, torch.Tensor] = {}
     if rank():
@@ -294,6 +306,7 @@ PROGRAMS: dict[str, Program] = {
     "all_to_all": Program(all_to_all, lambda xs, place: own_part(xs, place)),
     "all_to_all_single": Program(all_to_all_single, lambda xs, place: torch.cat(own_part(xs, place))),
     "messages in a ring": Program(ring, lambda xs, place: xs[place - 1]),
+    "messages coalesced": Program(coalesced_ring, lambda xs, place: xs[place - 1]),
     "messages from anyone": Program(from_anyone, lambda xs, place: None if place else xs[1:]),
     "objects": Program(
         objects,
