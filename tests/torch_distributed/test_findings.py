@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,13 +17,6 @@ from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import FindingKind, Raised, RankContext, Run
 
 Body = Callable[[RankContext], object]
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[al.SimulatedWorld]:
-    simulated = al.SimulatedWorld(4)
-    yield simulated
-    simulated.close()
 
 
 def run(world: al.SimulatedWorld, program: Body, ranks: int = 2, **keywords: Any) -> Run:

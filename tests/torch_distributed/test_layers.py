@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch.distributed as dist
 from hypothesis import strategies as st
 from torch import nn
@@ -19,13 +18,6 @@ from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 
 BUDGET = Budget(4, ranks=3, seed=2)
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[al.SimulatedWorld]:
-    simulated = al.SimulatedWorld(3)
-    yield simulated
-    simulated.close()
 
 
 def sequential(hidden: int) -> nn.Sequential:

@@ -26,13 +26,6 @@ BUDGET = Budget(60, ranks=4, seed=3)
 FEW = Budget(25, ranks=4, seed=3)
 
 
-@pytest.fixture(scope="module")
-def world():
-    simulated = al.SimulatedWorld(4)
-    yield simulated
-    simulated.close()
-
-
 # Rows that ranks hold in uneven shares, and what all hold
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,13 +12,6 @@ from adjointlab.engine.search import Budget, investigate
 from tests.torch_distributed import parallel_state
 
 BUDGET = Budget(8, ranks=3, seed=1)
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[al.SimulatedWorld]:
-    simulated = al.SimulatedWorld(3)
-    yield simulated
-    simulated.close()
 
 
 def cases(draw: Any, ranks: int) -> dict[str, Any]:

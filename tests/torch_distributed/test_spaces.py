@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import hypothesis
 import pytest
 import torch
@@ -13,13 +11,6 @@ from torch.distributed.tensor import Partial, Placement, Replicate, Shard, distr
 import adjointlab as al
 from adjointlab.engine.case import from_data, to_data
 from adjointlab.worlds.world import RankContext
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[al.SimulatedWorld]:
-    simulated = al.SimulatedWorld(4)
-    yield simulated
-    simulated.close()
 
 
 @hypothesis.given(st.data())
