@@ -328,3 +328,11 @@ def test_groups_of_every_backend_are_made_and_destroyed(world: al.SimulatedWorld
         assert not dist.is_initialized()
 
     assert run(world, program).completed
+
+
+def test_a_communicator_of_mpi4py_is_refused() -> None:
+    class Comm:
+        __module__ = "mpi4py.MPI"
+
+    with pytest.raises(TypeError, match="not mpi4py's own"), al.process_group(Comm()):
+        raise AssertionError
