@@ -22,6 +22,8 @@ _ENTRANCES = {
 }
 """Functions through which every collective of torch.distributed (2.1 to 2.13) comes by its group."""
 
+_WITHOUT_A_GROUP = "Code that calls torch.distributed is checked with the subject's option process_group=True, or in al.process_group(comm)"
+
 
 @contextmanager
 def process_groups_of(run: CurrentRun, ranks: int | None) -> Iterator[None]:
@@ -56,6 +58,11 @@ def _checked(original: Callable[..., Any], run: CurrentRun, ranks: int | None) -
                 f"a process group of torch.distributed is used, whose default group has {default.size()} ranks, and they are not "
                 "those of the case: use the communicator that the operator is given"
             )
-        return original(*arguments, **keywords)
+        try:
+            return original(*arguments, **keywords)
+        except ValueError as error:
+            if default is not None:
+                raise
+            raise ValueError(f"{error} {_WITHOUT_A_GROUP}") from None
 
     return checked
