@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from adjointlab.engine.dot_test import check_adjoint
     from adjointlab.engine.subject import subject
     from adjointlab.pytest.coherence_tests import coherence_tests
+    from adjointlab.torch_distributed.opening import device_mesh, process_group
     from adjointlab.worlds.mpi.world import MPIWorld
     from adjointlab.worlds.simulated.world import SimulatedWorld
 
 __all__ = [
     "MPI", "Layout", "LinearOperator", "LocalType", "MPIWorld", "Partition", "Program", "Region",
-    "SimulatedWorld", "Space", "Tensor", "check_adjoint", "coherence_tests", "strategies", "subject",
+    "SimulatedWorld", "Space", "Tensor", "check_adjoint", "coherence_tests", "device_mesh", "process_group", "strategies",
+    "subject",
 ]  # fmt: skip
 
 _MODULES = {
@@ -41,6 +43,8 @@ _MODULES = {
     "Tensor": "adjointlab.core.space",
     "check_adjoint": "adjointlab.engine.dot_test",
     "coherence_tests": "adjointlab.pytest.coherence_tests",
+    "device_mesh": "adjointlab.torch_distributed.opening",
+    "process_group": "adjointlab.torch_distributed.opening",
     "subject": "adjointlab.engine.subject",
 }
 

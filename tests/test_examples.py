@@ -39,6 +39,8 @@ on_real_ranks = pytest.mark.skipif(
         "function_pair.py:prefix_sums",
         "torch_all_gather.py:all_gathers",
         "my_own_layer.py:column_parallel",
+        "torch_distributed.py:gathers",
+        "torch_distributed.py:redistributions",
     ],
 )
 def test_the_examples_of_ones_own_operators_are_coherent(

@@ -91,8 +91,11 @@ def _exit_code(arguments: list[str] | None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     with HeldStreams():
         deadline = Deadline(seconds=2.0)
-        deadline.__enter__()  # to the end of the process, which may be late too
+        deadline.__enter__()
         code = exit_code_of(command)
+        if arguments is not None:
+            # Of a program it counts to the end of the process, which may be late too. Who calls this function goes on afterwards.
+            deadline.__exit__()
         if code == ExitCode.INTERRUPTED and interrupts is not None:
             code = 128 + (interrupts.number or signal.SIGINT)
         earn(code)

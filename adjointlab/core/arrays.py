@@ -380,6 +380,27 @@ def _module(library: str) -> _Namespace:
 
 
 @cache
+def local_part(tensor: Any) -> Any:
+    """The part of a torch tensor that this rank holds, of a DTensor; any other tensor as it is. Gradients pass through."""
+    return tensor.to_local() if is_dtensor(tensor) else tensor
+
+
+def is_dtensor(tensor: object) -> bool:
+    """Return True for a DTensor of torch."""
+    return hasattr(tensor, "to_local") and hasattr(tensor, "placements")
+
+
+def local_gradient(leaf: Any) -> Any:
+    """The part that this rank holds of the gradient of a leaf; None if it has none.
+
+    DTensor may leave the sum of a gradient for later: it has the placements of its leaf here. Collective then.
+    """
+    gradient = leaf.grad
+    if is_dtensor(gradient) and gradient.placements != leaf.placements:
+        gradient = gradient.redistribute(placements=leaf.placements)
+    return None if gradient is None else local_part(gradient)
+
+
 def warm_up_torch() -> None:
     """Differentiate something small, once in a process: the first time, torch imports modules and starts threads."""
     if not installed("torch"):

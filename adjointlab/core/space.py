@@ -25,11 +25,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache
+from typing import Any
 
 from adjointlab.core import arrays
 from adjointlab.core.arrays import Dtype, dtype
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import shared_property
+from adjointlab.core.placements import placed
 from adjointlab.typing import Array
 
 __all__ = [
@@ -221,6 +223,23 @@ class Space:
         if len(set(names)) != len(names):
             raise ValueError(f"tensors: the names {names} are not distinct; give each tensor its own name")
         object.__setattr__(self, "tensors", entries)
+
+    @classmethod
+    def of_dtensor(
+        cls,
+        mesh: Any,
+        placements: Sequence[object],
+        shape: Sequence[int],
+        dtype: str = "float64",
+        name: str = "x",
+    ) -> Space:
+        """The space of a DTensor of global `shape` with `placements` on `mesh`, a DeviceMesh or the shape of one.
+
+        ``Shard`` cuts as ``torch.chunk`` does. ``Replicate`` is invariant and ``Partial`` partial, as DTensor places gradients by
+        default (``docs/local-types.md``). Raises `ValueError` for placements that cannot hold the tensor.
+        """
+        layout, types = placed(mesh, placements, shape)
+        return cls(layout, dtype=dtype, types=types, name=name)
 
     def fits(self, other: Space) -> bool:
         """Return True if an element of one is an element of the other, tensor by tensor; see :meth:`Tensor.fits`."""

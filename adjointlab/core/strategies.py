@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise, product
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
@@ -19,13 +19,18 @@ from adjointlab.core.arrays import installed
 from adjointlab.core.layout import Layout, balanced_cut
 from adjointlab.core.partition import Partition
 
+if TYPE_CHECKING:
+    from torch.distributed.tensor import Placement
+
 __all__ = [
     "broadcasting_partitions",
     "cuts",
     "dtypes",
     "layouts",
+    "meshes",
     "nested_shards",
     "partitions",
+    "placements",
     "rank_orders",
     "shapes",
 ]
@@ -239,6 +244,28 @@ def _workers_by_part(grid: Partition, shards: Sequence[Sequence[tuple[int, int]]
             index[grid_dim] = index[grid_dim] * parts + i
         ranks.append(grid.rank(index))
     return Partition([math.prod(of_dim) for of_dim in sides], ranks)
+
+
+@st.composite
+def meshes(draw: DrawFn, ranks: int, max_dims: int = 2) -> tuple[int, ...]:
+    """Draw shapes of device meshes over all ranks of a world of `ranks`; of one dimension at first."""
+    dims = draw(st.integers(1, max_dims))
+    # The last of the grids has all ranks along its first dimension.
+    return draw(st.sampled_from(grids(ranks, dims)[::-1]))
+
+
+@st.composite
+def placements(
+    draw: DrawFn, mesh: Sequence[int], ndim: int, *, partial: bool = False
+) -> tuple[Placement, ...]:
+    """Draw placements of a DTensor of `ndim` dimensions on a mesh of that shape: ``Shard`` and ``Replicate``.
+
+    With `partial` also ``Partial``, as placements of an input are: a sum that has not been carried out. They are torch's objects.
+    """
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    choices: list[Placement] = [*map(Shard, range(ndim)), Replicate(), *([Partial()] if partial else [])]
+    return tuple(draw(st.sampled_from(choices)) for _ in mesh)
 
 
 class BroadcastingPartitions(TypedDict):

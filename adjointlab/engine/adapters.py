@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from adjointlab.core.arrays import is_dtensor, local_part
 from adjointlab.core.layer import Layer, Prepare
 from adjointlab.core.operator import AdaptedOperator, Direction
 from adjointlab.core.space import Space
@@ -14,13 +16,35 @@ from adjointlab.typing import Array, Communicator
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Differentiable", "FunctionPair", "Parameters", "UserFunction", "make_layer", "make_twin"]
+__all__ = [
+    "Differentiable",
+    "FunctionPair",
+    "Parameters",
+    "Ranks",
+    "UserFunction",
+    "make_layer",
+    "make_twin",
+]
 
 UserFunction: TypeAlias = Callable[..., Any]
 """A function of the user's, or a class: it takes what its case holds, and arrays or modules of a library go in and out."""
 
 Parameters: TypeAlias = Mapping[str, Any]
 """The arguments of one case, as its strategy draws them: plain data (:mod:`adjointlab.engine.case`)."""
+
+
+class Ranks(Enum):
+    """The way in which a function of the user's reaches the other ranks."""
+
+    COMMUNICATOR = "comm"  # the communicator of the case is its first argument
+    PROCESS_GROUP = (
+        "process group"  # it calls torch.distributed, whose default group has the ranks of the case
+    )
+
+    def arguments(self, comm: Communicator) -> tuple[Communicator, ...]:
+        """The arguments that it gets for it."""
+        return (comm,) if self is Ranks.COMMUNICATOR else ()
+
 
 Locals: TypeAlias = Any
 """One local tensor or a tuple of several, as operators return them."""
@@ -42,7 +66,10 @@ _DECLARATIONS = frozenset(
 
 
 class FunctionPair(AdaptedOperator):
-    """``forward(comm, *x, **arguments)`` and ``adjoint(comm, *y, **arguments)`` as an operator."""
+    """``forward(comm, *x, **arguments)`` and ``adjoint(comm, *y, **arguments)`` as an operator.
+
+    Without `comm` if they reach the other `ranks` by a process group.
+    """
 
     def __init__(
         self,
@@ -52,15 +79,17 @@ class FunctionPair(AdaptedOperator):
         domain: Space,
         codomain: Space,
         arguments: Parameters,
+        ranks: Ranks = Ranks.COMMUNICATOR,
     ) -> None:
         self.comm, self.domain, self.codomain = comm, domain, codomain
         self._forward, self._adjoint, self._arguments = forward, adjoint, arguments
+        self._comm = ranks.arguments(comm)
 
     def forward(self, *x: Array) -> Locals:
-        return self._forward(self.comm, *x, **self._arguments)
+        return _local_parts(self._forward(*self._comm, *x, **self._arguments))
 
     def adjoint(self, *y: Array) -> Locals:
-        return self._adjoint(self.comm, *y, **self._arguments)
+        return _local_parts(self._adjoint(*self._comm, *y, **self._arguments))
 
     def function(self, direction: Direction) -> UserFunction:
         return self._forward if direction is Direction.FORWARD else self._adjoint
@@ -80,18 +109,20 @@ class Differentiable(AdaptedOperator):
         domain: Space,
         codomain: Space,
         arguments: Parameters,
+        ranks: Ranks = Ranks.COMMUNICATOR,
     ) -> None:
         self.comm, self.domain, self.codomain = comm, domain, codomain
         self._function, self._arguments = function, arguments
+        self._comm = ranks.arguments(comm)
 
     def _call(self, x: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         if inspect.isclass(self._function):
             # `apply` takes positional arguments only.
             function: Any = self._function
-            result = function.apply(*x, self.comm, *self._arguments.values())
+            result = function.apply(*x, *self._comm, *self._arguments.values())
         else:
-            result = self._function(self.comm, *x, **self._arguments)
-        return tuple(result) if isinstance(result, tuple | list) else (result,)
+            result = self._function(*self._comm, *x, **self._arguments)
+        return tuple(map(local_part, result if isinstance(result, tuple | list) else (result,)))
 
     def function(self, direction: Direction) -> UserFunction:
         if inspect.isclass(self._function):
@@ -121,9 +152,18 @@ class Differentiable(AdaptedOperator):
         return tuple(torch.zeros_like(entry) if entry.grad is None else entry.grad for entry in x)
 
 
-def make_layer(build: UserFunction, prepare: Prepare, comm: Communicator, **parameters: object) -> Layer:
+def _local_parts(result: Locals) -> Locals:
+    """The local tensors of DTensors among what a function returned, and the rest as it is."""
+    if isinstance(result, tuple | list) and any(map(is_dtensor, result)):
+        return tuple(map(local_part, result))
+    return local_part(result)
+
+
+def make_layer(
+    build: UserFunction, prepare: Prepare, ranks: Ranks, comm: Communicator, **parameters: object
+) -> Layer:
     """Make the layer of a case on this rank. Raises `TypeError` for a module that does not say where its tensors lie."""
-    module = _module(lambda **arguments: build(comm, **arguments), parameters)
+    module = _module(lambda **arguments: build(*ranks.arguments(comm), **arguments), parameters)
 
     def declared(name: str, default: object) -> Any:
         value = parameters.get(name, getattr(module, name, default))

@@ -10,7 +10,8 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, TypeAlias
+from importlib import import_module
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from hypothesis import strategies as st
@@ -135,8 +136,19 @@ _MAKE: dict[str, Callable[[Parameters], object]] = {
     "float": lambda fields: _FLOATS[fields["value"]],
     "text": lambda fields: fields["escaped"].encode("ascii").decode("unicode_escape"),
     "space": lambda fields: Space(*fields["tensors"]),
+    "placement": lambda fields: _placement(fields),
 }
 """The types that are made in other ways."""
+
+_PLACEMENTS: Final = "torch.distributed.tensor.placement_types"
+_PLACEMENT_FIELDS: Final = {"Shard": ("dim",), "Replicate": (), "Partial": ("reduce_op",)}
+"""Placements of a DTensor, and the arguments that each is made of."""
+
+
+def _placement(fields: Parameters) -> object:
+    names = _PLACEMENT_FIELDS[fields["kind"]]
+    return getattr(import_module(_PLACEMENTS), fields["kind"])(*(fields[name] for name in names))
+
 
 _FLOATS: dict[str, float] = {text: float(text) for text in ("nan", "-nan", "inf", "-inf")}
 """The numbers that JSON does not have."""
@@ -163,6 +175,10 @@ def to_data(value: object) -> Data:
             return {"$type": "space", "tensors": to_data(value.tensors)}
         case list() | tuple():
             return [to_data(entry) for entry in value]
+        case _ if type(value).__module__ == _PLACEMENTS and type(value).__name__ in _PLACEMENT_FIELDS:
+            kind_of_placement = type(value).__name__
+            given = {field: getattr(value, field) for field in _PLACEMENT_FIELDS[kind_of_placement]}
+            return {"$type": "placement", "kind": kind_of_placement, **given}
         case Mapping():
             if wrong := [key for key in value if not _is_key(key)]:
                 raise TypeError(
@@ -174,7 +190,7 @@ def to_data(value: object) -> Data:
             return {"$type": name, **{field: to_data(getattr(value, field)) for field in fields}}
     raise TypeError(
         f"a {type(value).__name__} is no data for a case; use None, bool, int, float, complex, str, lists, "
-        "dictionaries, Partition, Layout, Tensor and Space"
+        "dictionaries, Partition, Layout, Tensor, Space, and placements of DTensor"
     )
 
 

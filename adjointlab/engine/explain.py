@@ -50,13 +50,14 @@ def _make(world: SimulatedWorld, subject: Subject, parameters: Parameters, ranks
     """Make the operator on every rank, and explain it."""
 
     def body(context: RankContext, payload: None) -> _Explanation:
-        operator = subject.make(context.comm, parameters)
-        assert isinstance(operator, LinearOperator)
-        domain_size, codomain_size = (
-            sum(tensor.layout.local_size(context.rank) for tensor in space.tensors)
-            for space in (operator.domain, operator.codomain)
-        )
-        return _Explanation(explain(operator) if context.rank == 0 else "", domain_size, codomain_size)
+        with subject.surroundings(context.comm):
+            operator = subject.make(context.comm, parameters)
+            assert isinstance(operator, LinearOperator)
+            domain_size, codomain_size = (
+                sum(tensor.layout.local_size(context.rank) for tensor in space.tensors)
+                for space in (operator.domain, operator.codomain)
+            )
+            return _Explanation(explain(operator) if context.rank == 0 else "", domain_size, codomain_size)
 
     return world.run(body, None, ranks)
 

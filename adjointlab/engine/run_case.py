@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -23,6 +24,8 @@ from adjointlab.engine.adapters import Parameters
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.torch_distributed.opening import load_process_groups
+from adjointlab.torch_distributed.requirements import MissingTorch
 from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import FunctionsReplaced
@@ -183,9 +186,12 @@ class RankObservation:
 
 def body(subject: Subject) -> Body:
     """Return the function that every rank executes for a case of `subject`."""
+    # Here, where no watchdog watches.
     if "torch" in subject.arrays:
-        # Here, where no watchdog watches.
         arrays.warm_up_torch()
+    if subject.process_group:
+        with suppress(MissingTorch):  # each rank raises it
+            load_process_groups()
 
     def observe(rank_context: RankContext, case: Case) -> RankObservation:
         comm, reference = rank_context.comm, subject.reference
@@ -196,7 +202,7 @@ def body(subject: Subject) -> Body:
         # Operators have a check of their own for this, which tells what they read.
         fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None
         try:
-            with filled(fill):
+            with subject.surroundings(comm), filled(fill):
                 observation = check_named(case.check).observe(context)
         except Inapplicable as error:
             if is_lab(traceback.extract_tb(error.__traceback__)[-1].filename):

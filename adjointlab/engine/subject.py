@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
@@ -24,10 +24,12 @@ from adjointlab.engine.adapters import (
     Differentiable,
     FunctionPair,
     Parameters,
+    Ranks,
     UserFunction,
     make_layer,
     make_twin,
 )
+from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
 
 __all__ = ["Kind", "Options", "Subject", "SubjectError", "declarations", "subject"]
@@ -76,6 +78,12 @@ class Options(TypedDict, total=False):
     every: ListParameters | None
     """For ``adjointlab exhaust``: a function with the bounds as keyword arguments and their defaults, such as
     ``every(ranks=3, side=2)``, that yields all cases as pairs of a number of ranks and the arguments."""
+    rank_local: Sequence[str]
+    """Packages whose module-level variables each simulated rank has for itself, such as those that keep process groups in them.
+    Default: none."""
+    process_group: bool
+    """The code calls torch.distributed: its default process group has the ranks of the case, and functions, autograd functions
+    and layers get no `comm`. Default: `False`."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,8 @@ class Subject:
     ranks: tuple[int, ...] = _RANKS
     every: ListParameters | None = None
     twice_differentiable: bool = False
+    process_group: bool = False
+    rank_local: tuple[str, ...] = ()
 
     @property
     def is_layer(self) -> bool:
@@ -112,7 +122,7 @@ class Subject:
     @property
     def pair(self) -> tuple[UserFunction, ...]:
         """The forward and the adjoint function of a pair; nothing for any other kind."""
-        return self.build.args if self.kind is Kind.PAIR and isinstance(self.build, partial) else ()
+        return self.build.args[:2] if self.kind is Kind.PAIR and isinstance(self.build, partial) else ()
 
     @property
     def has_specification(self) -> bool:
@@ -157,6 +167,13 @@ class Subject:
         if isinstance(operator, Layer):
             _check_declared(self.name, operator)
         return operator
+
+    def surroundings(self, comm: Communicator) -> AbstractContextManager[object]:
+        """Context in which the code under test runs on this rank."""
+        separate: Callable[[Sequence[str]], None] | None = getattr(comm, "separate", None)
+        if self.rank_local and separate is not None:  # processes have modules of their own
+            separate(self.rank_local)
+        return process_group(comm) if self.process_group else nullcontext()
 
     def libraries(self) -> tuple[str, ...]:
         """The array libraries to draw from: those asked for that are installed."""
@@ -210,7 +227,7 @@ class _SubjectDecorators:
 
         The dictionary of a case also has the spaces `domain` and `codomain`, which are not passed on.
         """
-        return _declare(Kind.PAIR, forward, partial(_make_pair, forward, adjoint), options)
+        return _declare(Kind.PAIR, forward, partial(_make_pair, forward, adjoint, _ranks(options)), options)
 
     def autograd(self, function: UserFunction, **options: Unpack[Options]) -> Declare:
         """Check the derivative of a linear function of torch tensors.
@@ -219,9 +236,10 @@ class _SubjectDecorators:
         called as ``function(comm, *x, **arguments)``. The dictionary of a case also has the spaces `domain` and `codomain`,
         which are not passed on.
         """
+        ranks = _ranks(options)
 
         def build(comm: Communicator, **parameters: object) -> Differentiable:
-            return Differentiable(comm, function, *_spaces(parameters))
+            return Differentiable(comm, function, *_spaces(parameters), ranks)
 
         return _declare(Kind.AUTOGRAD, function, build, options, library="torch")
 
@@ -259,7 +277,7 @@ class _SubjectDecorators:
         return _declare(
             Kind.LAYER,
             layer,
-            partial(make_layer, layer, prepare),
+            partial(make_layer, layer, prepare, _ranks(options)),
             options,
             library="torch",
             twice_differentiable=twice_differentiable,
@@ -322,6 +340,8 @@ def _declare(
     library: str = "numpy",
     twice_differentiable: bool = False,
 ) -> Declare:
+    if options.get("process_group", False):
+        library = "torch"
     orders = tuple(options.get("orders", ORDERS))
     if unknown := set(orders) - set(ORDERS):
         raise SubjectError(f"orders: {sorted(unknown)} are not among {', '.join(ORDERS)}")
@@ -345,6 +365,8 @@ def _declare(
             ranks=tuple(options.get("ranks", _RANKS)),
             every=options.get("every"),
             twice_differentiable=twice_differentiable,
+            process_group=options.get("process_group", False),
+            rank_local=tuple(options.get("rank_local", ())),
         )
         if (noted := _declared.get()) is not None:
             noted.append(subject)
@@ -365,6 +387,10 @@ def declarations() -> Iterator[list[Subject]]:
         yield noted
     finally:
         _declared.reset(token)
+
+
+def _ranks(options: Options) -> Ranks:
+    return Ranks.PROCESS_GROUP if options.get("process_group", False) else Ranks.COMMUNICATOR
 
 
 def _check_operator(operator: Any) -> None:
@@ -390,9 +416,9 @@ def _check_operator(operator: Any) -> None:
 
 
 def _make_pair(
-    forward: UserFunction, adjoint: UserFunction, comm: Communicator, **parameters: object
+    forward: UserFunction, adjoint: UserFunction, ranks: Ranks, comm: Communicator, **parameters: object
 ) -> FunctionPair:
-    return FunctionPair(comm, forward, adjoint, *_spaces(parameters))
+    return FunctionPair(comm, forward, adjoint, *_spaces(parameters), ranks)
 
 
 def _spaces(parameters: Parameters) -> tuple[Space, Space, Parameters]:

@@ -247,6 +247,7 @@ def _shows_products(case: Case, report: SearchResult, subject: Subject, spaces: 
     return (
         report.status is Status.INCOHERENT
         and subject.kind in (Kind.OPERATOR, Kind.PAIR)
+        and not subject.process_group
         and not case.schedules
         and case.setting.library in ("numpy", "torch")
         and case.setting.primal_order == case.setting.dual_order == ORDERS[0]

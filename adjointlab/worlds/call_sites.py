@@ -1,10 +1,11 @@
 """Calls of MPI as reports show them, and lines of user code: noted cheaply at every call, formatted only when a report needs them.
 
-A frame on the stack of a rank belongs to one of three kinds of code. Reports name a line of the first kind that there is::
+A frame on the stack of a rank belongs to one of four kinds of code. Reports name a line of the first kind that there is::
 
     user code       operators, and the lab's own primitives and layers, which are tested like them
+    torch           it calls process groups for user code, and in a backward pass for the lab
     the lab         checks, engine, core ...: it calls operators, and makes some calls of its own around them
-    the worlds      this package, adjointlab.MPI, and the threads that ranks run on
+    the worlds      this package, adjointlab.MPI, its process groups, and the threads that ranks run on
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from types import CodeType, FrameType
 from typing import Final, NamedTuple
 
 from adjointlab import MPI
+from adjointlab.worlds.call_labels import label_of_call
 
 __all__ = [
     "CallSite",
@@ -33,8 +35,12 @@ __all__ = [
     "user_frame",
 ]
 
-_WORLDS: Final = (str(Path(__file__).parent) + os.sep, str(MPI.__file__))
 _LAB: Final = str(Path(__file__).parents[1]) + os.sep
+_WORLDS: Final = (
+    str(Path(__file__).parent) + os.sep,
+    str(MPI.__file__),
+    _LAB + "torch_distributed" + os.sep,
+)
 _TESTED_BY_LAB: Final = tuple(_LAB + package + os.sep for package in ("primitives", "layers"))
 
 
@@ -82,9 +88,11 @@ class Origin(Enum):
 
     WORLDS = auto()
     LAB = auto()
+    TORCH = auto()
     USER = auto()
 
 
+_DISTRIBUTED: Final = os.sep + "distributed" + os.sep
 _USER: Final = Origin.USER
 _LAB_ITSELF: Final = Origin.LAB
 
@@ -95,9 +103,11 @@ _LAB_ITSELF: Final = Origin.LAB
 def _origin(filename: str) -> Origin:
     if filename.startswith(_WORLDS):
         return Origin.WORLDS
-    return (
-        Origin.LAB if filename.startswith(_LAB) and not filename.startswith(_TESTED_BY_LAB) else Origin.USER
-    )
+    if filename.startswith(_LAB) and not filename.startswith(_TESTED_BY_LAB):
+        return Origin.LAB
+    torch = sys.modules.get("torch")
+    is_torch = torch is not None and filename.startswith(str(Path(str(torch.__file__)).parent) + os.sep)
+    return Origin.TORCH if is_torch else Origin.USER
 
 
 def is_worlds(filename: str) -> bool:
@@ -107,33 +117,37 @@ def is_worlds(filename: str) -> bool:
 
 def is_lab(filename: str) -> bool:
     """Return True for a file of the lab (the worlds are part of it), but not of a primitive or a layer."""
-    return _origin(filename) is not Origin.USER
+    return _origin(filename) in (Origin.LAB, Origin.WORLDS)
 
 
 def user_frame(frame: FrameType) -> FrameType:
     """Return the innermost frame of user code from `frame` outwards; if there is none, the innermost outside the worlds.
 
     The search ends at the next frame of the worlds: further out there is only what started the run, and in the simulated
-    world that would be the user's test rather than the operator that the rank is in.
+    world that would be the user's test rather than the operator that the rank is in. Where torch calls with no user code
+    behind it, in the backward pass of its own functions, it is the outermost frame of torch.distributed.
     """
     outer: FrameType | None = frame
+    of_torch: FrameType | None = None
     while outer is not None:
         origin = _origin(outer.f_code.co_filename)
         if origin is _USER:
             return outer  # by far the most frequent way out
         if origin is _LAB_ITSELF:
-            return _user_frame_behind(outer)
+            return _user_frame_behind(outer, of_torch or outer)
+        if origin is Origin.TORCH and _DISTRIBUTED in outer.f_code.co_filename:
+            of_torch = outer
         outer = outer.f_back
-    return frame
+    return of_torch or frame
 
 
-def _user_frame_behind(lab_frame: FrameType) -> FrameType:
+def _user_frame_behind(lab_frame: FrameType, otherwise: FrameType) -> FrameType:
     outer = lab_frame.f_back
     while outer is not None and (origin := _origin(outer.f_code.co_filename)) is not Origin.WORLDS:
         if origin is Origin.USER:
             return outer
         outer = outer.f_back
-    return lab_frame
+    return otherwise
 
 
 def came_back(function: Callable[..., object] | None) -> str:
@@ -173,7 +187,10 @@ class SimulatedCall:
 
 
 def call_here(name: str, *arguments: tuple[str, object]) -> SimulatedCall:
-    """The call `name` that user code is making now."""
+    """The call `name` that user code is making now; under its label, if it has one."""
+    label = label_of_call()
+    if label is not None:
+        name, arguments = label
     return SimulatedCall(name, arguments, user_frame(sys._getframe(1)))
 
 

@@ -1,4 +1,4 @@
-"""torch's process groups while ranks run: they are refused unless the default group has just these ranks.
+"""torch's process groups while ranks run: they are refused unless the default group has just these ranks, or is the lab's own.
 
 Simulated ranks are threads of one process, which is one rank of its process groups, if there are any; and under MPI a case may
 leave processes out. Code that talks over a group of other ranks would meet none of them, and be judged as if it had, or wait for
@@ -22,6 +22,8 @@ _ENTRANCES = {
 }
 """Functions through which every collective of torch.distributed (2.1 to 2.13) comes by its group."""
 
+_WITHOUT_A_GROUP = "Code that calls torch.distributed is checked with the subject's option process_group=True, or in al.process_group(comm)"
+
 
 @contextmanager
 def process_groups_of(run: CurrentRun, ranks: int | None) -> Iterator[None]:
@@ -44,11 +46,23 @@ def _checked(original: Callable[..., Any], run: CurrentRun, ranks: int | None) -
     def checked(*arguments: Any, **keywords: Any) -> Any:
         distributed: Any = sys.modules["torch.distributed"]
         default = distributed.GroupMember.WORLD if distributed.is_initialized() else None
-        if default is not None and default.size() != ranks:
+        owners = [group.rank_of_run for group in (default, *arguments) if hasattr(group, "rank_of_run")]
+        if len(set(owners)) > 1:
+            run.refuse(
+                f"a process group of rank {owners[1]} is used: the simulated ranks are threads and share module-level state; keep "
+                "groups and meshes in the operator or module, make them in each call, or name the package in the subject's `rank_local`"
+            )
+        # One of the lab is over a communicator of this run.
+        if default is not None and not owners and default.size() != ranks:
             run.refuse(
                 f"a process group of torch.distributed is used, whose default group has {default.size()} ranks, and they are not "
                 "those of the case: use the communicator that the operator is given"
             )
-        return original(*arguments, **keywords)
+        try:
+            return original(*arguments, **keywords)
+        except ValueError as error:
+            if default is not None:
+                raise
+            raise ValueError(f"{error} {_WITHOUT_A_GROUP}") from None
 
     return checked

@@ -173,6 +173,14 @@ class RandomStreams:
         else:
             self._restore(saved)
 
+    def add(self, library: Library) -> None:
+        """Swap from now on what `library` saves too. Ranks that have begun have what it is now, and so has the caller."""
+        self._libraries.append(library)
+        self._caller.append(library.save())
+        for saved in self._saved:
+            if saved is not None:
+                saved.append(library.save())
+
     def leave(self) -> None:
         """Give the caller its streams back."""
         self._restore(self._caller)

@@ -40,6 +40,7 @@ from adjointlab.checks.layers.modules import (
 )
 from adjointlab.checks.layers.twin import results_of_twin
 from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
+from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import Space
 from adjointlab.core.vectors import ZERO, Draw, Exact, local_values, pair_local
@@ -115,7 +116,11 @@ class JacobianCheck(Check[JacobianProducts]):
                 (*layer.domain.tensors, *layer.parameters.tensors, *layer.codomain.dual.tensors),
             )
         )
-        has_forward, allowed = bool(getattr(layer.module, "forward_mode", True)), layer.rounding
+        # DTensor has no forward mode.
+        has_forward = getattr(layer.module, "forward_mode", True) and not any(
+            map(arrays.is_dtensor, version.parameters())
+        )
+        allowed = layer.rounding
         if allowed is None:
             allowed = _ROUNDINGS * _unit(layer)
         if not has_twin and (seed % 2 or not has_forward):
@@ -296,7 +301,7 @@ class _Point:
 
     def outputs(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Evaluate the layer with the parameters that it has. Collective."""
-        return as_tuple(self.version.module(*self.version.given(inputs)))
+        return tuple(map(arrays.local_part, as_tuple(self.version.module(*self.version.given(inputs)))))
 
     def elsewhere(
         self, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
@@ -307,7 +312,7 @@ class _Point:
         # Written into the layer's own parameters, which have hooks and attributes that others in their place would not.
         with torch.no_grad():
             for own, value in zip(self.version.parameters(), parameters, strict=True):
-                own.requires_grad_(False).copy_(value)
+                arrays.local_part(own.requires_grad_(False)).copy_(value)
             for name, value in self.buffers.items():
                 self.version.module.get_buffer(name).copy_(value)
         return self.outputs(inputs)
@@ -331,10 +336,13 @@ class _Point:
         if with_graph:
             torch.autograd.backward(with_graph, of_those)
         # Only now: a layer may change its parameters in a pass, as an embedding with `max_norm` does.
-        self.parameters = [parameter.detach().clone() for parameter in self.version.parameters()]
+        self.parameters = [
+            arrays.local_part(parameter.detach()).clone() for parameter in self.version.parameters()
+        ]
 
         def gradient(leaf: torch.Tensor) -> torch.Tensor:
-            return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            found: torch.Tensor | None = arrays.local_gradient(leaf)
+            return torch.zeros_like(arrays.local_part(leaf.detach())) if found is None else found
 
         return [gradient(x) for x in self.inputs], [gradient(p) for p in self.version.parameters()]
 

@@ -127,11 +127,11 @@ class ModuleUnderTest(ABC):
             for parameter, given in zip(self.parameters(), drawn, strict=True):
                 # A tensor of zero volume may have another shape than the drawn one.
                 if given.numel():
-                    parameter.copy_(given)
+                    arrays.local_part(parameter).copy_(given)
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Apply the module; one that may write into its inputs gets copies."""
-        outputs = as_tuple(self.module(*self.given(inputs)))
+        outputs = tuple(map(arrays.local_part, as_tuple(self.module(*self.given(inputs)))))
         self.note_return(type(self.module).forward)
         self.check_outputs(outputs)
         return outputs
@@ -150,7 +150,7 @@ class LocalModule(ModuleUnderTest):
         self.rank = context.rank
         self.note_return = context.note_return
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
-            self._check(f"the parameter {tensor.name} has", tensor, parameter)
+            self._check(f"the parameter {tensor.name} has", tensor, arrays.local_part(parameter))
 
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
         return local_values(space, position, self.rank, key)
@@ -278,7 +278,7 @@ def reached(
 
 def values(tensors: Sequence[torch.Tensor]) -> Local:
     """Copy what tensors hold now to NumPy."""
-    return tuple(np.array(arrays.to_numpy(tensor.detach())) for tensor in tensors)
+    return tuple(np.array(arrays.to_numpy(arrays.local_part(tensor.detach()))) for tensor in tensors)
 
 
 def whole_array(space: Space, position: int, key: Draw) -> NumpyArray:

@@ -158,7 +158,9 @@ def _drawn(
         ]
         each.accumulated = [
             gradient if leaf.numel() else leaf.detach().clone()  # zero volume, perhaps of another shape
-            for leaf, gradient in zip([*leaves, *version.parameters()], earlier, strict=True)
+            for leaf, gradient in zip(
+                map(arrays.local_part, [*leaves, *version.parameters()]), earlier, strict=True
+            )
         ]
     return each
 
@@ -170,9 +172,11 @@ def _go_back(version: ModuleUnderTest, each: Pass) -> None:
     earlier: Sequence[torch.Tensor | None] = each.accumulated or [None] * len(leaves)
     for leaf, gradient in zip(leaves, earlier, strict=True):
         # In the leaf's own memory order, as torch itself makes gradients.
-        leaf.grad = (
-            torch.zeros_like(leaf).copy_(gradient) if gradient is not None and leaf.requires_grad else None
-        )
+        leaf.grad = None
+        if gradient is not None and leaf.requires_grad:
+            with torch.no_grad():
+                leaf.grad = torch.zeros_like(leaf)
+                arrays.local_part(leaf.grad).copy_(gradient)
     # Every rank runs backward, whatever requires a gradient here: the messages of the others depend on it.
     outputs, cotangents = reached(each.outputs, [placed.view for placed in each.cotangents])
     if outputs:
@@ -191,7 +195,9 @@ def _go_back(version: ModuleUnderTest, each: Pass) -> None:
 def gradients(leaves: Sequence[torch.Tensor]) -> Local:
     """Gradients of leaves of the graph, in NumPy: zero where there is none."""
     return tuple(
-        np.zeros(tuple(leaf.shape)) if leaf.grad is None else np.array(arrays.to_numpy(leaf.grad))
+        np.zeros(tuple(arrays.local_part(leaf.detach()).shape))
+        if (gradient := arrays.local_gradient(leaf)) is None
+        else np.array(arrays.to_numpy(gradient))
         for leaf in leaves
     )
 

@@ -16,9 +16,10 @@ from mpi4py import MPI
 from adjointlab import MPI as ours
 from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.arguments import elements, to_mpi4py
+from adjointlab.worlds.call_labels import label_of_call
 from adjointlab.worlds.call_sites import call_site
 from adjointlab.worlds.mpi.buffer_watch import BufferWatch, CollectiveWatcher, watch_receive, watch_send
-from adjointlab.worlds.mpi.call_log import SignatureReader
+from adjointlab.worlds.mpi.call_log import CallSignature, SignatureReader
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.mpi.guard import Guard
@@ -128,10 +129,12 @@ def _started_collective(comm: CommBase, name: str) -> Callable[..., GuardedReque
 
     def call(*arguments: Buffer, **keywords: object) -> GuardedRequest:
         request = start(arguments, keywords)
-        frame = sys._getframe(1)
-        comm.log.append(signature(arguments, keywords, frame.f_code, frame.f_lasti))
+        entry = CallSignature(*signature(arguments, keywords, *call_site()))
+        label = label_of_call()
+        comm.log.append(entry if label is None else entry._replace(name=str(label)))
         watch = watcher(arguments, keywords)
-        return GuardedRequest(request, GuardedCall(comm, name, arguments, keywords), comm.guard, watch)
+        call = GuardedCall(comm, name, arguments, keywords, label=label)
+        return GuardedRequest(request, call, comm.guard, watch)
 
     return call
 
@@ -186,9 +189,8 @@ def _started_send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], Gua
         comm.messages.send(dest, tag, name, content_of(buf), *call_site())
         peer = peer_of(dest)
         watch = None if peer is None else watch_send(buf)
-        return GuardedRequest(
-            request, GuardedCall(comm, name, (buf, dest, tag), peer=peer), comm.guard, watch
-        )
+        pending = GuardedCall(comm, name, (buf, dest, tag), peer=peer, label=label_of_call())
+        return GuardedRequest(request, pending, comm.guard, watch)
 
     return call
 
@@ -242,7 +244,10 @@ def _started_receive(comm: CommBase, name: str) -> Callable[..., GuardedRequest]
         request = start(_as_bytes(buf), source, tag)
         comm.count(source, is_send=False)
         entry = comm.messages.receive(source, tag, name, content_of(buf), *call_site())
-        pending = GuardedCall(comm, name, (buf, source, tag), peer=peer_of(source), is_receive=True)
+        label = label_of_call()
+        pending = GuardedCall(
+            comm, name, (buf, source, tag), peer=peer_of(source), is_receive=True, label=label
+        )
         watch = None if source == MPI.PROC_NULL else watch_receive(buf)
         return GuardedRequest(request, pending, comm.guard, watch, entry)
 

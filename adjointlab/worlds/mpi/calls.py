@@ -7,6 +7,8 @@ from typing import Final, NamedTuple, Protocol
 
 from mpi4py import MPI
 
+from adjointlab.worlds.call_labels import CallLabel
+
 __all__ = ["PARAMETERS", "GuardedCall"]
 
 _SEND: Final = ("buf", "dest", "tag")
@@ -54,8 +56,11 @@ class GuardedCall(NamedTuple):
     peer: int | None = None  # the one rank of `comm` that it waits for; None for all the others
     missing: Callable[[], tuple[int, ...]] | None = None  # the ranks of the run that it waits for, if known
     is_receive: bool = False  # receives a message, and sends none
+    label: CallLabel | None = None  # of the library that calls it for user code
 
     def __str__(self) -> str:
+        if self.label is not None:
+            return str(self.label)
         given = {**dict(zip(self._parameters, self.arguments, strict=False)), **(self.keywords or {})}
         if comm := self.comm.Get_name():
             given["comm"] = comm

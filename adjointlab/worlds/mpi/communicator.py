@@ -18,6 +18,7 @@ from mpi4py import MPI
 from adjointlab import MPI as ours
 from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
+from adjointlab.worlds.call_labels import label_of_call
 from adjointlab.worlds.call_sites import call_site
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.interposition import means_comm_world, own_handle
@@ -172,7 +173,7 @@ class GuardedComm(CommBase):
             ranks,
             None,
             lambda _: self.inner.Create_group(group, _CREATION_TAG),
-            GuardedCall(self, "Create_group"),
+            GuardedCall(self, "Create_group", label=label_of_call()),
         )
         return self._adopt(inner)
 

@@ -63,6 +63,7 @@ class CommBase(LocalCalls):
         self.guard = registry.guard
         self.made_at: CallSite | None = None  # by user code
         self.freed: MPI.Intracomm | None = None  # MPI's communicator, once user code has called Free
+        self.is_kept = False  # until the run ends, which frees it
         self._built: list[str] = []  # names of the methods built so far
         self.start_run()
 
@@ -96,7 +97,11 @@ class CommBase(LocalCalls):
 
     def unfreed(self) -> list[CommBase]:
         """Return what this rank has made in this run, from whichever communicator, and not freed."""
-        return [comm for comm in self.registry.derived if comm.freed is None]
+        return [comm for comm in self.registry.derived if comm.freed is None and not comm.is_kept]
+
+    def keep(self) -> None:
+        """Leave it to the run to free this communicator: it is no fault of user code that it does not."""
+        self.is_kept = True
 
     def count(self, peer: int, *, is_send: bool) -> None:
         """Count a message to or from the rank `peer`."""

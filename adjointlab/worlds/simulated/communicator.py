@@ -11,6 +11,7 @@ from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.arguments import c_int, elements, fill_status
 from adjointlab.worlds.arguments import source as as_source
 from adjointlab.worlds.arguments import tag as as_tag
+from adjointlab.worlds.call_labels import label_of_call
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
 from adjointlab.worlds.interposition import means_comm_world
 from adjointlab.worlds.local_calls import LARGEST_TAG, LocalCalls
@@ -40,7 +41,7 @@ __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
 _OBJECT: Final = object()
 """Stands for the buffer of a receive of an object."""
 
-_INTERNAL: Final = frozenset({"grid", "new_shared", "note_return", "unfreed", "view"})
+_INTERNAL: Final = frozenset({"grid", "keep", "new_shared", "note_return", "separate", "unfreed", "view"})
 """Public methods and properties that MPI does not have."""
 
 
@@ -90,6 +91,14 @@ class Communicator(LocalCalls):
     def unfreed(self) -> list[SharedCommunicator]:
         """Communicators that this rank has made in this run, from whichever communicator, and not freed."""
         return list(self._run.unfreed.get(self._task.rank, ()))
+
+    def keep(self) -> None:
+        """Leave it to the run to free this communicator: it is no fault of user code that it does not."""
+        self._run.unfreed.get(self._task.rank, {}).pop(self._shared, None)
+
+    def separate(self, packages: Sequence[str]) -> None:
+        """Give each rank module-level variables of its own in these packages; all ranks call it before user code."""
+        self._run.separate(packages)
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
         """End the run of all ranks."""
@@ -393,7 +402,8 @@ class Communicator(LocalCalls):
         call = self._call(name, *[each for each in named if each[1] is not None])
         self._begin()
         if not blocking:
-            contribution.kind = name  # does not match the blocking form (MPI 4.1, section 6.12)
+            # Does not match the blocking form (MPI 4.1, section 6.12).
+            contribution.kind = name if (label := label_of_call()) is None else str(label)
             contribution.watch()
             if self._run.strategy.deviates():
                 contribution.delay()

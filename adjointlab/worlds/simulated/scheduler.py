@@ -206,7 +206,7 @@ class Scheduler:
         # The value of `progress` at which all ranks that are not blocked were found polling in vain.
         self._idle_at = -1
         self._pool = pool
-        self._streams = streams
+        self.streams = streams
         self._strategy = strategy
         self._preemptive = not strategy.orderly
         self._stuck_handler = stuck_handler
@@ -223,7 +223,7 @@ class Scheduler:
         first = self._next()
         self.current = first
         try:
-            self._streams.enter(first.rank)
+            self.streams.enter(first.rank)
             first.worker = self._pool.take(self._work)
             first.worker.lock.release()
             # With a time-out, because Python runs signal handlers between byte codes of the main thread: a Ctrl-C that
@@ -234,7 +234,7 @@ class Scheduler:
             self._interrupt()
             raise
         finally:
-            self._streams.leave()
+            self.streams.leave()
         if self._crash is not None:
             raise self._crash
         return tuple(task.outcome for task in self.tasks if task.outcome is not None)
@@ -393,7 +393,7 @@ class Scheduler:
         if following is task:
             return
         self.current = following
-        self._streams.swap(task.rank, following.rank)
+        self.streams.swap(task.rank, following.rank)
         assert task.worker is not None
         assert following.worker is not None
         following.worker.lock.release()
@@ -441,7 +441,7 @@ class Scheduler:
             return None
         following = self._next()
         self.current = following
-        self._streams.swap(None, following.rank)
+        self.streams.swap(None, following.rank)
         if following.worker is None:
             return following
         # Before the release, after which this thread owns nothing any more. The next rank may start another one on this

@@ -7,7 +7,7 @@ lasts too long is ended by :class:`SimulationWatchdog`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import get_ident
 from typing import Any, NoReturn
 
@@ -17,6 +17,7 @@ from adjointlab.worlds.arguments import fill_status, mark_cancelled
 from adjointlab.worlds.call_sites import call_site_of_thread, came_back
 from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
 from adjointlab.worlds.interposition import Interposition
+from adjointlab.worlds.module_state import ModuleState
 from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
@@ -66,6 +67,7 @@ class Simulation:
         self.unfreed: dict[int, dict[SharedCommunicator, None]] = {}
         self.everyone = self.new_shared(tuple(range(size)))
         self._group_creations: dict[tuple[SharedCommunicator, tuple[int, ...], int], SharedCommunicator] = {}
+        self._is_separate = False
         self.communicators: dict[int, object] = {}  # of the run, by rank: each rank enters its own
 
     def new_shared(self, members: tuple[int, ...], grid: Grid | None = None) -> SharedCommunicator:
@@ -85,6 +87,12 @@ class Simulation:
         if key not in self._group_creations:
             self._group_creations[key] = self.new_shared(members)
         return self._group_creations[key]
+
+    def separate(self, packages: Sequence[str]) -> None:
+        """Give each rank module-level variables of its own in these packages, from the first call on."""
+        if not self._is_separate:
+            self._is_separate = True
+            self.scheduler.streams.add(ModuleState(packages))
 
     def run(self) -> Run:
         """Run it to its end."""
@@ -249,6 +257,7 @@ class Diagnosis(StuckHandler):
             for pending in task.waiting
             if pending.call is not task.call and not pending.done
         }
+        inner.discard(f"{task.call} at {_where(task)}")  # a library that waits in the same line of user code
         return text + "".join(f"\n    for {each}" for each in sorted(inner))
 
 

@@ -1,0 +1,114 @@
+"""Placements of DTensor on a device mesh as a layout and local types.
+
+DTensor cuts a dimension with ``torch.chunk``: every part but the last has ceil(n / parts) elements, and the last ones may be empty::
+
+    5 rows over 4 ranks     0 1 | 2 3 | 4 |         (a balanced cut would be 0 1 | 2 | 3 | 4)
+
+A dimension that several mesh dimensions shard is cut by the first of them, and each part again by the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import Any, Final, NamedTuple, Protocol
+
+from adjointlab.core.layout import Layout, Window
+from adjointlab.core.partition import Partition
+
+__all__ = ["Placed", "chunks", "placed"]
+
+
+class _Mesh(Protocol):
+    """The part of a DeviceMesh that is read here."""
+
+    @property
+    def mesh(self) -> Any: ...
+
+
+class Placed(NamedTuple):
+    """A layout, and the local type of each dimension of its partition."""
+
+    layout: Layout
+    types: tuple[str, ...]
+
+
+_SHARD: Final = "shard"
+
+
+def placed(mesh: _Mesh | Sequence[int], placements: Sequence[object], shape: Sequence[int]) -> Placed:
+    """The layout of a DTensor of global `shape` with `placements` on `mesh`, a DeviceMesh or the shape of one.
+
+    Raises `ValueError` for placements that the mesh or the tensor cannot have, and for those that have no local type.
+    """
+    extents, ranks = _mesh_of(mesh)
+    kinds = [_kind(placement) for placement in placements]
+    if len(kinds) != len(extents):
+        raise ValueError(
+            f"placements: {len(kinds)} of them for a mesh of shape {extents}; give one for each dimension of the mesh"
+        )
+    cut_by: dict[int, list[int]] = {}  # by tensor dimension: the mesh dimensions that shard it, in order
+    for mesh_dim, (placement, kind) in enumerate(zip(placements, kinds, strict=True)):
+        if kind == _SHARD:
+            dim: int = placement.dim  # type: ignore[attr-defined]
+            if not -len(shape) <= dim < len(shape):
+                raise ValueError(f"placements: {placement} cannot hold a tensor of shape {tuple(shape)}")
+            cut_by.setdefault(dim % len(shape), []).append(mesh_dim)
+    # A dimension of the partition for each tensor dimension that is cut, then one for each mesh dimension that holds copies.
+    copied = [mesh_dim for mesh_dim, kind in enumerate(kinds) if kind != _SHARD]
+    parts_of = [*cut_by.values(), *([mesh_dim] for mesh_dim in copied)]
+    sides = [math.prod(extents[mesh_dim] for mesh_dim in mesh_dims) for mesh_dims in parts_of]
+    in_partition_order = [mesh_dim for mesh_dims in parts_of for mesh_dim in mesh_dims]
+    members = []
+    for index in product(*(range(extents[mesh_dim]) for mesh_dim in in_partition_order)):
+        coordinates = dict(zip(in_partition_order, index, strict=True))
+        place = 0
+        for mesh_dim, extent in enumerate(extents):
+            place = place * extent + coordinates[mesh_dim]
+        members.append(ranks[place])
+    axes = {dim: axis for axis, dim in enumerate(cut_by)}
+    windows = [
+        _nested_chunks((0, side), [extents[mesh_dim] for mesh_dim in cut_by.get(dim, ())])
+        for dim, side in enumerate(shape)
+    ]
+    layout = Layout(
+        tuple(shape), Partition(sides, members), windows, [axes.get(dim) for dim in range(len(shape))]
+    )
+    return Placed(layout, ("varying",) * len(cut_by) + tuple(kinds[mesh_dim] for mesh_dim in copied))
+
+
+def chunks(window: Window, parts: int) -> list[Window]:
+    """The windows of `parts` ranks that share `window` as ``torch.chunk`` cuts it, empty ones at its end."""
+    start, stop = window
+    size = max(1, math.ceil((stop - start) / parts))
+    return [(min(stop, start + part * size), min(stop, start + (part + 1) * size)) for part in range(parts)]
+
+
+def _nested_chunks(window: Window, counts: Sequence[int]) -> list[Window]:
+    windows = [window]
+    for parts in counts:
+        windows = [inner for outer in windows for inner in chunks(outer, parts)]
+    return windows
+
+
+def _mesh_of(mesh: _Mesh | Sequence[int]) -> tuple[tuple[int, ...], list[int]]:
+    """Extents of the mesh, and its ranks in row-major order."""
+    if isinstance(mesh, Sequence):
+        extents = tuple(int(extent) for extent in mesh)
+        return extents, list(range(math.prod(extents)))
+    return tuple(mesh.mesh.shape), [int(rank) for rank in mesh.mesh.flatten().tolist()]
+
+
+def _kind(placement: Any) -> str:
+    """The local type along the mesh dimension, or :data:`_SHARD`."""
+    name = type(placement).__name__
+    if name == "Shard":
+        return _SHARD
+    if name == "Replicate":
+        return "invariant"
+    if name == "Partial" and placement.reduce_op == "sum":
+        return "partial"
+    raise ValueError(
+        f"placements: {placement!r} has no local type; those of Shard(dim), Replicate() and Partial('sum') are known"
+    )

@@ -1,0 +1,1 @@
+"""torch.distributed over a communicator: the process groups of code that calls ``dist.*``, in every world."""

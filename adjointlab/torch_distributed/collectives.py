@@ -1,0 +1,285 @@
+"""Collectives of a process group, under the names by which torch calls them.
+
+torch 2.13 calls some by new names, and older versions by the old ones: so these have both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from adjointlab import MPI
+from adjointlab.torch_distributed.memory import (
+    Staged,
+    blocks,
+    elements_of,
+    gathered,
+    moved,
+    received,
+    scattered,
+)
+from adjointlab.torch_distributed.operations import Operations, Tensors
+from adjointlab.torch_distributed.reductions import Reduction, reduction_of
+from adjointlab.torch_distributed.work import Handle, JoinedWork, RequestWork
+from adjointlab.worlds.call_labels import CallLabel
+
+__all__ = ["Collectives"]
+
+
+class Collectives(Operations):
+    """The collectives, each a non-blocking one of the communicator."""
+
+    # One to all, all to one
+
+    def broadcast(self, tensors: Tensors, opts: Any = None, **given: Any) -> dist.Work:
+        root = given.get("root", getattr(opts, "rootRank", 0))
+        works = []
+        for tensor in _listed(tensors):
+            label = self._label("broadcast", tensor, src=self.global_ranks[root], count=tensor.numel())
+            if self._rank == root:
+                sent = Staged(moved(tensor))
+            else:
+                sent = received(tensor)
+            works.append(
+                self._started(label, self._comm.Ibcast, sent.array, root, into=(sent,), tensors=[tensor])
+            )
+        return _joined(works)
+
+    def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
+        (tensor,) = tensors
+        root, reduction = opts.rootRank, self._reduction(opts.reduceOp, tensor)
+        label = self._reducing("reduce", reduction, tensor, dst=self.global_ranks[root])
+        if self._rank != root:
+            sent = reduction.operand(tensor)
+            return self._started(label, self._comm.Ireduce, sent, None, reduction.op, root, tensors=[tensor])
+        staged = reduction.in_place(tensor)
+        return self._started(
+            label,
+            self._comm.Ireduce,
+            MPI.IN_PLACE,
+            staged.array,
+            reduction.op,
+            root,
+            into=(staged,),
+            tensors=[tensor],
+        )
+
+    def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
+        (tensor,), root = inputs, opts.rootRank
+        label = self._label("gather", tensor, dst=self.global_ranks[root])
+        if self._rank != root:
+            return self._started(label, self._comm.Igatherv, moved(tensor), None, root)
+        (parts,) = outputs
+        into, room = self._gathered(parts)
+        return self._started(
+            label, self._comm.Igatherv, moved(tensor), room, root, into=(into,), tensors=parts
+        )
+
+    def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
+        (tensor,), root = outputs, opts.rootRank
+        into = received(tensor)
+        label = self._label("scatter", tensor, src=self.global_ranks[root])
+        sent: object = None
+        if self._rank == root:
+            (parts,) = inputs
+            self._check_parts("scatter", parts)
+            sent = blocks(scattered(parts), _sizes(parts))
+        return self._started(
+            label, self._comm.Iscatterv, sent, into.array, root, into=(into,), tensors=[tensor]
+        )
+
+    # All to all
+
+    def allreduce(self, tensors: Tensors, opts: Any = None, **given: Any) -> dist.Work:
+        op = given.get("op", getattr(opts, "reduceOp", opts) or dist.ReduceOp.SUM)
+        works = []
+        for tensor in _listed(tensors):
+            reduction = self._reduction(op, tensor)
+            label, staged = self._reducing("all_reduce", reduction, tensor), reduction.in_place(tensor)
+            works.append(
+                self._started(
+                    label,
+                    self._comm.Iallreduce,
+                    MPI.IN_PLACE,
+                    staged.array,
+                    reduction.op,
+                    into=(staged,),
+                    tensors=[tensor],
+                )
+            )
+        return _joined(works)
+
+    allreduce_coalesced = allreduce
+
+    def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+        return _joined([self._all_gather(*each) for each in zip(outputs, inputs, strict=True)])
+
+    allgather_coalesced = allgather
+
+    def _all_gather(self, parts: Tensors, tensor: torch.Tensor) -> RequestWork:
+        label = self._label("all_gather", tensor)
+        into, room = self._gathered(parts)
+        return self._started(label, self._comm.Iallgatherv, moved(tensor), room, into=(into,), tensors=parts)
+
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
+        return self._all_gather_single(output, tensor)
+
+    _allgather_base = all_gather_single
+
+    def _all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor) -> RequestWork:
+        if output.numel() != tensor.numel() * self._size or output.dtype != tensor.dtype:
+            raise ValueError(
+                f"all_gather_into_tensor: {self._size} ranks gather {tensor.numel()} elements of {tensor.dtype} each, and "
+                f"the output has {output.numel()} of {output.dtype}"
+            )
+        label, into = self._label("all_gather_into_tensor", tensor, count=tensor.numel()), received(output)
+        room = blocks(into.array, [tensor.numel()] * self._size)
+        # A rank's input may be its own part of the output, as FSDP has it. MPI wants that said.
+        part = elements_of(output)[self._rank * tensor.numel() : (self._rank + 1) * tensor.numel()]
+        sent = MPI.IN_PLACE if tensor.numel() and part.data_ptr() == tensor.data_ptr() else moved(tensor)
+        return self._started(label, self._comm.Iallgatherv, sent, room, into=(into,), tensors=[output])
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        return _joined([self._all_gather_single(*each) for each in zip(outputs, inputs, strict=True)])
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
+        return _joined(
+            [
+                self._reduce_scatter(
+                    "reduce_scatter",
+                    output,
+                    torch.cat([elements_of(part) for part in parts]),
+                    opts,
+                    _sizes(parts),
+                )
+                for output, parts in zip(outputs, inputs, strict=True)
+            ]
+        )
+
+    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> dist.Work:
+        return self._reduce_scatter_single(output, tensor, opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def _reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> RequestWork:
+        counts = [output.numel()] * self._size
+        return self._reduce_scatter("reduce_scatter_tensor", output, tensor, opts, counts)
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> dist.Work:
+        return _joined(
+            [self._reduce_scatter_single(*each, opts) for each in zip(outputs, inputs, strict=True)]
+        )
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _reduce_scatter(
+        self, name: str, output: torch.Tensor, tensor: torch.Tensor, opts: Any, counts: list[int]
+    ) -> RequestWork:
+        if (
+            counts[self._rank] != output.numel()
+            or sum(counts) != tensor.numel()
+            or output.dtype != tensor.dtype
+        ):
+            raise ValueError(
+                f"{name}: the parts have {counts} elements, {tensor.numel()} of {tensor.dtype} in all, and the output of rank "
+                f"{self._rank} of the group has {output.numel()} of {output.dtype}"
+            )
+        reduction = self._reduction(opts.reduceOp, tensor)
+        label = self._reducing(name, reduction, tensor)
+        sent, into = reduction.operand(tensor), reduction.result(output)
+        if sent.size and into.array.size and _overlap(output, tensor):
+            sent = sent.copy()  # the output may be this rank's part of the input
+        return self._started(
+            label,
+            self._comm.Ireduce_scatter,
+            sent,
+            into.array,
+            counts,
+            reduction.op,
+            into=(into,),
+            tensors=[output],
+        )
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        self._check_parts("all_to_all", inputs)
+        label = self._label("all_to_all", (inputs or outputs)[0])
+        into, room = self._gathered(outputs)
+        sent = blocks(scattered(inputs), _sizes(inputs))
+        return self._started(label, self._comm.Ialltoallv, sent, room, into=(into,), tensors=outputs)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        opts: Any = None,
+    ) -> dist.Work:
+        label, into = self._label("all_to_all_single", tensor), received(output)
+        sent = blocks(moved(tensor), self._split("input", tensor, input_split_sizes))
+        room = blocks(into.array, self._split("output", output, output_split_sizes))
+        return self._started(label, self._comm.Ialltoallv, sent, room, into=(into,), tensors=[output])
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts: Any = None, **_: Any) -> dist.Work:
+        return self._started(CallLabel("barrier", self._named), self._comm.Ibarrier)
+
+    def monitored_barrier(self, timeout: object = None, wait_all_ranks: bool = False) -> None:
+        """Wait for all ranks; the world names those that never come."""
+        self._started(CallLabel("monitored_barrier", self._named), self._comm.Ibarrier).wait()
+
+    # Implementation
+
+    def _reducing(self, name: str, reduction: Reduction, tensor: torch.Tensor, **given: object) -> CallLabel:
+        return self._label(name, tensor, op=reduction.name, count=tensor.numel(), **given)
+
+    def _reduction(self, op: Any, tensor: torch.Tensor) -> Reduction:
+        return reduction_of(op, tensor.dtype, self._size)
+
+    def _gathered(self, parts: Tensors) -> tuple[Staged, object]:
+        """Room for a part of each rank, as it is and as a buffer."""
+        self._check_parts("the output list", parts)
+        into = gathered(parts)
+        return into, blocks(into.array, _sizes(parts))
+
+    def _check_parts(self, name: str, parts: Tensors) -> None:
+        if len(parts) != self._size:
+            raise ValueError(f"{name} has {len(parts)} tensors, and the group {self._size} ranks")
+
+    def _split(self, what: str, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
+        """Elements of each rank in `tensor`, whose rows are split as `sizes` say; evenly, where they say nothing."""
+        rows = tensor.shape[0] if tensor.dim() else 1
+        if not sizes:
+            if rows % self._size:
+                raise ValueError(
+                    f"all_to_all_single: the {what} has {rows} rows, which {self._size} ranks cannot share evenly"
+                )
+            sizes = [rows // self._size] * self._size
+        if sum(sizes) != rows or len(sizes) != self._size:
+            raise ValueError(
+                f"all_to_all_single: the {what} has {rows} rows for {self._size} ranks, and its split sizes are {list(sizes)}"
+            )
+        row = tensor.numel() // rows if rows else 0
+        return [size * row for size in sizes]
+
+
+def _listed(tensors: Tensors | torch.Tensor) -> Tensors:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _sizes(tensors: Tensors) -> list[int]:
+    return [tensor.numel() for tensor in tensors]
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def _joined(works: Sequence[RequestWork]) -> Handle:
+    return works[0] if len(works) == 1 else JoinedWork(works)

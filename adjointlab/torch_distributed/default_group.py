@@ -1,0 +1,61 @@
+"""The default group of a rank, and the groups made from it, each over a communicator of its own."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import torch.distributed as dist
+
+# Its functions have the default group of the time of import as a default argument, so it is imported while there is none.
+import torch.distributed.nn.functional  # noqa: F401
+from torch.distributed import distributed_c10d as c10d
+
+from adjointlab.torch_distributed.process_group import DEFAULT_NAME, CommunicatorProcessGroup
+from adjointlab.torch_distributed.world_state import rank_state, register
+from adjointlab.typing import Communicator
+from adjointlab.worlds.call_labels import CallLabel, called_as
+
+__all__ = ["open_default_group"]
+
+
+@contextmanager
+def open_default_group(comm: Communicator) -> Iterator[dist.ProcessGroup]:
+    """Context in which `comm` is the default group of this rank."""
+
+    def new_group(global_ranks: list[int], name: str, description: str) -> dist.ProcessGroup:
+        return CommunicatorProcessGroup(
+            _communicator(comm, global_ranks, name), global_ranks, name, description
+        )
+
+    with rank_state(new_group) as world:
+        default = CommunicatorProcessGroup(comm, range(comm.size), DEFAULT_NAME, "default_pg")
+        register(world, default, _NoStore(), DEFAULT_NAME)
+        world.pg_group_ranks[default] = {rank: rank for rank in range(comm.size)}
+        world.group_count = 1
+        c10d._update_default_pg(default)
+        yield default
+
+
+def _communicator(comm: Communicator, ranks: list[int], name: str) -> Communicator:
+    """A communicator of some ranks of `comm`; they alone call this.
+
+    c10d numbers groups in the order in which a rank makes them, and real backends meet by that number. It is the tag here, so that
+    ranks that make groups in different order wait for each other as they would there.
+    """
+    group = comm.Get_group().Incl(ranks)
+    tag = int(name) if name.isdigit() else zlib.crc32(name.encode()) & 0x7FFF
+    with called_as(CallLabel("new_group", (("ranks", list(ranks)), ("name", repr(name))))):
+        made = comm.Create_group(group, tag)
+    # It is torch's to forget it, with the default group at the latest.
+    getattr(made, "keep", lambda: None)()
+    return made
+
+
+class _NoStore:
+    """Stands for the store of a group, which is for setting up backends."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NotImplementedError("a process group of adjointlab has no key-value store")

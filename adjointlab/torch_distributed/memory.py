@@ -1,0 +1,107 @@
+"""Memory of tensors as a communicator takes it: NumPy arrays of element types that MPI has.
+
+A contiguous tensor is handed over as it is, so that the world sees what user code does to it while an operation is pending.
+Any other one is *staged*: copied into an array, and back when the operation completes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+
+from adjointlab.typing import NumpyArray
+
+__all__ = ["Staged", "blocks", "copy_into", "elements_of", "gathered", "moved", "received", "scattered"]
+
+_BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+_AS_IT_IS: Final = frozenset(
+    {
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+    }
+)
+"""Element types that NumPy and MPI have too. Elements of others are moved as integers of their size."""
+
+
+class Staged(NamedTuple):
+    """An array to communicate, and what is to be done with it when that is complete."""
+
+    array: NumpyArray
+    finish: Callable[[], None] | None = None
+
+
+def elements_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of `tensor` in row-major order, one-dimensional, in its own memory if that is in this order."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain.layout is not torch.strided or plain.is_quantized:
+        raise NotImplementedError(
+            f"a process group of adjointlab moves dense tensors, not {plain.layout} ones"
+        )
+    if plain.device.type != "cpu":
+        raise NotImplementedError(
+            f"a process group of adjointlab moves tensors of the CPU, and this one is on {plain.device}"
+        )
+    return plain.reshape(-1).contiguous()
+
+
+def moved(tensor: torch.Tensor) -> NumpyArray:
+    """The elements of `tensor` for an operation that moves them and computes nothing."""
+    return _bits(elements_of(tensor))
+
+
+def received(tensor: torch.Tensor) -> Staged:
+    """Room for the elements of `tensor`."""
+    flat = elements_of(tensor)
+    if _shares_memory(flat, tensor):
+        return Staged(_bits(flat))
+    return Staged(_bits(flat), lambda: copy_into(tensor, flat))
+
+
+def scattered(tensors: Sequence[torch.Tensor]) -> NumpyArray:
+    """The elements of several tensors, one after the other."""
+    return np.concatenate([moved(tensor) for tensor in tensors])
+
+
+def gathered(tensors: Sequence[torch.Tensor]) -> Staged:
+    """Room for the elements of several tensors, one after the other."""
+    flat = torch.cat([elements_of(tensor) for tensor in tensors])
+
+    def finish() -> None:
+        starts = accumulate((tensor.numel() for tensor in tensors), initial=0)
+        for tensor, start in zip(tensors, starts, strict=False):
+            copy_into(tensor, flat[start : start + tensor.numel()])
+
+    return Staged(_bits(flat), finish)
+
+
+def blocks(array: NumpyArray, counts: Sequence[int]) -> object:
+    """`array` as a buffer with so many elements for each rank."""
+    return [array, (list(counts), [0, *accumulate(counts[:-1])])]
+
+
+def copy_into(tensor: torch.Tensor, flat: torch.Tensor) -> None:
+    """Write the elements `flat` into `tensor`, past autograd."""
+    tensor.detach().copy_(flat.view(tensor.shape))
+
+
+def _shares_memory(flat: torch.Tensor, tensor: torch.Tensor) -> bool:
+    return flat.numel() == 0 or (flat.data_ptr() == tensor.data_ptr() and tensor.is_contiguous())
+
+
+def _bits(flat: torch.Tensor) -> NumpyArray:
+    if flat.dtype not in _AS_IT_IS:
+        flat = flat.view(_BITS[flat.element_size()])
+    array: NumpyArray = flat.numpy()
+    return array

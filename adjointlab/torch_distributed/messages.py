@@ -1,0 +1,52 @@
+"""Messages of a process group, under the names by which torch calls them."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from adjointlab import MPI
+from adjointlab.torch_distributed.memory import Staged, moved, received
+from adjointlab.torch_distributed.operations import Operations, Tensors
+from adjointlab.torch_distributed.work import RequestWork, new_status
+from adjointlab.worlds.call_labels import CallLabel
+
+__all__ = ["Messages"]
+
+
+class Messages(Operations):
+    """The messages, each a non-blocking one of the communicator."""
+
+    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
+        (tensor,) = tensors
+        label = self._message("send", dst=self.global_ranks[dst], tag=tag)
+        return self._started(label, self._comm.Isend, moved(tensor), dst, tag, tensors=[tensor])
+
+    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
+        return self._received(tensors, src, self._message("recv", src=self.global_ranks[src], tag=tag), tag)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
+        return self._received(tensors, MPI.ANY_SOURCE, self._message("recv", src="any", tag=tag), tag)
+
+    def _received(self, tensors: Tensors, source: int, label: CallLabel, tag: int) -> RequestWork:
+        (tensor,) = tensors
+        into, status = received(tensor), new_status()
+
+        def check_size() -> None:
+            if status.count != into.array.nbytes:
+                raise ValueError(
+                    f"{label} has received {status.count // into.array.itemsize} elements, and its tensor has {tensor.numel()}"
+                )
+
+        return self._started(
+            label,
+            self._comm.Irecv,
+            into.array,
+            source,
+            tag,
+            into=(Staged(into.array, check_size), into),
+            tensors=[tensor],
+            status=status,
+        )
+
+    def _message(self, name: str, **given: object) -> CallLabel:
+        return CallLabel(name, (*given.items(), *self._named))

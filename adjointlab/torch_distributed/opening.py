@@ -1,0 +1,61 @@
+"""Opening the default process group of torch.distributed over a communicator of the lab."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+from adjointlab.torch_distributed.requirements import check_torch
+from adjointlab.typing import Communicator
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["device_mesh", "load_process_groups", "process_group"]
+
+
+@contextmanager
+def process_group(comm: Communicator) -> Iterator[dist.ProcessGroup]:
+    """Context in which the ranks of `comm` are the default process group of torch.distributed.
+
+    Code that calls ``dist.all_reduce``, makes groups with ``dist.new_group`` or builds a mesh runs unchanged in it, in every world.
+    Collective; on leaving it, all groups made in it are gone.
+    """
+    if type(comm).__module__.partition(".")[0] == "mpi4py":
+        raise TypeError(
+            "process_group takes the communicator that a case or the run of a world is given, not mpi4py's own, whose waits do not end"
+        )
+    with load_process_groups()(comm) as group:
+        yield group
+
+
+def load_process_groups() -> Callable[[Communicator], AbstractContextManager[dist.ProcessGroup]]:
+    """Import torch.distributed, which takes a second, and return what opens a default group.
+
+    Raises :class:`~adjointlab.torch_distributed.requirements.MissingTorch` where there is none.
+    """
+    check_torch()
+    from adjointlab.torch_distributed.default_group import open_default_group
+
+    return open_default_group
+
+
+@contextmanager
+def device_mesh(
+    comm: Communicator, shape: Sequence[int], names: Sequence[str] | None = None
+) -> Iterator[DeviceMesh]:
+    """Context with a mesh of the ranks of `comm`, in a default process group that is open as long.
+
+    Raises `ValueError` for a shape that has not as many entries as there are ranks.
+    """
+    if math.prod(shape) != comm.size or any(extent < 1 for extent in shape):
+        raise ValueError(
+            f"a mesh of shape {tuple(shape)} has {math.prod(shape)} entries, and the communicator {comm.size} ranks"
+        )
+    with process_group(comm):
+        from torch.distributed.device_mesh import init_device_mesh
+
+        yield init_device_mesh("cpu", tuple(shape), mesh_dim_names=None if names is None else tuple(names))

@@ -1,0 +1,60 @@
+"""Operations of a process group: what collectives and messages share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from adjointlab.torch_distributed.memory import Staged
+from adjointlab.torch_distributed.work import JoinedWork, RequestWork
+from adjointlab.typing import Communicator, Request, Status
+from adjointlab.worlds.call_labels import CallLabel, called_as
+
+__all__ = ["Operations", "Tensors"]
+
+Tensors = list[torch.Tensor]
+
+
+class Operations:
+    """Base of a process group: the communicator, and how an operation on it is started.
+
+    `global_ranks` are the ranks of the default group, by rank of this one.
+    """
+
+    def __init__(self, comm: Communicator, global_ranks: Sequence[int], *, is_default: bool) -> None:
+        self._comm = comm
+        self._rank, self._size = comm.rank, comm.size
+        self.global_ranks = tuple(global_ranks)
+        self._named = () if is_default else (("group", list(global_ranks)),)
+        self._coalesced: list[RequestWork] | None = None
+
+    def _label(self, name: str, tensor: torch.Tensor, **given: object) -> CallLabel:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return CallLabel(name, (*given.items(), ("dtype", dtype), *self._named))
+
+    def _started(
+        self,
+        label: CallLabel,
+        start: Callable[..., Request],
+        *arguments: object,
+        into: Sequence[Staged] = (),
+        tensors: Sequence[torch.Tensor] = (),
+        status: Status | None = None,
+    ) -> RequestWork:
+        with called_as(label):
+            request = start(*arguments)
+        finish = [each.finish for each in into if each.finish is not None]
+        work = RequestWork(label, request, tensors, finish, status)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _start_coalescing(self, device: object) -> None:
+        """Collect what is started from now on. (It is started at once all the same.)"""
+        self._coalesced = []
+
+    def _end_coalescing(self, device: object) -> JoinedWork:
+        """One handle of what has been collected."""
+        works, self._coalesced = self._coalesced or [], None
+        return JoinedWork(works)

@@ -1,0 +1,69 @@
+"""A process group of torch.distributed over a communicator of the lab, simulated or guarded.
+
+Every operation is a non-blocking call of the communicator and a `Work` that waits for it, so that the world finds in code of
+torch what it finds in code of MPI: deadlocks, collectives that do not match, buffers touched too early, requests left open. Each call
+has a label in torch's words, with all that the ranks must agree on, though real backends let some disagreements pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from adjointlab.torch_distributed.collectives import Collectives
+from adjointlab.torch_distributed.messages import Messages
+from adjointlab.typing import Communicator
+
+__all__ = ["DEFAULT_NAME", "CommunicatorProcessGroup"]
+
+DEFAULT_NAME: Final = "0"
+"""Name of the default group, by which functional collectives find it."""
+
+_BACKEND: Final = "adjointlab"
+"""Name of the backend in torch's C++ code, which would look for a backend of its own under the name of one."""
+
+# Torch's stubs give each method the overloads of one version.
+_ProcessGroup: Any = dist.ProcessGroup
+
+
+class CommunicatorProcessGroup(Collectives, Messages, _ProcessGroup):  # type: ignore[misc]
+    """The process group of `comm`, whose ranks are `global_ranks` of the default group."""
+
+    def __init__(self, comm: Communicator, global_ranks: Sequence[int], name: str, description: str) -> None:
+        _ProcessGroup.__init__(self, comm.rank, comm.size)
+        Collectives.__init__(self, comm, global_ranks, is_default=name == DEFAULT_NAME)
+        self.rank_of_run = global_ranks[comm.rank]  # by which the worlds know their own groups
+        self._group_name, self._description = name, description
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def name(self) -> str:
+        return _BACKEND
+
+    def getBackendName(self) -> str:
+        return _BACKEND
+
+    @property
+    def group_name(self) -> str:
+        return self._group_name
+
+    @property
+    def group_desc(self) -> str:
+        return self._description
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def shutdown(self) -> None:
+        """Nothing: the run frees its communicators."""
+
+    def __repr__(self) -> str:
+        return f"<process group of ranks {list(self.global_ranks)} over {self._comm}>"

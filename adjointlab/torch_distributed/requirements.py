@@ -1,0 +1,29 @@
+"""The torch that process groups need."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any, Final
+
+__all__ = ["MissingTorch", "check_torch"]
+
+_LEAST: Final = (2, 6)
+
+
+class MissingTorch(RuntimeError):
+    """There is no torch with torch.distributed here, or one that is too old; the message says which."""
+
+
+def check_torch() -> None:
+    """Raise :class:`MissingTorch` unless process groups can be made here."""
+    needed = "a process group needs torch 2.6 or later, built with torch.distributed"
+    try:
+        torch: Any = importlib.import_module("torch")
+    except ImportError:
+        raise MissingTorch(f"{needed}; torch is not installed (pip install 'adjointlab[torch]')") from None
+    version = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
+    if version < _LEAST:
+        raise MissingTorch(f"{needed}; this is torch {torch.__version__}")
+    if not torch.distributed.is_available():
+        raise MissingTorch(f"{needed}; this torch {torch.__version__} is built without it")

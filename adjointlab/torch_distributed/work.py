@@ -1,0 +1,127 @@
+"""Handles of operations: each completes when user code waits for it, and not before."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from adjointlab import MPI
+from adjointlab.typing import Request, Status
+from adjointlab.worlds.call_labels import CallLabel, called_as
+
+__all__ = ["Handle", "JoinedWork", "RequestWork", "new_status"]
+
+
+class Handle(dist.Work):
+    """Base of the handles: all that follows from `wait`, `is_completed` and `result`."""
+
+    @abstractmethod
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the operation is complete. The world ends waits that are too long, so `timeout` is ignored."""
+
+    @abstractmethod
+    def is_completed(self) -> bool:
+        """Return True if it is complete; the world may say so late, as MPI may."""
+
+    @abstractmethod
+    def result(self) -> list[torch.Tensor]:
+        """Wait, and return the tensors that the operation has written."""
+
+    def synchronize(self) -> None:
+        """Wait."""
+        self.wait()
+
+    def is_success(self) -> bool:
+        """Return True if it is complete: an operation that fails raises in the rank."""
+        return self.is_completed()
+
+    def exception(self) -> None:
+        """None: an operation that fails raises in the rank."""
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future of the tensors. It is complete: torch's reducer waits for it in C++, where no wait of the lab is."""
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future.set_result(self.result())
+        return future
+
+    def source_rank(self) -> int:
+        """Rank of the group that sent what was received from any."""
+        raise ValueError("this operation has no source rank: it is no receive")
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+
+class RequestWork(Handle):
+    """A request of a communicator; `finish` are what remains to be done when it is complete, in order.
+
+    A request that user code never waits for stays open, which the world reports.
+    """
+
+    def __init__(
+        self,
+        label: CallLabel,
+        request: Request,
+        tensors: Sequence[torch.Tensor] = (),
+        finish: Sequence[Callable[[], None]] = (),
+        status: Status | None = None,
+    ) -> None:
+        super().__init__()
+        self._label = label
+        self._request: Request | None = request  # None once complete
+        self._tensors = list(tensors)
+        self._finish = finish
+        self._status = status  # of a receive
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if self._request is not None:
+            with called_as(self._label):
+                self._request.Wait(self._status)
+            self._request = None
+            for finish in self._finish:
+                finish()
+        return True
+
+    def is_completed(self) -> bool:
+        if self._request is not None:
+            with called_as(self._label):
+                is_ready = self._request.Get_status()
+            if is_ready:
+                self.wait()
+        return self._request is None
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return self._tensors
+
+    def source_rank(self) -> int:
+        if self._status is None:
+            return super().source_rank()
+        self.wait()
+        return self._status.Get_source()
+
+
+class JoinedWork(Handle):
+    """One handle of several operations."""
+
+    def __init__(self, works: Sequence[Handle]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return all(work.wait() for work in self._works)
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def result(self) -> list[torch.Tensor]:
+        return [tensor for work in self._works for tensor in work.result()]
+
+
+def new_status() -> Status:
+    """A status to be filled by a receive."""
+    return MPI.Status()

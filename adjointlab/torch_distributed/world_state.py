@@ -1,0 +1,165 @@
+"""The module-level state of torch.distributed, one for each rank: simulated ranks are threads and would share it.
+
+c10d keeps its groups in ``distributed_c10d._world``, and functional collectives find them by name in a registry of C++. While
+some rank has process groups open, the first stands for an object that each thread sees its own of, and the second is thread-local, which
+torch has a switch for. When the last rank has closed its groups, all is as it was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import local
+from typing import Any
+from uuid import uuid4
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from adjointlab.torch_distributed.meshes import MeshesOfRanks, forget_meshes
+
+__all__ = ["NewGroup", "RankWorld", "rank_state", "register"]
+
+_in_c: Any = torch._C._distributed_c10d
+
+NewGroup = Callable[[list[int], str, str], dist.ProcessGroup]
+"""Makes a process group of some global ranks, with a name and a description."""
+
+
+@contextmanager
+def rank_state(new_group: NewGroup) -> Iterator[RankWorld]:
+    """Context in which this thread has a state of torch.distributed of its own, whose groups are made by `new_group`."""
+    standing: Any = c10d._world
+    installation = standing.installation if isinstance(standing, _WorldOfThread) else _Installation()
+    with installation.opened(RankWorld(new_group)) as world:
+        yield world
+
+
+class RankWorld(c10d._World):
+    """The state of one rank: what c10d's own keeps in module-level variables."""
+
+    pg_map: Any = None
+    pg_names: Any = None
+    pg_group_ranks: Any = None
+    pg_backend_config: Any = None
+    group_count: int = 0
+    tags_to_pg: Any = None
+    pg_to_tag: Any = None
+
+    def __init__(self, new_group: NewGroup) -> None:
+        super().__init__()
+        self.new_group = new_group
+        self.identity = uuid4().int  # no two cases have the same, as no two processes have
+        self.pg_map, self.pg_names, self.pg_group_ranks = {}, {}, {}
+        self.pg_backend_config, self.tags_to_pg, self.pg_to_tag = {}, {}, {}
+
+
+class _WorldOfThread:
+    """Stands for ``distributed_c10d._world``: every access is one to the state of the calling thread."""
+
+    installation: _Installation
+
+    def __init__(self, installation: _Installation) -> None:
+        vars(self)["installation"] = installation
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.installation.current(), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self.installation.current(), name, value)
+
+
+class _Installation:
+    """Everything replaced in torch, from the first rank that opens a group to the last that closes its own."""
+
+    def __init__(self) -> None:
+        self._module: Any = c10d
+        self._world_before = self._module._world
+        self._make_before = self._module._new_process_group_helper
+        self._of_thread = local()
+        self._open = 0
+        self._meshes = MeshesOfRanks(lambda: getattr(self.current(), "identity", None))
+
+    def current(self) -> Any:
+        """The state of the calling thread: its own, or the one before where it has none."""
+        return getattr(self._of_thread, "world", self._world_before)
+
+    @contextmanager
+    def opened(self, world: RankWorld) -> Iterator[RankWorld]:
+        """Context in which `world` is the state of this thread."""
+        if hasattr(self._of_thread, "world"):
+            raise RuntimeError(
+                "a process group is open on this rank already: close it before you open another"
+            )
+        if not self._open:
+            self._install()
+        self._open += 1
+        self._of_thread.world = world
+        try:
+            yield world
+        finally:
+            _in_c._unregister_all_process_groups()  # of this thread
+            forget_meshes()
+            del self._of_thread.world
+            self._open -= 1
+            if not self._open:
+                self._uninstall()
+
+    def _install(self) -> None:
+        self._module._world = _WorldOfThread(self)
+        self._module._new_process_group_helper = self._new_process_group
+        _in_c._set_thread_isolation_mode(True)
+        self._meshes.install()
+
+    def _uninstall(self) -> None:
+        self._module._world = self._world_before
+        self._module._new_process_group_helper = self._make_before
+        _in_c._set_thread_isolation_mode(False)
+        self._meshes.uninstall()
+        default = self._world_before.default_pg
+        _in_c._set_global_rank(-1 if default is None else default.rank())
+
+    def _new_process_group(
+        self,
+        group_size: int,
+        group_rank: int,
+        global_ranks_in_group: list[int],
+        backend: object,
+        store: object,
+        group_name: str,
+        *options: Any,
+        pg_tag: str | None = None,
+        group_desc: str | None = None,
+        **others: Any,
+    ) -> Any:
+        """Make a group, as c10d's function of this name, whatever backend is asked for."""
+        world = self.current()
+        if not isinstance(world, RankWorld):
+            arguments = (group_size, group_rank, global_ranks_in_group, backend, store, group_name, *options)
+            return self._make_before(*arguments, pg_tag=pg_tag, group_desc=group_desc, **others)
+        if pg_tag and (existing := self._module._find_pg_by_ranks_and_tag(pg_tag, global_ranks_in_group)):
+            return existing, world.pg_map[existing][1]
+        if world.default_pg is not None and world.default_pg.rank() not in global_ranks_in_group:
+            return dist.GroupMember.NON_GROUP_MEMBER, None
+        group = world.new_group(global_ranks_in_group, group_name, group_desc or "undefined")
+        register(world, group, store, group_name, pg_tag)
+        return group, store
+
+
+def register(
+    world: RankWorld, group: dist.ProcessGroup, store: object, name: str, tag: str | None = None
+) -> None:
+    """Add a group to the state of a rank."""
+    # Code that asks is told the backend that it would find on tensors of the CPU: `monitored_barrier`, say, has no other.
+    world.pg_map[group] = ("gloo", store)
+    world.pg_names[group] = name
+    world.pg_backend_config[group] = "cpu:gloo"
+    if tag:
+        tag = f"user:{tag}"
+    else:
+        tag = f"ptd:{name}"
+        world.tags_to_pg.setdefault("", []).append(group)
+    world.tags_to_pg.setdefault(tag, []).append(group)
+    world.pg_to_tag[group] = tag
+    _in_c._register_process_group(name, group)

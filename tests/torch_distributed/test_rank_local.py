@@ -1,0 +1,41 @@
+"""Libraries that keep their groups in module-level variables are checked on simulated ranks, if the subject names them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import adjointlab as al
+from adjointlab.checks.verdict import Status
+from adjointlab.engine.search import Budget, investigate
+from tests.torch_distributed import parallel_state
+
+BUDGET = Budget(8, ranks=3, seed=1)
+
+
+def cases(draw: Any, ranks: int) -> dict[str, Any]:
+    space = al.Space(al.Layout((ranks,), al.Partition((ranks,))))
+    return dict(domain=space, codomain=space)
+
+
+def sums(**options: Any) -> Any:
+    function = parallel_state.sum_over_group
+    return al.subject.pair(function, function, process_group=True, **options)(cases)
+
+
+def test_each_rank_has_the_variables_for_itself(world: al.SimulatedWorld) -> None:
+    before = dict(vars(parallel_state))
+    result = investigate(world, sums(rank_local=[parallel_state.__name__]), "adjoint", BUDGET)
+    assert result.verdict.status is Status.COHERENT, result.verdict
+    assert vars(parallel_state) == before
+    assert parallel_state._MADE == {}
+
+
+def test_state_that_is_shared_is_diagnosed(world: al.SimulatedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel_state, "_GROUP", None)
+    monkeypatch.setattr(parallel_state, "_MADE", {})
+    monkeypatch.setattr(parallel_state, "_SIZE", 0, raising=False)
+    result = investigate(world, sums(), "adjoint", BUDGET)
+    assert result.verdict.status is Status.UNJUDGED
+    assert "rank_local" in str(result.verdict) or "process group" in str(result.verdict)
