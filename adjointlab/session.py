@@ -33,6 +33,7 @@ from adjointlab.store.job_log import Done, check_id_of, supervised
 from adjointlab.store.reproducer import Written, keep_interrupted, stored, write
 from adjointlab.store.running_case import NAME, EndedBy, Progress, Running, read_file, recording, write_end
 from adjointlab.worlds.process import Terminated, signal_of
+from adjointlab.worlds.shared_functions import put_back
 from adjointlab.worlds.watchdog import DRAWING, Overdue, OverdueReport
 from adjointlab.worlds.world import Exhausted, Runner, World, message_of
 
@@ -94,8 +95,7 @@ def run_check(
 
     A supervised job that is started again learns from its log what ended those before it.
 
-    Raises :class:`SubjectError` for a subject that is incomplete, and
-    :class:`~adjointlab.worlds.world.Exhausted` where the job has to be started again.
+    Raises :class:`~adjointlab.worlds.world.Exhausted` where the job has to be started again.
     """
     job_log, check_id = supervised(), check_id_of(found.subject.location, check)
     seed = budget.seed
@@ -119,11 +119,14 @@ def run_check(
         if not failures:
             raise
         raise SearchInterrupted(signal_of(interrupt), kept(found, failures[-1], folder)) from interrupt
-    except (SubjectError, Exhausted):
+    except Exhausted:
         raise
-    except BaseException as error:  # SystemExit and pytest's `skip` among them: the next check has its turn
+    except (
+        BaseException
+    ) as error:  # a SubjectError, SystemExit and pytest's `skip` among them: the next check has its turn
         # On all ranks alike: `lead` raises the leader's exception everywhere.
         result = _failed_search(world, found.subject, check, seed, error)
+    put_back()  # what a strategy may have replaced since the last run
     written, unwritten = _store(world, result, found, folder)
     if job_log is not None and world.is_leader:
         job_log.finish(Done(check_id, result, written, unwritten))
@@ -218,6 +221,14 @@ def _failed_search(
         text = "".join(traceback.format_exception(error)).rstrip()
         verdict = unjudged(f"{DRAWING} {message_of(error)}", ("traceback", text), kind=NO_RETURN)
         return SearchResult(subject.name, check, world.name, verdict, seed=seed)
+    if isinstance(error, SubjectError):  # its message says it all
+        return SearchResult(
+            subject.name,
+            check,
+            world.name,
+            unjudged(message_of(error), kind=SubjectError.__name__),
+            seed=seed,
+        )
     kind = f"raised {type(error).__name__}"
     text = "".join(traceback.format_exception(error)).rstrip()
     headline = f"drawing its cases {kind}: {message_of(error)}"
@@ -316,7 +327,8 @@ def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path
     def store(payload: object, late: str, stack: str) -> str:
         if not isinstance(payload, Case):
             # Not in a case: the one on record has been judged.
-            write_end(record, Running.of(progress, None, ended=EndedBy.WATCHDOG, kind=NO_RETURN))
+            end = Running.of(progress, None, ended=EndedBy.WATCHDOG, kind=NO_RETURN, because=late)
+            write_end(record, end)
             return f"adjointlab: {found.subject.name} could not be judged: {late}\n  {_ENDS_HERE}"
         verdict = unjudged(late, ("because", late), *([("stack", stack)] if stack else ()), kind=NO_RETURN)
         before = read_file(record)

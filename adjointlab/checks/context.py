@@ -29,13 +29,23 @@ from adjointlab.core.space import Space
 from adjointlab.core.vectors import Draw, local_values
 from adjointlab.typing import Array, Communicator, NumpyArray
 
-__all__ = ["INPUT_VALUES", "CheckContext", "Gain", "GainSource", "InputSetting", "Side"]
+__all__ = [
+    "INFINITE",
+    "INPUT_VALUES",
+    "SUBNORMAL",
+    "CheckContext",
+    "Gain",
+    "GainSource",
+    "InputSetting",
+    "Side",
+]
 
 T = TypeVar("T")
 
-INPUT_VALUES = ("integers", "negative", "equal", "large", "tiny")
+SUBNORMAL, INFINITE = "subnormal", "infinite"
+INPUT_VALUES = ("integers", "negative", "equal", "large", "tiny", SUBNORMAL, INFINITE)
 """Kinds of values of a layer's inputs: small integers; those below zero alone, or one for all elements of a tensor; or small integers
-times a large or a tiny power of two."""
+times a large or a tiny power of two, or times the smallest subnormal number; or small integers of which the largest are infinite."""
 
 Side: TypeAlias = Literal["primal", "dual"]
 """Inputs of forward, or of adjoint: the two never share values."""

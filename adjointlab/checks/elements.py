@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -145,28 +146,51 @@ class Tolerance:
         return max(self.relative * max(largest, self.reach), self.absolute)
 
 
+class WhereNotFinite(Enum):
+    """The values that are right where the expected one is NaN or infinite."""
+
+    WRONG = auto()
+    """None."""
+    ALIKE = auto()
+    """NaN and infinities; which of them it is depends on the order of a sum."""
+    UNJUDGED = auto()
+    """Any."""
+
+
 EXACT = Tolerance(0.0)
 """No difference at all: for integers that no intermediate rounds."""
 
 
 def first_difference(
-    space: Space, actual: Sequence[Local], expected: Sequence[Local], tolerance: Tolerance = EXACT
+    space: Space,
+    actual: Sequence[Local],
+    expected: Sequence[Local],
+    tolerance: Tolerance = EXACT,
+    *,
+    not_finite: WhereNotFinite = WhereNotFinite.WRONG,
 ) -> Difference | None:
     """Return the first place where two elements of `space`, given as all ranks hold them, differ; `None` if nowhere.
 
     Partial tensors are compared after summation, never rank by rank: only the sum is declared, and an operator may split
-    it among the ranks as it likes. Differences within `tolerance` pass; NaN never does.
+    it among the ranks as it likes. Differences within `tolerance` pass; NaN never does, but where it is expected and `not_finite`
+    says so.
     """
     for position, tensor in enumerate(space.tensors):
         got = summed(tensor, [local[position] for local in actual])
         want = summed(tensor, [local[position] for local in expected])
-        scale = max((_largest(array) for array in want.values()), default=0.0)
+        unbounded = not_finite is not WhereNotFinite.WRONG and tensor.element.kind == "real"
+        finite = {rank: array[np.isfinite(array)] if unbounded else array for rank, array in want.items()}
+        scale = max((_largest(array) for array in finite.values()), default=0.0)
         for rank, array in got.items():
             if array.shape != want[rank].shape:
                 return Difference(
                     f"{tensor.name} (rank {rank})", f"shape {array.shape}", f"shape {want[rank].shape}"
                 )
-            near = np.abs(array - want[rank]) <= tolerance.allowed(scale)
+            with np.errstate(invalid="ignore"):
+                near = np.abs(array - want[rank]) <= tolerance.allowed(scale)
+            if unbounded:
+                judged = not_finite is WhereNotFinite.ALIKE
+                near = np.where(np.isfinite(want[rank]), near, ~(np.isfinite(array) & judged))
             # Negated, so that NaN counts as different. Arrays of Python integers give Python's booleans in order 0.
             wrong = ~np.asarray(near, dtype=bool)
             if wrong.any():

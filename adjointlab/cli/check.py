@@ -76,21 +76,23 @@ def check(
     from adjointlab.engine.search import Budget
     from adjointlab.report.summary import outcome
     from adjointlab.session import SearchInterrupted
-    from adjointlab.store.job_log import stopped_by
+    from adjointlab.store.job_log import stopped_by, supervised
+    from adjointlab.supervisor.exit_hooks import record_exit_code
     from adjointlab.worlds.world import Exhausted
 
     # The user's code may change the directory.
-    folder = folder.absolute()
+    here, folder = Path.cwd(), folder.absolute()
     if json_to is not None and json_to != STDOUT:
         json_to = STDOUT if is_standard_output(json_to) else _writable(json_to)
 
-    def prepare() -> tuple[list[tuple[Found, str]], KnownFailures | None]:
+    def prepare() -> tuple[list[tuple[Found, str]], list[str], KnownFailures | None]:
         from adjointlab.store.known_failures import read
 
-        return _selected(subjects or [], checks), None if xfails is None else read(xfails)
+        return *_selected(subjects or [], checks), None if xfails is None else read(xfails)
 
-    with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (plan, known)):
-        run = _CheckRun(world, plan, known, Output(to_stderr=json_to == STDOUT), json_to, quiet)
+    with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (plan, nameless, known)):
+        out = Output(to_stderr=json_to == STDOUT)
+        run = _CheckRun(world, plan, nameless, known, out, json_to, quiet, here)
         # The other ranks wait a little longer: when the first of them is gone, the launcher kills the leader, which has the results.
         with Deadline(run.end_early, _SECONDS_TO_HEED + (0.0 if world.is_leader else _SECONDS_TO_STOP)):
             try:
@@ -108,7 +110,10 @@ def check(
         code = outcome(run.results)
         run.print_results()
         run.save(code, complete=True)
-        return code
+        if (job_log := supervised()) is not None:
+            record_exit_code(job_log.folder, code)
+        # The others wait for the leader: where one of them is gone before it has printed, the launcher kills it.
+        return world.share(code)
 
 
 @dataclass
@@ -117,10 +122,12 @@ class _CheckRun:
 
     world: World
     plan: list[tuple[Found, str]]  # a subject and the name of a check
+    nameless: list[str]  # lines on subjects that are not checked, because they have no name
     known: KnownFailures | None
     out: Output
     json_to: str | None
     quiet: bool
+    here: Path  # where the command was started; user code may have gone elsewhere
     results: list[CheckResult] = field(default_factory=list)
     printed: int = 0  # results whose failures have been printed
     is_stopped: bool = False
@@ -171,15 +178,18 @@ class _CheckRun:
     def print_failures(self) -> None:
         """Print the failures that have not been printed."""
         from adjointlab.report.failure_text import failure_text
+        from adjointlab.store.files import working_directory
 
         for result in self.results[self.printed :]:
             if result.is_reported:
-                self.out.line(f"{failure_text(result)}\n")
+                with working_directory(self.here):
+                    text = failure_text(result)
+                self.out.line(f"{text}\n")
         self.printed = len(self.results)
 
     def print_results(self) -> None:
         """Print the remaining failures; unless it is to be quiet, also the table and what it does not cover."""
-        from adjointlab.report.summary import blind_spots, silent, summary, verdict_table
+        from adjointlab.report.summary import notes, summary, verdict_table
 
         if not self.world.is_leader:
             return
@@ -188,7 +198,7 @@ class _CheckRun:
             return
         self.out.table(verdict_table(self.results))
         self.out.line()
-        for note in filter(None, (blind_spots(self.results), silent(self.results))):
+        for note in (*notes(self.results), *self.nameless):
             self.out.line(f"{note}\n")
         planned = {(found.subject.name, name) for found, name in self.plan}
         for known in self.known.unused(planned) if self.known else ():
@@ -198,13 +208,21 @@ class _CheckRun:
     def save(self, code: int, *, complete: bool) -> None:
         """Write the results as JSON, if that was asked for; on the leader."""
         from adjointlab.report.json_report import as_data
+        from adjointlab.store.files import working_directory
 
         if self.json_to is not None and self.world.is_leader:
             world = self.world
-            write_json(
-                self.json_to,
-                as_data(self.results, world.name, world.ranks, code, len(self.plan), complete=complete),
-            )
+            with working_directory(self.here):
+                data = as_data(
+                    self.results,
+                    world.name,
+                    world.ranks,
+                    code,
+                    len(self.plan),
+                    complete=complete,
+                    nameless=self.nameless,
+                )
+            write_json(self.json_to, data)
 
 
 def _writable(json_to: str) -> str:
@@ -216,12 +234,12 @@ def _writable(json_to: str) -> str:
     return str(path.absolute())
 
 
-def _selected(references: list[str], only: list[str] | None) -> list[tuple[Found, str]]:
-    """Pair the subjects with their checks, or with those named in `only`."""
+def _selected(references: list[str], only: list[str] | None) -> tuple[list[tuple[Found, str]], list[str]]:
+    """Pair the subjects with their checks, or with those named in `only`; and lines on subjects that have no name."""
     from adjointlab.checks.check import check_named, checks_of
-    from adjointlab.engine.discovery import find
+    from adjointlab.engine.discovery import find_and_note
 
-    found = find(references)
+    found, nameless = find_and_note(references)
     for name in only or ():
         check_named(name)
     plan = [(entry, name) for entry in found for name in checks_of(entry.subject, only)]
@@ -229,4 +247,4 @@ def _selected(references: list[str], only: list[str] | None) -> list[tuple[Found
         raise UsageError(
             f"--check: none of the subjects has the check {', '.join(only or ())}; see adjointlab list"
         )
-    return plan
+    return plan, nameless

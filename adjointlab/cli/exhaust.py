@@ -36,7 +36,7 @@ def exhaust(
     """Prove every small case: all cases within a bound instead of drawn ones, each by its whole matrices."""
     from adjointlab.engine import exhaust as proof
     from adjointlab.report.failure_text import failure_text
-    from adjointlab.report.summary import exit_code, proof_summary, proof_table
+    from adjointlab.report.summary import exit_code, proof_summary, proof_table, silent
     from adjointlab.session import kept
 
     if is_launched():
@@ -60,6 +60,8 @@ def exhaust(
             if each.is_reported:
                 out.line(f"{failure_text(each)}\n")
         if not quiet:
+            if note := silent(results):
+                out.line(f"{note}\n")
             out.line(proof_summary(results))
         if len(results) < len(plan):
             out.line(f"{len(results)} of {len(plan)} subjects are done.")

@@ -15,13 +15,17 @@ def list_subjects(subjects: Subjects = None) -> int:
     from rich.table import Table
 
     from adjointlab.checks.check import checks_of
-    from adjointlab.engine.discovery import find
+    from adjointlab.engine.discovery import find_and_note
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("Subject", no_wrap=True)
     table.add_column("Reference", no_wrap=True)
     table.add_column("Checks")
-    for found in or_usage_error(lambda: find(subjects or [])):
+    entries, nameless = or_usage_error(lambda: find_and_note(subjects or []))
+    for found in entries:
         table.add_row(found.subject.name, found.reference, ", ".join(checks_of(found.subject)))
-    Output().table(table)
+    out = Output()
+    out.table(table)
+    for note in nameless:
+        out.line(f"\n{note}")
     return ExitCode.COHERENT

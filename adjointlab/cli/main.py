@@ -20,6 +20,7 @@ import typer
 from adjointlab.cli.check import check
 from adjointlab.cli.exhaust import exhaust
 from adjointlab.cli.explain import explain
+from adjointlab.cli.held_streams import HeldStreams
 from adjointlab.cli.list import list_subjects
 from adjointlab.cli.output import Output
 from adjointlab.cli.replay import replay
@@ -27,9 +28,10 @@ from adjointlab.cli.run import run
 from adjointlab.cli.startup import NotLoaded, UsageError, abort_all_ranks, collective_interrupts
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.deadline import Deadline
+from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import is_launched, launched_rank
-from adjointlab.worlds.left_threads import end_despite_threads
 from adjointlab.worlds.process import ENDING, Interrupts, RepeatedInterrupt, earn, install_exit_guard
+from adjointlab.worlds.process_end import end_despite_leftovers
 
 __all__ = ["app", "exit_code_of", "main"]
 
@@ -51,15 +53,31 @@ app.command()(replay)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line and exit; the console script."""
+    """Run the command line and exit; the console script, where no `arguments` are given."""
     install_exit_guard()
+    is_program, folder = arguments is None, None
     if "ADJOINTLAB_SUPERVISED" in os.environ:
         from adjointlab.store.job_log import claimed
         from adjointlab.supervisor.exit_hooks import install_exit_hooks
 
         if (job_log := claimed(launched_rank())) is not None:
-            install_exit_hooks(job_log.folder)
+            folder = job_log.folder
+            install_exit_hooks(folder)
+    elif is_program:
+        guard_exit_of_c()
+    code = _exit_code(arguments)
+    if folder is not None:
+        from adjointlab.supervisor.exit_hooks import record_exit_code
 
+        record_exit_code(folder, code)
+    earn(code, is_final=True)
+    if is_program:
+        end_despite_leftovers(code)
+    raise SystemExit(code)  # not sys.exit, which user code may have replaced
+
+
+def _exit_code(arguments: list[str] | None) -> int:
+    """Run the command line; return its exit code. What it prints has gone out by then."""
     interrupts: Interrupts | RepeatedInterrupt | None = None
 
     def command() -> int | None:
@@ -71,15 +89,18 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # What the user's code prints must not end the run either.
         sys.stdout.reconfigure(errors="backslashreplace")
-    deadline = Deadline(seconds=2.0)
-    deadline.__enter__()  # to the end of the process, which may be late too
-    code = exit_code_of(command)
-    if code == ExitCode.INTERRUPTED and interrupts is not None:
-        code = 128 + (interrupts.number or signal.SIGINT)
-    earn(code)
+    with HeldStreams():
+        deadline = Deadline(seconds=2.0)
+        deadline.__enter__()
+        code = exit_code_of(command)
+        if arguments is not None:
+            # Of a program it counts to the end of the process, which may be late too. Who calls this function goes on afterwards.
+            deadline.__exit__()
+        if code == ExitCode.INTERRUPTED and interrupts is not None:
+            code = 128 + (interrupts.number or signal.SIGINT)
+        earn(code)
     Output().raw("")  # flushes what others have printed, and takes it calmly if nobody reads
-    end_despite_threads(code)
-    sys.exit(code)
+    return code
 
 
 def exit_code_of(command: Callable[[], int | None]) -> int:
@@ -99,7 +120,7 @@ def exit_code_of(command: Callable[[], int | None]) -> int:
         if isinstance(error, NotLoaded):
             errors.line(f"adjointlab: {error}")
         else:
-            traceback.print_exc()
+            errors.raw(traceback.format_exc())
         if is_launched():
             # Only this rank has failed. The others may be in a collective call, where they would wait for ever.
             abort_all_ranks(ExitCode.UNJUDGED)

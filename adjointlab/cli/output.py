@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 
+from adjointlab.cli.held_streams import HeldStreams
 from adjointlab.store.files import overwrite, printable
 from adjointlab.worlds.launch import launched_rank
 
@@ -52,9 +51,8 @@ class Output:
 
     @property
     def stream(self) -> TextIO:
-        """The stream, looked up at each use because ``sys.stdout`` may be replaced."""
-        # None: the process was started without one.
-        return (sys.stderr if self.to_stderr else sys.stdout) or io.StringIO()
+        """The stream, looked up at each use because it may be replaced."""
+        return HeldStreams.of(to_stderr=self.to_stderr)
 
     @property
     def console(self) -> Console:

@@ -11,11 +11,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
+from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, open_world
 from adjointlab.worlds.process import Interrupts, RepeatedInterrupt, interrupt_by, signal_of
 from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog
@@ -159,7 +160,11 @@ def collective_interrupts() -> Iterator[Interrupts | RepeatedInterrupt]:
 
 def abort_all_ranks(code: ExitCode) -> None:
     """End all ranks of the job at once, those that wait for this one included."""
-    sys.stderr.flush()
+    with suppress(Exception):  # whatever user code has made of it
+        sys.stderr.flush()
     from mpi4py import MPI
 
-    MPI.COMM_WORLD.Abort(code)
+    from adjointlab.worlds.interposition import own_handle
+
+    allow_exit_of_c()
+    own_handle(MPI.COMM_WORLD).Abort(code)

@@ -36,7 +36,7 @@ from adjointlab.typing import Array
 
 __all__ = [
     "LocalType", "Space", "Tensor", "batch_shape", "check_argument", "check_arguments", "check_out", "check_writable",
-    "mismatch",
+    "mismatch", "needs_messages",
 ]  # fmt: skip
 
 
@@ -291,6 +291,42 @@ class Space:
         if len(self.tensors) == 1:
             return str(self.tensors[0])
         return ", ".join(f"{tensor.name}: {tensor}" for tensor in self.tensors)
+
+
+def needs_messages(domain: Space, codomain: Space) -> bool:
+    """Return True if ranks without messages could only have constants somewhere in a result that these spaces declare.
+
+    A rank holds elements of a result, and nothing of the argument; or copies of a result are declared equal, and those ranks share
+    nothing of the argument. Either of a map from `domain` to `codomain`, or of its adjoint.
+    """
+    return _has_parts_from_elsewhere(domain, codomain) or _has_parts_from_elsewhere(
+        codomain.dual, domain.dual
+    )
+
+
+def _has_parts_from_elsewhere(argument: Space, result: Space) -> bool:
+    holders = _holders(argument)
+    if _holders(result) - holders:
+        return True
+    for tensor in result.tensors:
+        for rank, first in tensor.groups.items():
+            shares = any(
+                rank in other.groups and other.groups[rank] == other.groups.get(first)
+                for other in argument.tensors
+            )
+            if rank != first and tensor.layout.local_size(rank) and not shares:
+                return True
+    return False
+
+
+def _holders(space: Space) -> set[int]:
+    """Ranks that hold an element of some tensor."""
+    return {
+        rank
+        for tensor in space.tensors
+        for rank in tensor.layout.partition.ranks
+        if tensor.layout.local_size(rank)
+    }
 
 
 def batch_shape(tensor: Tensor, array: Array, rank: int) -> tuple[int, ...]:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Verdict, unjudged
+from adjointlab.core.space import needs_messages
 from adjointlab.engine.case import Case
 from adjointlab.worlds.world import Run
 
@@ -23,7 +25,8 @@ class CaseCounts:
     """Numbers of cases that were drawn for their own sake: those that a failure is shrunk through do not count.
 
     Of the `judged`, so many were `on_several_ranks`, and in so many of these at least two ranks were `communicating`; no more
-    than `most_ranks` did in any. `rejected` counts, by reason, those that the check has nothing to say about.
+    than `most_ranks` did in any. In `lacking_messages` none did, although the spaces that the operator declares need messages.
+    `rejected` counts, by reason, those that the check has nothing to say about.
     """
 
     asked: int
@@ -31,19 +34,30 @@ class CaseCounts:
     on_several_ranks: int = 0
     communicating: int = 0
     most_ranks: int = 0
+    lacking_messages: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
 
-    def judge(self, case: Case, run: Run) -> None:
-        """Count a case that was judged, by its last run."""
+    def judge(self, case: Case, run: Run, spaces: Spaces | None) -> None:
+        """Count a case that was judged, by its last run and the spaces of its operator."""
         ranks = len(run.communicating)
         self.judged += 1
         self.on_several_ranks += case.ranks > 1
         self.communicating += ranks > 1
         self.most_ranks = max(self.most_ranks, ranks)
+        if case.ranks > 1 and ranks < 2 and spaces is not None:
+            self.lacking_messages += needs_messages(spaces.domain, spaces.codomain)
 
     def reject(self, reason: str) -> None:
         """Count a case that the check has nothing to say about."""
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
+
+    def add(self, other: CaseCounts) -> None:
+        """Add the judged cases of another search."""
+        self.judged += other.judged
+        self.on_several_ranks += other.on_several_ranks
+        self.communicating += other.communicating
+        self.most_ranks = max(self.most_ranks, other.most_ranks)
+        self.lacking_messages += other.lacking_messages
 
     @property
     def is_hopeless(self) -> bool:

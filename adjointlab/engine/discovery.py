@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Final
 
 from adjointlab.core.operator import LinearOperator
-from adjointlab.engine.subject import Subject
+from adjointlab.engine.subject import Subject, declarations
+from adjointlab.worlds.interposition import follow_imports
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import message_of
 
-__all__ = ["GROUP", "Found", "NotFound", "find", "find_subject", "found_as", "installed"]
+__all__ = ["GROUP", "Found", "NotFound", "find", "find_and_note", "find_subject", "found_as", "installed"]
 
 GROUP = "adjointlab.subjects"
 """The entry-point group whose modules hold subjects."""
@@ -47,15 +49,29 @@ def find(references: Sequence[str]) -> list[Found]:
 
     Raises :class:`NotFound`.
     """
+    return find_and_note(references)[0]
+
+
+def find_and_note(references: Sequence[str]) -> tuple[list[Found], list[str]]:
+    """:func:`find`, and a line for each module asked for that has subjects without a name, which are not among those found."""
+    modules: list[ModuleType] = []
+    with declarations() as declared:
+        found = _find_all(references, modules)
+    distinct = {id(module): module for module in modules}.values()
+    return found, [note for module in distinct if (note := _nameless(module, declared))]
+
+
+def _find_all(references: Sequence[str], modules: list[ModuleType]) -> list[Found]:
+    """Subjects by reference; the modules of which all subjects are asked for are added to `modules`."""
     if not references:
-        found = installed()
+        found = _installed(modules)
         if not found:
             raise NotFound(
                 f"no subjects are installed (no entry points in the group {GROUP}); name one: adjointlab check "
                 "package.module:name, or path/to/file.py:name"
             )
         return found
-    return _distinct(entry for reference in references for entry in _find(reference))
+    return _distinct(entry for reference in references for entry in _find(reference, modules))
 
 
 def find_subject(reference: str) -> Subject:
@@ -70,6 +86,10 @@ def find_subject(reference: str) -> Subject:
 
 def installed() -> list[Found]:
     """The subjects that installed packages declare by entry points. Raises :class:`NotFound` for a broken one."""
+    return _installed([])
+
+
+def _installed(modules: list[ModuleType]) -> list[Found]:
     found = []
     for entry in sorted(_entries(), key=lambda entry: (entry.value, entry.name)):
         owner = entry.dist.name if entry.dist is not None else "?"
@@ -78,6 +98,7 @@ def installed() -> list[Found]:
         if isinstance(target, Subject):
             found.append(Found(target, entry.value, True))
         elif isinstance(target, ModuleType):
+            modules.append(target)
             found += [Found(value, f"{target.__name__}:{name}", True) for name, value in _subjects(target)]
         else:
             raise NotFound(
@@ -105,7 +126,7 @@ def _entries() -> Iterable[EntryPoint]:
     return entry_points(group=GROUP)
 
 
-def _find(reference: str) -> list[Found]:
+def _find(reference: str, modules: list[ModuleType]) -> list[Found]:
     source, colon, name = reference.rpartition(":")
     # A colon that no name follows, such as that of a drive letter, belongs to the path.
     if not colon or not name.replace(".", "_").isidentifier():
@@ -129,7 +150,9 @@ def _find(reference: str) -> list[Found]:
         ]
     subjects = _subjects(module)
     if not subjects:
-        raise NotFound(f"{origin} has no subjects; {_how_to_declare('MyOperator')}")
+        nameless = _nameless(module, ())
+        raise NotFound(f"{origin} has no subjects; {nameless or _how_to_declare('MyOperator')}")
+    modules.append(module)
     return [Found(subject, f"{origin}:{attribute}", is_installed) for attribute, subject in subjects]
 
 
@@ -170,6 +193,56 @@ def _how_to_declare(operator: str) -> str:
 
 def _subjects(module: ModuleType) -> list[tuple[str, Subject]]:
     return [(name, value) for name, value in vars(module).items() if isinstance(value, Subject)]
+
+
+_DEPTH: Final = 3
+"""Containers in containers, and attributes of classes, to which subjects are looked for."""
+
+
+def _nameless(module: ModuleType, declared: Sequence[Subject]) -> str:
+    """A line on the subjects of `module` that none of its names refers to; empty if there are none.
+
+    They are in containers or classes, or were `declared` in the module under a name that was bound again.
+    """
+    named = {id(value) for _, value in _subjects(module)}
+    places: list[str] = []
+    for name, value in list(vars(module).items()):
+        held = {id(each): each for each in _held(value, module, _DEPTH)}
+        inside = [each for key, each in held.items() if key not in named]
+        named |= held.keys()
+        if inside:
+            places.append(f"{_counted(inside)} in `{name}`")
+    rebound = [
+        each for each in declared if each.draws.__module__ == module.__name__ and id(each) not in named
+    ]
+    if rebound:
+        places.append(f"{_counted(rebound)} to which no name refers any more")
+    if not places:
+        return ""
+    return (
+        f"{module.__name__}: {', '.join(places)}: not checked; bind each to a name of its own in the module"
+    )
+
+
+def _counted(subjects: Sequence[Subject]) -> str:
+    names = ", ".join(dict.fromkeys(each.name for each in subjects))
+    return f"{len(subjects)} subject{'s' if len(subjects) > 1 else ''} ({names})"
+
+
+def _held(value: object, module: ModuleType, depth: int) -> Iterator[Subject]:
+    """The subjects in a container, or in a class of `module`."""
+    inside: Iterable[object] = ()
+    if isinstance(value, dict):
+        inside = list(value.values())
+    elif isinstance(value, list | tuple | set | frozenset):
+        inside = list(value)
+    elif isinstance(value, type) and value.__module__ == module.__name__:
+        inside = list(vars(value).values())
+    for each in inside if depth else ():
+        if isinstance(each, Subject):
+            yield each
+        else:
+            yield from _held(each, module, depth - 1)
 
 
 def _load_module(name: str, reference: str) -> ModuleType:
@@ -223,6 +296,7 @@ def _load_file(path: Path, reference: str) -> ModuleType:
 @contextmanager
 def _importing(problem: str) -> Iterator[None]:
     """Turn whatever user code raises when it is imported into :class:`NotFound`, also ``SystemExit`` and pytest's ``skip``."""
+    follow_imports()
     try:
         yield
     except (NotFound, KeyboardInterrupt, Overdue):
@@ -253,7 +327,11 @@ def _brief(error: BaseException) -> str:
 
 def _short(file: str) -> str:
     path = Path(file).resolve()
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    try:
+        here = Path.cwd()
+    except OSError:  # user code has removed it
+        return str(path)
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def _distinct(found: Iterable[Found]) -> list[Found]:

@@ -22,12 +22,14 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.proof import PROOF
 from adjointlab.checks.verdict import Figure, coherent, unjudged
 from adjointlab.engine.case import Case
+from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.run_case import Judgement, body, run_case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Runner, message_of
+from adjointlab.worlds.world import Run, Runner, message_of
 
 __all__ = ["Bound", "bound_of", "every_case", "exhaust"]
 
@@ -42,8 +44,8 @@ _NO_FAILURE = 2**62
 class _Share:
     """The result of one process: the cases and matrix entries that it has proved, and what ended it early."""
 
-    proved: int
-    entries: int
+    counts: CaseCounts
+    entries: int = 0
     failure: tuple[int, Case, Judgement] | None = None
     error: str = ""
 
@@ -124,11 +126,14 @@ def exhaust(
     except KeyboardInterrupt:
         raise
     except BaseException:
-        shares, total = [_Share(0, 0, error=traceback.format_exc().rstrip())], 0
+        shares, total = [_Share(CaseCounts(0), error=traceback.format_exc().rstrip())], 0
     else:
         count = max(1, min(jobs or _cores(), total))
         shares = _in_processes(reference, bound, count, lambda done: tick(done, total))
-    proved, entries = sum(share.proved for share in shares), sum(share.entries for share in shares)
+    counts, entries = CaseCounts(total), sum(share.entries for share in shares)
+    for share in shares:
+        counts.add(share.counts)
+    proved = counts.judged
     (verdict, spaces), case, tried = Judgement(coherent(), None), None, proved
     if problems := [share.error for share in shares if share.error]:
         verdict = unjudged("the exhaustive run failed", ("because", problems[0]), kind="process")
@@ -148,6 +153,7 @@ def exhaust(
         spaces=spaces,
         drawn_ranks=0 if case is None else case.ranks,
         figures={Figure.ENTRIES: entries},
+        counts=counts,
     )
 
 
@@ -175,27 +181,35 @@ class _Process:
         except KeyboardInterrupt:
             pass  # the process that started this one has it too
         except BaseException:
-            pipe.send(_Share(0, 0, error=traceback.format_exc().rstrip()))
+            pipe.send(_Share(CaseCounts(0), error=traceback.format_exc().rstrip()))
 
     def share(self) -> _Share:
         subject, world = find_subject(self.reference), SimulatedWorld()
 
         def conduct(run: Runner) -> _Share:
-            proved = entries = 0
+            counts, entries = CaseCounts(0), 0
+            last: list[Run] = []
+
+            def recorded(
+                payload: Case, ranks: int, *, seed: int = 0, schedule: Schedule | None = None
+            ) -> Run:
+                last[:] = [run(payload, ranks, seed=seed, schedule=schedule)]
+                return last[0]
+
             for number, case in islice(
                 enumerate(every_case(subject, self.bound)), self.index, None, self.count
             ):
                 if number > self.first_failure.value:
                     break  # a smaller one has failed
-                judgement = run_case(run, case) or Judgement(unjudged("inapplicable"), None)
+                judgement = run_case(recorded, case) or Judgement(unjudged("inapplicable"), None)
                 if not judgement.verdict.is_coherent:
                     with self.first_failure.get_lock():
                         self.first_failure.value = min(self.first_failure.value, number)
-                    return _Share(proved, entries, (number, case, judgement))
-                proved += 1
+                    return _Share(counts, entries, (number, case, judgement))
+                counts.judge(case, last[0], judgement.spaces)
                 entries += int(judgement.verdict.figures[Figure.ENTRIES])
-                self.done.value = proved
-            return _Share(proved, entries)
+                self.done.value = counts.judged
+            return _Share(counts, entries)
 
         try:
             return world.lead(body(subject), conduct)
@@ -228,7 +242,7 @@ def _in_processes(reference: str, bound: Bound, count: int, tick: Callable[[int]
                 shares.append(pipe.recv())
             except EOFError:
                 process.join()
-                shares.append(_Share(0, 0, error=f"it ended with exit code {process.exitcode}"))
+                shares.append(_Share(CaseCounts(0), error=f"it ended with exit code {process.exitcode}"))
         tick(sum(value.value for value in done))
     finally:
         for process in processes:

@@ -28,6 +28,7 @@ from adjointlab.torch_distributed.opening import load_process_groups
 from adjointlab.torch_distributed.requirements import MissingTorch
 from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.schedule import Schedule
+from adjointlab.worlds.shared_functions import FunctionsReplaced
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import (
     Blocked,
@@ -44,6 +45,7 @@ from adjointlab.worlds.world import (
 __all__ = [
     "HANGS",
     "NO_RETURN",
+    "REPLACED",
     "CaseRunner",
     "Judgement",
     "KnownRuns",
@@ -163,6 +165,9 @@ def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
 NO_RETURN = "no return"
 """Kind of failure of a rank that the watchdog had to end."""
 
+REPLACED = "functions replaced"
+"""Kind of failure of a run in which user code has replaced functions of Python or NumPy."""
+
 _MISMATCHES: Final = frozenset({FindingKind.MISMATCHED_COLLECTIVE, FindingKind.MISMATCHED_MESSAGE})
 HANGS: Final = frozenset(
     {FindingKind.DEADLOCK, FindingKind.LIVELOCK, FindingKind.BLOCKED, FindingKind.MISMATCHED_COLLECTIVE}
@@ -276,6 +281,9 @@ def _from_failure(run: Run) -> Verdict:
             return incoherent(
                 "an output is not in its declared space", ("rank", str(rank)), ("error", outcome.message)
             )
+    for _, outcome in raised:
+        if outcome.is_a(FunctionsReplaced):
+            return unjudged(outcome.message, kind=REPLACED)
     # Findings of the world say more about ranks that sit in calls than their outcomes do.
     lines = [
         (f"rank {rank}", str(outcome))

@@ -419,7 +419,7 @@ class Search:
             self._inapplicable.add(self.tried)
             self._counts.reject(reason or "what was observed tells nothing")
         elif judgement.verdict.is_coherent:
-            self._counts.judge(case, self._last_run)
+            self._counts.judge(case, self._last_run, judgement.spaces)
         return judgement
 
     def _begin_shrinking(self, case: Case, judgement: Judgement) -> Judgement:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -31,7 +32,7 @@ from adjointlab.engine.adapters import (
 from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
 
-__all__ = ["Kind", "Options", "Subject", "SubjectError", "subject"]
+__all__ = ["Kind", "Options", "Subject", "SubjectError", "declarations", "subject"]
 
 DrawParameters: TypeAlias = Callable[[DrawFn, int], Parameters]
 """A strategy: called with Hypothesis's `draw` and a number of ranks, it draws the arguments of one case."""
@@ -351,7 +352,7 @@ def _declare(
         if len(inspect.signature(draws).parameters) != 2:
             raise SubjectError(f"{draws.__name__}{inspect.signature(draws)} takes (draw, ranks); {_EXAMPLE}")
         name = options.get("name") or str(getattr(target, "__name__", draws.__name__))
-        return Subject(
+        subject = Subject(
             # Names stand in files, on terminals and for classes: UTF-8 has no lone surrogates, and no class has a NUL in its name.
             name=name.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode(),
             kind=kind,
@@ -367,8 +368,25 @@ def _declare(
             process_group=options.get("process_group", False),
             rank_local=tuple(options.get("rank_local", ())),
         )
+        if (noted := _declared.get()) is not None:
+            noted.append(subject)
+        return subject
 
     return declare
+
+
+_declared: ContextVar[list[Subject] | None] = ContextVar("declared", default=None)
+
+
+@contextmanager
+def declarations() -> Iterator[list[Subject]]:
+    """Context whose value is a list of all subjects that are declared in it, also those that no name refers to any more."""
+    noted: list[Subject] = []
+    token = _declared.set(noted)
+    try:
+        yield noted
+    finally:
+        _declared.reset(token)
 
 
 def _ranks(options: Options) -> Ranks:

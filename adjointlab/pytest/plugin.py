@@ -6,17 +6,20 @@ coherence test runs, and MPI only where mpiexec has started this process (:mod:`
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pytest
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
+from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank
-from adjointlab.worlds.left_threads import end_despite_threads
 from adjointlab.worlds.process import (
     earn,
     install_exit_guard,
@@ -25,19 +28,24 @@ from adjointlab.worlds.process import (
     restore,
     signal_of,
 )
+from adjointlab.worlds.process_end import end_despite_leftovers
 from adjointlab.worlds.world import WorldName
 
 if TYPE_CHECKING:
+    from adjointlab.engine.search import SearchResult
     from adjointlab.engine.subject import Subject
     from adjointlab.pytest.ranks import CollectiveSession
     from adjointlab.store.job_log import JobLog
     from adjointlab.worlds.world import World
 
-__all__ = ["adjointlab_world"]
+__all__ = ["adjointlab_world", "counts_property"]
 
 _session_key: pytest.StashKey[CollectiveSession] = pytest.StashKey()
 _profile_key: pytest.StashKey[Profile] = pytest.StashKey()
 _stderr_key: pytest.StashKey[int] = pytest.StashKey()
+_COUNTS: Final = "adjointlab_counts"
+_EXIT = sys.exit
+
 _ended: set[str] = set()
 """The tests that have been run to their ends, by node."""
 
@@ -60,6 +68,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
 
     They are the first code of the user's to run, and the first that can fail on one rank only.
     """
+    # What they register for the end of the process is to find it guarded, if coherence tests follow.
+    install_exit_guard(is_active=False)
     if not is_launched():
         return (yield)
     try:
@@ -178,9 +188,28 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         if missing and not _is_distributed(session.config):
             session.exitstatus = ExitCode.UNJUDGED
     earn(session.exitstatus)
+    sys.exit = _EXIT  # pytest ends by it
     if _ended:
         # A copy, for the one that tests have is closed before the interpreter ends.
-        end_despite_threads(session.exitstatus, os.dup(session.config.stash[_stderr_key]))
+        end_despite_leftovers(session.exitstatus, os.dup(session.config.stash[_stderr_key]))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the subjects of coherent tests whose ranks never communicated."""
+    counts = [
+        value
+        for report in terminalreporter.getreports("passed")
+        for name, value in report.user_properties
+        if name == _COUNTS
+    ]
+    if counts:
+        from adjointlab.engine.counts import CaseCounts
+        from adjointlab.report.summary import silence
+        from adjointlab.store.files import printable
+
+        if line := silence((subject, CaseCounts(**fields)) for subject, fields in map(json.loads, counts)):
+            terminalreporter.section("adjointlab")
+            terminalreporter.write_line(printable(line), yellow=True)
 
 
 @pytest.fixture(scope="session")
@@ -211,23 +240,30 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
     world: World = request.getfixturevalue("adjointlab_world")
     profile = request.config.stash[_profile_key]
     install_exit_guard(request.config.stash[_stderr_key])
+    if "ADJOINTLAB_SUPERVISED" not in os.environ:
+        guard_exit_of_c(request.config.stash[_stderr_key])
 
     def run_test(subject: Subject, check: str) -> None:
         from adjointlab.engine.discovery import found_as
         from adjointlab.engine.search import Budget
-        from adjointlab.engine.subject import SubjectError
         from adjointlab.report.failure_text import failure_text
         from adjointlab.session import SearchInterrupted, replay_corpus, run_check
-        from adjointlab.worlds.world import Exhausted, message_of
+        from adjointlab.store.files import working_directory
+        from adjointlab.worlds.interposition import follow_imports
+        from adjointlab.worlds.world import Exhausted
 
+        follow_imports()
         found = found_as(subject)
         seed = profile.seed_of(subject.name, check)
         budget = Budget(profile.cases, profile.ranks, seed, schedules=profile.schedules)
         try:
             failing = replay_corpus(world, found, check, profile.folder)
-            text = failure_text(failing or run_check(world, found, check, budget, profile.folder))
-        except SubjectError as error:
-            text = message_of(error)
+            result = failing or run_check(world, found, check, budget, profile.folder)
+            # The user's code may have changed the directory.
+            with working_directory(request.config.invocation_params.dir):
+                text = failure_text(result)
+            if result.result.counts is not None:
+                request.node.user_properties.append(counts_property(result.result))
         except SearchInterrupted as interrupt:
             # The test has failed already, and is reported as such before the session ends.
             request.session.shouldstop = f"interrupted by {signal.Signals(signal_of(interrupt)).name}"
@@ -239,6 +275,12 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
             pytest.fail(text, pytrace=False)
 
     return run_test
+
+
+def counts_property(result: SearchResult) -> tuple[str, str]:
+    """Property of a test, which reports of xdist's workers and JUnit files have too: the counts of its cases."""
+    assert result.counts is not None
+    return _COUNTS, json.dumps([result.subject, asdict(result.counts)])
 
 
 def _job_log(config: pytest.Config) -> JobLog | None:

@@ -142,7 +142,7 @@ def _memory(setting: InputSetting) -> str:
 
 
 def _verdict_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
-    folder = f"{Path.cwd()}{os.sep}"
+    folder = f"{_here()}{os.sep}"
     for label, text in result.verdict.lines:
         if label == "traceback":
             yield label, _without_own_frames(text)
@@ -171,5 +171,12 @@ def _without_own_frames(text: str) -> str:
 
 def relative(path: Path) -> Path:
     """Return `path` as it is called from this folder; an absolute path for one elsewhere."""
-    absolute, folder = path.resolve(), Path.cwd().resolve()
+    absolute, folder = path.resolve(), _here().resolve()
     return absolute.relative_to(folder) if absolute.is_relative_to(folder) else path
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:  # this folder has been removed
+        return Path(os.sep, "nowhere")

@@ -3,6 +3,8 @@
 - ``schema``: 1; ``world``: "simulated" or "mpi"; ``ranks``: the size of the world;
 - ``complete``: false after Ctrl-C or another signal and while the run goes on, for the file is written anew after every verdict;
   ``exit_code``: that of the run (:class:`~adjointlab.exit_codes.ExitCode`), 3 while it goes on;
+  ``notes``: a list of sentences on what the verdicts do not cover, such as subjects whose ranks never communicated, or that
+  have no name of their own;
   ``asked``: the number of checks of subjects that were asked for, of which each that has ended has an entry in
 - ``reports``: a list, one entry for each subject and check, with
 
@@ -14,6 +16,7 @@
   - ``cases`` judged, the ``seed`` of the draws, ``seconds``;
   - ``counts``: an object, or null where no search came to its end: of cases ``asked`` for, ``judged``, of these
     ``on_several_ranks``, of these with at least two ranks ``communicating``; ``most_ranks`` that communicated in one case;
+    ``lacking_messages``, in which no rank communicated though the declared spaces need messages;
     ``rejected``: an object of reasons, each with the number of cases that could not be judged for it;
   - ``case``: the smallest failing case, as in a reproducer, or null;
   - ``reproducer``, ``script``: paths, or null; ``replay``: the command, or null.
@@ -27,6 +30,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from adjointlab.report.failure_text import relative, replay_command
+from adjointlab.report.summary import notes
 from adjointlab.session import CheckResult
 from adjointlab.store.json_lines import json_figures
 
@@ -34,7 +38,14 @@ __all__ = ["as_data"]
 
 
 def as_data(
-    results: Sequence[CheckResult], world: str, ranks: int, code: int, asked: int, *, complete: bool
+    results: Sequence[CheckResult],
+    world: str,
+    ranks: int,
+    code: int,
+    asked: int,
+    *,
+    complete: bool,
+    nameless: Sequence[str] = (),
 ) -> dict[str, object]:
     """The object that the module describes."""
     return {
@@ -44,6 +55,7 @@ def as_data(
         "complete": complete,
         "exit_code": int(code),
         "asked": asked,
+        "notes": [*notes(results), *nameless],
         "reports": [_entry(entry) for entry in results],
     }
 

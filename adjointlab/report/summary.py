@@ -14,14 +14,17 @@ from adjointlab.engine.search import SearchResult
 from adjointlab.exit_codes import ExitCode
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
+from adjointlab.worlds.interposition import asked_outside_runs
 
 __all__ = [
     "blind_spots",
     "count",
     "exit_code",
+    "notes",
     "outcome",
     "proof_summary",
     "proof_table",
+    "silence",
     "silent",
     "summary",
     "verdict_table",
@@ -124,12 +127,25 @@ def blind_spots(results: Sequence[CheckResult]) -> str:
     )
 
 
+def notes(results: Sequence[CheckResult]) -> list[str]:
+    """The lines that say what the results do not cover."""
+    return list(filter(None, (blind_spots(results), silent(results))))
+
+
 def silent(results: Sequence[CheckResult]) -> str:
     """A line for the subjects none of whose ranks communicated in any check; empty if there are none."""
+    return silence(
+        (entry.result.subject, entry.result.counts)
+        for entry in results
+        if entry.status is Status.COHERENT and entry.result.counts is not None
+    )
+
+
+def silence(coherent: Iterable[tuple[str, CaseCounts]]) -> str:
+    """:func:`silent`, from the subject and the counts of each coherent check."""
     by_subject: dict[str, list[CaseCounts]] = {}
-    for entry in results:
-        if entry.status is Status.COHERENT and entry.result.counts is not None:
-            by_subject.setdefault(entry.result.subject, []).append(entry.result.counts)
+    for subject, counts in coherent:
+        by_subject.setdefault(subject, []).append(counts)
     names = [
         name
         for name, counts in by_subject.items()
@@ -137,9 +153,20 @@ def silent(results: Sequence[CheckResult]) -> str:
     ]
     if not names:
         return ""
+    lacking = [name for name in names if any(each.lacking_messages for each in by_subject[name])]
+    needed = (
+        f"; the spaces of {', '.join(lacking)} need messages: without them some results can only be constant"
+        if lacking
+        else ""
+    )
+    asked = (
+        f": MPI.COMM_WORLD was asked for its size or rank outside of all cases, at {', '.join(map(printable, sites))}"
+        if (sites := asked_outside_runs())
+        else " (as code does that asks MPI.COMM_WORLD for its size when it is imported)"
+    )
     return (
-        f"{', '.join(names)}: no rank communicated with another in any case; if it should have, it talks past the communicator that "
-        "it is given, or takes itself for alone"
+        f"{', '.join(names)}: no rank communicated with another in any case{needed}; if it should have, it talks past the "
+        f"communicator that it is given, or takes itself for alone{asked}"
     )
 
 
@@ -201,7 +228,8 @@ def _counted(counts: CaseCounts | None) -> list[str]:
     if not counts.on_several_ranks:
         notes.append("on one rank only")
     elif not counts.communicating:
-        notes.append("no rank communicated with another")
+        needed = ", though the spaces need messages" if counts.lacking_messages else ""
+        notes.append(f"no rank communicated with another{needed}")
     if counts.rejected:
         notes.append(
             f"{sum(counts.rejected.values())} more could not be judged: {next(iter(counts.rejected))}"

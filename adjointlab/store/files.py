@@ -6,11 +6,21 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-__all__ = ["encodable", "in_folder", "open_file", "overwrite", "printable", "read_file", "write_atomically"]
+__all__ = [
+    "encodable",
+    "in_folder",
+    "open_file",
+    "overwrite",
+    "printable",
+    "read_file",
+    "working_directory",
+    "write_atomically",
+]
 
 T = TypeVar("T")
 
@@ -49,6 +59,23 @@ def in_folder(path: Path, make: Callable[[], T]) -> T:
         except FileNotFoundError:
             continue
     return make()
+
+
+@contextmanager
+def working_directory(path: Path) -> Iterator[None]:
+    """Context in which relative paths count from `path`, as far as it is still there; user code may have gone elsewhere."""
+    try:
+        before = os.getcwd()
+    except OSError:  # it has been removed
+        before = ""
+    with suppress(OSError):
+        os.chdir(path)
+    try:
+        yield
+    finally:
+        if before:
+            with suppress(OSError):
+                os.chdir(before)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from adjointlab.checks.verdict import Figures
-from adjointlab.store.files import encodable, open_file, read_file
+from adjointlab.store.files import encodable, in_folder, open_file, read_file
 
 __all__ = ["append", "encoded", "json_figures", "lines"]
 
@@ -37,13 +37,14 @@ def lines(path: Path, kind: type[T]) -> list[T]:
 
 
 def append(path: Path, content: object) -> None:
-    """Append a line.
+    """Append a line; the folder is made anew where user code has removed it.
 
     The newline before it ends whatever half a line a killed process has left. With O_APPEND the one write is placed as a whole
     behind what other processes write at the same time.
     """
     line = encoded(content)
-    with os.fdopen(open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
+    descriptor = in_folder(path, lambda: open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT))
+    with os.fdopen(descriptor, "ab") as file:
         file.write(b"\n" + line + b"\n")
 
 

@@ -73,7 +73,8 @@ class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="sche
     """A record as the file holds it: these fields and those of :class:`Progress`, beside ``"schema": 1``.
 
     `done` cases had been judged before `case` while `stage` was "drawing"; later stages run cases again. A job that the watchdog
-    has ended leaves the `kind` of failure, and the path of its `reproducer`.
+    has ended leaves the `kind` of failure, and the path of its `reproducer`; where it was at no case, a sentence that says `because`
+    of what.
     """
 
     done: int
@@ -82,6 +83,7 @@ class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="sche
     kind: str
     reproducer: str
     case: Case | None
+    because: str = ""
 
     @staticmethod
     def of(
@@ -92,6 +94,7 @@ class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="sche
         ended: EndedBy = EndedBy.NOTHING,
         kind: str = "",
         reproducer: str = "",
+        because: str = "",
     ) -> Running:
         """The record of `case`."""
         return Running(
@@ -102,6 +105,7 @@ class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="sche
             kind=kind,
             reproducer=reproducer,
             case=case,
+            because=because,
         )
 
 

@@ -12,10 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
+from adjointlab.store.files import in_folder
 from adjointlab.supervisor.rank_files import RankFiles
 from adjointlab.worlds.launch import launched_rank
 
-__all__ = ["STACKS_SIGNAL", "install_exit_hooks"]
+__all__ = ["STACKS_SIGNAL", "install_exit_hooks", "record_exit_code"]
 
 STACKS_SIGNAL: Final = signal.SIGUSR1
 """The signal upon which a process writes the stacks of its threads."""
@@ -51,4 +52,18 @@ def install_exit_hooks(folder: Path) -> None:
     # What a command of the same script has left that came before this one says nothing about it.
     files.path("finished").unlink(missing_ok=True)
     files.path("hooked").touch()
-    atexit.register(lambda: files.path("finished").touch() if os.getpid() == own_pid else None)
+
+    def finish() -> None:
+        path = files.path("finished")
+        if os.getpid() == own_pid:
+            with suppress(OSError):
+                in_folder(path, path.touch)
+
+    atexit.register(finish)
+
+
+def record_exit_code(folder: Path, code: int) -> None:
+    """Record that this process is about to end in order, with an exit code that nothing it does on its way out changes."""
+    path = RankFiles(folder, launched_rank()).path("finished")
+    with suppress(OSError):
+        in_folder(path, lambda: path.write_text(str(code), encoding="utf-8"))

@@ -18,11 +18,11 @@ __all__ = ["ExitReport", "exit_report", "stack_of"]
 _PACKAGE: Final = str(Path(__file__).parents[1]) + "/"
 
 _ABORTS: Final = (
-    # MPICH, then Open MPI. MPI_Abort kills all ranks, so their own ends say nothing about who called it.
-    re.compile(r"application called MPI_Abort\(.*?, (?P<code>-?\d+)\) - process (?P<rank>\d+)"),
-    # Then our own communicator, where the launcher got no further.
-    re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d+).*?Errorcode: (?P<code>-?\d+)", re.DOTALL),
+    # Our own communicator, which knows the code that user code gave; then MPICH, and Open MPI. MPI_Abort kills all ranks, so their
+    # own ends say nothing about who called it.
     re.compile(r"adjointlab: rank (?P<rank>\d+) called Abort\((?P<code>-?\d+)\)"),
+    re.compile(r"application called MPI_Abort\(.*?, (?P<code>-?\d+)\) - process (?P<rank>\d+)"),
+    re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d+).*?Errorcode: (?P<code>-?\d+)", re.DOTALL),
 )
 _CRASHES: Final[Mapping[signal.Signals, str]] = {
     signal.SIGSEGV: "died of a segmentation fault",

@@ -201,7 +201,7 @@ class Job:
             kill_descendants(self._unrelated)
             process.poll()
             self._memory.clear()
-        ends = [rank.end for rank in self._ranks]
+        ends = [rank.last_end for rank in self._ranks]
         in_order = not stuck_reason and all(end is not None and end.regular for end in ends)
         if in_order:
             # The launcher's own code says nothing: it saw the wrappers' codes, which are 0 for orderly ends (rank.py).
@@ -307,8 +307,9 @@ class Job:
 
     def _state_of_files(self) -> dict[str, tuple[int, int]]:
         """Return time and size of the job's files, which change whenever it goes on to another case or test."""
-        state = {}
-        with os.scandir(self._folder) as entries:
+        state: dict[str, tuple[int, int]] = {}
+        # User code may remove the whole folder, and the job makes it anew.
+        with suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             for entry in entries:
                 with suppress(OSError):  # removed since it was listed
                     stat = entry.stat()

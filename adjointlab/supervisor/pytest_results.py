@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from adjointlab.store import json_lines
+from adjointlab.store.files import in_folder
 from adjointlab.supervisor.rank_files import RankFiles
 
 __all__ = ["RecordedTest", "SessionResults", "finished_tests"]
@@ -48,7 +49,8 @@ class SessionResults:
         The ranks do not read each other's files for that: one that saw fewer tests finished than another would run a
         test alone.
         """
-        (self._folder / _FINISHED).write_text(json.dumps(sorted(self._finished_by_all())), encoding="utf-8")
+        path, content = self._folder / _FINISHED, json.dumps(sorted(self._finished_by_all()))
+        in_folder(path, lambda: path.write_text(content, encoding="utf-8"))
 
     @property
     def finished_count(self) -> int:

@@ -59,6 +59,8 @@ def main(folder: str, *command: str) -> NoReturn:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     # A command that does not load the lab installs no hooks; of it any exit code is an orderly end.
     hooked, finished = os.path.exists(files + ".hooked"), os.path.exists(files + ".finished")
+    if status >= 0:
+        status = _settled_code(files + ".finished", status)
     regular = status >= 0 and (finished or not hooked)
     _write(files + ".ended", {"status": status, "regular": regular, "at": time.time(), "asked_by": asked_by})
     if finished and regular:
@@ -88,8 +90,18 @@ def _exec(command: tuple[str, ...]) -> NoReturn:
         os._exit(127)
 
 
+def _settled_code(path: str, status: int) -> int:
+    """The exit code that the command had settled on before user code ran for the last time; `status` where it says none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return status
+
+
 def _write(path: str, content: dict[str, object]) -> None:
     """Write a file that the supervisor may read at any time: whole, or not there."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)  # user code may have removed it
     with open(path + ".new", "w", encoding="utf-8") as file:
         json.dump(content, file)
     os.replace(path + ".new", path)

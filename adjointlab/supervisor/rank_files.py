@@ -2,7 +2,8 @@
 
 - ``pid``: the process of the rank (:class:`RankProcess`); by its wrapper, ``rank.py``
 - ``hooked``: empty, written once the exit hooks are installed (:mod:`adjointlab.supervisor.exit_hooks`)
-- ``finished``: empty, written when the interpreter ends in order; only a hooked rank leaves it
+- ``finished``: written when the interpreter ends in order; only a hooked rank leaves it. Of a command of the lab, with its exit code,
+  before anything that the user's code does at the end
 - ``stacks``: stacks of the rank's threads, upon a fatal signal or when the supervisor asks for them
 - ``exit``: a call of ``os._exit``, with its stack
 - ``ended``: how the rank's process ended (:class:`RankEnd`); by its wrapper
@@ -11,15 +12,18 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 __all__ = ["RankEnd", "RankFiles", "RankProcess"]
 
 T = TypeVar("T")
+
+_KILLS: Final = (signal.SIGKILL, signal.SIGTERM)
 
 
 class RankProcess(msgspec.Struct, frozen=True):
@@ -68,6 +72,19 @@ class RankFiles:
     def end(self) -> RankEnd | None:
         """The end of the rank, once it has ended."""
         return self._decoded("ended", RankEnd)
+
+    @property
+    def last_end(self) -> RankEnd | None:
+        """The end of the rank, once the job is over: in order also if its process was killed when all was done.
+
+        The launcher kills a rank when another leaves MPI by ``_exit``, which user code may do on its way out.
+        """
+        end = self.end
+        if (end is not None and (end.regular or -end.status not in _KILLS)) or not (
+            code := self.text("finished")
+        ):
+            return end
+        return RankEnd(int(code), True, 0.0 if end is None else end.at) if code.isdigit() else end
 
     @property
     def has_died(self) -> bool:

@@ -210,6 +210,10 @@ class _Supervisor:
         death = Death(report.kind, report.lines, report.ranks, at=time.time(), certain=is_stuck)
         record = running_case.read(self._job_log.folder)
         if record is None or record.case is None:
+            if record is not None and record.ended is running_case.EndedBy.WATCHDOG:
+                # The job's own watchdog ended it, and how it did so is of no interest.
+                because = (("because", record.because),) if record.because else ()
+                death = replace(death, kind=record.kind or death.kind, lines=because, ranks={}, certain=True)
             # Between two cases of a check, for example while drawing; or in a test that is none of the lab's.
             if check_id := self._job_log.current.check_id:
                 return replace(death, check_id=check_id)

@@ -12,6 +12,7 @@ One thing more: mpi4py reads and writes past the end of a buffer that is too sho
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -31,6 +32,7 @@ __all__ = [
     "Flat",
     "Operator",
     "blocks",
+    "c_int",
     "datatype",
     "datatype_of",
     "elements",
@@ -44,6 +46,7 @@ __all__ = [
     "source",
     "tag",
     "to_mpi4py",
+    "typed_blocks",
 ]
 
 Operator: TypeAlias = "MPI.Op | Callable[[Any, Any], Any]"
@@ -74,6 +77,18 @@ def op(value: object) -> Operator:
     raise TypeError(
         f"{value!r} is no reduction operation; known are {', '.join(each.value for each in MPI.Op)}"
     )
+
+
+def c_int(value: object) -> int:
+    """Return a number as mpi4py hands it to C, where it is of the type `int`; `TypeError` or `OverflowError` if it is none."""
+    # mpi4py cuts off fractions. A string has no such method, though int() would read it.
+    convert = getattr(value, "__int__", None)
+    if convert is None:
+        raise TypeError(f"an integer is required, not {value!r}")
+    number: int = convert()
+    if not -(2**31) <= number < 2**31:
+        raise OverflowError(f"{number} is too large for an int of C")
+    return number
 
 
 def source(value: int) -> int:
@@ -292,6 +307,23 @@ def blocks(spec: Buffer, ranks: int, *, writable: bool) -> Blocks:
     return Blocks(array, kind, counts, starts)
 
 
+def typed_blocks(spec: Buffer, ranks: int, *, writable: bool) -> tuple[Blocks, list[MPI.Datatype]]:
+    """Return the block of bytes for each of `ranks` ranks that the argument of an ``Alltoallw`` names, and the datatype of each."""
+    if not isinstance(spec, list | tuple) or not 2 <= len(spec) <= 4:
+        raise ValueError("message: expecting 2 to 4 items")
+    buffer, named = spec[0], spec[-1]
+    if len(spec) == 3 and not isinstance(spec[1], tuple):
+        raise TypeError("message: expecting a tuple of counts and displacements")
+    counts, displacements = {2: (None, None), 3: tuple(spec[1])}.get(len(spec), tuple(spec[1:3]))
+    types = [datatype(each) for each in named]
+    if len(types) != ranks:
+        raise ValueError(f"message: expecting {ranks} datatypes, got {len(types)}")
+    numbers = _per_rank(1 if counts is None else counts, ranks, "counts")
+    sizes = [count * np.dtype(kind.numpy).itemsize for count, kind in zip(numbers, types, strict=True)]
+    starts = _per_rank(0 if displacements is None else displacements, ranks, "displacements")
+    return blocks([buffer, sizes, starts, MPI.BYTE], ranks, writable=writable), types
+
+
 def _unpack(spec: Buffer, pairs: Any) -> tuple[Any, Any, Any, Any]:
     """Return buffer, count, displacement and datatype; `pairs` are the types that may hold (count, displacement)."""
     if not isinstance(spec, list | tuple):
@@ -391,7 +423,7 @@ def _listed(values: Any) -> Sequence[Any]:
 
 
 def _index(value: SupportsIndex, what: str) -> int:
-    index: int = value.__index__()
+    index = operator.index(value)
     if index < 0:
         raise ValueError(f"message: negative {what} {index}")
     return index

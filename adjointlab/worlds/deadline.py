@@ -46,9 +46,10 @@ class Deadline:
         if self._write < 0:
             return
         self._is_over.set()
-        with suppress(ValueError):
+        with suppress(ValueError, OSError):  # user code may have closed either
             signal.set_wakeup_fd(self._outer, warn_on_full_buffer=False)
-        os.close(self._write)
+        with suppress(OSError):
+            os.close(self._write)
         if self._number and self._outer >= 0:
             with suppress(OSError):
                 os.write(self._outer, bytes([self._number]))
@@ -60,12 +61,13 @@ class Deadline:
             signal.set_wakeup_fd(-1)
 
     def _watch(self) -> None:
-        while not self._number:
-            numbers = os.read(self._read, 64)
-            if not numbers:
-                break
-            self._number = next((number for number in numbers if number in ENDING), 0)
-        os.close(self._read)
+        with suppress(OSError):
+            while not self._number:
+                numbers = os.read(self._read, 64)
+                if not numbers:
+                    break
+                self._number = next((number for number in numbers if number in ENDING), 0)
+            os.close(self._read)
         if self._number and not self._is_over.wait(self._seconds):
             try:
                 self._before_end(self._number)

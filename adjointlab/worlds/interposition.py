@@ -4,11 +4,15 @@
 other rank in simulation, where the process is alone in its COMM_WORLD; under MPI it would wait for processes that the case
 leaves out. So every method and attribute of mpi4py's communicators is replaced, in the dictionaries of its classes: then it does
 not matter how user code has come by the object. Outside runs they do what they did. The lab's own communicators are of classes
-that have the originals (:func:`own_handle`). Windows, files and sessions of other ranks than the caller are refused. Not reached
-is a method that user code has taken from its object before the first run.
+that have the originals (:func:`own_handle`). Windows, files and sessions of other ranks than the caller are refused. Bound
+methods that user code took before (``recv = MPI.COMM_WORLD.recv``) are changed too, wherever they are kept; not reached is a
+function that it took from a class (``MPI.Comm.recv``) before it was replaced.
 
 A communicator that was made before the run is another matter: no case can say which ranks it has. It is refused in a run, with
-the sentence that says what to do. COMM_SELF, and what a run makes from it, stay as they are.
+the sentence that says what to do. COMM_SELF, and what is made from it, stay as they are, and so does one of a single process where
+the job has several. In a job of one process nothing tells a duplicate of COMM_SELF from one of COMM_WORLD afterwards: so the lab
+follows what is made from the time when it imports subjects (:func:`follow_imports`). ``Abort`` of any communicator is a call on
+that of the run, and outside runs it does not end the process with 0.
 
 **Request** completes the requests of the worlds too. ``Request.Waitall`` and kin are static methods, refuse what is no request of
 MPI, and wait without end. So the name stands for a class whose methods hand requests of the worlds to
@@ -26,12 +30,22 @@ from functools import lru_cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from adjointlab import MPI
+from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.call_sites import CallSite, call_site
+from adjointlab.worlds.local_calls import LocalCalls
 
-__all__ = ["CurrentRun", "Interposition", "means_comm_world", "own_handle"]
+__all__ = [
+    "CurrentRun",
+    "Interposition",
+    "asked_outside_runs",
+    "follow_imports",
+    "means_comm_world",
+    "own_handle",
+]
 
 CommT = TypeVar("CommT")
 
@@ -83,6 +97,14 @@ class Interposition:
         redirection.install()
         mpi.Request = _for_both(mpi.Request, MPI.Request, _REQUEST_METHODS)
         mpi.Prequest = _for_both(mpi.Prequest, MPI.Prequest, ("Startall",))
+
+
+def follow_imports() -> None:
+    """Replace the members of mpi4py's communicators as soon as mpi4py is imported, before user code makes communicators."""
+    if _MODULE in sys.modules:
+        _redirection(sys.modules[_MODULE]).install()
+    elif not any(isinstance(each, _Finder) for each in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(lambda: _redirection(sys.modules[_MODULE]).install()))
 
 
 class _Finder(MetaPathFinder):
@@ -141,6 +163,9 @@ _LOCAL: Final = frozenset(
 )
 """Members that the run's communicators do not have, and that need no other rank: COMM_WORLD's own are as good."""
 
+_SIZES: Final = frozenset({"Get_size", "Get_rank", "size", "rank"})
+_ASKED_AT_MOST: Final = 5
+
 _MAKERS: Final = {
     "Win": ("Allocate", "Allocate_shared", "Create", "Create_dynamic"),
     "File": ("Open",),
@@ -164,6 +189,12 @@ def own_handle(comm: CommT) -> CommT:
     return own
 
 
+def asked_outside_runs() -> tuple[str, ...]:
+    """Lines of user code that have asked COMM_WORLD for its size or rank outside of runs, where it is that of the job."""
+    mpi: Any = sys.modules.get(_MODULE)
+    return () if mpi is None else tuple(_redirection(mpi).asked)
+
+
 def means_comm_world(other: object) -> bool:
     """Return True if `other` is mpi4py's COMM_WORLD, which equals the communicator of the run in a run."""
     mpi: Any = sys.modules.get(_MODULE)
@@ -185,9 +216,10 @@ class _Redirection:
     def __init__(self, mpi: Any) -> None:
         self.run: CurrentRun | None = None
         self._mpi = mpi
+        self.asked: dict[str, None] = {}  # lines of user code, in order
         self._is_installed = False
         self._own_kinds: dict[type, type] = {}
-        self._made_here: set[int] = set()  # handles of communicators that runs have made from COMM_SELF
+        self._made_of_self: set[int] = set()  # handles of communicators that come from COMM_SELF
         self._originals = {kind: _members(kind) for kind in (getattr(mpi, name) for name in _KINDS)}
         self._handle: Callable[[Any], int] = self._originals[mpi.Comm]["handle"].__get__
 
@@ -212,6 +244,22 @@ class _Redirection:
                 if hasattr(kind, maker):  # sessions came with MPI 4
                     dictionary[maker] = staticmethod(self._maker(getattr(kind, maker), f"MPI.{name}.{maker}"))
             ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+        self._change_bound_methods()
+
+    def _change_bound_methods(self) -> None:
+        """Have the bound methods that there are call the replacements."""
+        replacements = {
+            id(member): vars(kind)[name]
+            for kind, members in self._originals.items()
+            for name, member in members.items()
+            if callable(member)
+        }
+        own_kinds = set(self._own_kinds.values())
+        for each in gc.get_objects():
+            if type(each) is MethodType and type(each.__self__) not in own_kinds:
+                replacement = replacements.get(id(each.__func__))
+                if replacement is not None:
+                    _set_function(each, replacement)
 
     def own(self, comm: Any) -> Any:
         """`comm` as an object of a class that has the original members."""
@@ -226,13 +274,34 @@ class _Redirection:
     def target(self, comm: Any, name: str) -> Any:
         """The communicator that `comm` means now; None if it means itself."""
         if self.run is None:
+            if name in _SIZES and len(self.asked) < _ASKED_AT_MOST and comm == self._mpi.COMM_WORLD:
+                self._note_asked(call_site())
             return None
         mpi = self._mpi
         if comm == mpi.COMM_WORLD:
             return None if name in _LOCAL else self.run.communicator()
-        if comm in (mpi.COMM_SELF, mpi.COMM_NULL) or self._handle(comm) in self._made_here:
+        if name == "Abort":
+            return self.run.communicator()
+        if comm in (mpi.COMM_SELF, mpi.COMM_NULL) or self._handle(comm) in self._made_of_self:
+            return None
+        if self._is_of_one_process_among_several(comm):
             return None
         self.run.refuse(_MADE_BEFORE.format(call=name))
+
+    def _note_asked(self, site: CallSite) -> None:
+        if not site.is_lab:
+            self.asked[str(site)] = None
+
+    def _is_of_one_process_among_several(self, comm: Any) -> bool:
+        size = self._originals[self._mpi.Comm]["Get_size"]
+        return not isinstance(comm, self._mpi.Intercomm) and size(comm) == 1 < size(self._mpi.COMM_WORLD)
+
+    def _note_origin(self, comm: Any, made: Any) -> None:
+        if comm == self._mpi.COMM_SELF or self._handle(comm) in self._made_of_self:
+            self._made_of_self.add(self._handle(made))
+        else:
+            # MPI uses the handle of a communicator that has been freed again.
+            self._made_of_self.discard(self._handle(made))
 
     def _method(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         def call(comm: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -240,16 +309,22 @@ class _Redirection:
             if target is not None:
                 return getattr(target, name)(*arguments, **keywords)
             result = original(comm, *arguments, **keywords)
-            if self.run is not None and isinstance(result, self._mpi.Comm):
-                self._made_here.add(self._handle(result))
+            if isinstance(result, self._mpi.Comm):
+                self._note_origin(comm, result)
             return result
 
-        call.__name__, call.__doc__ = name, original.__doc__
-        return call
+        def abort(comm: Any, errorcode: int = 0) -> Any:
+            # Outside runs user code ends the process before it has earned a 0.
+            return call(comm, errorcode or (0 if self.run is not None else ExitCode.UNJUDGED))
+
+        replacement = abort if name == "Abort" else call
+        replacement.__name__, replacement.__doc__ = name, original.__doc__
+        return replacement
 
     def _maker(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         def make(*arguments: Any, **keywords: Any) -> Any:
-            given = [each for each in (*arguments, *keywords.values()) if isinstance(each, self._mpi.Comm)]
+            kinds = (self._mpi.Comm, LocalCalls)
+            given = [each for each in (*arguments, *keywords.values()) if isinstance(each, kinds)]
             is_local = all(comm == self._mpi.COMM_SELF for comm in given) and not name.endswith(
                 _ALWAYS_OF_ALL
             )
@@ -275,6 +350,15 @@ class _Redirection:
                 setattr(target, name, value)
 
         return property(read, write, doc=original.__doc__)
+
+
+def _set_function(method: MethodType, function: Callable[..., Any]) -> None:
+    """Have a bound `method` call `function`. Its first field in C, after those of every object, refers to what it calls."""
+    field = ctypes.c_void_p.from_address(id(method) + object.__basicsize__)
+    before = method.__func__
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
+    field.value = id(function)
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(before))
 
 
 def _members(kind: type) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from typing import Any, Final, SupportsIndex
 
 from adjointlab import MPI
 
-__all__ = ["LocalCalls"]
+__all__ = ["LARGEST_TAG", "LocalCalls"]
 
-_LARGEST_TAG: Final = 2**31 - 1
+LARGEST_TAG: Final = 2**29 - 1
+"""Value of ``TAG_UB`` in simulation: MPICH's. Open MPI allows more."""
 
 
 class LocalCalls:
@@ -63,7 +64,7 @@ class LocalCalls:
     def _predefined(self, key: int | MPI.Keyval) -> object:
         """Value of an attribute that MPI itself attaches, as far as programs ask for them."""
         mpi = sys.modules.get("mpi4py.MPI")
-        return _LARGEST_TAG if mpi is not None and key == mpi.TAG_UB else None
+        return LARGEST_TAG if mpi is not None and key == mpi.TAG_UB else None
 
 
 _NOTHING: Final = object()

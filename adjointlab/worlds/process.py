@@ -15,7 +15,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from types import FrameType
 from typing import ClassVar, Final, NoReturn, TypeAlias
 
@@ -24,6 +26,7 @@ from adjointlab.worlds.call_sites import is_lab
 
 __all__ = [
     "ENDING",
+    "HookEnded",
     "Interrupts",
     "RepeatedInterrupt",
     "Terminated",
@@ -39,13 +42,16 @@ __all__ = [
 _LEAVING: Final = ("_exit", "execv", "execve")  # the other forms of exec call one of these two
 
 
-def install_exit_guard(stderr: int = 2) -> None:
-    """Have this process end with what it has earned, whoever ends it; messages go to the descriptor `stderr`."""
+def install_exit_guard(stderr: int = 2, *, is_active: bool = True) -> None:
+    """Have this process end with what it has earned, whoever ends it; messages go to the descriptor `stderr`.
+
+    Until a call with `is_active` the functions do what they did; but user code that gets hold of them has those that will not.
+    """
     guard = _installed_guard()
     if guard is not None:
-        guard.stderr = stderr
+        guard.stderr, guard.is_active, guard.is_final = stderr, is_active or guard.is_active, False
         return
-    guard = _ExitGuard(stderr, os._exit)
+    guard = _ExitGuard(stderr, os._exit, is_active)
     for name in _LEAVING:
         original = getattr(os, name)
         for module in (
@@ -55,23 +61,31 @@ def install_exit_guard(stderr: int = 2) -> None:
             setattr(module, name, guard.replacement_of(name, original))
 
 
-def earn(code: int) -> None:
-    """Set the exit code that the verdicts so far have earned; before the first it is that of an unjudged check."""
+def earn(code: int, *, is_final: bool = False) -> None:
+    """Set the exit code that the verdicts so far have earned; before the first it is that of an unjudged check.
+
+    Where it `is_final`, the process is about to end by itself, and nothing that calls the functions hastens that.
+    """
     if (guard := _installed_guard()) is not None:
-        guard.earned = code
+        guard.earned, guard.is_final = code, is_final
 
 
 def _installed_guard() -> _ExitGuard | None:
     """The guard of this process. The functions that it replaces know it, so nothing else need keep it."""
-    guard = getattr(os._exit, "guard", None)
+    # Not os._exit: a supervised process has a function in its place that calls ours.
+    guard = getattr(os.execv, "guard", None)
     return guard if isinstance(guard, _ExitGuard) else None
+
+
+class HookEnded(BaseException):
+    """Raised in user code that runs while the process ends by itself: a hook that wants to end it, or does not return."""
 
 
 class _ExitGuard:
     """State of the functions that stand for those that end the process."""
 
-    def __init__(self, stderr: int, leave: Callable[[int], NoReturn]) -> None:
-        self.stderr = stderr
+    def __init__(self, stderr: int, leave: Callable[[int], NoReturn], is_active: bool) -> None:
+        self.stderr, self.is_active, self.is_final = stderr, is_active, False
         self.earned: int = ExitCode.UNJUDGED
         self._leave = leave
         self._pid = os.getpid()
@@ -81,7 +95,8 @@ class _ExitGuard:
 
         def guarded(*arguments: object, **keywords: object) -> NoReturn:
             caller = _caller()
-            if os.getpid() != self._pid or (caller and is_lab(caller.rpartition(":")[0])):
+            is_ours = os.getpid() == self._pid and not (caller and is_lab(caller.rpartition(":")[0]))
+            if not (self.is_active and is_ours):
                 original(*arguments, **keywords)
             shown = [*map(repr, arguments), *(f"{key}={value!r}" for key, value in keywords.items())]
             self._end(f"os.{name}({', '.join(shown)}){caller and f' at {caller}'}")
@@ -90,19 +105,33 @@ class _ExitGuard:
         return guarded
 
     def _end(self, call: str) -> NoReturn:
+        if self.is_final:
+            self._say(f"user code wanted to end the process by {call}; the exit code stays {self.earned}")
+            raise HookEnded
         rest = "; what was not judged by then is not judged" if self.earned == ExitCode.UNJUDGED else ""
-        text = f"adjointlab: user code ended the process by {call}{rest}; exit code {self.earned}\n"
         try:
             sys.stdout.flush()
-            os.write(self.stderr, text.encode(errors="backslashreplace"))
+            self._say(f"user code ended the process by {call}{rest}; exit code {self.earned}")
         finally:
             self._leave(self.earned)
+
+    def _say(self, text: str) -> None:
+        with suppress(OSError):
+            os.write(self.stderr, f"adjointlab: {text}\n".encode(errors="backslashreplace"))
+
+
+_RECORDING: Final = str(Path(__file__).parents[1] / "supervisor" / "exit_hooks.py")
+"""The file with the function that stands before ours in a supervised process."""
 
 
 def _caller() -> str:
     """Return "file:line" of what called the guarded function; empty where only Python itself did."""
     try:
         frame = sys._getframe(2)
+        while frame.f_code.co_filename == _RECORDING and frame.f_back is not None:
+            frame = frame.f_back
+        if frame.f_code.co_filename == _RECORDING:
+            return ""
     except ValueError:  # an exit hook: the interpreter calls it without a frame
         return ""
     filename = frame.f_code.co_filename

@@ -10,11 +10,10 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["ONLY_MPI", "ONLY_SIMULATED", "instead_of", "missing"]
+__all__ = ["ONLY_SIMULATED", "instead_of", "missing"]
 
 # Listed here, because neither world may import the other, and the simulated one must work without MPI.
 ONLY_SIMULATED: Final = frozenset({"Bsend", "Improbe", "Mprobe", "Split_type", "bsend", "improbe", "mprobe"})
-ONLY_MPI: Final = frozenset({"Alltoallw", "Ialltoallw"})
 
 _INSTEAD: Final = {
     name: sentence
@@ -34,7 +33,6 @@ _INSTEAD: Final = {
             "Mprobe Improbe mprobe improbe",
             "use Probe or Iprobe, and receive with the source and tag of the status",
         ),
-        ("Alltoallw Ialltoallw", "use Alltoallv on arrays of one type"),
         ("Idup Idup_with_info", "use Dup"),
         ("free", "use Free"),
         ("Split_type", "use Split, with a color of your own"),

@@ -385,3 +385,67 @@ def first_of_two(**declared: Any) -> Subject:
 def test_what_requires_a_gradient_is_the_same_on_all_ranks_where_the_subject_says_so() -> None:
     assert_coherent(first_of_two(uniform_requires_grad=True))
     assert not verdict(first_of_two(), "gradients").is_coherent
+
+
+class ScaledThen(nn.Module):
+    """y = w x, and what `change` does after it."""
+
+    def __init__(self, change: Any = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, dtype=torch.float64))
+        self.change = change
+
+    def forward(self, x: Any) -> Any:
+        y = self.weight * x
+        return y if self.change is None else self.change(self, y)
+
+
+def changed(change: Any) -> Subject:
+    @al.subject.layer(lambda comm, layout: ScaledThen(change), lambda layout: ScaledThen(), ranks=(2,))
+    def draws(draw: Any, ranks: int) -> dict[str, Any]:
+        layout = al.Layout((6,), al.Partition((ranks,)))
+        weight = al.Tensor(
+            al.Layout((1,), al.Partition((ranks,)), axes=(None,)), types=("invariant",), name="weight"
+        )
+        space = al.Space(layout)
+        return {
+            "layout": layout,
+            "domain": space,
+            "codomain": space,
+            "parameter_space": al.Space(weight),
+        }
+
+    return draws
+
+
+def with_parameter(module: Any, y: Any) -> Any:
+    module.late = nn.Parameter(torch.ones(1))
+    return y
+
+
+def with_buffer(module: Any, y: Any) -> Any:
+    module.register_buffer("late", torch.ones(1))
+    return y
+
+
+def with_a_cache(module: Any, y: Any) -> Any:
+    module.register_buffer("late", torch.ones(1), persistent=False)
+    return y
+
+
+@pytest.mark.parametrize("check", ["sequential", "gradients"])
+@pytest.mark.parametrize("change", [with_parameter, with_buffer])
+def test_what_a_call_makes_has_to_be_declared(change: Any, check: str) -> None:
+    found = verdict(changed(change), check)
+    assert found.kind == "raised ValueError"
+    assert "late, which" in found.headline
+
+
+def test_a_cache_that_a_call_makes_need_not_be_declared() -> None:
+    assert verdict(changed(with_a_cache), "sequential").is_coherent
+
+
+@pytest.mark.parametrize("check", ["sequential", "gradients", "jacobian"])
+def test_outputs_have_the_declared_element_type(check: str) -> None:
+    found = verdict(changed(lambda module, y: y.float()), check)
+    assert found.headline == "an output is not in its declared space"

@@ -106,6 +106,14 @@ def root_mean_square(x: Any) -> Any:
     return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt()
 
 
+def one_norm(x: Any) -> Any:
+    return (
+        x.abs()
+        .sum(-1, keepdim=True)
+        .clamp(min=torch.finfo(x.dtype).smallest_normal * torch.finfo(x.dtype).eps)
+    )
+
+
 def from_zero_to_one(x: Any) -> Any:
     low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
     return (x - low) / (high - low)
@@ -127,6 +135,11 @@ WRONG: dict[str, tuple[str, Subject]] = {
     "small numbers taken for zero": (
         "tiny",
         rows(lambda x: root_mean_square(torch.where(x.abs() < 1e-6, 0 * x, x)), root_mean_square),
+    ),
+    "a mask that multiplies": ("infinite", rows(lambda x: x * (x > 0), torch.relu)),
+    "a reciprocal that overflows": (
+        "subnormal",
+        rows(lambda x: x * (1 / one_norm(x)), lambda x: x / one_norm(x)),
     ),
     "a range of zero": ("equal", rows(from_zero_to_one, from_zero_to_one_guarded)),
 }
@@ -228,6 +241,26 @@ def test_values_that_are_too_large_for_the_sequential_layer_are_not_for_the_laye
         return x.exp()
 
     assert not found(rows(exponential, torch.exp), "large", cases=3)
+
+
+def test_summands_are_finite() -> None:
+    """Infinities of one rank alone would not be the sequential layer's, which has the sum of the integers."""
+
+    def total(comm: Any) -> Any:
+        def summed(x: Any) -> Any:
+            return torch.from_numpy(sum(comm.allgather(x.numpy())))
+
+        return Applied(summed)
+
+    @al.subject.layer(total, lambda: Applied(torch.clone), ranks=(2,), name="Sum")
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        copies = al.Layout((ROWS,), al.Partition((ranks,)), axes=(None,))
+        return {
+            "domain": al.Space(copies, types=["partial"]),
+            "codomain": al.Space(copies, types=["replicated"], name="y"),
+        }
+
+    assert not found(subject, "infinite", cases=3)
 
 
 # The values.

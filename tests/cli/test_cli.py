@@ -130,7 +130,6 @@ def test_usage_errors_end_with_2_and_say_what_to_do(here: Callable[..., Ended], 
             "none of the subjects has the check sequential",
         ),
         (("check", "--nonsense"), "--nonsense"),
-        (("check", f"{SAMPLES}:incomplete"), "not a dictionary of arguments"),
         (("replay", "nowhere.json"), "No such file"),
         (("replay", str(bad)), "bad.json"),
     ):
@@ -242,3 +241,15 @@ def test_a_module_that_fails_on_one_rank_is_a_usage_error_on_all(tmp_path: Path)
     result = cli("check", "uneven.py:right", cwd=tmp_path, ranks=2)
     assert result.returncode == 2, result.stdout + result.stderr
     assert result.stderr.count("on rank 1: uneven.py cannot be imported: ImportError: not here") == 1
+
+
+def test_who_calls_the_command_line_has_its_signals_back_afterwards(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What ends a program that does not heed Ctrl-C would end its caller at the next one."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert capsys.readouterr().out
+    outer = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(outer)
+    assert outer == -1

@@ -13,7 +13,7 @@ from adjointlab.core.arrays import DTYPES, dtype
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import basis_vector, coordinates
 from adjointlab.core.partition import Partition
-from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.core.space import LocalType, Space, Tensor, needs_messages
 from adjointlab.core.vectors import ZERO, Exact, pair_local
 
 small = settings(max_examples=50, deadline=None)
@@ -279,3 +279,30 @@ def test_element_types_know_their_precision() -> None:
         dtype("float8")
     with pytest.raises(ValueError, match="is not one of"):
         dtype([])  # type: ignore[arg-type]
+
+
+def test_spaces_need_messages_where_a_rank_has_results_that_depend_on_others_data_alone() -> None:
+    grid = Partition((2,))
+    cut, copies = Layout((4,), grid), Layout((4,), grid, axes=(None,))
+    on_first, on_second = Layout((4,), Partition((1,))), Layout((4,), Partition((1,), (1,)))
+    shared, partial = Space(copies, types=["invariant"]), Space(copies, types=["partial"])
+    replicated = Space(copies, types=["replicated"])
+    for domain, codomain in (
+        (Space(on_first), Space(on_second)),
+        (Space(cut), shared),
+        (Space(cut), replicated),
+        (Space(on_first), replicated),
+        (partial, replicated),
+        (partial, Space(cut)),  # the adjoint returns copies
+    ):
+        assert needs_messages(domain, codomain)
+        assert needs_messages(codomain.dual, domain.dual)
+    for domain, codomain in (
+        (Space(cut), Space(cut)),
+        (shared, shared),
+        (replicated, Space(cut)),  # its adjoint's parts are summands, zero beyond the cut
+        (Space(cut), partial),
+        (Space(cut), Space(copies)),
+    ):
+        assert not needs_messages(domain, codomain)
+        assert not needs_messages(codomain.dual, domain.dual)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -11,9 +12,15 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status
+from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject
+from adjointlab.pytest.plugin import counts_property, pytest_terminal_summary
+from adjointlab.report.json_report import as_data
+from adjointlab.report.summary import notes
+from adjointlab.session import CheckResult
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from tests.samples import right as example
 
 
 class Local(al.LinearOperator):
@@ -126,3 +133,42 @@ def test_a_strategy_that_draws_nothing_is_no_verdict() -> None:
     world.close()
     assert result.status is Status.UNJUDGED
     assert "rejects them all" in result.verdict.headline
+
+
+class Unsent(Local):
+    """Has a result on each rank that depends on the first rank's data alone, and sends none of them."""
+
+    def __init__(self, comm: Any, layout: al.Layout) -> None:
+        super().__init__(comm, layout)
+        self.domain = al.Space(al.Layout(layout.shape, al.Partition((1,))))
+
+    def forward(self, x: Any) -> Any:
+        return np.zeros(self.codomain.tensors[0].layout.local_shape(self.comm.Get_rank()))
+
+    def adjoint(self, y: Any) -> Any:
+        return np.zeros(self.domain.tensors[0].layout.local_shape(self.comm.Get_rank()))
+
+
+@pytest.mark.parametrize(("operator", "is_needed"), [(Local, False), (Unsent, True), (Meeting, None)])
+def test_silence_is_said_in_text_json_and_by_pytest_and_where_messages_are_needed(
+    operator: type[Local], is_needed: bool | None
+) -> None:
+    result = searched(operator)
+    assert result.status is Status.COHERENT
+    assert result.counts is not None
+    assert result.counts.lacking_messages == (result.counts.on_several_ranks if is_needed else 0)
+
+    checked = [CheckResult(found_as(example), result)]
+    written: Any = as_data(checked, "simulated", 8, 0, 1, complete=True)["notes"]
+    said: list[str] = []
+    reports = [SimpleNamespace(user_properties=[counts_property(result)])]
+    terminal = SimpleNamespace(
+        getreports=lambda kind: reports if kind == "passed" else [],
+        section=said.append,
+        write_line=lambda line, **_: said.append(line),
+    )
+    pytest_terminal_summary(terminal)  # type: ignore[arg-type]
+    for lines in (notes(checked), written, said):
+        about = [line for line in lines if "no rank communicated" in line]
+        assert len(about) == (is_needed is not None)
+        assert all(operator.__name__ in line and ("need messages" in line) == is_needed for line in about)

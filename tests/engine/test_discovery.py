@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adjointlab.engine.discovery import NotFound, find, find_subject, found_as, installed
+from adjointlab.engine.discovery import NotFound, find, find_and_note, find_subject, found_as, installed
 
 SAMPLES = Path(__file__).parents[1] / "samples.py"
 
@@ -131,3 +131,52 @@ def test_a_module_that_fails_to_import_says_why_and_where(tmp_path: Path) -> Non
     with pytest.raises(NotFound, match=r"cannot be imported: AttributeError.*breaks_on_import.py:2"):
         find([str(file)])
     assert "breaks_on_import" not in sys.modules
+
+
+NAMELESS = """
+import adjointlab as al
+from tests.samples import RingShift, equal_blocks, right
+
+def made(name):
+    return al.subject.operator(RingShift, name=name)(equal_blocks_of)
+
+def equal_blocks_of(draw, ranks):
+    return equal_blocks(draw, ranks)
+
+named = made("Named")
+also_named = named
+in_list = [named, right, made("A"), (made("B"),)]
+in_mapping = {"key": {"inner": made("C")}}
+
+class Group:
+    member = made("D")
+
+for name in ("E", "F", "G"):
+    @al.subject.operator(RingShift, name=name)
+    def bound_again(draw, ranks):
+        return equal_blocks(draw, ranks)
+"""
+
+
+def test_subjects_without_a_name_of_their_own_are_counted_where_they_are(tmp_path: Path) -> None:
+    file = tmp_path / f"nameless_{tmp_path.name.replace('-', '_')}.py"
+    file.write_text(NAMELESS)
+    found, notes = find_and_note([str(file)])
+    assert sorted(entry.subject.name for entry in found) == ["G", "Named", "RingShift"]
+    assert len(notes) == 1
+    for part in (
+        "2 subjects (A, B) in `in_list`",
+        "1 subject (C) in `in_mapping`",
+        "1 subject (D) in `Group`",
+        "2 subjects (E, F) to which no name refers any more",
+    ):
+        assert part in notes[0]
+    assert find_and_note([f"{file}:named"])[1] == []
+    assert find_and_note([str(SAMPLES)])[1] == []
+
+
+def test_a_file_whose_subjects_have_no_names_says_so(tmp_path: Path) -> None:
+    file = tmp_path / f"listed_{tmp_path.name.replace('-', '_')}.py"
+    file.write_text("from tests.samples import right\nsubjects = [right]\ndel right\n")
+    with pytest.raises(NotFound, match=r"1 subject \(RingShift\) in `subjects`: not checked; bind each"):
+        find([str(file)])

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 import adjointlab as al
 from adjointlab.checks.verdict import Status
 from adjointlab.engine import search
+from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import SubjectError
+from adjointlab.session import run_check
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Raised
 
@@ -337,6 +339,15 @@ class TestAHalfWrittenSubject:
     def test_with_a_strategy_that_returns_no_dictionary(self, world: SimulatedWorld) -> None:
         with pytest.raises(SubjectError, match="not a dictionary"):
             investigate(world, al.subject(Identity)(lambda draw, ranks: ranks), "adjoint", Budget(5))
+
+    def test_is_one_verdict_of_a_run_and_not_the_end_of_it(
+        self, world: SimulatedWorld, tmp_path: Path
+    ) -> None:
+        """An incomplete subject does not keep another from being judged."""
+        subject = found_as(al.subject(Identity)(lambda draw, ranks: ranks))
+        result = run_check(world, subject, "adjoint", Budget(5), tmp_path).result
+        assert (result.status, result.verdict.kind) == (Status.UNJUDGED, "SubjectError")
+        assert "not a dictionary" in result.verdict.headline
 
     def test_with_an_operator_without_spaces(self, world: SimulatedWorld) -> None:
         class Spaceless(Identity):

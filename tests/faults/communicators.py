@@ -94,6 +94,12 @@ def self_comm() -> Any:
     return mpi.COMM_SELF
 
 
+def aborts_itself(op: Any) -> None:
+    from mpi4py.MPI import COMM_SELF
+
+    COMM_SELF.Abort(0)
+
+
 def waits_on_world(op: Any) -> None:
     raw_world().recv(source=0, tag=77)
 
@@ -165,6 +171,12 @@ FAULTS = declared(
         fault("waits on COMM_WORLD", DEADLOCK, first={"forward": waits_on_world}),
         fault("sums over COMM_WORLD", WRONG, result={"adjoint": sums_over_world}),
         fault("communicator of COMM_WORLD for each call", OPEN, everywhere={"forward": makes_with_world}),
+        fault(
+            "MPI_Abort of COMM_SELF with 0",
+            ("a rank called MPI_Abort(0)",),
+            first={"forward": aborts_itself},
+            is_fatal=True,
+        ),
         fault("one communicator for each operator", COHERENT, base=OnItsOwn, ranks=0),
     ),
 )

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,8 @@ FAULTS = declared(
     globals(),
     (
         by_signal(signal.SIGTERM),
-        by_signal(signal.SIGHUP),
+        # UCX, which MPICH has, prints its state upon it, and goes on.
+        replace(by_signal(signal.SIGHUP), mpi=("a rank was ended by a signal (SIGHUP)", *COHERENT), ranks=0),
         asks_for_stacks(signal.SIGQUIT),
         by_signal(signal.SIGALRM),
         asks_for_stacks(signal.SIGUSR1),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import builtins
+import ctypes
 import gc
+import io
 import json
 import os
+import posix
 import random
 import shutil
 import signal
@@ -20,6 +24,8 @@ from typing import Any
 import numpy as np
 
 from tests.faults.declaring import WRONG, RuntimeFault, declared, fault
+
+REPLACED = ("functions replaced",)
 
 
 def meddles(name: str, action: Any, found: tuple[str, ...] = WRONG, **row: Any) -> RuntimeFault:
@@ -52,8 +58,34 @@ def stdout_closed() -> None:
     sys.stdout.close()
 
 
+def stdout_replaced() -> None:
+    sys.stdout = io.StringIO()
+
+
+def exit_replaced() -> None:
+    sys.exit = lambda *_: None  # type: ignore[assignment]
+
+
+def left_by_c_at_the_end() -> None:
+    atexit.register(ctypes.CDLL(None)._exit, 0)
+
+
+def left_by_posix_at_the_end() -> None:
+    atexit.register(posix._exit, 0)
+
+
+def hooks_forgotten() -> None:
+    atexit._clear()
+
+
 def in_another_folder() -> None:
     os.chdir("/")
+
+
+def in_a_folder_that_is_gone() -> None:
+    folder = tempfile.mkdtemp()
+    os.chdir(folder)
+    os.rmdir(folder)
 
 
 def folder_removed() -> None:
@@ -94,6 +126,11 @@ def numpy_replaced() -> None:
 def builtins_replaced() -> None:
     builtins.print = lambda *_, **__: None  # type: ignore[assignment]
     builtins.abs = lambda _: 0  # type: ignore[assignment]
+
+
+def os_replaced() -> None:
+    os.write = lambda *_, **__: 0  # type: ignore[assignment]
+    os.replace = lambda *_, **__: None
 
 
 def json_replaced() -> None:
@@ -157,9 +194,11 @@ FAULTS = declared(
     (
         meddles("standard streams closed", closed(0, 1, 2)),
         meddles("sys.stdout closed", stdout_closed),
+        meddles("sys.stdout replaced", stdout_replaced),
         meddles("sys.stdout and sys.stderr None", streams_replaced),
         meddles("all files closed", closed(*range(3, 64)), (*WRONG, "raised OSError"), ranks=0),
         meddles("another working directory", in_another_folder),
+        meddles("working directory removed", in_a_folder_that_is_gone),
         meddles("folder of failures removed", folder_removed),
         meddles("records of the lab overwritten", records_overwritten),
         meddles("temporary folder that is not there", temporary_folder_elsewhere),
@@ -167,14 +206,19 @@ FAULTS = declared(
         meddles("random generators seeded", random_seeded),
         meddles("umask 777", no_files_for_others),
         meddles("errors of NumPy raised", all_errors_of_numpy),
-        meddles("comparisons of NumPy replaced", numpy_replaced),
-        meddles("built-in functions replaced", builtins_replaced),
-        meddles("json.dumps replaced", json_replaced),
+        meddles("comparisons of NumPy replaced", numpy_replaced, REPLACED),
+        meddles("built-in functions replaced", builtins_replaced, REPLACED),
+        meddles("json.dumps replaced", json_replaced, REPLACED),
+        meddles("functions of os replaced", os_replaced, REPLACED),
         meddles("clocks that stand still", time_stands_still),
         meddles("warnings made errors", warnings_are_errors),
         meddles("trace function that raises", traced, (*WRONG, "raised RuntimeError")),
         meddles("profile functions set", profiled),
         meddles("hooks for exceptions replaced", hooks_replaced),
+        meddles("sys.exit replaced", exit_replaced),
+        meddles("hook at the end of the process that calls _exit(0) of C", left_by_c_at_the_end),
+        meddles("hook at the end of the process that calls posix._exit(0)", left_by_posix_at_the_end),
+        meddles("hooks at the end of the process forgotten", hooks_forgotten),
         meddles("garbage collector off", no_collector),
         meddles("recursion limit of 120", recursion_limited, (*WRONG, "raised RecursionError")),
         meddles("modules of the lab forgotten", modules_forgotten),

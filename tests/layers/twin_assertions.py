@@ -28,7 +28,7 @@ __all__ = [
 
 
 def assert_coherent(world: World, subject: Subject) -> None:
-    """Assert that 25 cases of the subject pass every check."""
+    """Assert that a dozen cases of the subject pass every check."""
     for check in checks_of(subject):
         report = investigate(world, subject, check, Budget(12, seed=3))
         assert report.status is Status.COHERENT, report.verdict

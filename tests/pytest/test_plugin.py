@@ -27,6 +27,17 @@ TestRight = coherence_tests(find_subject({str(SAMPLES)!r} + ":right"), checks=["
 TestWrong = coherence_tests(find_subject({str(SAMPLES)!r} + ":wrong"), checks=["adjoint"])
 """
 
+ALONE = """
+import adjointlab as al
+from tests.engine.test_counts import Local
+
+@al.subject.operator(Local, name="Alone")
+def alone(draw, ranks):
+    return {"layout": al.Layout((2 * ranks,), al.Partition((ranks,)))}
+
+TestAlone = coherence_tests(alone, checks=["adjoint"])
+"""
+
 RANK = "import os\nrank = int(os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK', 0)))\n"
 
 
@@ -64,12 +75,13 @@ def test_only_subjects_are_accepted() -> None:
 
 
 def test_a_failure_is_the_text_alone_and_is_replayed_first_the_next_time(tmp_path: Path) -> None:
-    (tmp_path / "test_shift.py").write_text(COHERENCE)
+    (tmp_path / "test_shift.py").write_text(COHERENCE + ALONE)
     first = launch("-v", "--adjointlab-seed=1", cwd=tmp_path)
     assert first.returncode == 1, first.stdout + first.stderr
     assert "simulated, 10 cases for each test, --adjointlab-seed=1" in first.stdout
     assert "test_shift.py::TestRight::test_adjoint" in first.stdout
-    assert "2 passed" in first.stdout
+    assert "3 passed" in first.stdout
+    assert "\nAlone: no rank communicated with another in any case" in first.stdout
     assert "WrongShift: adjoint is not the transpose of forward        (found after" in first.stdout
     assert "adjoint  gives that entry weight 0" in first.stdout
     assert "Traceback" not in first.stdout

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from adjointlab.supervisor.rank_files import RankFiles
 from adjointlab.worlds.launch import LAUNCHERS
 
 PROGRAM = """
@@ -40,3 +45,18 @@ def test_an_orderly_end_a_call_of_exit_and_a_crash_are_told_apart(tmp_path: Path
     assert (tmp_path / "rank-0.exit").read_text().startswith("os._exit(0)\n")
     run("import ctypes; ctypes.string_at(0)")
     assert "Segmentation fault" in (tmp_path / "rank-0.stacks").read_text()
+
+
+@pytest.mark.parametrize(
+    ("status", "finished", "code"),
+    [(-signal.SIGKILL, "1", 1), (-signal.SIGSEGV, "1", None), (-signal.SIGKILL, "", None)],
+)
+def test_a_rank_that_is_killed_after_its_work_has_ended_in_order(
+    tmp_path: Path, status: int, finished: str, code: int | None
+) -> None:
+    files = RankFiles(tmp_path, 0)
+    files.path("finished").write_text(finished)
+    files.path("ended").write_text(json.dumps({"status": status, "regular": False, "at": 1.0}))
+    end = files.last_end
+    assert end is not None
+    assert (end.status, end.regular) == (status if code is None else code, code is not None)

@@ -1,7 +1,8 @@
-"""A hook for the end of the process ends it with 0; the operator is wrong."""
+"""A hook for the end of the process ends it with 0, and sys.exit leads nowhere; the operator is wrong."""
 
 import atexit
 import os
+import sys
 
 import adjointlab as al
 from tests.unearned_greens.common import Copying, blocks
@@ -9,6 +10,7 @@ from tests.unearned_greens.common import Copying, blocks
 
 class Wrong(Copying):
     def adjoint(self, y):
+        sys.exit = lambda *_: None
         return 2 * super().adjoint(y)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from adjointlab.worlds.deadline import Deadline
 from tests.running import ROOT
 
 PROGRAM = """
@@ -79,3 +81,15 @@ for context in (Interrupts, RepeatedInterrupt):
 
 def test_a_signal_to_a_fork_ends_the_fork_alone() -> None:
     assert subprocess.run([sys.executable, "-c", FORKS], cwd=ROOT, timeout=60, check=False).returncode == 0
+
+
+def test_user_code_that_closes_its_files_does_no_harm() -> None:
+    before = signal.set_wakeup_fd(-1)
+    try:
+        with Deadline() as deadline:
+            os.close(deadline._write)
+        # The interpreter has the number of a file that is closed, as after a context around this one.
+        with Deadline() as outer, Deadline():
+            os.close(outer._write)
+    finally:
+        signal.set_wakeup_fd(before)

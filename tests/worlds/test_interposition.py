@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from adjointlab.exit_codes import ExitCode
 from tests.running import needs_mpi, run_python
 
 pytest.importorskip("mpi4py")
@@ -17,6 +18,7 @@ import pickle
 import threading
 import weakref
 from dataclasses import dataclass
+from functools import partial
 
 from mpi4py import MPI
 from mpi4py.MPI import COMM_WORLD as everyone
@@ -51,6 +53,21 @@ class Record:
 
 holder, record, in_tuple, weak = Holder(), Record(MPI.COMM_WORLD), (MPI.COMM_WORLD,), weakref.ref(MPI.COMM_WORLD)
 listed, by_closure = [MPI.COMM_WORLD], closed_over()
+get_rank, get_size, allreduce = MPI.COMM_WORLD.Get_rank, MPI.COMM_WORLD.Get_size, MPI.COMM_WORLD.allreduce
+adder = partial(allreduce, op=MPI.SUM)
+
+
+class Taken:
+    allreduce = MPI.COMM_WORLD.allreduce
+    __slots__ = ("method",)
+
+
+def taking(value, allreduce=MPI.COMM_WORLD.allreduce):
+    return allreduce(value)
+
+
+taken = Taken()
+taken.method = MPI.COMM_WORLD.allreduce
 copied, made_before = MPI.Intracomm(MPI.COMM_WORLD), MPI.COMM_WORLD.Split()
 WAYS = {
     "the module": lambda: MPI.COMM_WORLD,
@@ -89,6 +106,8 @@ def in_a_thread(call):
 def body(context, payload):
     seen = {way: [comm().rank, comm().Get_size(), comm().allreduce(10 + context.rank)] for way, comm in WAYS.items()}
     seen["the class"] = [MPI.COMM_WORLD.Get_rank(), MPI.Comm.Get_size(MPI.COMM_WORLD), MPI.Comm.allreduce(MPI.COMM_WORLD, 10 + context.rank)]
+    for way, sum_of in {"a method": allreduce, "in a partial": adder, "in a class": taken.allreduce, "in an object": taken.method, "in a default": taking}.items():
+        seen[way] = [get_rank(), get_size(), sum_of(10 + context.rank)]
     own = MPI.COMM_SELF.Dup()
     seen["local"] = own.allreduce(7) + MPI.COMM_SELF.allreduce(1)
     own.Free()
@@ -132,7 +151,7 @@ def test_every_reference_to_comm_world_means_the_communicator_of_the_run(
     assert sizes == [max(1, processes)] * 2, "outside runs COMM_WORLD is itself"
     for rank, seen in enumerate(values):
         ways = {way: value for way, value in seen.items() if isinstance(value, list) and way != "equal"}
-        assert len(ways) == 16
+        assert len(ways) == 21
         assert ways == {way: [rank, 2, 21] for way in ways}
         assert (seen["equal"], seen["an intracommunicator"], seen["local"]) == ([True, True, False], True, 8)
     assert all("made before the case began" in text for text in refused)
@@ -162,3 +181,70 @@ def test_mpi4py_may_be_imported_in_the_middle_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text(LATE)
     result = run_python(tmp_path / "late.py", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (0, "[3, 3, 3] set()\n"), result.stderr
+
+
+OF_ITSELF = """
+from mpi4py import MPI
+
+import adjointlab as al
+from tests.unearned_greens.common import Copying, blocks
+
+SIZE = MPI.COMM_WORLD.Get_size()
+alone = MPI.COMM_SELF.Dup()
+row = alone.Create_cart([1])
+shared = MPI.COMM_WORLD.Dup()
+
+
+class OnItself(Copying):
+    def forward(self, x):
+        assert alone.allreduce(7) + row.allreduce(1) == 8
+        return super().forward(x)
+
+
+class OnAll(Copying):
+    def forward(self, x):
+        shared.Barrier()
+        return super().forward(x)
+
+
+class Aborting(Copying):
+    def forward(self, x):
+        MPI.COMM_SELF.Abort(0)
+
+
+on_itself = al.subject.operator(OnItself)(lambda draw, ranks: blocks(draw, ranks))
+on_all = al.subject.operator(OnAll)(lambda draw, ranks: blocks(draw, ranks))
+aborting = al.subject.operator(Aborting)(lambda draw, ranks: blocks(draw, ranks))
+"""
+
+JUDGED = """
+from adjointlab.engine.discovery import find
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.worlds.launch import open_world
+
+world = open_world("simulated", 2)
+for found in find(["of_itself.py"]):
+    verdict = investigate(world, found.subject, "adjoint", Budget(cases=5, seed=1)).verdict
+    print(found.subject.name, verdict.kind or verdict.status.value, flush=True)
+world.close()
+from mpi4py import MPI
+from adjointlab.worlds.interposition import asked_outside_runs
+
+print(*asked_outside_runs(), flush=True)
+MPI.COMM_SELF.Abort(0)
+"""
+
+
+def test_what_a_module_makes_of_comm_self_and_asks_comm_world_is_followed_and_abort_is_no_end_with_0(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "of_itself.py").write_text(OF_ITSELF)
+    (tmp_path / "judged.py").write_text(JUDGED)
+    result = run_python(tmp_path / "judged.py", cwd=tmp_path)
+    assert result.stdout.splitlines() == [
+        "OnItself coherent",
+        "OnAll communication past the run",
+        "Aborting a rank called MPI_Abort(0)",
+        f"{tmp_path / 'of_itself.py'}:7",
+    ], result.stderr
+    assert result.returncode == ExitCode.UNJUDGED

@@ -9,6 +9,7 @@ import pytest
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.refused_calls import instead_of
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import Raised
 
 THEIRS = pytest.importorskip("mpi4py.MPI", reason="its classes say what there is")
 NAMES = [name for name in dir(THEIRS.Cartcomm) if not name.startswith("_")]
@@ -65,3 +66,16 @@ def test_what_is_named_instead_is_offered(world):
         if on_grids[name] is not None:
             named = {word for word in re.findall(r"\b[A-Z]\w+", instead_of(name)) if word in on_grids}
             assert all(on_grids[word] is None for word in named), name
+
+
+@pytest.mark.parametrize("is_handed", [True, False])
+@pytest.mark.parametrize(
+    "make", [lambda comm: THEIRS.Win.Allocate(8, comm=comm), lambda comm: THEIRS.File.Open(comm, "file")]
+)
+def test_windows_and_files_of_other_ranks_are_refused_with_the_alternative(world, make, is_handed):
+    def body(context, _):
+        with pytest.raises(RuntimeError, match="use messages or collectives on the communicator"):
+            make(context.comm if is_handed else THEIRS.COMM_WORLD)
+
+    result = world.run(body)
+    assert not any(isinstance(outcome, Raised) for outcome in result.outcomes), result

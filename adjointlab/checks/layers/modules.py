@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from adjointlab.checks.context import CheckContext
+from adjointlab.checks.context import INFINITE, SUBNORMAL, CheckContext
 from adjointlab.checks.elements import Local
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
@@ -75,7 +75,7 @@ class ModuleUnderTest(ABC):
 
     def __init__(self, layer: Layer, module: torch.nn.Module, values: str) -> None:
         self.layer, self.module = layer, module
-        self._exponents = _EXPONENTS.get(values, {})
+        self._change = _change_of(values)
         self.note_return: Callable[[Callable[..., object]], None] = lambda function: None
 
     @abstractmethod
@@ -94,12 +94,17 @@ class ModuleUnderTest(ABC):
         ]
 
     def inputs(self, key: Draw) -> list[torch.Tensor]:
-        """Legal inputs, made of drawn ones by the subject, and scaled where the subject has left them as they were."""
+        """Legal inputs, made of drawn ones by the subject, and changed where the subject has left them as they were."""
         inputs = list(self.layer.prepare(*self.tensors(self.layer.domain, key)))
-        if not self._exponents:
+        if self._change is None:
             return inputs
         return [
-            x * 2.0 ** self._exponents[tensor.dtype] if is_free and tensor.dtype in self._exponents else x
+            # An infinite summand is not a summand of an infinite element: that may have been any integer.
+            self._change(x)
+            if is_free
+            and x.is_floating_point()
+            and not (self._change is _infinite and LocalType.PARTIAL in tensor.types)
+            else x
             for x, tensor, is_free in zip(
                 inputs, self.layer.domain.tensors, _left_as_drawn(self.layer), strict=True
             )
@@ -137,7 +142,7 @@ class ModuleUnderTest(ABC):
 
 
 class LocalModule(ModuleUnderTest):
-    """The layer, as this rank has it. Raises :class:`NotInSpace` for a parameter of another shape than declared."""
+    """The layer, as this rank has it. Raises :class:`NotInSpace` for a parameter of another shape or element type than declared."""
 
     def __init__(self, context: CheckContext) -> None:
         layer = context.layer
@@ -145,8 +150,7 @@ class LocalModule(ModuleUnderTest):
         self.rank = context.rank
         self.note_return = context.note_return
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
-            shape = tuple(arrays.local_part(parameter).shape)
-            self._check_shape(f"the parameter {tensor.name} has", tensor, shape)
+            self._check(f"the parameter {tensor.name} has", tensor, arrays.local_part(parameter))
 
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
         return local_values(space, position, self.rank, key)
@@ -158,9 +162,15 @@ class LocalModule(ModuleUnderTest):
                 f"the layer returned {len(outputs)} tensors, but the codomain has {len(declared)}"
             )
         for tensor, output in zip(declared, outputs, strict=True):
-            self._check_shape("the layer returned", tensor, tuple(output.shape))
+            self._check("the layer returned", tensor, output)
+        # A parameter that a call makes has a gradient that nobody would compare.
+        if faults := undeclared(self.module, self.layer.parameters, self.layer.buffers):
+            raise ValueError(
+                f"after a call, the layer {faults[0]}: make it when the layer is made, and declare it"
+            )
 
-    def _check_shape(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    def _check(self, what: str, tensor: Tensor, value: torch.Tensor) -> None:
+        shape = tuple(value.shape)
         partition, wanted = tensor.layout.partition, tensor.layout.local_shape(self.rank)
         if not partition.is_active(self.rank):
             if 0 not in shape:
@@ -171,6 +181,10 @@ class LocalModule(ModuleUnderTest):
         elif shape != wanted:
             raise NotInSpace(
                 f"{what} shape {shape} on rank {self.rank}, but the layout {tensor.layout} gives it {wanted}"
+            )
+        elif (dtype := arrays.dtype_name(value)) != tensor.dtype:
+            raise NotInSpace(
+                f"{what} element type {dtype} on rank {self.rank}, but {tensor.dtype} is declared"
             )
 
 
@@ -198,6 +212,28 @@ class SequentialTwin(ModuleUnderTest):
         wanted = [tensor.layout.shape for tensor in self.layer.codomain.tensors]
         if shapes != wanted:
             raise ValueError(f"the sequential twin returned shapes {shapes}, but the codomain has {wanted}")
+
+
+def _change_of(values: str) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """Return the change of drawn integers that makes inputs of the kind `values`, if there is one."""
+    if values in _EXPONENTS:
+        exponents = _EXPONENTS[values]
+        return lambda x: x * 2.0 ** exponents[str(x.dtype).removeprefix("torch.")]
+    return {SUBNORMAL: _subnormal, INFINITE: _infinite}.get(values)
+
+
+def _subnormal(x: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    limits = torch.finfo(x.dtype)
+    return x * (limits.smallest_normal * limits.eps)
+
+
+def _infinite(x: torch.Tensor) -> torch.Tensor:
+    """The largest and the smallest of the integers are infinite."""
+    import torch
+
+    return torch.where(x.abs() >= LARGEST, x * float("inf"), x)
 
 
 def _left_as_drawn(layer: Layer) -> list[bool]:

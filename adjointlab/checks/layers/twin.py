@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
-from adjointlab.checks.context import INPUT_VALUES, CheckContext
-from adjointlab.checks.elements import Difference, Local, Tolerance, first_difference
+from adjointlab.checks.context import INFINITE, INPUT_VALUES, SUBNORMAL, CheckContext
+from adjointlab.checks.elements import Difference, Local, Tolerance, WhereNotFinite, first_difference
 from adjointlab.checks.fresh_memory import controlled
 from adjointlab.checks.layers.modules import LARGEST, LocalModule, SequentialTwin, held_by_all, values
 from adjointlab.checks.layers.passes import OUTPUTS, Pass, PassPlan, ResultKind, run_passes
@@ -50,6 +50,7 @@ class Comparison:
     allowances: tuple[float, ...] | None = (
         None  # differences that rounding may make to each tensor, from rank 0 if at all
     )
+    not_finite: WhereNotFinite = WhereNotFinite.WRONG
 
 
 class Change(NamedTuple):
@@ -153,7 +154,16 @@ def results_of_twin(
         results, allowances = measured(run)
     except Exception as error:
         raise unfit from error
-    if not all(
+    if context.values == SUBNORMAL:
+        # Units in the last place of such numbers are not relative to their size, and processors may take them for zero.
+        allowances = {
+            name: tuple(
+                allowed + (float(np.finfo(array.dtype).tiny) if array.dtype.kind in "fc" else 0.0)
+                for allowed, array in zip(allowances[name], local, strict=True)
+            )
+            for name, local in results.items()
+        }
+    if context.values != INFINITE and not all(
         np.isfinite(array).all() for local in results.values() for array in local if array.dtype.kind in "fc"
     ):
         raise unfit
@@ -177,8 +187,10 @@ def _comparison(
 ) -> Comparison:
     layer = context.layer
     space = kind.space(layer)
+    is_infinite = context.values == INFINITE
     if not kind.is_gradient:
-        return Comparison(kind.name, space, local, tolerance_of(layer))
+        not_finite = WhereNotFinite.ALIKE if is_infinite else WhereNotFinite.WRONG
+        return Comparison(kind.name, space, local, tolerance_of(layer), not_finite=not_finite)
     tolerance = tolerance_of(layer)
     if plan.accumulated:
         # The sum with an earlier gradient is rounded relative to the sum, which is not taken off again.
@@ -190,7 +202,9 @@ def _comparison(
         for tensor in space.tensors
         if tensor.name not in differentiated or tensor.element.kind != "real"
     )
-    return Comparison(kind.name, space, local, tolerance, without)
+    # Products of zero and infinity come and go with the formula of a derivative.
+    not_finite = WhereNotFinite.UNJUDGED if is_infinite else WhereNotFinite.WRONG
+    return Comparison(kind.name, space, local, tolerance, without, not_finite=not_finite)
 
 
 def tolerance_of(layer: Layer) -> Tolerance:
@@ -279,6 +293,7 @@ def _first_difference(ranks: Sequence[PassObservation]) -> tuple[Comparison, Dif
                 first.tolerance
                 if first.allowances is None
                 else replace(first.tolerance, absolute=first.allowances[position]),
+                not_finite=first.not_finite,
             )
             if difference is not None:
                 return first, difference

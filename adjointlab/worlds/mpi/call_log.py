@@ -56,7 +56,7 @@ class CallSignature(NamedTuple):
     root: int | None
     op: object
     dtype: object
-    elements: int | None
+    elements: Counts  # that all ranks must have; of each rank, where the call has counts that must be equal
     code: CodeType
     instruction: int
     sent: Counts = None  # of the collectives with counts of their own for each rank
@@ -64,8 +64,8 @@ class CallSignature(NamedTuple):
 
 
 CallEntry: TypeAlias = (
-    tuple[str, int | None, object, object, int | None, CodeType, int]
-    | tuple[str, int | None, object, object, int | None, CodeType, int, Counts, Counts]
+    tuple[str, int | None, object, object, Counts, CodeType, int]
+    | tuple[str, int | None, object, object, Counts, CodeType, int, Counts, Counts]
 )
 """A signature's fields: what calls append, because making a named tuple takes ten times as long as a bare one."""
 
@@ -77,7 +77,7 @@ class CallDescription(NamedTuple):
     root: int | None
     op: str | None
     dtype: str | None
-    elements: int | None
+    elements: Counts
     where: str  # "file:line"
     is_lab: bool  # the lab makes it, not user code
     sent: Counts = None
@@ -319,13 +319,16 @@ class SignatureReader:
         """Entry of the log for a call with these arguments at this place in user code."""
         given = {**dict(zip(self.parameters, arguments, strict=False)), **keywords}
         root, op = given.get("root", self.default_root), given.get("op", self.default_op)
-        dtype = count = None
+        dtype: object = None
+        count: Counts = None
         if self.counted is not None:
             dtype, count = _type_and_count(given.get(self.counted.buffer))
             if count is None and self.counted.in_place is not None:
                 dtype, count = _type_and_count(given.get(self.counted.in_place))
-                if count is not None and self.counted.is_per_rank:
+                if isinstance(count, int) and self.counted.is_per_rank:
                     count //= self.size
+        if (counts := given.get("recvcounts")) is not None:
+            count = tuple(map(int, counts))
         if self.has_blocks:
             dtype, sent, received = self._blocks(given)
             return self.name, root, op, dtype, count, code, instruction, sent, received

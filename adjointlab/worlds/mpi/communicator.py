@@ -10,14 +10,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import index
 from typing import Any, ClassVar, Final, NoReturn, cast
 
 from mpi4py import MPI
 
 from adjointlab import MPI as ours
+from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
 from adjointlab.worlds.call_labels import label_of_call
 from adjointlab.worlds.call_sites import call_site
+from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.interposition import means_comm_world, own_handle
 from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.mpi.buffer_calls import BUFFER_CALLS, native, peer_of
@@ -86,7 +89,9 @@ class GuardedComm(CommBase):
         rank, site = self.guard.control.rank, call_site()
         # Not through sys.stderr, which pytest captures and nobody will read any more.
         os.write(2, f"adjointlab: rank {rank} called Abort({errorcode}) at {site}\n".encode())
-        own_handle(MPI.COMM_WORLD).Abort(errorcode)
+        allow_exit_of_c()
+        # What was called with 0 must not end the job with 0.
+        own_handle(MPI.COMM_WORLD).Abort(errorcode or ExitCode.UNJUDGED)
         raise SystemExit(errorcode)
 
     # Probes
@@ -176,7 +181,7 @@ class GuardedComm(CommBase):
         self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None, reorder: bool = False
     ) -> GuardedComm:
         """Make a Cartesian grid of the first ranks."""
-        dims = [int(extent) for extent in dims]
+        dims = list(map(index, dims))
         if periods is None or isinstance(periods, bool):
             periods = [bool(periods)] * len(dims)
         periods = [bool(period) for period in periods]

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from mpi4py import MPI
 
+from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.mpi.polling import ObjectChannel, poll_until
 
 __all__ = ["RanksDiverged", "Rendezvous"]
@@ -108,6 +109,7 @@ class Rendezvous:
 
     def abort(self, code: int) -> None:
         """End all processes at once: some do not answer, so nobody could leave MPI in order."""
+        allow_exit_of_c()
         self._channel.comm.Abort(code)
 
     def _announce(self, arrival: _Arrival) -> None:

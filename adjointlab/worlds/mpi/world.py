@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 from mpi4py import MPI
 
 from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.interposition import Interposition, own_handle
 from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.call_log import RunStatistics
@@ -39,6 +40,7 @@ from adjointlab.worlds.process import Interrupts, interrupt_by, signal_of
 from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
+from adjointlab.worlds.shared_functions import BEFORE, DURING, FunctionsReplaced, refuse_replaced
 from adjointlab.worlds.watchdog import TIMES_IN_ALL, Elapsed, Overdue, RaisingWatchdog, Watchdog, Watched
 from adjointlab.worlds.world import (
     Blocked,
@@ -389,6 +391,7 @@ class MPIWorld:
         watched: Watched | None = None
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
+            refuse_replaced(BEFORE)
             context = RankContext(rank, command.ranks, self._communicator_of(command.ranks))
             current = _CurrentRun(context.comm, guard)
             with Interposition(current), process_groups_of(current, command.ranks):
@@ -413,6 +416,11 @@ class MPIWorld:
                 guard.has_abandoned = True
                 keep_alive(exception)
         streams.leave()
+        try:
+            refuse_replaced(DURING)
+        except FunctionsReplaced as problem:
+            if not _any_raised((outcome,), KeyboardInterrupt):
+                outcome = Raised.of(problem)
         if watched is not None and watched.has_fired and not _any_raised((outcome,), Overdue):
             # User code has swallowed the exception, and its results are not its own.
             outcome = Raised.overdue(watched.overdue(), watched.stack)
@@ -450,6 +458,7 @@ class MPIWorld:
         with suppress(MPI.Exception):
             self._control.request_stacks()
         time.sleep(_SECONDS_FOR_STACKS)
+        allow_exit_of_c()
         own_handle(MPI.COMM_WORLD).Abort(ExitCode.UNJUDGED)
 
     def _communicator_of(self, ranks: int) -> GuardedComm:

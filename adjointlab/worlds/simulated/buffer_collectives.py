@@ -8,13 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from operator import index
 from typing import TypeAlias
 
 import numpy as np
 
 from adjointlab import MPI
 from adjointlab.typing import Buffer, Communicator
-from adjointlab.worlds.arguments import Blocks, Elements, Flat, Operator, blocks, elements, is_in_place
+from adjointlab.worlds.arguments import (
+    Blocks,
+    Elements,
+    Flat,
+    Operator,
+    blocks,
+    elements,
+    is_in_place,
+    typed_blocks,
+)
 from adjointlab.worlds.arguments import op as as_op
 from adjointlab.worlds.simulated.collectives import Contribution, Disagreement, Signature, op_name, valid_root
 from adjointlab.worlds.simulated.matching import poison
@@ -26,7 +36,13 @@ __all__ = ["BUFFER_COLLECTIVES", "BufferContribution"]
 class BufferContribution(Contribution):
     """Buffers of one rank in a collective."""
 
-    __slots__ = ("_buffer", "_poisoned", "_sent", "_watched", "counts", "op", "receive", "send")
+    __slots__ = (
+        *("_buffer", "_poisoned", "_sent", "_watched"),
+        *("counts", "op", "receive", "receive_types", "send", "send_types"),
+    )
+
+    send_types: list[MPI.Datatype]  # of blocks of bytes that have datatypes of their own
+    receive_types: list[MPI.Datatype]
 
     def __init__(
         self,
@@ -270,7 +286,7 @@ def Reduce_scatter(
     receive, send = _received(recvbuf), _sent_unless_in_place(sendbuf)
     _check_datatypes(send, receive)
     own = send or receive
-    counts = None if recvcounts is None else [int(count) for count in recvcounts]
+    counts = None if recvcounts is None else list(map(index, recvcounts))
     if counts is None:
         if send is None:
             raise TypeError("Reduce_scatter in place needs recvcounts")
@@ -289,7 +305,8 @@ def Reduce_scatter(
         send=send,
         receive=receive,
         op=check(as_op(op), own),
-        count=own.array.size,
+        # Without counts, mpi4py asks the ranks for them.
+        count=own.array.size if counts is None else tuple(counts),
         counts=counts,
     )
 
@@ -456,6 +473,26 @@ def Alltoallv(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferCon
     return BufferContribution("Alltoallv", _alltoall, send=send, receive=receive)
 
 
+def _alltoallw(contributions: Contributions) -> None:
+    for receiver, each in enumerate(contributions):
+        for sender, other in enumerate(contributions):
+            sent, expected = other.send_types[receiver], each.receive_types[sender]
+            if sent != expected and _block(each.receive, sender, len(contributions)).size:
+                reason = f"the first sends {sent.name} to the second, which expects {expected.name}"
+                raise Disagreement(sender, receiver, reason)
+    _alltoall(contributions)
+
+
+def Alltoallw(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
+    receive, receive_types = typed_blocks(recvbuf, comm.size, writable=True)
+    send, send_types = None, receive_types
+    if not is_in_place(sendbuf):
+        send, send_types = typed_blocks(sendbuf, comm.size, writable=False)
+    contribution = BufferContribution("Alltoallw", _alltoallw, send=send, receive=receive)
+    contribution.send_types, contribution.receive_types = send_types, receive_types
+    return contribution
+
+
 def _barrier(contributions: Contributions) -> None:
     """Nothing to compute: it is complete when all ranks have called it."""
 
@@ -483,5 +520,6 @@ BUFFER_COLLECTIVES: dict[str, Callable[..., BufferContribution]] = {
         Allgatherv,
         Alltoall,
         Alltoallv,
+        Alltoallw,
     )
 }

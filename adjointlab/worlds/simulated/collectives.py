@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from adjointlab import MPI
 from adjointlab.typing import Communicator
-from adjointlab.worlds.arguments import Operator
+from adjointlab.worlds.arguments import Operator, c_int
 from adjointlab.worlds.arguments import op as as_op
 from adjointlab.worlds.call_sites import SimulatedCall, came_back
 from adjointlab.worlds.simulated.groups import Grid
@@ -95,9 +95,9 @@ class Contribution:
 
 def valid_root(comm: Communicator, root: int) -> int:
     """`root`, if it is a rank of `comm`; `adjointlab.MPI.Exception` otherwise."""
-    if not 0 <= root < comm.size:
+    if not 0 <= (root if type(root) is int else c_int(root)) < comm.size:
         raise MPI.Exception(
-            f"Invalid root {root}: must be nonnegative and less than {comm.size}", MPI.ERR_ROOT
+            f"Invalid root {c_int(root)}: must be nonnegative and less than {comm.size}", MPI.ERR_ROOT
         )
     return root
 

@@ -8,14 +8,14 @@ from typing import Any, Final, NoReturn
 
 from adjointlab import MPI
 from adjointlab.typing import Buffer, Status
-from adjointlab.worlds.arguments import elements, fill_status
+from adjointlab.worlds.arguments import c_int, elements, fill_status
 from adjointlab.worlds.arguments import source as as_source
 from adjointlab.worlds.arguments import tag as as_tag
 from adjointlab.worlds.call_labels import label_of_call
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
 from adjointlab.worlds.interposition import means_comm_world
-from adjointlab.worlds.local_calls import LocalCalls
-from adjointlab.worlds.refused_calls import ONLY_MPI, missing
+from adjointlab.worlds.local_calls import LARGEST_TAG, LocalCalls
+from adjointlab.worlds.refused_calls import missing
 from adjointlab.worlds.simulated.buffer_collectives import BUFFER_COLLECTIVES
 from adjointlab.worlds.simulated.collectives import (
     OBJECT_COLLECTIVES,
@@ -56,10 +56,18 @@ class Communicator(LocalCalls):
         self._name = "" if shared is run.everyone else shared.name
         self._freed = False
         self._attributes = {}
-        self.rank = rank
+        self._rank = rank
         self.size = len(shared.members)
 
     # Ranks and groups
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]
+        """This rank. Raises for another one: a cache that the threads share would give it a number that is not its own."""
+        current = self._scheduler.current
+        if self._task is not current and current.outcome is None:
+            self._scheduler.refuse(self._task)
+        return self._rank
 
     def Get_group(self) -> SimulatedGroup:
         return SimulatedGroup(self._shared.members, self._task.rank)
@@ -158,12 +166,15 @@ class Communicator(LocalCalls):
         self._complete(self._receive("Sendrecv_replace", buf, source, recvtag), status, send)
 
     def Send_init(self, buf: Buffer, dest: int, tag: int = 0) -> MPI.Prequest:
+        self._peer(dest), _tag(tag)
         return MPI.Prequest(lambda: self.Isend(buf, dest, tag))
 
     def Ssend_init(self, buf: Buffer, dest: int, tag: int = 0) -> MPI.Prequest:
+        self._peer(dest), _tag(tag)
         return MPI.Prequest(lambda: self.Issend(buf, dest, tag))
 
     def Recv_init(self, buf: Buffer, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Prequest:
+        self._peer(source), _tag(tag, is_receive=True)
         return MPI.Prequest(lambda: self.Irecv(buf, source, tag))
 
     # Messages of objects
@@ -248,6 +259,7 @@ class Communicator(LocalCalls):
 
     def Create_group(self, group: SimulatedGroup, tag: int = 0) -> Any:
         """Collective over the members of `group` alone."""
+        tag = _tag(tag)
         call = self._call("Create_group", ("group", list(group.members)), ("tag", tag))
         self._begin()
         if not self.Get_group().includes(group):
@@ -298,10 +310,10 @@ class Communicator(LocalCalls):
         return call_here(name, *arguments, *((("comm", self._name),) if self._name else ()))
 
     def _peer(self, value: int) -> int:
-        peer = as_source(value)
+        peer = as_source(value if type(value) is int else c_int(value))
         if not 0 <= peer < self.size and peer not in (MPI.ANY_SOURCE, MPI.PROC_NULL):
             raise MPI.Exception(
-                f"Invalid rank {value}: must be nonnegative and less than {self.size}", MPI.ERR_RANK
+                f"Invalid rank {c_int(value)}: must be nonnegative and less than {self.size}", MPI.ERR_RANK
             )
         return peer
 
@@ -318,19 +330,17 @@ class Communicator(LocalCalls):
         blocking: bool = True,
     ) -> Pending:
         """Start a send."""
-        dest = self._peer(dest)
+        dest, tag = self._peer(dest), _tag(tag)
         call = self._call(name, ("dest", dest), ("tag", tag))
         self._begin()
         if dest == MPI.PROC_NULL:
             return Null(self._task, call)
         if dest < 0:
             raise MPI.Exception("Invalid rank ANY_SOURCE: a message is sent to one rank", MPI.ERR_RANK)
-        if tag < 0:
-            raise MPI.Exception(f"Invalid tag {tag}: must be nonnegative", MPI.ERR_TAG)
         content = elements(buf, writable=False)
-        message = Message(self._task, self.rank, tag, content, pickled, call)
+        message = Message(self._task, self._rank, tag, content, pickled, call)
         send = Send(self._task, call, message, self._shared.members[dest])
-        if dest != self.rank:
+        if dest != self._rank:
             self._run.messaging.update((self._task.rank, self._shared.members[dest]))
         if not blocking and not pickled:
             send.watch()
@@ -349,18 +359,16 @@ class Communicator(LocalCalls):
 
     def _receive(self, name: str, buf: Buffer, source: int, tag: int, *, blocking: bool = True) -> Pending:
         """Start a receive."""
-        source, tag = self._peer(source), as_tag(tag)
+        source, tag = self._peer(source), _tag(tag, is_receive=True)
         call = self._call(name, ("source", source), ("tag", tag))
         self._begin()
         if source == MPI.PROC_NULL:
             return Null(self._task, call)
-        if tag < 0 and tag != MPI.ANY_TAG:
-            raise MPI.Exception(f"Invalid tag {tag}: must be nonnegative or ANY_TAG", MPI.ERR_TAG)
         target = None if buf is _OBJECT else elements(buf, writable=True)
         receive = Receive(self._task, call, source, tag, self._shared.members, target)
         if not blocking and self._run.strategy.deviates():
             receive.delay()
-        self._shared.mailboxes[self.rank].post(receive)
+        self._shared.mailboxes[self._rank].post(receive)
         return receive
 
     def _receive_matched(self, name: str, buf: Buffer, message: Message | None) -> Pending:
@@ -372,7 +380,7 @@ class Communicator(LocalCalls):
             return Null(self._task, call)
         target = None if buf is _OBJECT else elements(buf, writable=True)
         receive = Receive(self._task, call, source, tag, self._shared.members, target)
-        self._shared.mailboxes[self.rank].deliver(receive, message)
+        self._shared.mailboxes[self._rank].deliver(receive, message)
         return receive
 
     def _complete(self, pending: Pending, status: Status | None = None, send: Pending | None = None) -> Any:
@@ -402,12 +410,12 @@ class Communicator(LocalCalls):
             else:
                 contribution.hold()
         pending = self._shared.call_collective(
-            self.rank, self._task, call, contribution, may_be_postponed=not blocking
+            self._rank, self._task, call, contribution, may_be_postponed=not blocking
         )
         return self._complete(pending) if blocking else self._request(pending)
 
     def _probe(self, name: str, source: int, tag: int) -> PendingProbe:
-        source, tag = self._peer(source), as_tag(tag)
+        source, tag = self._peer(source), _tag(tag, is_receive=True)
         call = self._call(name, ("source", source), ("tag", tag))
         self._begin()
         return PendingProbe(self._task, call, source, tag, self._shared.members)
@@ -417,7 +425,7 @@ class Communicator(LocalCalls):
         if probe.source == MPI.PROC_NULL:
             fill_status(status, MPI.PROC_NULL, MPI.ANY_TAG, 0)
             return None
-        mailbox = self._shared.mailboxes[self.rank]
+        mailbox = self._shared.mailboxes[self._rank]
         if mailbox.find(probe) is None:
             mailbox.watch(probe)
             self._scheduler.wait(self._task, (probe,), probe.call)
@@ -425,7 +433,7 @@ class Communicator(LocalCalls):
 
     def _look_for_message(self, name: str, source: int, tag: int, status: Status | None) -> Message | None:
         probe = self._probe(name, source, tag)
-        message = self._shared.mailboxes[self.rank].find(probe)
+        message = self._shared.mailboxes[self._rank].find(probe)
         if message is None:
             self._scheduler.polled(self._task, probe.call)
         return self._report(probe, message, status)
@@ -440,22 +448,31 @@ class Communicator(LocalCalls):
 
     def _match(self, message: Message | None) -> MatchedMessage:
         if message is not None:
-            self._shared.mailboxes[self.rank].arrived.remove(message)
+            self._shared.mailboxes[self._rank].arrived.remove(message)
         return MatchedMessage(self, message)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Communicator):
             return means_comm_world(other) and self._shared is self._run.everyone
-        return self._shared is other._shared and self.rank == other.rank
+        return self._shared is other._shared and self._rank == other._rank
 
     __hash__ = None  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> NoReturn:
         methods = [each for each in dir(type(self)) if not each.startswith("_") and each not in _INTERNAL]
-        raise missing("simulated", name, methods, "that of the MPI world" if name in ONLY_MPI else "")
+        raise missing("simulated", name, methods)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} rank {self.rank} of {self.size} {self._name}".rstrip() + ">"
+        return f"<{type(self).__name__} rank {self._rank} of {self.size} {self._name}".rstrip() + ">"
+
+
+def _tag(value: int, *, is_receive: bool = False) -> int:
+    """`value`, if messages may have that tag, or be received by it; `adjointlab.MPI.Exception` otherwise."""
+    tag = as_tag(value if type(value) is int else c_int(value))
+    if 0 <= tag <= LARGEST_TAG or (is_receive and tag == MPI.ANY_TAG):
+        return tag
+    allowed = f"from 0 to {LARGEST_TAG}{', or ANY_TAG' if is_receive else ''}"
+    raise MPI.Exception(f"Invalid tag {c_int(value)}: must be {allowed}", MPI.ERR_TAG)
 
 
 class CartesianCommunicator(Communicator):

@@ -5,10 +5,11 @@ result is its own view of that.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from operator import index
 from typing import TYPE_CHECKING
 
 from adjointlab import MPI
-from adjointlab.worlds.arguments import is_undefined
+from adjointlab.worlds.arguments import c_int, is_undefined
 from adjointlab.worlds.simulated.collectives import Disagreement, ObjectContribution
 from adjointlab.worlds.simulated.groups import Grid, SimulatedGroup
 
@@ -68,6 +69,7 @@ def Dup_with_info(comm: Communicator, info: object) -> ObjectContribution:
 
 
 def Split(comm: Communicator, color: int = 0, key: int = 0) -> ObjectContribution:
+    color, key = c_int(color), c_int(key)
     if is_undefined(color):
         return _by_color(comm, "Split", None, key)
     if color < 0:
@@ -110,7 +112,7 @@ def Create_cart(
     periods: Sequence[bool] | bool | None = None,
     reorder: bool = False,
 ) -> ObjectContribution:
-    extents = tuple(int(extent) for extent in dims)
+    extents = tuple(map(index, dims))
     if periods is None or isinstance(periods, bool):
         periods = [bool(periods)] * len(extents)
     if len(periods) != len(extents):

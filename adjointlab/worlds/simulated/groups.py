@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from math import prod
+from operator import index
 from typing import Any
 
 from adjointlab import MPI
@@ -35,6 +36,8 @@ class SimulatedGroup:
 
     def Excl(self, ranks: Sequence[int]) -> SimulatedGroup:
         out = set(self._members_at(ranks))
+        if len(out) < len(ranks):
+            raise MPI.Exception(f"Invalid ranks {list(ranks)}: one is there twice", MPI.ERR_RANK)
         return SimulatedGroup([member for member in self.members if member not in out], self._own)
 
     def Union(self, other: SimulatedGroup) -> SimulatedGroup:
@@ -69,7 +72,8 @@ class SimulatedGroup:
         return {member: rank for rank, member in enumerate(self.members)}
 
     def _members_at(self, ranks: Sequence[int]) -> list[int]:
-        for rank in (min(ranks), max(ranks)) if len(ranks) else ():
+        ranks = list(map(index, ranks))
+        for rank in (min(ranks), max(ranks)) if ranks else ():
             if not 0 <= rank < len(self.members):
                 raise MPI.Exception(f"Invalid rank {rank} in a group of {len(self.members)}", MPI.ERR_RANK)
         return list(map(self.members.__getitem__, ranks))

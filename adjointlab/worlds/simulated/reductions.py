@@ -77,7 +77,9 @@ def accumulate_into(total: Flat, op: Operator, more: Flat) -> None:
         total[...] = result
         return
     # "unsafe", so that logical operations write their booleans as numbers of the array's own dtype.
-    OPERATIONS[op].ufunc(total, more, out=total, casting="unsafe")
+    # And without NumPy's warnings, for MPI gives none.
+    with np.errstate(all="ignore"):
+        OPERATIONS[op].ufunc(total, more, out=total, casting="unsafe")
 
 
 def _memory(array: Flat) -> object:

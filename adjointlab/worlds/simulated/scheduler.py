@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from adjointlab.worlds.call_sites import SimulatedCall
 from adjointlab.worlds.randomness import RandomStreams
@@ -264,15 +264,21 @@ class Scheduler:
         if task.cancelled_as is not None:
             raise Cancelled  # once more, where user code has swallowed the first one
         if task is not self.current or task.outcome is not None:
-            if task.outcome is not None:
-                raise RuntimeError("this communicator belongs to a run that is over")
-            raise RuntimeError(
-                f"rank {self.current.rank} uses the communicator of rank {task.rank}: the simulated ranks are threads "
-                "and share module-level state; keep the communicator in the operator"
-            )
+            self.refuse(task)
         # Where all poll in vain the strategy is not asked: see `_next`, whose record would grow in the same way.
         if self._preemptive and self._idle_at != self.progress and self._strategy.preempts(task, self._ready):
             self._yield(task)
+
+    def refuse(self, task: Task) -> NoReturn:
+        """Raise: a communicator of `task` is used where that does not run."""
+        if self.current.outcome is None:
+            problem = f"rank {self.current.rank} uses the communicator of rank {task.rank}"
+        else:
+            problem = "this communicator belongs to a run that is over, and something has kept it"
+        raise RuntimeError(
+            f"{problem}: the simulated ranks are threads and share module-level state and what functools.cache or lru_cache remembers, "
+            "as processes do not; keep the communicator, and what is made from it, in the operator"
+        )
 
     def wait(
         self, task: Task, pending: Sequence[Pending], call: SimulatedCall, need: int | None = None

@@ -17,6 +17,7 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.process import RepeatedInterrupt
 from adjointlab.worlds.randomness import GlobalStreams
 from adjointlab.worlds.schedule import Schedule
+from adjointlab.worlds.shared_functions import BEFORE, DURING, FunctionsReplaced, refuse_replaced
 from adjointlab.worlds.simulated.communicator import Communicator
 from adjointlab.worlds.simulated.scheduler import Task, WorkerPool
 from adjointlab.worlds.simulated.simulation import Simulation, SimulationWatchdog
@@ -83,7 +84,14 @@ class SimulatedWorld:
             self.watchdog, simulation.scheduler, payload
         ).look
         with self.watchdog.during_run():
-            return simulation.run()
+            try:
+                refuse_replaced(BEFORE)
+                run = simulation.run()
+                refuse_replaced(DURING)
+            except FunctionsReplaced as problem:
+                # Of all ranks, for they share the functions, and nobody knows which of them it was.
+                return Run((Raised.of(problem),) * size)
+            return run
 
     def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
         """Return ``conduct(run)``: there are no followers."""

@@ -207,3 +207,34 @@ def collectives_beside_messages(comm, mpi):
     comm.Barrier()
     request.Wait()
     return received, total
+
+
+@program
+def blocks_of_several_types(comm, mpi):
+    rank, size = comm.Get_rank(), comm.Get_size()
+    kinds = [(mpi.DOUBLE, "d"), (mpi.INT, "i"), (mpi.BYTE, "B")]
+
+    def blocks(kind_of, values_of):
+        """For each rank a block of one to two elements after eight bytes of another use, of the type that both ranks know."""
+        memory, starts, counts, types = bytearray(b"\xff" * 8), [], [], []
+        for other in range(size):
+            datatype, code = kinds[kind_of(other) % 3]
+            block = np.array(values_of(other), code)
+            starts.append(len(memory))
+            counts.append(block.size)
+            types.append(datatype)
+            memory += block.tobytes() + b"\xff" * 8
+        return [np.frombuffer(memory, np.uint8).copy(), (counts, starts), types]
+
+    results = []
+    for blocking in (True, False):
+        sent = blocks(
+            lambda other: rank + other, lambda other: [10 * rank + other] * (1 + (rank + other) % 2)
+        )
+        received = blocks(lambda other: rank + other, lambda other: [0] * (1 + (rank + other) % 2))
+        if blocking:
+            comm.Alltoallw(sent, received)
+        else:
+            comm.Ialltoallw(sent, received).Wait()
+        results.append(received[0])
+    return results

@@ -48,6 +48,66 @@ def a_negative_tag_to_receive(comm, mpi):
 
 
 @error
+def a_tag_that_is_no_int_of_c(comm, mpi):
+    comm.Send(np.ones(1), 0, 1 << 31)
+
+
+@error
+def a_tag_to_receive_that_is_no_int_of_c(comm, mpi):
+    comm.Recv(np.ones(1), 0, 1 << 40)
+
+
+@error
+def a_tag_of_a_probe_that_is_no_int_of_c(comm, mpi):
+    comm.Iprobe(0, 1 << 40)
+
+
+@error
+def a_negative_tag_to_nobody(comm, mpi):
+    comm.Send(np.ones(1), mpi.PROC_NULL, -5)
+
+
+@error
+def a_negative_tag_from_nobody(comm, mpi):
+    comm.Recv(np.ones(1), mpi.PROC_NULL, -5)
+
+
+@error
+def a_negative_tag_of_a_probe(comm, mpi):
+    comm.Iprobe(0, -5)
+
+
+@error
+def a_tag_that_is_no_number(comm, mpi):
+    comm.Send(np.ones(1), mpi.PROC_NULL, "a")
+
+
+@error
+def a_source_that_is_no_int_of_c(comm, mpi):
+    comm.Recv(np.ones(1), 1 << 40)
+
+
+@error
+def a_key_that_is_no_int_of_c(comm, mpi):
+    comm.Split(0, 1 << 40)
+
+
+@error
+def a_fractional_count(comm, mpi):
+    comm.Reduce_scatter(np.ones(comm.Get_size()), np.ones(1), [1.5] * comm.Get_size())
+
+
+@error
+def a_grid_of_fractional_sides(comm, mpi):
+    comm.Create_cart([1.5])
+
+
+@error
+def a_fractional_rank_in_a_group(comm, mpi):
+    comm.Get_group().Incl([0.5])
+
+
+@error
 def a_root_beyond_the_communicator(comm, mpi):
     comm.Bcast(np.ones(1), comm.Get_size())
 

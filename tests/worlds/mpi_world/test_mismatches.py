@@ -44,6 +44,10 @@ def gathered(comm, counts):
     comm.Gatherv(own, [np.empty(9), counts[: comm.size]] if comm.rank == 0 else None)
 
 
+def scattered_sum(comm, counts):
+    comm.Reduce_scatter(np.ones(sum(counts)), np.empty(counts[comm.rank]), counts)
+
+
 def exchanged(comm, sent, received):
     comm.Alltoallv([np.ones(9), sent], [np.empty(9), received])
 
@@ -67,6 +71,10 @@ MISMATCHES = {
     ),
     "the datatypes differ: float64 and int64": (reduced, lambda comm: reduced(comm, dtype="int64")),
     "the numbers of elements differ: 3 and 2": (reduced, lambda comm: reduced(comm, count=2)),
+    "the numbers of elements differ: (": (
+        lambda comm: scattered_sum(comm, [2] * comm.size),
+        lambda comm: scattered_sum(comm, [3, 1] + [2] * (comm.size - 2)),
+    ),
     "rank 0 sends 3 elements to rank 1, which expects 2": (
         lambda comm: gathered_by_all(comm, np.ones(3)),
         lambda comm: gathered_by_all(comm, np.ones(2)),

@@ -4,6 +4,7 @@ import itertools
 import re
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,10 @@ HERE = Path(__file__).name
 
 def run(body, ranks=2, seed=0):
     return WORLD.run(lambda context, _: body(context.comm), ranks=ranks, seed=seed)
+
+
+def typed(datatype):
+    return [np.ones(2), ([1, 1], [0, 8]), [datatype] * 2]
 
 
 def line():
@@ -218,6 +223,14 @@ MISMATCHES = {
         lambda c: c.Bcast(np.ones(2)),
         lambda c: c.Bcast(np.ones(3)),
     ),
+    "the count or shape is (2, 1) on one and (1, 2) on the other": (
+        lambda c: c.Reduce_scatter(np.ones(3), np.empty(2), [2, 1]),
+        lambda c: c.Reduce_scatter(np.ones(3), np.empty(2), [1, 2]),
+    ),
+    "the first sends DOUBLE to the second, which expects INT64_T": (
+        lambda c: c.Alltoallw([np.ones(2), ([1, 1], [0, 8]), [MPI.INT64_T, MPI.DOUBLE]], typed(MPI.INT64_T)),
+        lambda c: c.Alltoallw(typed(MPI.INT64_T), typed(MPI.INT64_T)),
+    ),
     "the first sends 2 elements to the second, which expects 1": (
         lambda c: c.Gatherv(np.ones(2), [np.ones(3), [2, 1]]),
         lambda c: c.Gatherv(np.ones(2), None),
@@ -402,15 +415,30 @@ def test_the_place_is_that_of_the_innermost_frame_outside_the_worlds():
     assert result.outcomes[1].where.endswith(f"{HERE}:{lines['here']}")
 
 
-def test_a_communicator_used_by_another_rank_is_refused():
-    shared = {}
+@pytest.mark.parametrize(
+    "use", [lambda comm: comm.allreduce(1), lambda comm: comm.rank, lambda comm: comm.Get_rank()]
+)
+def test_a_communicator_that_a_cache_gives_another_rank_is_refused_with_a_hint(use):
+    class Plan:
+        """Equal on all ranks, as dataclasses are of which the communicator is no part."""
 
-    def body(comm):
-        shared.setdefault("comm", comm).allreduce(1)
+        def __init__(self, comm):
+            self.comm = comm
 
-    result = run(body)
+        def __eq__(self, other):
+            return isinstance(other, Plan)
+
+        def __hash__(self):
+            return 0
+
+    @cache
+    def planned(plan):
+        return plan.comm
+
+    result = run(lambda comm: use(planned(Plan(comm))))
     failures = [outcome for outcome in result.outcomes if isinstance(outcome, Raised)]
     assert "rank 1 uses the communicator of rank 0" in failures[0].message
+    assert "functools.cache" in failures[0].message
 
 
 def test_a_communicator_used_after_its_run_is_refused():
@@ -443,16 +471,15 @@ def test_abort_ends_the_run_of_all_ranks_and_is_reported_as_the_end_of_a_job_is(
 def test_a_method_that_is_not_there_is_reported_with_those_that_are_and_who_has_it():
     def body(comm):
         messages = []
-        for name in ("Alltoallw", "Nonsense"):
+        for name in ("Rsend", "Nonsense"):
             with pytest.raises(AttributeError) as caught:
                 getattr(comm, name)
             messages.append(str(caught.value))
         return messages
 
     ((other, nobody),) = run(body, 1).values
-    assert (
-        "has no 'Alltoallw', but that of the MPI world has: use Alltoallv on arrays of one type. It has Abort, Allgather, "
-        in other
+    assert re.search(
+        r"has no 'Rsend'.*: use Send or Isend, which do not need .*\. It has Abort, Allgather, ", other
     )
     assert "has no 'Nonsense'. It has Abort, " in nobody
     names = nobody.partition("It has ")[2].split(", ")

@@ -1,0 +1,97 @@
+"""The standard streams of a command, held from its start: user code may close them, or put others in their place."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import sys
+from contextlib import suppress
+from typing import ClassVar, Final, TextIO
+
+__all__ = ["HeldStreams"]
+
+_OUT_OF_THE_WAY: Final = 512
+"""Least number of the copies: programs that close what they have inherited often stop before."""
+
+
+class HeldStreams:
+    """Context in which :meth:`of` returns streams that lead where ``sys.stdout`` and ``sys.stderr`` led when it was entered."""
+
+    # There is one standard output in a process, so there is one context in force.
+    _current: ClassVar[HeldStreams | None] = None
+
+    def __enter__(self) -> HeldStreams:
+        self._outer = HeldStreams._current
+        self._before = sys.stdout, sys.stderr
+        self._held = {False: _Held(sys.stdout, 1), True: _Held(sys.stderr, 2)}
+        HeldStreams._current = self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        HeldStreams._current = self._outer
+        # The interpreter flushes them when it ends, and ends with 120 where that fails.
+        sys.stdout, sys.stderr = self._before
+        for held in self._held.values():
+            held.close()
+
+    @classmethod
+    def of(cls, *, to_stderr: bool) -> TextIO:
+        """The stream to print to; that of ``sys`` where no context is in force, or the copy has been closed too."""
+        present = sys.stderr if to_stderr else sys.stdout
+        held = None if cls._current is None else cls._current._held[to_stderr].stream
+        if held is None or held is present:
+            return present or io.StringIO()  # None: the process was started without one
+        with suppress(Exception):  # of whatever user code has put there
+            present.flush()  # in the order in which it was printed
+        return held
+
+
+class _Held:
+    """A copy of a stream, with a file descriptor of its own; the stream itself where it has none, as under a test runner."""
+
+    def __init__(self, stream: TextIO | None, descriptor: int) -> None:
+        self._copy: TextIO | None = None
+        self._stream = stream
+        try:
+            if not isinstance(stream, io.TextIOWrapper) or stream.fileno() != descriptor:
+                return
+            copy = _copied(descriptor)
+            self._identity = _identity(copy)
+        except (OSError, ValueError):
+            return
+        # Not closed by its destructor, for its number may be another file's by then.
+        self._copy = open(  # noqa: SIM115
+            copy, "w", encoding=stream.encoding, errors="backslashreplace", closefd=False
+        )
+
+    @property
+    def stream(self) -> TextIO | None:
+        if self._copy is None:
+            return self._stream
+        return self._copy if self._is_open() else None
+
+    def _is_open(self) -> bool:
+        """Return True unless user code has closed the descriptor, and perhaps opened another file under its number."""
+        assert self._copy is not None
+        try:
+            return _identity(self._copy.fileno()) == self._identity
+        except (OSError, ValueError):
+            return False
+
+    def close(self) -> None:
+        if self._copy is not None and self._is_open():
+            with suppress(OSError):
+                os.close(self._copy.fileno())
+
+
+def _copied(descriptor: int) -> int:
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+    except OSError:  # more than the process may have
+        return os.dup(descriptor)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino

@@ -1,0 +1,195 @@
+"""The end of a process: held up for some seconds only by the threads, processes and hooks of user code, its exit code unchanged.
+
+By then the verdicts are printed. But before the interpreter ends it joins all threads that are no daemons, then calls the functions
+that were registered with `atexit`, one of which joins the processes of `multiprocessing`; it would wait for each of them for ever.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from adjointlab.worlds.call_sites import call_site_of_thread
+from adjointlab.worlds.process import HookEnded
+from adjointlab.worlds.watchdog import Elapsed
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+__all__ = ["end_despite_leftovers"]
+
+_PATIENCE: Final = 5.0
+_PATIENCE_IN_ALL: Final = 60.0
+_PATIENCE_AFTERWARDS: Final = 0.5
+"""Seconds for a hook, once one before it did not return: it was registered as often, perhaps, as an operator was applied."""
+_MOST_INTERRUPTS: Final = 30
+_LEAST_CPU: Final = 0.05
+_SIGNAL: Final = signal.SIGUSR2
+_MOST_NAMED: Final = 3
+
+
+def end_despite_leftovers(code: int, stderr: int = 2) -> None:
+    """Have this process end with `code`, once the interpreter begins to end, whatever is left then.
+
+    To be called at the end of the main thread.
+    """
+    _Ending(code, stderr).watch()
+
+
+class _Ending:
+    """The end of this process, watched by a thread; it lives until the interpreter ends all threads, after the last hook."""
+
+    def __init__(self, code: int, stderr: int) -> None:
+        self._code, self._stderr = code, stderr
+        self._main = threading.main_thread()
+        self._can_signal = False
+        self._has_left_threads = False
+
+    def watch(self) -> None:
+        """Start the thread."""
+        is_main = threading.current_thread() is self._main
+        self._can_signal = is_main and signal.getsignal(_SIGNAL) is signal.SIG_DFL
+        if self._can_signal:
+            signal.signal(_SIGNAL, self._receive)
+        sys.unraisablehook = partial(_show_unraisable, sys.unraisablehook)
+        threading.Thread(target=self._watch, name="adjointlab end", daemon=True).start()
+
+    def _watch(self) -> None:
+        while not getattr(threading, "_SHUTTING_DOWN", False):
+            time.sleep(0.05)
+        self._wait_for_threads()
+        patience = _PATIENCE
+        for _ in range(_MOST_INTERRUPTS):
+            self._wait_for_hooks(patience)
+            if self._end_processes():
+                continue
+            if patience == _PATIENCE:
+                self._say(f"a hook for the end of the process (atexit) does not return{self._place()}")
+            if not self._can_signal:
+                break
+            patience = _PATIENCE_AFTERWARDS
+            signal.pthread_kill(self._main.ident or 0, _SIGNAL)
+        os._exit(self._code)
+
+    def _wait_for_threads(self) -> None:
+        elapsed = Elapsed()
+        while (left := _left()) and elapsed.idle < _PATIENCE:
+            time.sleep(0.05)
+            elapsed.look(left[0].native_id or 0, len(left))
+        if not left:
+            return
+        self._say(*map(_described, left))
+        if not self._can_signal:
+            os._exit(self._code)
+        signal.pthread_kill(self._main.ident or 0, _SIGNAL)
+
+    def _wait_for_hooks(self, patience: float) -> None:
+        """Return when the main thread has not come on for some seconds."""
+        elapsed, progress, used = Elapsed(), 0, time.process_time()
+        while elapsed.idle < patience and elapsed.total < _PATIENCE_IN_ALL:
+            time.sleep(0.05)
+            if (now := time.process_time()) - used > _LEAST_CPU:
+                progress, used = progress + 1, now
+            elapsed.look(self._main.native_id or 0, progress)
+
+    def _end_processes(self) -> bool:
+        """End the processes that `multiprocessing` waits for; return False if there are none."""
+        left = _left_processes()
+        if not left:
+            return False
+        more = [f"and {len(left) - _MOST_NAMED} more"] if len(left) > _MOST_NAMED else []
+        self._say(
+            *(
+                f"the process {each.name} ({each.pid}) of multiprocessing was left behind and does not end; it is killed"
+                for each in left[:_MOST_NAMED]
+            ),
+            *more,
+        )
+        for each in left:
+            with suppress(OSError):
+                os.kill(each.pid or os.getpid(), signal.SIGKILL)
+        return True
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        """The signal's handler, in the main thread, which alone may leave MPI: leave the threads behind, then hook after hook."""
+        if self._has_left_threads or not _left():
+            raise HookEnded  # the interpreter goes on with the next
+        self._has_left_threads = True
+        with suppress(Exception):
+            atexit._run_exitfuncs()
+        with suppress(Exception):
+            if _finalize_mpi():
+                # MPICH takes leave of its launcher in a handler of C's exit; without, the launcher would kill the others.
+                ctypes.CDLL(None).exit(self._code)
+        os._exit(self._code)
+
+    def _place(self) -> str:
+        ident = self._main.ident or 0
+        return f"; it is at {call_site_of_thread(ident)}" if ident in sys._current_frames() else ""
+
+    def _say(self, *lines: str) -> None:
+        text = "".join(f"adjointlab: {line}\n" for line in lines)
+        with suppress(OSError):
+            os.write(
+                self._stderr,
+                f"{text}  the process ends all the same, with exit code {self._code}\n".encode(
+                    errors="replace"
+                ),
+            )
+
+
+def _show_unraisable(
+    shown_by: Callable[[sys.UnraisableHookArgs], object], unraisable: sys.UnraisableHookArgs
+) -> None:
+    if unraisable.exc_type is not HookEnded:
+        shown_by(unraisable)
+
+
+def _left() -> list[threading.Thread]:
+    """The threads that the interpreter waits for."""
+    main = threading.main_thread()
+    # Those of executors are joined in any case, and in simulated ranks, which are daemons, they are daemons.
+    futures = sys.modules.get("concurrent.futures.thread")
+    of_executors = set(getattr(futures, "_threads_queues", ()))
+    alive = [thread for thread in threading.enumerate() if thread is not main]
+    return [thread for thread in alive if not thread.daemon or thread in of_executors]
+
+
+def _left_processes() -> list[BaseProcess]:
+    """The processes of `multiprocessing` that it waits for at the end."""
+    module = sys.modules.get("multiprocessing.process")
+    # Not active_children(), which waits for those that have ended, as the main thread does.
+    children: set[BaseProcess] = set(getattr(module, "_children", ()))
+    return sorted((each for each in children if each.is_alive()), key=lambda each: each.pid or 0)
+
+
+def _described(thread: threading.Thread) -> str:
+    # The target of a Timer has another name; a subclass has its own `run` instead.
+    target = getattr(thread, "_target", None) or getattr(thread, "function", None) or type(thread).run
+    code = getattr(target, "__code__", None)
+    where = (
+        ""
+        if code is None
+        else f" (its target, {code.co_name}, is at {code.co_filename}:{code.co_firstlineno})"
+    )
+    place = call_site_of_thread(thread.ident or 0)
+    return f"the thread {thread.name}{where} was left behind and does not end; it is at {place}"
+
+
+def _finalize_mpi() -> bool:
+    """Leave MPI; return False if this process was not in it."""
+    mpi4py = sys.modules.get("mpi4py.MPI")
+    if mpi4py is None or not mpi4py.Is_initialized() or mpi4py.Is_finalized():
+        return False
+    mpi4py.Finalize()
+    return True

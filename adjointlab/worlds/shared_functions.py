@@ -1,0 +1,93 @@
+"""Functions that the code under test shares with the lab: found and put back where user code has replaced them.
+
+With ``numpy.array_equal = lambda *_: True`` every comparison of the lab would agree. So the functions that verdicts are made with are
+compared with those that were there when this module was imported, before each run and after it; a run in which some were replaced is
+not judged. Not among them are functions that tools replace for good reason and on which no verdict depends: ``print``, ``open``, the
+clocks, and the allocations of NumPy (:mod:`adjointlab.checks.fresh_memory`).
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import math
+import operator
+import os
+import sys
+from types import ModuleType
+from typing import Final, NamedTuple
+
+import numpy as np
+
+__all__ = ["BEFORE", "DURING", "FunctionsReplaced", "put_back", "refuse_replaced"]
+
+_NOT_COMPARED: Final = {
+    builtins: {"__import__", "breakpoint", "copyright", "credits", "exit", "help", "input", "license", "open"}
+    | {"print", "quit"},
+    np: {"empty", "empty_like"},
+}
+_COMPARED: Final = {
+    json: {"dump", "dumps", "load", "loads"},
+    os: {"close", "dup", "dup2", "fspath", "fstat", "getcwd", "getpid", "mkdir", "open", "pwrite", "replace"}
+    | {"stat", "unlink", "write"},
+    sys: {"_current_frames", "_getframe", "exc_info"},
+}
+_WHOLE: Final = (builtins, math, np)
+"""Modules of which everything that can be called is compared."""
+
+_MOST_NAMED: Final = 3
+
+
+class FunctionsReplaced(RuntimeError):
+    """User code has put functions of its own in the place of some that the lab calls; the message names them."""
+
+
+class _Module(NamedTuple):
+    """The functions of a module as they were."""
+
+    name: str
+    namespace: dict[str, object]
+    functions: dict[str, object]
+
+
+def _as_it_is(module: ModuleType) -> _Module:
+    namespace = vars(module)
+    compared, left_out = _COMPARED.get(module, set(namespace)), _NOT_COMPARED.get(module, set())
+    functions = {name: namespace[name] for name in sorted(compared - left_out) if callable(namespace[name])}
+    return _Module(module.__name__, namespace, functions)
+
+
+_MODULES: Final = tuple(map(_as_it_is, (*_WHOLE, *_COMPARED)))
+
+# This is what has to work where functions are replaced, so it calls none by a name that others can reach.
+_any, _map, _is_not = any, map, operator.is_not
+
+
+def put_back() -> list[str]:
+    """Put the functions back that have been replaced or removed; return their names. It takes some 30 microseconds."""
+    found: list[str] = []
+    for module, namespace, functions in _MODULES:
+        if not _any(_map(_is_not, _map(namespace.get, functions), functions.values())):
+            continue
+        for name, function in functions.items():
+            if name not in namespace or namespace[name] is not function:
+                namespace[name] = function
+                found.append(f"{module}.{name}")
+    return found
+
+
+def refuse_replaced(when: str) -> None:
+    """Put the functions back that have been replaced by then. Raises :class:`FunctionsReplaced` if there were any."""
+    found = put_back()
+    if not found:
+        return
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    raise FunctionsReplaced(
+        f"{', '.join(found[:_MOST_NAMED])}{more} had been replaced {when}, and the lab itself calls what it finds there, so that "
+        "this run says nothing. Replace such functions for a time only, as unittest.mock.patch does in a `with` block, or in your "
+        "own modules"
+    )
+
+
+BEFORE: Final[str] = "before the run, in a strategy, a fixture or an import"
+DURING: Final[str] = "in the run, by the code under test"

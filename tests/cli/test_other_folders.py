@@ -1,0 +1,79 @@
+"""User code that leaves or removes the folder in which a command was started costs no verdict and no reproducer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from adjointlab.cli.main import main
+from adjointlab.exit_codes import ExitCode
+from adjointlab.store import json_lines
+from adjointlab.store.job_log import JobLog
+from adjointlab.supervisor.job import Job, Output
+
+pytestmark = pytest.mark.mpi_skip
+
+SUBJECT = """
+import os, shutil, tempfile
+import adjointlab as al
+from tests.samples import WrongShift, equal_blocks
+
+class Leaving(WrongShift):
+    def adjoint(self, y):
+        {}
+        return super().adjoint(y)
+
+@al.subject(Leaving)
+def subject(draw, ranks):
+    return equal_blocks(draw, ranks)
+"""
+ACTIONS = {
+    "another": "os.chdir('/')",
+    "one that is gone": "gone = tempfile.mkdtemp(); os.chdir(gone); os.rmdir(gone)",
+    "no results": "shutil.rmtree('.adjointlab', ignore_errors=True)",
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_failure_is_stored_and_named_as_seen_from_where_the_command_was_started(
+    action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("subject.py").write_text(SUBJECT.format(ACTIONS[action]))
+    with pytest.raises(SystemExit) as end:
+        main(
+            [
+                "check",
+                "subject.py",
+                "--check",
+                "adjoint",
+                "--cases",
+                "5",
+                "--ranks",
+                "2",
+                "--json",
+                "out.json",
+            ]
+        )
+
+    assert end.value.code == ExitCode.INCOHERENT
+    os.chdir(tmp_path)
+    (report,) = json.loads(Path("out.json").read_text())["reports"]
+    assert Path(report["reproducer"]).parts[0] == ".adjointlab"
+    assert Path(report["reproducer"]).is_file()
+
+
+def test_a_supervisor_goes_on_without_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    log = JobLog(folder)
+    log.begin(1, 1.0)
+    job = Job(["true"], 1, None, folder, Output())
+    assert job._state_of_files()
+    shutil.rmtree(folder)
+    assert job._state_of_files() == {}
+    json_lines.append(folder / "lines", 1)
+    assert json_lines.lines(folder / "lines", int) == [1]
