@@ -379,7 +379,6 @@ def _module(library: str) -> _Namespace:
     return cast(_Namespace, importlib.import_module(library))
 
 
-@cache
 def local_part(tensor: Any) -> Any:
     """The part of a torch tensor that this rank holds, of a DTensor; any other tensor as it is. Gradients pass through."""
     return tensor.to_local() if is_dtensor(tensor) else tensor
@@ -401,6 +400,7 @@ def local_gradient(leaf: Any) -> Any:
     return None if gradient is None else local_part(gradient)
 
 
+@cache
 def warm_up_torch() -> None:
     """Differentiate something small, once in a process: the first time, torch imports modules and starts threads."""
     if not installed("torch"):

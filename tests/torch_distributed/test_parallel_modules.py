@@ -8,6 +8,8 @@ from itertools import product
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+import torch.distributed.nn.functional as nn_functional
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import (
@@ -143,3 +145,49 @@ def test_a_dtensor_moves_between_placements_and_its_gradient_back(
     run = adjointlab_world.run(redistributed, mesh, size, seed=1)
     assert run.completed, run
     assert run.values == ([],) * size
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch 2.13 renames some
+def test_functional_collectives_have_their_results(adjointlab_world: World, ranks: tuple[int, ...]) -> None:
+    def body(context: RankContext, payload: None) -> list[float]:
+        n, x = context.size, torch.ones(4)
+        with al.process_group(context.comm) as group:
+            results = [
+                functional.all_reduce(x, "avg", group),
+                *functional.all_reduce_coalesced([x, x], "sum", group),
+                functional.all_gather_tensor(x, 0, group),
+                *functional.all_gather_into_tensor_coalesced([x], group),
+                functional.reduce_scatter_tensor(torch.ones(4 * n), "sum", 0, group),
+                *functional.reduce_scatter_tensor_coalesced([torch.ones(4 * n)], "sum", [0], group),
+                functional.all_to_all_single(torch.ones(n), None, None, group),
+                functional.broadcast(x, 0, group),
+            ]
+            return [float(result.sum()) / n for result in results]
+
+    for count in ranks:
+        run = adjointlab_world.run(body, None, count, seed=1)
+        assert run.completed, run
+        assert run.values == ([4 / count, 4, 4, 4, 4, 4, 4, 1, 4 / count],) * count
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed.nn.functional:FutureWarning")
+def test_the_differentiable_collectives_of_torch_go_back(
+    adjointlab_world: World, ranks: tuple[int, ...]
+) -> None:
+    def body(context: RankContext, payload: None) -> list[float]:
+        n, x = context.size, torch.ones(3, requires_grad=True)
+        with al.process_group(context.comm):
+            outputs = [
+                nn_functional.all_reduce(x),
+                *nn_functional.all_gather(x),
+                nn_functional.reduce_scatter(torch.empty(3), [x] * n),
+                *nn_functional.all_to_all([torch.empty(3) for _ in range(n)], [x] * n),
+            ]
+            sum(output.sum() for output in outputs).backward()
+        assert x.grad is not None
+        return list(map(float, x.grad))
+
+    for count in ranks:
+        run = adjointlab_world.run(body, None, count, seed=1)
+        assert run.completed, run
+        assert run.values == ([4.0 * count] * 3,) * count
