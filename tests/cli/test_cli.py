@@ -246,7 +246,7 @@ def test_a_module_that_fails_on_one_rank_is_a_usage_error_on_all(tmp_path: Path)
 def test_who_calls_the_command_line_has_its_signals_back_afterwards(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What ends a program that does not heed Ctrl-C would end its caller at the next one."""
+    """The thread that ends a program which does not heed Ctrl-C would end its caller at the next one."""
     with pytest.raises(SystemExit):
         main(["--help"])
     assert capsys.readouterr().out
