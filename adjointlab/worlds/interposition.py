@@ -36,6 +36,7 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 from adjointlab import MPI
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.call_sites import CallSite, call_site
+from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.local_calls import LocalCalls
 
 __all__ = [
@@ -314,8 +315,11 @@ class _Redirection:
             return result
 
         def abort(comm: Any, errorcode: int = 0) -> Any:
-            # Outside runs user code ends the process before it has earned a 0.
-            return call(comm, errorcode or (0 if self.run is not None else ExitCode.UNJUDGED))
+            if self.run is None:
+                # User code ends the process before it has earned a 0.
+                allow_exit_of_c()
+                errorcode = errorcode or ExitCode.UNJUDGED
+            return call(comm, errorcode)
 
         replacement = abort if name == "Abort" else call
         replacement.__name__, replacement.__doc__ = name, original.__doc__

@@ -578,7 +578,7 @@ FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] =
 def with_layer(kind: type[DistributedModule]) -> Subject:
     """The subject of the family of `kind`, with `kind` in the place of the layer."""
     bases, right = next((bases, right) for family, bases, right in FAMILIES if issubclass(kind, family))
-    (_, prepare), (sequential,) = right.build.args, right.reference.args  # type: ignore[attr-defined, union-attr]
+    (_, prepare, _), (sequential,) = right.build.args, right.reference.args  # type: ignore[attr-defined, union-attr]
     kinds = [type(f"{kind.__name__}{dims}d", (kind, base), {}) for dims, base in enumerate(bases, start=1)]
 
     def layer(comm: Any, *, dims: int = 0, **arguments: Any) -> DistributedModule:

@@ -53,6 +53,8 @@ EXPECTED = {
 """By file: the exit code that it has earned, or the signal that ends it; and words that the output must hold."""
 
 ENDS_ITS_PROCESS = {
+    "abort_with_0",
+    "abort_with_0_at_import",
     "exit_at_import",
     "exit_without_cleaning_up",
     "exit_in_a_thread",
