@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from adjointlab.worlds.launch import is_launched
+
+ROOT = Path(__file__).parent
 
 # The two rooms: collected from the root, they would be imported under a second name.
 collect_ignore = ["layers", "primitives"]
@@ -25,12 +29,36 @@ _SIMULATED_ONLY = (
     "tests/power/test_planted_layers",
 )
 
+_SLOW = (
+    "tests/cli/",
+    "tests/engine/test_exhaust",
+    "tests/engine/test_hangs",
+    "tests/engine/test_watchdog",
+    "tests/faults/",
+    "tests/power/test_planted_",
+    "tests/power/test_recreated",
+    "tests/primitives/test_exhaustive",
+    "tests/pytest/",
+    "tests/store/test_scripts",
+    "tests/supervisor/",
+    "tests/test_packaging",
+    "tests/unearned_greens/",
+    "tests/worlds/mpi_world/test_exit_codes",
+)
+"""What starts processes for each test, proves, or looks for many planted bugs: one test of nine, and most of the time."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what a developer's every run can leave out."""
+    if item.path.relative_to(ROOT).as_posix().startswith(_SLOW):
+        item.add_marker(pytest.mark.slow)
+
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Under mpiexec, leave out the tests that use simulated ranks alone: they would run once on every rank."""
     if not is_launched():
         return None
-    place = collection_path.relative_to(Path(__file__).parent).as_posix()
+    place = collection_path.relative_to(ROOT).as_posix()
     simulated = place.startswith(_SIMULATED_ONLY)
     top_level = collection_path.parent.name == "tests" and collection_path.suffix == ".py"
     apart = (
