@@ -80,8 +80,8 @@ MISMATCHES = {
         lambda comm: gathered_by_all(comm, np.ones(2)),
     ),
     "rank 1 sends 2 elements to rank 0, which expects 1": (
-        lambda comm: gathered(comm, [2, 1, 2]),
-        lambda comm: gathered(comm, [2, 2, 2]),
+        lambda comm: gathered(comm, [2, 1, *[2] * (comm.size - 2)]),
+        lambda comm: gathered(comm, [2] * comm.size),
     ),
     "rank 0 sends 1 elements to rank 1, which expects 2": (
         lambda comm: comm.Scatterv([np.ones(9), [2] + [1] * (comm.size - 1)], np.ones(2)),
