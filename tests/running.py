@@ -22,6 +22,9 @@ LAUNCHER = shutil.which(
     "mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 )
 
+IS_OPEN_MPI = os.environ.get("ADJOINTLAB_CI_MPI") == "openmpi"
+"""Open MPI's launcher, once it is interrupted or terminated, ends the ranks itself, and drops what they print then."""
+
 needs_mpi = pytest.mark.skipif(LAUNCHER is None, reason="needs mpiexec: install the extra `mpi`")
 
 
@@ -87,6 +90,6 @@ def _environment() -> dict[str, str]:
 
 def _flags() -> list[str]:
     """Open MPI must be told that there are more ranks than cores."""
-    if os.environ.get("ADJOINTLAB_CI_MPI") == "openmpi":
+    if IS_OPEN_MPI:
         return ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
     return []
