@@ -16,7 +16,7 @@ from mpi4py import MPI
 from adjointlab import MPI as ours
 from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.arguments import elements, to_mpi4py
-from adjointlab.worlds.call_labels import label_of_call
+from adjointlab.worlds.call_labels import CallLabel, label_of_call
 from adjointlab.worlds.call_sites import call_site
 from adjointlab.worlds.mpi.buffer_watch import BufferWatch, CollectiveWatcher, watch_receive, watch_send
 from adjointlab.worlds.mpi.call_log import CallSignature, SignatureReader
@@ -98,19 +98,24 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
 
     def call(*arguments: Buffer, **keywords: object) -> None:
         frame = getframe(1)
-        # Nearly all calls have arrays and nothing else: then there is nothing to translate, and microseconds count. Of
-        # two buffers, ~index is the other one; of one, the same.
-        if (
-            len(arguments) == arrays
-            and not keywords
-            and type(counted := arguments[index]) is ndarray
-            and type(arguments[~index]) is ndarray
-        ):
-            request = start_plain(*arguments)
-            comm.log.append((name, root, op, counted.dtype, counted.size, frame.f_code, frame.f_lasti))
-        else:
-            request = start(arguments, keywords)
+        try:
+            # Nearly all calls have arrays and nothing else: then there is nothing to translate, and microseconds count. Of
+            # two buffers, ~index is the other one; of one, the same.
+            if (
+                len(arguments) == arrays
+                and not keywords
+                and type(counted := arguments[index]) is ndarray
+                and type(arguments[~index]) is ndarray
+            ):
+                request = start_plain(*arguments)
+                comm.log.append((name, root, op, counted.dtype, counted.size, frame.f_code, frame.f_lasti))
+            else:
+                request = start(arguments, keywords)
+                comm.log.append(signature(arguments, keywords, frame.f_code, frame.f_lasti))
+        except MPI.Exception:
+            # Open MPI carries out a part of some collectives at once. The call counts: it may be the one that does not match.
             comm.log.append(signature(arguments, keywords, frame.f_code, frame.f_lasti))
+            raise
         guard.failed_polls = 0
         if guard.open_requests:
             _note_misuse(guard, watcher(arguments, keywords), GuardedCall(comm, name, arguments, keywords))
@@ -127,11 +132,18 @@ def _started_collective(comm: CommBase, name: str) -> Callable[..., GuardedReque
     start, signature = _starter(comm, name), SignatureReader(name, comm.rank, comm.size)
     watcher = CollectiveWatcher(comm, name)
 
-    def call(*arguments: Buffer, **keywords: object) -> GuardedRequest:
-        request = start(arguments, keywords)
-        entry = CallSignature(*signature(arguments, keywords, *call_site()))
-        label = label_of_call()
+    def log(arguments: Sequence[Buffer], keywords: Mapping[str, object]) -> CallLabel | None:
+        entry, label = CallSignature(*signature(arguments, keywords, *call_site())), label_of_call()
         comm.log.append(entry if label is None else entry._replace(name=str(label)))
+        return label
+
+    def call(*arguments: Buffer, **keywords: object) -> GuardedRequest:
+        try:
+            request = start(arguments, keywords)
+        except MPI.Exception:
+            log(arguments, keywords)
+            raise
+        label = log(arguments, keywords)
         watch = watcher(arguments, keywords)
         call = GuardedCall(comm, name, arguments, keywords, label=label)
         return GuardedRequest(request, call, comm.guard, watch)

@@ -228,10 +228,11 @@ def _mismatched_blocks(logs: Mapping[int, CallLogSummary]) -> Iterator[Mismatch]
     """The first call in which a rank sends another one a different number of elements than that expects."""
     first = max(log.calls - len(log.latest) for log in logs.values())
     agreeing: set[object] = set()  # the same calls are made again and again
-    for index in range(first, min(log.calls for log in logs.values())):
-        calls = [call for log in logs.values() if (call := log.call(index)) is not None]
-        key = tuple((call.sent, call.received) for call in calls)
-        if key in agreeing or len(calls) < len(logs):
+    for index in range(first, max(log.calls for log in logs.values())):
+        # Where a rank has failed in a call, others may not have come to it.
+        calls = [log.call(index) for log in logs.values()]
+        key = tuple(call and (call.sent, call.received) for call in calls)
+        if key in agreeing:
             continue
         if disagreement := block_disagreement(calls):
             sender, receiver, sent, expected = disagreement
@@ -242,16 +243,21 @@ def _mismatched_blocks(logs: Mapping[int, CallLogSummary]) -> Iterator[Mismatch]
         agreeing.add(key)
 
 
-def block_disagreement(calls: Sequence[CallDescription]) -> tuple[int, int, int, int] | None:
-    """Two ranks the first of which sends the second another number of elements than that expects, and the two numbers."""
-    if all(call.received is None for call in calls) or all(call.sent is None for call in calls):
+def block_disagreement(calls: Sequence[CallDescription | None]) -> tuple[int, int, int, int] | None:
+    """Two ranks the first of which sends the second another number of elements than that expects, and the two numbers.
+
+    `calls` are by rank; None for a rank that has not called.
+    """
+    made = {rank: call for rank, call in enumerate(calls) if call is not None}
+    if all(call.received is None for call in made.values()) or all(
+        call.sent is None for call in made.values()
+    ):
         return None
-    ranks = range(len(calls))
     # What a rank sends itself comes last, because two calls say more than one.
-    for sender, receiver in sorted(product(ranks, ranks), key=lambda pair: pair[0] == pair[1]):
+    for sender, receiver in sorted(product(made, made), key=lambda pair: pair[0] == pair[1]):
         sent, expected = (
-            _count_for(calls[sender].sent, receiver),
-            _count_for(calls[receiver].received, sender),
+            _count_for(made[sender].sent, receiver),
+            _count_for(made[receiver].received, sender),
         )
         if sent is not None and expected is not None and sent != expected:
             return sender, receiver, sent, expected
