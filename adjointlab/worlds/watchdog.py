@@ -59,6 +59,8 @@ DRAWING: Final = "the strategy"
 
 _OUTSIDE: Final = "a place between two cases"
 
+_SECONDS_BETWEEN_BEATS: Final = 0.5
+
 _LONGEST_STEP: Final = 1.0
 """Seconds between two looks at most: where more have passed, this process was stopped."""
 
@@ -307,7 +309,7 @@ class RaisingWatchdog:
         watchdog: Watchdog,
         end: Callable[[], None],
         cancel_wait: Callable[[], bool] = lambda: False,
-        beat: Callable[[str], None] = lambda place: None,
+        beat: Callable[[str], None] | None = None,
     ) -> None:
         self.watchdog = watchdog
         self._cancel_wait = cancel_wait
@@ -345,7 +347,8 @@ class RaisingWatchdog:
         """Context of what may take `limit` seconds without progress, in the calling thread. Suspends an outer one."""
         self.start()
         watched = Watched(who, payload, limit, progress)
-        self._beat("the beginning of the case")
+        if self._beat is not None:
+            self._beat("the beginning of the case")
         with self._watching(watched):
             yield watched
 
@@ -373,9 +376,14 @@ class RaisingWatchdog:
         self._is_over.set()
 
     def _watch(self) -> None:
+        next_beat = 0.0
         while not self._is_over.wait(0.05):
             watched = self._watched
-            self._beat(_OUTSIDE if watched is None else call_site_of_thread(watched.thread))
+            # The place is asked for seldom, and not at all where nobody reads it: sys._current_frames makes a frame object for each thread
+            # of the process, of which simulated ranks are hundreds, and CPython 3.11.7 has crashed in it.
+            if self._beat is not None and time.monotonic() >= next_beat:
+                self._beat(_OUTSIDE if watched is None else call_site_of_thread(watched.thread))
+                next_beat = time.monotonic() + _SECONDS_BETWEEN_BEATS
             if watched is None:
                 continue
             if watched.look():
