@@ -10,9 +10,11 @@ A frame on the stack of a rank belongs to one of four kinds of code. Reports nam
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import lru_cache
@@ -30,6 +32,7 @@ __all__ = [
     "call_site",
     "call_site_of_thread",
     "came_back",
+    "frame_of_thread",
     "is_lab",
     "is_worlds",
     "user_frame",
@@ -74,9 +77,26 @@ def call_site() -> CallSite:
     return CallSite(frame.f_code, frame.f_lasti)
 
 
+_LISTING: Final = threading.Lock()
+
+
+def frame_of_thread(thread: int) -> FrameType | None:
+    """Return the innermost frame of a thread; None if it has ended."""
+    # CPython 3.11 (gh-106883) lets the garbage collector run while it holds the lock of its list of threads. What runs then may wait for
+    # that lock, so that the process hangs for ever, or dies. A frame object for each of hundreds of simulated ranks sets it off.
+    with _LISTING:
+        is_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(thread)
+        finally:
+            if is_enabled:
+                gc.enable()
+
+
 def call_site_of_thread(thread: int) -> str:
     """``file:line`` of the user code that a thread is executing."""
-    frame = sys._current_frames().get(thread)
+    frame = frame_of_thread(thread)
     if frame is None:
         return "an unknown place"
     frame = user_frame(frame)

@@ -19,7 +19,7 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from adjointlab.worlds.call_sites import call_site_of_thread
+from adjointlab.worlds.call_sites import call_site_of_thread, frame_of_thread
 from adjointlab.worlds.process import HookEnded
 from adjointlab.worlds.watchdog import Elapsed
 
@@ -135,7 +135,7 @@ class _Ending:
 
     def _place(self) -> str:
         ident = self._main.ident or 0
-        return f"; it is at {call_site_of_thread(ident)}" if ident in sys._current_frames() else ""
+        return f"; it is at {call_site_of_thread(ident)}" if frame_of_thread(ident) is not None else ""
 
     def _say(self, *lines: str) -> None:
         text = "".join(f"adjointlab: {line}\n" for line in lines)

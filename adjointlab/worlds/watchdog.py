@@ -17,7 +17,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -28,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from adjointlab.worlds.call_sites import call_site_of_thread, is_lab, is_worlds
+from adjointlab.worlds.call_sites import call_site_of_thread, frame_of_thread, is_lab, is_worlds
 
 __all__ = [
     "DRAWING",
@@ -164,7 +163,7 @@ class Watchdog:
 
 def stack_of_thread(thread: int) -> str:
     """Lines of user code that a thread is in, the innermost last."""
-    frame = sys._current_frames().get(thread)
+    frame = frame_of_thread(thread)
     entries = () if frame is None else traceback.extract_stack(frame)
     # Further out than the world's own frames there is only what started the run.
     innermost_of_world = max((i for i, entry in enumerate(entries) if is_worlds(entry.filename)), default=-1)
@@ -240,7 +239,7 @@ _IMPORTLIB: Final = "<frozen importlib"
 
 
 def _is_debugged_or_importing(thread: int) -> tuple[bool, bool]:
-    frame = sys._current_frames().get(thread)
+    frame = frame_of_thread(thread)
     files = set()
     while frame is not None:
         files.add(frame.f_code.co_filename)
@@ -379,8 +378,8 @@ class RaisingWatchdog:
         next_beat = 0.0
         while not self._is_over.wait(0.05):
             watched = self._watched
-            # The place is asked for seldom, and not at all where nobody reads it: sys._current_frames makes a frame object for each thread
-            # of the process, of which simulated ranks are hundreds, and CPython 3.11.7 has crashed in it.
+            # The place is asked for seldom, and not at all where nobody reads it: that makes a frame object for each thread of the
+            # process, of which simulated ranks may be hundreds.
             if self._beat is not None and time.monotonic() >= next_beat:
                 self._beat(_OUTSIDE if watched is None else call_site_of_thread(watched.thread))
                 next_beat = time.monotonic() + _SECONDS_BETWEEN_BEATS

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -13,8 +16,9 @@ from adjointlab.engine.discovery import found_as
 from adjointlab.engine.run_case import body
 from adjointlab.engine.search import Budget
 from adjointlab.session import run_check
+from adjointlab.worlds.call_sites import call_site_of_thread
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.watchdog import TIMES_IN_ALL, Elapsed, Watchdog
+from adjointlab.worlds.watchdog import TIMES_IN_ALL, Elapsed, Watchdog, stack_of_thread
 from tests import hanging
 
 LIMIT = 10.0
@@ -129,3 +133,21 @@ def test_what_an_earlier_subject_did_does_not_shorten_the_limit(tmp_path: Path):
         world.close()
 
     assert watchdog.seconds_in_simulation == 100
+
+
+def test_no_garbage_is_collected_while_the_frames_of_threads_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In CPython 3.11 that could hang or end the process, and did so among hundreds of simulated ranks."""
+    collects: list[bool] = []
+    listed = sys._current_frames
+
+    def frames() -> dict[int, FrameType]:
+        collects.append(gc.isenabled())
+        return listed()
+
+    monkeypatch.setattr(sys, "_current_frames", frames)
+    assert __file__ in call_site_of_thread(threading.get_ident())
+    stack_of_thread(threading.get_ident())
+    assert collects == [False, False]
+    assert gc.isenabled()
