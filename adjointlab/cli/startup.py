@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -36,6 +37,7 @@ __all__ = [
 T = TypeVar("T")
 
 _SECONDS_FOR_ABORT: Final = 5.0
+_SECONDS_FOR_OUTPUT: Final = 0.3
 
 
 class UsageError(Exception):
@@ -96,6 +98,8 @@ def _end_job() -> None:
         last_resort = threading.Timer(_SECONDS_FOR_ABORT, os._exit, (ExitCode.UNJUDGED,))
         last_resort.daemon = True
         last_resort.start()
+        # MPICH's launcher drops what a rank has printed just before it aborts: the stacks that say why.
+        time.sleep(_SECONDS_FOR_OUTPUT)
         abort_all_ranks(ExitCode.UNJUDGED)
     os._exit(ExitCode.UNJUDGED)
 
