@@ -40,7 +40,13 @@ class Layer:
 
     With `overwrites_inputs` the module may write into its inputs, as an activation in place does, and gets copies of them.
     With `uniform_requires_grad` its messages may depend on which inputs and parameters require a gradient, which is then the
-    same on all ranks.
+    same on all ranks. Where `frozen` is given, the parameters that it names have required none since the module was made, and
+    all others do.
+
+    `averaged` is the number of ranks of which the module takes the mean gradient of its parameters, instead of the sum. With
+    `alternates` a backward pass follows every forward pass; unless it `accumulates`, gradients are not added to others.
+
+    ``optimizer(parameters)`` makes an optimiser, which takes so many `steps`.
     """
 
     comm: Communicator
@@ -54,6 +60,12 @@ class Layer:
     reach: float = 0.0
     overwrites_inputs: bool = False
     uniform_requires_grad: bool = False
+    frozen: frozenset[str] | None = None
+    averaged: int = 1
+    alternates: bool = False
+    accumulates: bool = True
+    optimizer: Callable[[list[Any]], Any] | None = None
+    steps: int = 0
 
 
 def undeclared(module: nn.Module, parameters: Space, buffers: Space) -> list[str]:

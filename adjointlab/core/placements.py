@@ -4,7 +4,8 @@ DTensor cuts a dimension with ``torch.chunk``: every part but the last has ceil(
 
     5 rows over 4 ranks     0 1 | 2 3 | 4 |         (a balanced cut would be 0 1 | 2 | 3 | 4)
 
-A dimension that several mesh dimensions shard is cut by the first of them, and each part again by the next.
+A dimension that several mesh dimensions shard is cut by the first of them, and each part again by the next. ``_StridedShard`` says that a
+mesh dimension cuts later than it stands, after so many shards of the dimensions behind it: so FSDP cuts what tensor parallelism has cut.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def placed(mesh: _Mesh | Sequence[int], placements: Sequence[object], shape: Seq
             if not -len(shape) <= dim < len(shape):
                 raise ValueError(f"placements: {placement} cannot hold a tensor of shape {tuple(shape)}")
             cut_by.setdefault(dim % len(shape), []).append(mesh_dim)
+    cut_by = {dim: _in_order(mesh_dims, placements, extents) for dim, mesh_dims in cut_by.items()}
     # A dimension of the partition for each tensor dimension that is cut, then one for each mesh dimension that holds copies.
     copied = [mesh_dim for mesh_dim, kind in enumerate(kinds) if kind != _SHARD]
     parts_of = [*cut_by.values(), *([mesh_dim] for mesh_dim in copied)]
@@ -85,6 +87,24 @@ def chunks(window: Window, parts: int) -> list[Window]:
     return [(min(stop, start + part * size), min(stop, start + (part + 1) * size)) for part in range(parts)]
 
 
+def _in_order(mesh_dims: Sequence[int], placements: Sequence[object], extents: Sequence[int]) -> list[int]:
+    """The mesh dimensions that shard one tensor dimension, in the order in which they cut it."""
+    order: list[int] = []
+    for mesh_dim in reversed(mesh_dims):
+        shards_before: int = getattr(placements[mesh_dim], "split_factor", 1)
+        count, cut = 0, 1
+        while cut < shards_before and count < len(order):
+            cut *= extents[order[count]]
+            count += 1
+        if cut != shards_before:
+            raise ValueError(
+                f"placements: {placements[mesh_dim]!r} comes after {shards_before} shards, and the mesh dimensions behind it make "
+                f"{[extents[other] for other in order]}"
+            )
+        order.insert(count, mesh_dim)
+    return order
+
+
 def _nested_chunks(window: Window, counts: Sequence[int]) -> list[Window]:
     windows = [window]
     for parts in counts:
@@ -103,12 +123,12 @@ def _mesh_of(mesh: _Mesh | Sequence[int]) -> tuple[tuple[int, ...], list[int]]:
 def _kind(placement: Any) -> str:
     """The local type along the mesh dimension, or :data:`_SHARD`."""
     name = type(placement).__name__
-    if name == "Shard":
+    if name in ("Shard", "_StridedShard"):
         return _SHARD
     if name == "Replicate":
         return "invariant"
     if name == "Partial" and placement.reduce_op == "sum":
         return "partial"
     raise ValueError(
-        f"placements: {placement!r} has no local type; those of Shard(dim), Replicate() and Partial('sum') are known"
+        f"placements: {placement!r} has no local type; those of Shard(dim), _StridedShard, Replicate() and Partial('sum') are known"
     )

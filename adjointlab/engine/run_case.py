@@ -204,6 +204,8 @@ def body(subject: Subject) -> Body:
         try:
             with subject.surroundings(comm), filled(fill):
                 observation = check_named(case.check).observe(context)
+                # Not later: a check may need no operator on this rank, and making one is collective.
+                spaces = Spaces(context.domain, context.codomain)
         except Inapplicable as error:
             if is_lab(traceback.extract_tb(error.__traceback__)[-1].filename):
                 raise
@@ -211,7 +213,6 @@ def body(subject: Subject) -> Body:
             raise RuntimeError(
                 f"the code under test raised the checks' own {type(error).__name__}"
             ) from error
-        spaces = Spaces(context.domain, context.codomain)
         return RankObservation(observation, spaces, tuple(context.leaks.items()))
 
     return observe

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
+from functools import partial, wraps
 from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
 
 from hypothesis import strategies as st
@@ -29,6 +29,7 @@ from adjointlab.engine.adapters import (
     make_layer,
     make_twin,
 )
+from adjointlab.engine.parallel import DataParallel, MakeOptimizer, Parallelize, ParallelRecipe
 from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
 
@@ -105,6 +106,7 @@ class Subject:
     ranks: tuple[int, ...] = _RANKS
     every: ListParameters | None = None
     twice_differentiable: bool = False
+    takes_steps: bool = False
     process_group: bool = False
     rank_local: tuple[str, ...] = ()
 
@@ -204,7 +206,7 @@ def _check_declared(name: str, layer: Layer) -> None:
 class _SubjectDecorators:
     """Declares subjects: each method decorates ``def cases(draw, ranks)``, which draws one case's arguments as a dictionary.
 
-    The forms are :meth:`operator`, :meth:`pair`, :meth:`autograd` and :meth:`layer`; all take the :class:`Options`. Calling
+    The forms are :meth:`operator`, :meth:`pair`, :meth:`autograd`, :meth:`layer` and :meth:`parallel`; all take the :class:`Options`. Calling
     the object itself, as in ``@adjointlab.subject(MyOperator)``, is an older spelling of the same.
 
     All raise :class:`SubjectError` that says what is missing.
@@ -283,6 +285,47 @@ class _SubjectDecorators:
             twice_differentiable=twice_differentiable,
         )
 
+    def parallel(
+        self,
+        sequential: UserFunction,
+        parallelize: Parallelize,
+        *,
+        data_parallel: DataParallel = None,
+        after_backward: UserFunction | None = None,
+        prepare: Prepare | None = None,
+        optimizer: MakeOptimizer | None = None,
+        steps: int = 0,
+        **options: Unpack[Options],
+    ) -> Declare:
+        """Check a module that torch.distributed code makes parallel against the module that it is made from.
+
+        ``sequential(**arguments)`` makes the module, ``parallelize(module, mesh)`` applies tensor parallelism, ``fully_shard``,
+        `DistributedDataParallel` or layers of one's own to it, in place or returning another one. The dictionary of a case has
+
+        - ``inputs``, the global shape of the input, or a list of several;
+        - ``mesh``, its extents, or extents by name (default: all ranks in one dimension);
+        - ``dtype`` (default: "float64", into which the module is converted) and ``training``;
+        - ``dtensors``, if inputs are handed over as DTensors (default `False`);
+        - ``input_placements`` and ``output_placements``, lists of placements on the mesh, where plain tensors are no copies; and
+          ``parameter_placements`` by name, for plain parameters that are no copies.
+
+        With `data_parallel`, ranks share the batch, the first dimension of inputs and outputs, along the first mesh dimension, or
+        along those of a mapping such as ``{"dp": "mean"}``; their gradients of parameters are added up ("sum") or averaged ("mean").
+        Code that reduces gradients when the backward pass is over comes as ``after_backward(module)``.
+        In some cases parameters are frozen before the module is made parallel; ``frozen=0`` in the dictionary forbids that.
+        ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
+        """
+        if steps < 0 or bool(steps) != (optimizer is not None):
+            raise SubjectError("@subject.parallel takes `steps` of at least 1 together with an `optimizer`")
+        recipe = ParallelRecipe(
+            sequential, parallelize, data_parallel, prepare, optimizer, steps, after_backward
+        )
+        options["reference"], options["process_group"] = recipe.twin, True
+        declare = _declare(
+            Kind.LAYER, parallelize, recipe.build, options, library="torch", takes_steps=bool(steps)
+        )
+        return lambda draws: declare(_with_mesh(draws))
+
     def __call__(
         self,
         operator: Callable[..., LinearOperator] | None = None,
@@ -339,6 +382,7 @@ def _declare(
     options: Options,
     library: str = "numpy",
     twice_differentiable: bool = False,
+    takes_steps: bool = False,
 ) -> Declare:
     if options.get("process_group", False):
         library = "torch"
@@ -365,6 +409,7 @@ def _declare(
             ranks=tuple(options.get("ranks", _RANKS)),
             every=options.get("every"),
             twice_differentiable=twice_differentiable,
+            takes_steps=takes_steps,
             process_group=options.get("process_group", False),
             rank_local=tuple(options.get("rank_local", ())),
         )
@@ -387,6 +432,22 @@ def declarations() -> Iterator[list[Subject]]:
         yield noted
     finally:
         _declared.reset(token)
+
+
+def _with_mesh(draws: DrawParameters) -> DrawParameters:
+    """The strategy with what a parallel module's case has besides: a mesh, and which parameters are frozen."""
+
+    @wraps(draws)
+    def drawn(draw: DrawFn, ranks: int) -> Parameters:
+        given: Any = draws(draw, ranks)
+        if not isinstance(given, Mapping):
+            return given  # type: ignore[no-any-return]  # which is refused with a sentence
+        if "inputs" not in given:
+            raise SubjectError("the strategy's dictionary needs `inputs`, the global shapes of the inputs")
+        frozen = given["frozen"] if "frozen" in given else draw(st.sampled_from((0, 0, 0, 1, 2, 3)))
+        return {"mesh": (ranks,), **given, "frozen": frozen}
+
+    return drawn
 
 
 def _ranks(options: Options) -> Ranks:

@@ -294,8 +294,9 @@ class _Point:
         self.version = version
         self.inputs = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
         version.fill_parameters(key)
-        for parameter in version.parameters():
-            parameter.requires_grad_(parameter.is_floating_point()).grad = None
+        frozen = version.layer.frozen or frozenset()
+        for tensor, parameter in zip(version.layer.parameters.tensors, version.parameters(), strict=True):
+            parameter.requires_grad_(parameter.is_floating_point() and tensor.name not in frozen).grad = None
         self.parameters: list[torch.Tensor] = []
         self.buffers = {name: value.clone() for name, value in version.module.named_buffers()}
 
@@ -335,6 +336,7 @@ class _Point:
         with_graph, of_those = reached(outputs, cotangents)
         if with_graph:
             torch.autograd.backward(with_graph, of_those)
+        self.version.after_backward()
         # Only now: a layer may change its parameters in a pass, as an embedding with `max_norm` does.
         self.parameters = [
             arrays.local_part(parameter.detach()).clone() for parameter in self.version.parameters()
@@ -344,7 +346,8 @@ class _Point:
             found: torch.Tensor | None = arrays.local_gradient(leaf)
             return torch.zeros_like(arrays.local_part(leaf.detach())) if found is None else found
 
-        return [gradient(x) for x in self.inputs], [gradient(p) for p in self.version.parameters()]
+        of_parameters = [gradient(p) for p in self.version.parameters()]
+        return [gradient(x) for x in self.inputs], list(self.version.summed(of_parameters))
 
     def pushed_forward(
         self, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from adjointlab.typing import NumpyArray
 
 if TYPE_CHECKING:
     import torch
+
+GradientT = TypeVar("GradientT", "NumpyArray", "torch.Tensor")
 
 __all__ = [
     "LARGEST",
@@ -77,6 +79,7 @@ class ModuleUnderTest(ABC):
         self.layer, self.module = layer, module
         self._change = _change_of(values)
         self.note_return: Callable[[Callable[..., object]], None] = lambda function: None
+        self._averaged = 1
 
     @abstractmethod
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
@@ -118,10 +121,24 @@ class ModuleUnderTest(ABC):
         """Declared buffers, in the order of their space."""
         return [self.module.get_buffer(tensor.name) for tensor in self.layer.buffers.tensors]
 
+    def after_backward(self) -> None:
+        """Do what the module's user does with gradients when a backward pass is over."""
+        getattr(self.module, "after_backward", lambda: None)()
+
+    def summed(self, gradients: Sequence[GradientT]) -> tuple[GradientT, ...]:
+        """Gradients of the parameters as sums over all ranks, where the module takes the mean."""
+        return tuple(g * self._averaged for g in gradients) if self._averaged > 1 else tuple(gradients)
+
+    @abstractmethod
+    def as_loss(self, cotangents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The cotangents that give the gradients of parameters that an optimiser gets: means over ranks where the layer takes them."""
+
     def fill_parameters(self, key: Draw) -> None:
         """Overwrite the parameters with drawn values."""
         import torch
 
+        # FSDP may hold gathered copies of them.
+        getattr(self.module, "reshard", lambda: None)()
         with torch.no_grad():
             drawn = self.tensors(self.layer.parameters, key)
             for parameter, given in zip(self.parameters(), drawn, strict=True):
@@ -149,11 +166,15 @@ class LocalModule(ModuleUnderTest):
         super().__init__(layer, layer.module, context.values)
         self.rank = context.rank
         self.note_return = context.note_return
+        self._averaged = layer.averaged
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
             self._check(f"the parameter {tensor.name} has", tensor, arrays.local_part(parameter))
 
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
         return local_values(space, position, self.rank, key)
+
+    def as_loss(self, cotangents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return list(cotangents)
 
     def check_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
         declared = self.layer.codomain.tensors
@@ -206,6 +227,9 @@ class SequentialTwin(ModuleUnderTest):
 
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
         return whole_array(space, position, key)
+
+    def as_loss(self, cotangents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [cotangent / self.layer.averaged for cotangent in cotangents]
 
     def check_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
         shapes = [tuple(output.shape) for output in outputs]

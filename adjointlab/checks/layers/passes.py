@@ -7,7 +7,7 @@ to the next: running statistics, which both must keep alike, or by mistake a ten
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,12 +47,23 @@ class PassPlan:
         requires_grad = ("all", "some", "others on each rank")[seed % 3]
         return cls(backward, requires_grad, backward and seed // 3 % 2 == 0, backward and seed // 6 % 2 == 1)
 
+    def for_layer(self, layer: Layer) -> PassPlan:
+        """The plan as far as a layer allows it."""
+        return replace(
+            self,
+            together=self.together and not layer.alternates,
+            accumulated=self.accumulated and layer.accumulates,
+        )
+
     def differentiated(self, context: CheckContext) -> frozenset[str]:
         """Names of the inputs and parameters that require a gradient on this rank."""
         layer = context.layer
-        tensors = (*layer.domain.tensors, *layer.parameters.tensors)
+        tensors, given = (*layer.domain.tensors, *layer.parameters.tensors), frozenset[str]()
         if self.requires_grad == "all":
-            return frozenset(tensor.name for tensor in tensors)
+            return frozenset(tensor.name for tensor in tensors) - (layer.frozen or frozenset())
+        if layer.frozen is not None:
+            given = frozenset(tensor.name for tensor in layer.parameters.tensors) - layer.frozen
+            tensors = layer.domain.tensors
         # Some on each rank: a backward pass whose messages depend on it hangs, for no rank knows what the others need.
         # Copies of one parameter are made alike, and a hook may be collective. An input is what came before on each rank.
         per_rank = self.requires_grad == "others on each rank" and not layer.uniform_requires_grad
@@ -65,7 +76,7 @@ class PassPlan:
                 np.random.default_rng((context.setting.seed, rank)).random(len(tensors))[position] < 0.6
             )
 
-        return frozenset(tensor.name for position, tensor in enumerate(tensors) if wanted(position, tensor))
+        return given | {tensor.name for position, tensor in enumerate(tensors) if wanted(position, tensor)}
 
 
 @dataclass(frozen=True)
@@ -182,6 +193,7 @@ def _go_back(version: ModuleUnderTest, each: Pass) -> None:
     if outputs:
         torch.autograd.backward(outputs, cotangents)
         version.note_return(torch.autograd.backward)
+    version.after_backward()
     found = gradients(leaves)
     if each.accumulated is not None:
         found = tuple(
@@ -189,7 +201,7 @@ def _go_back(version: ModuleUnderTest, each: Pass) -> None:
             for leaf, total, gradient in zip(leaves, found, each.accumulated, strict=True)
         )
     each.results[INPUT_GRADIENT] = found[: len(each.leaves)]
-    each.results[PARAMETER_GRADIENT] = found[len(each.leaves) :]
+    each.results[PARAMETER_GRADIENT] = version.summed(found[len(each.leaves) :])
 
 
 def gradients(leaves: Sequence[torch.Tensor]) -> Local:

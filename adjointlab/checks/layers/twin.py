@@ -91,7 +91,7 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
     """
     import torch
 
-    plan = PassPlan.of(context.setting.seed, backward=backward)
+    plan = PassPlan.of(context.setting.seed, backward=backward).for_layer(context.layer)
     layer, differentiated = context.layer, plan.differentiated(context)
     with torch.set_grad_enabled(backward):
         twin, unfit = None, None

@@ -1,0 +1,207 @@
+"""Parallel modules and functions of DTensors as layers, with the spaces that follow from their placements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from adjointlab.core.layer import Layer, Prepare
+from adjointlab.core.space import Space
+from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.typing import Communicator
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Placement
+
+__all__ = ["DataParallel", "MakeOptimizer", "ParallelRecipe", "Parallelize", "as_mesh"]
+
+Parallelize: TypeAlias = "Callable[[Any, DeviceMesh], object]"
+"""Makes a module parallel on a mesh, in place or by returning another one."""
+
+Reduction: TypeAlias = Literal["mean", "sum"]
+
+DataParallel: TypeAlias = "Reduction | Mapping[str | int, Reduction] | None"
+"""What becomes of the gradients of ranks that share the batch: along the first mesh dimension, or along those named."""
+
+MakeOptimizer: TypeAlias = Callable[[list[Any]], Any]
+"""Makes an optimiser of a list of parameters."""
+
+_DECLARATIONS: Final = frozenset(
+    {
+        "mesh",
+        "inputs",
+        "dtype",
+        "training",
+        "frozen",
+        "dtensors",
+        "input_placements",
+        "output_placements",
+        "parameter_placements",
+    }
+)
+"""Entries of a case that are no arguments of the sequential module."""
+
+
+class MeshShape(NamedTuple):
+    """Extents of a mesh, and the names of its dimensions where they have any."""
+
+    extents: tuple[int, ...]
+    names: tuple[str, ...] | None
+
+    def make(self) -> DeviceMesh:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        return init_device_mesh("cpu", self.extents, mesh_dim_names=self.names)
+
+    def dim(self, key: str | int) -> int:
+        """The number of a dimension that is given by name or number."""
+        if isinstance(key, str):
+            if self.names is None or key not in self.names:
+                raise ValueError(f"data_parallel: the mesh has no dimension {key!r}, but {self.names}")
+            return self.names.index(key)
+        return key
+
+
+def as_mesh(given: Mapping[str, int] | Sequence[int]) -> MeshShape:
+    """The shape of a mesh that is given by extents, or by extents by name."""
+    if isinstance(given, Mapping):
+        return MeshShape(tuple(given.values()), tuple(given))
+    return MeshShape(tuple(given), None)
+
+
+@dataclass(frozen=True)
+class ParallelRecipe:
+    """How the module of a case is made on each rank, and its sequential twin."""
+
+    sequential: UserFunction
+    parallelize: Parallelize
+    data_parallel: DataParallel = None
+    prepare: Prepare | None = None
+    optimizer: MakeOptimizer | None = None
+    steps: int = 0
+    after_backward: Callable[[Any], object] | None = None
+
+    def twin(self, **parameters: object) -> torch.nn.Module:
+        """Make the sequential module of a case."""
+        import torch
+
+        module: torch.nn.Module = self.sequential(
+            **{name: value for name, value in parameters.items() if name not in _DECLARATIONS}
+        )
+        module.to(getattr(torch, str(parameters.get("dtype", "float64"))))
+        if "training" in parameters:
+            module.train(bool(parameters["training"]))
+        return module
+
+    def build(self, comm: Communicator, **parameters: Any) -> Layer:
+        """Make the parallel module of a case on this rank. Collective."""
+        import torch
+        from torch.distributed.tensor import Replicate, Shard
+
+        from adjointlab.torch_distributed.parallel import Names, ParallelModule, Placing, space_on
+
+        shape, dtype = as_mesh(parameters["mesh"]), str(parameters.get("dtype", "float64"))
+        if math.prod(shape.extents) != comm.Get_size():
+            raise ValueError(
+                f"a mesh of shape {shape.extents} has {math.prod(shape.extents)} entries, and there are {comm.Get_size()} ranks"
+            )
+        sharing = self._sharing(shape)
+        batch: list[Placement] = [
+            Shard(0) if dim in sharing else Replicate() for dim in range(len(shape.extents))
+        ]
+        shapes = _shapes(parameters["inputs"])
+        placing = Placing(
+            tuple(parameters.get("input_placements", ())) or (batch,) * len(shapes),
+            batch,
+            tuple(parameters.get("output_placements", ())),
+            bool(parameters.get("dtensors", False)),
+        )
+        module = self.twin(**parameters)
+        frozen = _freeze(module, parameters.get("frozen", 0))
+        names = Names.of(module)
+        outputs = self._outputs(shapes, parameters)
+        mesh = shape.make()
+        result = self.parallelize(module, mesh)
+        if result is not None and not isinstance(result, torch.nn.Module):
+            raise TypeError(f"parallelize returned {result!r}, and neither a module nor None")
+        made = ParallelModule(
+            module if result is None else result, mesh, placing, shapes, names, self.after_backward
+        )
+        if "training" in parameters:
+            made.train(bool(parameters["training"]))
+        domain = [
+            space_on(mesh, placements, size, dtype, f"x{number or ''}").tensors[0]
+            for number, (placements, size) in enumerate(zip(placing.inputs, shapes, strict=True))
+        ]
+        codomain = [
+            space_on(
+                mesh, placing.of_output(number), tuple(y.shape), _name(y.dtype), f"y{number or ''}"
+            ).tensors[0]
+            for number, y in enumerate(outputs)
+        ]
+        return Layer(
+            comm,
+            made,
+            Space(*domain),
+            Space(*codomain),
+            made.parameter_space(parameters.get("parameter_placements", {})),
+            made.buffer_space(),
+            prepare=self.prepare or _as_they_are,
+            uniform_requires_grad=True,
+            frozen=frozen,
+            averaged=math.prod(shape.extents[dim] for dim, how in sharing.items() if how == "mean"),
+            alternates=made.alternates,
+            # What sums up .grad by itself would sum up what stood there before.
+            accumulates=self.after_backward is None and "sum" not in sharing.values(),
+            optimizer=self.optimizer,
+            steps=self.steps,
+        )
+
+    def _sharing(self, mesh: MeshShape) -> dict[int, Reduction]:
+        """The mesh dimensions along which ranks share the batch, and what becomes of their gradients."""
+        given = self.data_parallel
+        by_dim = {0: given} if isinstance(given, str) else dict(given or {})
+        return {mesh.dim(key): how for key, how in by_dim.items()}
+
+    def _outputs(self, shapes: Sequence[tuple[int, ...]], parameters: Parameters) -> tuple[torch.Tensor, ...]:
+        """What the sequential module returns for zeros: it says the shapes of the outputs."""
+        import torch
+
+        dtype = getattr(torch, str(parameters.get("dtype", "float64")))
+        inputs = [torch.zeros(shape, dtype=dtype) for shape in shapes]
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            result = self.twin(**parameters)(*(self.prepare or _as_they_are)(*inputs))
+        return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+
+def _as_they_are(*inputs: Any) -> Sequence[Any]:
+    return inputs
+
+
+def _shapes(given: Any) -> tuple[tuple[int, ...], ...]:
+    """Shapes of the inputs; of one input, its shape alone."""
+    if all(isinstance(side, int) for side in given):
+        return (tuple(given),)
+    return tuple(tuple(shape) for shape in given)
+
+
+def _name(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _freeze(module: torch.nn.Module, pattern: int | Sequence[str]) -> frozenset[str]:
+    """Freeze the parameters that a pattern, 0 for none, or a list names; one at least requires a gradient."""
+    names = [name for name, held in module.named_parameters() if held.requires_grad]
+    if isinstance(pattern, int):
+        chosen = np.random.default_rng(pattern).random(len(names)) < 0.4 if pattern else [False] * len(names)
+        pattern = [name for name, is_chosen in zip(names, chosen, strict=True) if is_chosen]
+        pattern = pattern[: len(names) - 1]
+    for name in pattern:
+        module.get_parameter(name).requires_grad_(False)
+    return frozenset(name for name, held in module.named_parameters() if not held.requires_grad)

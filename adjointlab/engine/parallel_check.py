@@ -1,0 +1,150 @@
+"""All checks of one parallel module on simulated ranks, as a call."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from adjointlab.checks.check import checks_of
+from adjointlab.checks.verdict import Verdict
+from adjointlab.core.layer import Prepare
+from adjointlab.core.strategies import grids
+from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.engine.parallel import DataParallel, MakeOptimizer, Parallelize, as_mesh
+from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.subject import Options, subject
+from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import World
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["check_parallel"]
+
+Inputs: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Callable[[DrawFn, int], Parameters]"
+
+_RANKS = 4
+
+
+def check_parallel(
+    sequential: torch.nn.Module | Callable[..., torch.nn.Module],
+    parallelize: Parallelize,
+    inputs: Inputs,
+    *,
+    mesh: Sequence[str] | Sequence[int] | Mapping[str, int] | None = None,
+    data_parallel: DataParallel = None,
+    after_backward: UserFunction | None = None,
+    prepare: Prepare | None = None,
+    optimizer: MakeOptimizer | None = None,
+    steps: int = 0,
+    cases: int = 20,
+    seed: int = 0,
+    world: World | None = None,
+) -> Mapping[str, Verdict]:
+    """Check that a module is, once ``parallelize(module, mesh)`` has made it parallel, the same as before.
+
+    Its outputs, gradients, buffers and, with an `optimizer`, the parameters after so many `steps` are held against those of
+    `sequential`, a module or a function that makes one, in so many `cases` on up to 4 simulated ranks (or in another `world`).
+
+    `inputs` are examples, of which shapes and element types matter, or a strategy ``inputs(draw, ranks)`` that draws shapes, the mesh,
+    and arguments of `sequential`; what it may contain, and `data_parallel`, is explained at ``adjointlab.subject.parallel``. `mesh` is a
+    shape, which fixes the number of ranks, or names of dimensions, whose extents are drawn; by default one dimension of all ranks.
+
+    Returns the verdicts by check. Raises `AssertionError` with the smallest failing case if one is not coherent::
+
+        adjointlab.check_parallel(model, lambda model, mesh: fully_shard(model, mesh=mesh), batch, data_parallel="mean")
+    """
+    fixed, make_mesh = _meshes(mesh)
+    options: Options = {"name": str(getattr(parallelize, "__name__", "parallelize"))}
+    if fixed is not None:
+        options["ranks"] = (fixed,)
+    declare = subject.parallel(
+        _maker(sequential),
+        parallelize,
+        data_parallel=data_parallel,
+        after_backward=after_backward,
+        prepare=prepare or (None if callable(inputs) else _legal(_listed(inputs))),
+        optimizer=optimizer,
+        steps=steps,
+        **options,
+    )
+
+    @declare
+    def parallel(draw: DrawFn, ranks: int) -> Parameters:
+        drawn = inputs(draw, ranks) if callable(inputs) else _shapes(_listed(inputs))
+        return {"mesh": make_mesh(draw, ranks), **drawn}
+
+    budget = Budget(cases, ranks=fixed or _RANKS, seed=seed)
+    verdicts = {}
+    with ExitStack() as stack:
+        if world is None:
+            world = SimulatedWorld(fixed or _RANKS)
+            stack.callback(world.close)
+        for check in checks_of(parallel):
+            result = investigate(world, parallel, check, budget)
+            if not result.verdict.is_coherent:
+                raise AssertionError(_text(result))
+            verdicts[check] = result.verdict
+    return verdicts
+
+
+def _maker(sequential: Any) -> Callable[..., torch.nn.Module]:
+    import torch
+
+    return (lambda: copy.deepcopy(sequential)) if isinstance(sequential, torch.nn.Module) else sequential
+
+
+def _meshes(
+    given: Sequence[str] | Sequence[int] | Mapping[str, int] | None,
+) -> tuple[int | None, Callable[[DrawFn, int], Mapping[str, int] | tuple[int, ...]]]:
+    """The number of ranks where the mesh is given, and a strategy of meshes."""
+    if given is None:
+        return None, lambda draw, ranks: (ranks,)
+    if isinstance(given, Mapping) or all(isinstance(each, int) for each in given):
+        shape: Any = given
+        return math.prod(as_mesh(shape).extents), lambda draw, ranks: shape
+    names = tuple(map(str, given))
+
+    def drawn(draw: DrawFn, ranks: int) -> Mapping[str, int]:
+        extents = draw(st.sampled_from(grids(ranks, len(names))[::-1]))
+        return dict(zip(names, extents, strict=True))
+
+    return None, drawn
+
+
+def _listed(inputs: Any) -> list[torch.Tensor]:
+    import torch
+
+    return [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+
+
+def _shapes(examples: Sequence[torch.Tensor]) -> dict[str, object]:
+    return {"inputs": [tuple(example.shape) for example in examples]}
+
+
+def _legal(examples: Sequence[torch.Tensor]) -> Prepare | None:
+    """Drawn numbers as integers between 0 and the largest of the example where that holds integers, such as indices."""
+    if all(example.is_floating_point() for example in examples):
+        return None
+
+    def prepare(*drawn: Any) -> Sequence[Any]:
+        return [
+            x
+            if example.is_floating_point()
+            else x.to(example.dtype).remainder(int(example.max()) + 1 if example.numel() else 1)
+            for x, example in zip(drawn, examples, strict=True)
+        ]
+
+    return prepare
+
+
+def _text(result: SearchResult) -> str:
+    case = result.case
+    where = "" if case is None else f"\n  ranks {case.ranks}, {dict(case.parameters)}"
+    return f"{result.subject} {result.check}: {result.verdict}{where}"

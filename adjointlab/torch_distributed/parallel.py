@@ -1,0 +1,318 @@
+"""A parallel module under the names of the sequential one that it is made from, and the spaces of what it holds.
+
+Nothing is declared by hand: DTensors say how they lie on their meshes, a plain parameter is a copy on every rank, and a plain output is one
+too, but for the mesh dimensions that share the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate
+from torch.nn.parallel import DistributedDataParallel
+
+from adjointlab.core.arrays import dtype_name
+from adjointlab.core.operator import NotInSpace
+from adjointlab.core.placements import placed
+from adjointlab.core.space import Space, Tensor
+
+__all__ = ["DTensorFunction", "ParallelModule", "Placing", "check_claim", "space_on"]
+
+_WRAPPERS: Final = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
+"""Attributes in which wrappers keep the module that they wrap."""
+
+Placements = Sequence[Placement]
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Placements of a module's tensors on the mesh; a missing output has those of the batch."""
+
+    inputs: Sequence[Placements]
+    batch: Placements
+    outputs: Sequence[Placements] = ()
+    gives_dtensors: bool = False  # hands over the inputs as DTensors
+
+    def of_output(self, number: int) -> Placements:
+        return self.outputs[number] if number < len(self.outputs) else self.batch
+
+
+class ParallelModule(nn.Module):
+    """The `module` that was made of a sequential one, whose parameters and buffers have the `names` given, on plain local tensors."""
+
+    forward_mode = False  # neither DTensor nor DistributedDataParallel has one
+
+    def __init__(
+        self,
+        module: nn.Module,
+        mesh: DeviceMesh,
+        placing: Placing,
+        shapes: Sequence[Sequence[int]],
+        names: Names,
+        synchronize: Callable[[nn.Module], object] | None = None,
+    ) -> None:
+        super().__init__()
+        # No child, so that its parameters have no longer names here.
+        self._made: Callable[[], nn.Module] = lambda: module
+        self._mesh, self._placing, self._shapes = mesh, placing, shapes
+        self._synchronize = synchronize
+        self._path_of = names.paths(module)
+        # FSDP has others in their places for a while.
+        self._held = {name: module.get_parameter(path) for name, path in self._path_of.parameters.items()}
+
+    @property
+    def made(self) -> nn.Module:
+        """The module under test."""
+        return self._made()
+
+    @property
+    def alternates(self) -> bool:
+        """True if a backward pass has to follow each forward pass."""
+        return any(isinstance(part, DistributedDataParallel) for part in self.made.modules())
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        result = self.made(*map(self._given, range(len(inputs)), inputs))
+        outputs = result if isinstance(result, tuple | list) else (result,)
+        return tuple(map(self._received, range(len(outputs)), outputs))
+
+    def _given(self, number: int, local: torch.Tensor) -> torch.Tensor:
+        if not self._placing.gives_dtensors:
+            return local
+        return from_local(local, self._mesh, self._placing.inputs[number], self._shapes[number])
+
+    def _received(self, number: int, output: torch.Tensor) -> torch.Tensor:
+        if not isinstance(output, DTensor):
+            return output
+        check_claim(output)
+        wanted = _restricted(self._mesh, output.device_mesh, self._placing.of_output(number))
+        return output.redistribute(placements=wanted).to_local()
+
+    def after_backward(self) -> None:
+        """Let the user's code reduce gradients."""
+        if self._synchronize is not None:
+            self._synchronize(self.made)
+
+    def reshard(self) -> None:
+        """Free gathered copies of parameters, which are about to change."""
+        for part in self.made.modules():
+            if callable(reshard := getattr(part, "reshard", None)):
+                reshard()
+
+    def train(self, mode: bool = True) -> ParallelModule:
+        self.made.train(mode)
+        return super().train(mode)
+
+    # Parameters and buffers by the names of the sequential module
+
+    def get_parameter(self, target: str) -> nn.Parameter:
+        return self._held[target]
+
+    def get_buffer(self, target: str) -> torch.Tensor:
+        return self.made.get_buffer(self._path_of.buffers[target])
+
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        return iter(self._held.items())
+
+    def named_buffers(self, *_: Any, **__: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        return ((name, self.get_buffer(name)) for name in self._path_of.buffers)
+
+    def parameter_space(self, declared: Mapping[str, Placements]) -> Space:
+        """The space of its parameters; plain ones that are no copies have `declared` placements."""
+        return Space(
+            *(
+                self._tensor(name, held, declared, self._path_of.shapes[name])
+                for name, held in self._held.items()
+            )
+        )
+
+    def buffer_space(self) -> Space:
+        """The space of its buffers."""
+        return Space(*(self._tensor(n, held, {}, tuple(held.shape)) for n, held in self.named_buffers()))
+
+    def _tensor(
+        self, name: str, held: torch.Tensor, declared: Mapping[str, Placements], shape: Sequence[int]
+    ) -> Tensor:
+        placements = declared.get(name, [Replicate()] * self._mesh.ndim)
+        if isinstance(held, DTensor):
+            check_claim(held)
+            placements, shape = _extended(self._mesh, held.device_mesh, held.placements), tuple(held.shape)
+        elif name not in declared and tuple(held.shape) != tuple(shape):
+            raise TypeError(
+                f"the parameter {name} has shape {tuple(held.shape)}, and the sequential one {tuple(shape)}: say how the ranks "
+                f'share it, with parameter_placements={{"{name}": [Shard(0)]}}'
+            )
+        return space_on(self._mesh, placements, shape, dtype_name(held), name).tensors[0]
+
+
+class DTensorFunction(nn.Module):
+    """A function of DTensors as a module of their local tensors."""
+
+    forward_mode = False
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        mesh: DeviceMesh,
+        inputs: Sequence[Placements],
+        shapes: Sequence[Sequence[int]],
+        arguments: Mapping[str, object],
+    ) -> None:
+        super().__init__()
+        self._function, self._arguments = function, arguments
+        self._mesh, self._inputs, self._shapes = mesh, inputs, shapes
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(output.to_local() for output in self.results(inputs))
+
+    def results(self, inputs: Sequence[torch.Tensor]) -> tuple[DTensor, ...]:
+        """What the function returns, each a DTensor that holds what it claims."""
+        given = [
+            from_local(local, self._mesh, placements, shape)
+            for local, placements, shape in zip(inputs, self._inputs, self._shapes, strict=True)
+        ]
+        result = self._function(*given, **self._arguments)
+        outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
+        for output in outputs:
+            if not isinstance(output, DTensor):
+                raise NotInSpace(f"the function returned a {type(output).__name__}, and no DTensor")
+            check_claim(output)
+        return outputs
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where a module has the parameters and buffers of the sequential one; and the global shapes of its parameters."""
+
+    parameters: Mapping[str, str]
+    buffers: Mapping[str, str]
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Names:
+    """Shapes of the parameters, and names of the buffers, of a sequential module."""
+
+    parameters: Mapping[str, tuple[int, ...]]
+    buffers: tuple[str, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Names:
+        constants = {
+            f"{path}.{name}".lstrip(".")
+            for path, part in module.named_modules()
+            for name in part._non_persistent_buffers_set
+        }
+        return cls(
+            {name: tuple(held.shape) for name, held in module.named_parameters()},
+            tuple(name for name, _ in module.named_buffers() if name not in constants),
+        )
+
+    def paths(self, module: nn.Module) -> Paths:
+        """Raises `TypeError` for a module that has others, or lacks some."""
+        parameters = _paths("parameter", [name for name, _ in module.named_parameters()], self.parameters)
+        buffers = _paths("buffer", [name for name, _ in module.named_buffers()], self.buffers, others=True)
+        return Paths(parameters, buffers, self.parameters)
+
+
+def _paths(
+    kind: str, owned: Sequence[str], names: Collection[str], *, others: bool = False
+) -> dict[str, str]:
+    """The paths of `owned` by name. With `others`, those without a name are left out."""
+    paths: dict[str, str] = {}
+    for path in owned:
+        name = _sequential_name(path, names)
+        if name is None and others:
+            continue
+        if name is None or name in paths:
+            raise TypeError(
+                f"the parallel module has a {kind} {path}, and the sequential one none of that name: both are compared by name"
+            )
+        paths[name] = path
+    if missing := [name for name in names if name not in paths]:
+        raise TypeError(f"the parallel module has no {kind} {missing[0]}, which the sequential one has")
+    return {name: paths[name] for name in names if name in paths}
+
+
+def _sequential_name(path: str, names: Collection[str]) -> str | None:
+    """The name without those parts that wrappers have added."""
+    if path in names:
+        return path
+    parts = path.split(".")
+    bare = ".".join(part for part in parts if part not in _WRAPPERS)
+    shorter = (".".join(parts[start:]) for start in range(1, len(parts)))
+    return next((name for name in (bare, *shorter) if name in names), None)
+
+
+# DTensors and spaces
+
+
+def from_local(
+    local: torch.Tensor, mesh: DeviceMesh, placements: Placements, shape: Sequence[int]
+) -> DTensor:
+    """The DTensor of a global `shape` of which this rank holds `local`."""
+    stride = torch.empty(tuple(shape), device="meta").stride()
+    return DTensor.from_local(
+        local, mesh, placements, shape=torch.Size(shape), stride=stride, run_check=False
+    )
+
+
+def space_on(mesh: DeviceMesh, placements: Placements, shape: Sequence[int], dtype: str, name: str) -> Space:
+    """The space of one tensor on a mesh of all ranks."""
+    layout, types = placed(mesh, placements, shape)
+    return Space(layout, dtype=dtype, types=types, name=name)
+
+
+def check_claim(tensor: DTensor) -> None:
+    """Raise :class:`NotInSpace` where a DTensor holds another shape than its global shape and placements say."""
+    if any(getattr(placement, "split_factor", 1) > 1 for placement in tensor.placements):
+        return  # torch does not say how such shards are cut unevenly
+    try:
+        layout, _ = placed(tensor.device_mesh, tensor.placements, tuple(tensor.shape))
+    except ValueError:
+        return  # a reduction without a local type, which holds what it likes
+    rank = torch.distributed.get_rank()
+    held, claimed = tuple(tensor._local_tensor.shape), layout.local_shape(rank)
+    if held != claimed:
+        raise NotInSpace(
+            f"a DTensor claims shape {tuple(tensor.shape)} with placements {_text(tensor.placements)}, so {claimed} on rank {rank}, "
+            f"and it holds {held} there"
+        )
+
+
+def _text(placements: Placements) -> str:
+    return f"({', '.join(map(repr, placements))})"
+
+
+def _extended(mesh: DeviceMesh, own: DeviceMesh, placements: Placements) -> list[Placement]:
+    """Placements on `own`, a part of `mesh`, as placements on the whole."""
+    extended: list[Placement] = [Replicate()] * mesh.ndim
+    for placement, dims in zip(placements, _dims_of(mesh, own), strict=True):
+        if len(dims) > 1 and not isinstance(placement, Replicate):
+            raise NotImplementedError(
+                f"{placement} on a mesh that flattens dimensions {dims} of the whole one"
+            )
+        for dim in dims:
+            extended[dim] = placement
+    return extended
+
+
+def _restricted(mesh: DeviceMesh, own: DeviceMesh, placements: Placements) -> list[Placement]:
+    """Placements on the whole `mesh` as placements on `own`, a part of it."""
+    return [placements[dims[0]] if len(dims) == 1 else Replicate() for dims in _dims_of(mesh, own)]
+
+
+def _dims_of(mesh: DeviceMesh, own: DeviceMesh) -> list[tuple[int, ...]]:
+    """For each dimension of `own`, those of `mesh` along which its ranks differ."""
+    if own.mesh.shape == mesh.mesh.shape and torch.equal(own.mesh, mesh.mesh):
+        return [(dim,) for dim in range(mesh.ndim)]
+    found = []
+    for dim in range(own.ndim):
+        ranks = own.mesh.movedim(dim, 0).reshape(own.size(dim), -1)[:, 0]
+        places = torch.stack([(mesh.mesh == rank).nonzero()[0] for rank in ranks])
+        found.append(tuple(k for k in range(mesh.ndim) if (places[:, k] != places[0, k]).any()))
+    return found

@@ -1,0 +1,239 @@
+"""A module that is made parallel is held against the module that it is made from, with no space declared by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import strategies as st
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+import adjointlab as al
+from adjointlab.engine.search import Budget, investigate
+
+Parallelize = Callable[[nn.Module, DeviceMesh], object]
+ADAM = partial(torch.optim.Adam, lr=0.1)
+MOMENTUM = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
+def model(hidden: int = 12) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, hidden), nn.Tanh(), nn.Linear(hidden, 2))
+
+
+def batches(draw: Any, ranks: int) -> dict[str, Any]:
+    """Batches that some ranks have no part of, and hidden layers that the ranks share unevenly, for what can do with both."""
+    return dict(inputs=(draw(st.integers(0, 5)), 3), hidden=draw(st.integers(1, 7)))
+
+
+def tensor_parallel(module: nn.Module, mesh: DeviceMesh) -> None:
+    parallelize_module(module, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+def sharded(module: Any, mesh: DeviceMesh) -> None:
+    fully_shard(module[0], mesh=mesh)
+    fully_shard(module, mesh=mesh)
+
+
+def replicated(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    return DistributedDataParallel(module, process_group=mesh.get_group())
+
+
+def in_both(module: nn.Module, mesh: DeviceMesh) -> None:
+    tensor_parallel(module, mesh["tp"])
+    sharded(module, mesh["dp"])
+
+
+def sequence_parallel(module: nn.Module, mesh: DeviceMesh) -> None:
+    plan = {"0": SequenceParallel(), "1": ColwiseParallel(input_layouts=Shard(1)), "2": RowwiseParallel()}
+    parallelize_module(module, mesh, plan)
+
+
+def as_it_is(module: nn.Module, mesh: DeviceMesh) -> None:
+    pass
+
+
+def reduced(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+
+
+def averaged(module: nn.Module) -> None:
+    reduced(module)
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= dist.get_world_size()
+
+
+EXAMPLE = torch.zeros(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("parallelize", "inputs", "options"),
+    [
+        (tensor_parallel, EXAMPLE, {}),
+        (sharded, batches, dict(data_parallel="mean", optimizer=ADAM, steps=2)),
+        (sharded, EXAMPLE, {}),
+        (replicated, batches, dict(data_parallel="mean", optimizer=MOMENTUM, steps=2)),
+        (as_it_is, batches, dict(data_parallel="sum", after_backward=reduced)),
+        (as_it_is, batches, dict(data_parallel="mean", after_backward=averaged)),
+    ],
+)
+def test_torchs_parallel_modules_are_the_sequential_ones(
+    world: al.SimulatedWorld, parallelize: Parallelize, inputs: Any, options: dict[str, Any]
+) -> None:
+    verdicts = al.check_parallel(model, parallelize, inputs, cases=3, world=world, **options)
+    assert {"sequential", "gradients", "jacobian"} <= set(verdicts)
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_a_mesh_of_two_dimensions_shares_batch_and_layers(world: al.SimulatedWorld) -> None:
+    al.check_parallel(
+        model,
+        in_both,
+        EXAMPLE,
+        mesh=("dp", "tp"),
+        data_parallel={"dp": "mean"},
+        optimizer=MOMENTUM,
+        steps=2,
+        cases=3,
+        world=world,
+    )
+
+
+def test_inputs_may_be_dtensors(world: al.SimulatedWorld) -> None:
+    al.check_parallel(
+        lambda: nn.Sequential(nn.LayerNorm(3), nn.Linear(3, 12), nn.Linear(12, 2)),
+        sequence_parallel,
+        lambda draw, ranks: dict(inputs=(2, 4, 3), dtensors=True, input_placements=[[Shard(1)]]),
+        cases=3,
+        world=world,
+    )
+
+
+def test_indices_stay_within_those_of_the_example(world: al.SimulatedWorld) -> None:
+    def parallelize(module: nn.Module, mesh: DeviceMesh) -> None:
+        plan = {
+            "0": RowwiseParallel(input_layouts=Replicate()),
+            "1": ColwiseParallel(output_layouts=Replicate()),
+        }
+        parallelize_module(module, mesh, plan)
+
+    module = nn.Sequential(nn.Embedding(7, 12), nn.Linear(12, 4))
+    al.check_parallel(module, parallelize, torch.tensor([[0, 6], [1, 2]]), cases=3, world=world)
+
+
+class Columns(nn.Module):
+    """A linear layer of one's own, of which each rank has some rows of the weight."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(linear.weight.chunk(dist.get_world_size())[dist.get_rank()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return CopiedIn.apply(x) @ self.weight.T
+
+
+class CopiedIn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+
+def test_layers_of_ones_own_say_how_their_parameters_are_shared(world: al.SimulatedWorld) -> None:
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(
+            inputs=(2, 3), parameter_placements={"weight": [Shard(0)]}, output_placements=[[Shard(1)]]
+        )
+
+    def columns(module: Any, mesh: DeviceMesh) -> nn.Module:
+        return Columns(module)
+
+    linear = partial(nn.Linear, 3, 12, bias=False)
+    al.check_parallel(linear, columns, cases, cases=3, world=world)
+    with pytest.raises(AssertionError, match="say how the ranks share it"):
+        al.check_parallel(linear, columns, EXAMPLE, cases=3, world=world)
+
+
+def without_last_sum(module: Any, mesh: DeviceMesh) -> nn.Module:
+    """Tensor-parallel but for the sum over what the ranks have of the hidden layer."""
+    tensor_parallel(module, mesh)
+    hidden = module[:2]
+
+    class Wrong(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, x: Any) -> Any:
+            return hidden(x) @ module[2].weight.to_local().T + module[2].bias.to_local()
+
+    return Wrong()
+
+
+@pytest.mark.parametrize(
+    ("parallelize", "options", "named"),
+    [
+        (without_last_sum, {}, "sequential: the layer's outputs are not the sequential ones"),
+        (as_it_is, dict(data_parallel="mean"), "gradients: the layer's parameter gradient"),
+        (replicated, dict(data_parallel="sum"), "gradients: the layer's parameter gradient"),
+    ],
+)
+def test_what_is_wrong_is_named_on_two_ranks(
+    world: al.SimulatedWorld, parallelize: Parallelize, options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(AssertionError, match=named) as failure:
+        al.check_parallel(model, parallelize, EXAMPLE, cases=4, world=world, **options)
+    assert "ranks 2, {'mesh': (2,)" in str(failure.value)
+
+
+def test_what_goes_wrong_from_the_second_step_on_is_found(world: al.SimulatedWorld) -> None:
+    def reduced_once(module: Any) -> None:
+        if not hasattr(module, "is_reduced"):
+            reduced(module)
+        module.is_reduced = True
+
+    subject = al.subject.parallel(
+        model, as_it_is, data_parallel="sum", after_backward=reduced_once, optimizer=MOMENTUM, steps=2
+    )(batches)
+    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0)).verdict
+    assert verdict.headline == "the layer's parameters after the steps are not the sequential ones"
+
+
+def renamed(module: Any, mesh: DeviceMesh) -> nn.Module:
+    return nn.ModuleDict({"first": module[0], "last": module[2]})
+
+
+@pytest.mark.parametrize(
+    ("parallelize", "mesh", "message"),
+    [
+        (renamed, None, "has a parameter first.weight, and the sequential one none of that name"),
+        (lambda module, mesh: 3, None, "returned 3, and neither a module nor None"),
+        (lambda module, mesh: mesh["tp"], (2,), "mesh"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(
+    world: al.SimulatedWorld, parallelize: Parallelize, mesh: Any, message: str
+) -> None:
+    with pytest.raises(AssertionError, match=message):
+        al.check_parallel(model, parallelize, EXAMPLE, mesh=mesh, cases=1, world=world)
