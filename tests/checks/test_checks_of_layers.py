@@ -107,7 +107,7 @@ def test_a_parameter_that_one_rank_lacks_is_refused() -> None:
 
 def test_a_buffer_that_is_not_persistent_needs_no_declaration() -> None:
     assert_coherent(
-        scaled(lambda module, rank: module.register_buffer("rank", torch.tensor(rank), persistent=False))
+        scaled(lambda module, rank: module.register_buffer("place", torch.tensor(rank), persistent=False))
     )
 
 
