@@ -211,7 +211,7 @@ def test_the_command_says_what_it_has_proved(tmp_path: Path) -> None:
 
 def test_the_command_stores_what_is_wrong_and_names_what_it_was_not_asked_for(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(
-        "from tests.enumerated_subjects import loses, right\n\nlisted = [right]\ndel right\n"
+        "from tests.engine.enumerated_subjects import loses, right\n\nlisted = [right]\ndel right\n"
     )
     result = run("adjointlab", "exhaust", "wrong.py", cwd=tmp_path)
     assert result.returncode == 1
