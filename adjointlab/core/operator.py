@@ -21,8 +21,21 @@ if TYPE_CHECKING:
     from adjointlab.core.program import Program
 
 __all__ = [
-    "AdaptedOperator", "AdjointOperator", "CompositeOperator", "Direction", "LinearOperator", "NotInSpace", "ProductOperator",
-    "apply_adjoint", "apply_forward", "basis_batch", "basis_vector", "contributions", "coordinates", "implementation",
+    "AdaptedOperator",
+    "AdjointOperator",
+    "CompositeOperator",
+    "Direction",
+    "LinearOperator",
+    "NotInSpace",
+    "ProductOperator",
+    "WrongClaim",
+    "apply_adjoint",
+    "apply_forward",
+    "basis_batch",
+    "basis_vector",
+    "contributions",
+    "coordinates",
+    "implementation",
 ]  # fmt: skip
 
 A = TypeVar("A", bound=Array)
@@ -41,6 +54,10 @@ class Direction(StrEnum):
 
 class NotInSpace(ValueError):
     """An operator returned something that is no element of the space it declares."""
+
+
+class WrongClaim(NotInSpace):
+    """A tensor says of itself what is not so, such as a shape that its parts do not make up."""
 
 
 class LinearOperator(ABC):

@@ -256,16 +256,29 @@ def meshes(draw: DrawFn, ranks: int, max_dims: int = 2) -> tuple[int, ...]:
 
 @st.composite
 def placements(
-    draw: DrawFn, mesh: Sequence[int], ndim: int, *, partial: bool = False
+    draw: DrawFn,
+    mesh: Sequence[int],
+    ndim: int,
+    *,
+    partial: bool = False,
+    strided: Sequence[int] | None = None,
 ) -> tuple[Placement, ...]:
     """Draw placements of a DTensor of `ndim` dimensions on a mesh of that shape: ``Shard`` and ``Replicate``.
 
-    With `partial` also ``Partial``, as placements of an input are: a sum that has not been carried out. They are torch's objects.
+    With `partial` also ``Partial``, as placements of an input are: a sum that has not been carried out. With the shape of the tensor
+    as `strided` also ``_StridedShard``, as FSDP over tensor parallelism has it, where the shards are even. They are torch's objects.
     """
     from torch.distributed.tensor import Partial, Replicate, Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
 
     choices: list[Placement] = [*map(Shard, range(ndim)), Replicate(), *([Partial()] if partial else [])]
-    return tuple(draw(st.sampled_from(choices)) for _ in mesh)
+    drawn = [draw(st.sampled_from(choices)) for _ in mesh]
+    for dim, side in enumerate(strided or ()):
+        cutting = [mesh_dim for mesh_dim, placement in enumerate(drawn) if placement == Shard(dim)]
+        is_even = side % math.prod(mesh[mesh_dim] for mesh_dim in cutting) == 0
+        if len(cutting) == 2 and is_even and draw(st.booleans()):
+            drawn[cutting[0]] = _StridedShard(dim, split_factor=mesh[cutting[1]])
+    return tuple(drawn)
 
 
 class BroadcastingPartitions(TypedDict):

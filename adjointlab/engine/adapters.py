@@ -96,7 +96,7 @@ class FunctionPair(AdaptedOperator):
 
 
 class Differentiable(AdaptedOperator):
-    """A linear function of torch tensors; its adjoint is the gradient that reverse mode computes.
+    """A linear function of torch tensors; its adjoint is the gradient that reverse mode computes. Reports name `named` for it.
 
     The adjoint builds its own graph, at zero: the gradient of a linear function does not depend on the inputs, and so the
     operator keeps no state from a forward pass.
@@ -110,9 +110,10 @@ class Differentiable(AdaptedOperator):
         codomain: Space,
         arguments: Parameters,
         ranks: Ranks = Ranks.COMMUNICATOR,
+        named: UserFunction | None = None,
     ) -> None:
         self.comm, self.domain, self.codomain = comm, domain, codomain
-        self._function, self._arguments = function, arguments
+        self._function, self._arguments, self._named = function, arguments, named or function
         self._comm = ranks.arguments(comm)
 
     def _call(self, x: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -125,9 +126,9 @@ class Differentiable(AdaptedOperator):
         return tuple(map(local_part, result if isinstance(result, tuple | list) else (result,)))
 
     def function(self, direction: Direction) -> UserFunction:
-        if inspect.isclass(self._function):
-            return getattr(self._function, "forward" if direction is Direction.FORWARD else "backward")  # type: ignore[no-any-return]
-        return self._function
+        if inspect.isclass(self._named):
+            return getattr(self._named, "forward" if direction is Direction.FORWARD else "backward")  # type: ignore[no-any-return]
+        return self._named
 
     def forward(self, *x: torch.Tensor) -> Locals:
         result = self._call(tuple(tensor.detach().requires_grad_() for tensor in x))

@@ -141,13 +141,18 @@ _MAKE: dict[str, Callable[[Parameters], object]] = {
 """The types that are made in other ways."""
 
 _PLACEMENTS: Final = "torch.distributed.tensor.placement_types"
-_PLACEMENT_FIELDS: Final = {"Shard": ("dim",), "Replicate": (), "Partial": ("reduce_op",)}
+_PLACEMENT_FIELDS: Final = {
+    "Shard": ("dim",),
+    "Replicate": (),
+    "Partial": ("reduce_op",),
+    "_StridedShard": ("dim", "split_factor"),
+}
 """Placements of a DTensor, and the arguments that each is made of."""
 
 
 def _placement(fields: Parameters) -> object:
     names = _PLACEMENT_FIELDS[fields["kind"]]
-    return getattr(import_module(_PLACEMENTS), fields["kind"])(*(fields[name] for name in names))
+    return getattr(import_module(_PLACEMENTS), fields["kind"])(**{name: fields[name] for name in names})
 
 
 _FLOATS: dict[str, float] = {text: float(text) for text in ("nan", "-nan", "inf", "-inf")}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from adjointlab.core.layer import Layer, Prepare
+from adjointlab.core.layer import Layer, Prepare, elementwise
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.engine.adapters import Differentiable, Parameters, Ranks, UserFunction
 from adjointlab.typing import Communicator
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Placement
 
-__all__ = ["DataParallel", "MakeOptimizer", "ParallelRecipe", "Parallelize", "as_mesh"]
+    from adjointlab.torch_distributed.parallel import DTensorFunction
+
+__all__ = ["DTensorRecipe", "DataParallel", "MakeOptimizer", "ParallelRecipe", "Parallelize", "as_mesh"]
 
 Parallelize: TypeAlias = "Callable[[Any, DeviceMesh], object]"
 """Makes a module parallel on a mesh, in place or by returning another one."""
@@ -47,6 +50,9 @@ _DECLARATIONS: Final = frozenset(
 )
 """Entries of a case that are no arguments of the sequential module."""
 
+_OF_TENSORS: Final = frozenset({"mesh", "inputs", "dtype", "placements"})
+"""Entries of a case that are no arguments of a function of DTensors."""
+
 
 class MeshShape(NamedTuple):
     """Extents of a mesh, and the names of its dimensions where they have any."""
@@ -54,9 +60,14 @@ class MeshShape(NamedTuple):
     extents: tuple[int, ...]
     names: tuple[str, ...] | None
 
-    def make(self) -> DeviceMesh:
+    def make_on(self, comm: Communicator) -> DeviceMesh:
+        """The mesh of all ranks. Raises `ValueError` where these are more or less. Collective."""
         from torch.distributed.device_mesh import init_device_mesh
 
+        if math.prod(self.extents) != comm.Get_size():
+            raise ValueError(
+                f"a mesh of shape {self.extents} has {math.prod(self.extents)} entries, and there are {comm.Get_size()} ranks"
+            )
         return init_device_mesh("cpu", self.extents, mesh_dim_names=self.names)
 
     def dim(self, key: str | int) -> int:
@@ -82,7 +93,7 @@ class ParallelRecipe:
     sequential: UserFunction
     parallelize: Parallelize
     data_parallel: DataParallel = None
-    prepare: Prepare | None = None
+    prepare: Prepare = elementwise
     optimizer: MakeOptimizer | None = None
     steps: int = 0
     after_backward: Callable[[Any], object] | None = None
@@ -107,10 +118,6 @@ class ParallelRecipe:
         from adjointlab.torch_distributed.parallel import Names, ParallelModule, Placing, space_on
 
         shape, dtype = as_mesh(parameters["mesh"]), str(parameters.get("dtype", "float64"))
-        if math.prod(shape.extents) != comm.Get_size():
-            raise ValueError(
-                f"a mesh of shape {shape.extents} has {math.prod(shape.extents)} entries, and there are {comm.Get_size()} ranks"
-            )
         sharing = self._sharing(shape)
         batch: list[Placement] = [
             Shard(0) if dim in sharing else Replicate() for dim in range(len(shape.extents))
@@ -126,7 +133,7 @@ class ParallelRecipe:
         frozen = _freeze(module, parameters.get("frozen", 0))
         names = Names.of(module)
         outputs = self._outputs(shapes, parameters)
-        mesh = shape.make()
+        mesh = shape.make_on(comm)
         result = self.parallelize(module, mesh)
         if result is not None and not isinstance(result, torch.nn.Module):
             raise TypeError(f"parallelize returned {result!r}, and neither a module nor None")
@@ -152,7 +159,7 @@ class ParallelRecipe:
             Space(*codomain),
             made.parameter_space(parameters.get("parameter_placements", {})),
             made.buffer_space(),
-            prepare=self.prepare or _as_they_are,
+            prepare=self.prepare,
             uniform_requires_grad=True,
             frozen=frozen,
             averaged=math.prod(shape.extents[dim] for dim, how in sharing.items() if how == "mean"),
@@ -176,12 +183,92 @@ class ParallelRecipe:
         dtype = getattr(torch, str(parameters.get("dtype", "float64")))
         inputs = [torch.zeros(shape, dtype=dtype) for shape in shapes]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            result = self.twin(**parameters)(*(self.prepare or _as_they_are)(*inputs))
+            result = self.twin(**parameters)(*self.prepare(*inputs))
         return tuple(result) if isinstance(result, tuple | list) else (result,)
 
 
-def _as_they_are(*inputs: Any) -> Sequence[Any]:
-    return inputs
+@dataclass(frozen=True)
+class DTensorRecipe:
+    """How a function of DTensors is applied to the local tensors of a case, beside the same function of plain tensors."""
+
+    function: UserFunction
+    reference: UserFunction
+    prepare: Prepare = elementwise
+
+    def twin(self, **parameters: object) -> torch.nn.Module:
+        """Make the plain function of a case a module."""
+        import torch
+
+        reference, arguments = self.reference, _arguments(parameters)
+
+        class Twin(torch.nn.Module):
+            def forward(self, *inputs: torch.Tensor) -> Any:
+                return reference(*inputs, **arguments)
+
+        return Twin()
+
+    def apply(self, *tensors: Any, **parameters: object) -> Any:
+        """The plain function on global tensors."""
+        return self.reference(*tensors, **_arguments(parameters))
+
+    def layer(self, comm: Communicator, **parameters: Any) -> Layer:
+        """The function as a layer without parameters. Collective."""
+        made, domain = self._made(comm, parameters)
+        return Layer(
+            comm,
+            made,
+            domain,
+            made.codomain,
+            Space(),
+            Space(),
+            prepare=self.prepare,
+            uniform_requires_grad=True,
+        )
+
+    def operator(self, comm: Communicator, **parameters: Any) -> Differentiable:
+        """The function as a linear operator, whose adjoint is its gradient. Collective."""
+        made, domain = self._made(comm, parameters)
+        return Differentiable(comm, made, domain, made.codomain, {}, Ranks.PROCESS_GROUP, self.function)
+
+    def _made(self, comm: Communicator, parameters: Parameters) -> tuple[DTensorFunction, Space]:
+        import torch
+
+        from adjointlab.torch_distributed.parallel import DTensorFunction, space_on
+
+        shapes, dtype = _shapes(parameters["inputs"]), str(parameters.get("dtype", "float64"))
+        placements = parameters["placements"]
+        if not isinstance(placements[0], Sequence):
+            placements = (placements,)
+        mesh = as_mesh(parameters["mesh"]).make_on(comm)
+        domain = Space(
+            *(
+                space_on(mesh, of_input, shape, dtype, f"x{number or ''}").tensors[0]
+                for number, (of_input, shape) in enumerate(zip(placements, shapes, strict=True))
+            )
+        )
+
+        def zeros(sizes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+            return list(
+                self.prepare(*(torch.zeros(tuple(size), dtype=getattr(torch, dtype)) for size in sizes))
+            )
+
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            whole = self.apply(*zeros(shapes), **parameters)
+        local = [tensor.layout.local_shape(comm.Get_rank()) for tensor in domain.tensors]
+        made = DTensorFunction(
+            partial(self.function, **_arguments(parameters)),
+            mesh,
+            placements,
+            shapes,
+            [tuple(y.shape) for y in (whole if isinstance(whole, tuple | list) else (whole,))],
+            zeros(local),
+        )
+        return made, domain
+
+
+def _arguments(parameters: Parameters) -> dict[str, object]:
+    """The entries of a case that are arguments of the function."""
+    return {name: value for name, value in parameters.items() if name not in _OF_TENSORS}
 
 
 def _shapes(given: Any) -> tuple[tuple[int, ...], ...]:

@@ -13,7 +13,7 @@ from hypothesis.strategies import DrawFn
 
 from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Verdict
-from adjointlab.core.layer import Prepare
+from adjointlab.core.layer import Prepare, elementwise
 from adjointlab.core.strategies import grids
 from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.parallel import DataParallel, MakeOptimizer, Parallelize, as_mesh
@@ -69,7 +69,7 @@ def check_parallel(
         parallelize,
         data_parallel=data_parallel,
         after_backward=after_backward,
-        prepare=prepare or (None if callable(inputs) else _legal(_listed(inputs))),
+        prepare=prepare or (elementwise if callable(inputs) else _legal(_listed(inputs))),
         optimizer=optimizer,
         steps=steps,
         **options,
@@ -128,10 +128,10 @@ def _shapes(examples: Sequence[torch.Tensor]) -> dict[str, object]:
     return {"inputs": [tuple(example.shape) for example in examples]}
 
 
-def _legal(examples: Sequence[torch.Tensor]) -> Prepare | None:
+def _legal(examples: Sequence[torch.Tensor]) -> Prepare:
     """Drawn numbers as integers between 0 and the largest of the example where that holds integers, such as indices."""
     if all(example.is_floating_point() for example in examples):
-        return None
+        return elementwise
 
     def prepare(*drawn: Any) -> Sequence[Any]:
         return [

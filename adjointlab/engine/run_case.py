@@ -18,7 +18,7 @@ from adjointlab.checks.fresh_memory import FILLS, filled
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core import arrays
-from adjointlab.core.operator import NotInSpace
+from adjointlab.core.operator import NotInSpace, WrongClaim
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Parameters
 from adjointlab.engine.case import Case
@@ -279,8 +279,13 @@ def _from_failure(run: Run) -> Verdict:
     for rank, outcome in raised:
         # What ranks do after the watchdog has ended one of them is not their own.
         if outcome.is_a(NotInSpace) and not overdue:
+            is_claim = outcome.is_a(WrongClaim)
             return incoherent(
-                "an output is not in its declared space", ("rank", str(rank)), ("error", outcome.message)
+                "a tensor is not what it claims to be"
+                if is_claim
+                else "an output is not in its declared space",
+                ("rank", str(rank)),
+                ("error", outcome.message),
             )
     for _, outcome in raised:
         if outcome.is_a(FunctionsReplaced):

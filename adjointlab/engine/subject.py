@@ -29,7 +29,7 @@ from adjointlab.engine.adapters import (
     make_layer,
     make_twin,
 )
-from adjointlab.engine.parallel import DataParallel, MakeOptimizer, Parallelize, ParallelRecipe
+from adjointlab.engine.parallel import DataParallel, DTensorRecipe, MakeOptimizer, Parallelize, ParallelRecipe
 from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
 
@@ -206,7 +206,7 @@ def _check_declared(name: str, layer: Layer) -> None:
 class _SubjectDecorators:
     """Declares subjects: each method decorates ``def cases(draw, ranks)``, which draws one case's arguments as a dictionary.
 
-    The forms are :meth:`operator`, :meth:`pair`, :meth:`autograd`, :meth:`layer` and :meth:`parallel`; all take the :class:`Options`. Calling
+    The forms are :meth:`operator`, :meth:`pair`, :meth:`autograd`, :meth:`layer`, :meth:`parallel` and :meth:`dtensor`; all take the :class:`Options`. Calling
     the object itself, as in ``@adjointlab.subject(MyOperator)``, is an older spelling of the same.
 
     All raise :class:`SubjectError` that says what is missing.
@@ -292,7 +292,7 @@ class _SubjectDecorators:
         *,
         data_parallel: DataParallel = None,
         after_backward: UserFunction | None = None,
-        prepare: Prepare | None = None,
+        prepare: Prepare = elementwise,
         optimizer: MakeOptimizer | None = None,
         steps: int = 0,
         **options: Unpack[Options],
@@ -324,7 +324,38 @@ class _SubjectDecorators:
         declare = _declare(
             Kind.LAYER, parallelize, recipe.build, options, library="torch", takes_steps=bool(steps)
         )
-        return lambda draws: declare(_with_mesh(draws))
+        return lambda draws: declare(_with_defaults(draws, ("inputs",), may_freeze=True))
+
+    def dtensor(
+        self,
+        function: UserFunction,
+        *,
+        linear: bool = False,
+        prepare: Prepare = elementwise,
+        **options: Unpack[Options],
+    ) -> Declare:
+        """Check ``function(*x, **arguments)`` of DTensors, which returns DTensors, against the same function of plain tensors.
+
+        That is ``reference(*x, **arguments)``, with plain global tensors for `x`, and by default the function itself. The dictionary
+        of a case has `inputs`, the global shape of the argument or a list of several; `placements`, those of the argument or a list
+        for each; and, if these are not the defaults, `mesh` (all ranks in one dimension) and `dtype` ("float64").
+
+        What results claim, shapes and placements, is held against what the ranks have. A `linear` function is checked as an
+        operator too: dot test, matrix and the rest. ``prepare(*inputs)`` makes legal inputs of drawn ones, as for a layer::
+
+            @adjointlab.subject.dtensor(lambda x, to: x.redistribute(placements=to), reference=lambda x, to: x, linear=True)
+            def redistributions(draw, ranks):
+                mesh, shape = draw(adjointlab.strategies.meshes(ranks)), draw(adjointlab.strategies.shapes(2))
+                to = draw(adjointlab.strategies.placements(mesh, 2))
+                placements = draw(adjointlab.strategies.placements(mesh, 2, partial=True))
+                return dict(mesh=mesh, inputs=shape, placements=placements, to=to)
+        """
+        recipe = DTensorRecipe(function, options.get("reference") or function, prepare)
+        options["process_group"] = True
+        options["reference"] = recipe.apply if linear else recipe.twin
+        kind, build = (Kind.AUTOGRAD, recipe.operator) if linear else (Kind.LAYER, recipe.layer)
+        declare = _declare(kind, function, build, options, library="torch")
+        return lambda draws: declare(_with_defaults(draws, needs=("inputs", "placements")))
 
     def __call__(
         self,
@@ -434,18 +465,24 @@ def declarations() -> Iterator[list[Subject]]:
         _declared.reset(token)
 
 
-def _with_mesh(draws: DrawParameters) -> DrawParameters:
-    """The strategy with what a parallel module's case has besides: a mesh, and which parameters are frozen."""
+def _with_defaults(
+    draws: DrawParameters, needs: Sequence[str], *, may_freeze: bool = False
+) -> DrawParameters:
+    """The strategy with a mesh of all ranks where it draws none; and with a pattern of frozen parameters."""
 
     @wraps(draws)
     def drawn(draw: DrawFn, ranks: int) -> Parameters:
         given: Any = draws(draw, ranks)
         if not isinstance(given, Mapping):
             return given  # type: ignore[no-any-return]  # which is refused with a sentence
-        if "inputs" not in given:
-            raise SubjectError("the strategy's dictionary needs `inputs`, the global shapes of the inputs")
-        frozen = given["frozen"] if "frozen" in given else draw(st.sampled_from((0, 0, 0, 1, 2, 3)))
-        return {"mesh": (ranks,), **given, "frozen": frozen}
+        if missing := [name for name in needs if name not in given]:
+            raise SubjectError(
+                f"{draws.__name__}: the strategy's dictionary needs `{missing[0]}`, of each input"
+            )
+        result = {"mesh": (ranks,), **given}
+        if may_freeze and "frozen" not in given:
+            result["frozen"] = draw(st.sampled_from((0, 0, 0, 1, 2, 3)))
+        return result
 
     return drawn
 

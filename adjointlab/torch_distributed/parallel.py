@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from adjointlab.core.arrays import dtype_name
-from adjointlab.core.operator import NotInSpace
+from adjointlab.core.operator import WrongClaim
 from adjointlab.core.placements import placed
 from adjointlab.core.space import Space, Tensor
 
@@ -150,7 +150,11 @@ class ParallelModule(nn.Module):
 
 
 class DTensorFunction(nn.Module):
-    """A function of DTensors as a module of their local tensors."""
+    """A function of DTensors as a module of their local tensors, which holds what it returns and is given back against its claims.
+
+    `placements` and `shapes` are those of its arguments, `whole_shapes` those of what the same function returns for plain tensors.
+    Making one calls it with zeros: what it claims then, it has to claim always. Collective.
+    """
 
     forward_mode = False
 
@@ -158,30 +162,89 @@ class DTensorFunction(nn.Module):
         self,
         function: Callable[..., Any],
         mesh: DeviceMesh,
-        inputs: Sequence[Placements],
+        placements: Sequence[Placements],
         shapes: Sequence[Sequence[int]],
-        arguments: Mapping[str, object],
+        whole_shapes: Sequence[Sequence[int]],
+        zeros: Sequence[torch.Tensor],
     ) -> None:
         super().__init__()
-        self._function, self._arguments = function, arguments
-        self._mesh, self._inputs, self._shapes = mesh, inputs, shapes
+        self._function, self._mesh = function, mesh
+        self._placements, self._shapes = placements, shapes
+        self._whole_shapes = [tuple(shape) for shape in whole_shapes]
+        self._claims: list[_Claim] | None = None
+        with torch.no_grad():
+            self(*zeros)
+
+    @property
+    def codomain(self) -> Space:
+        """The space that its outputs claim to be in."""
+        assert self._claims is not None
+        return Space(
+            *(
+                space_on(claim.mesh, claim.placements, claim.shape, claim.dtype, f"y{number or ''}").tensors[
+                    0
+                ]
+                for number, claim in enumerate(self._claims)
+            )
+        )
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(output.to_local() for output in self.results(inputs))
-
-    def results(self, inputs: Sequence[torch.Tensor]) -> tuple[DTensor, ...]:
-        """What the function returns, each a DTensor that holds what it claims."""
-        given = [
-            from_local(local, self._mesh, placements, shape)
-            for local, placements, shape in zip(inputs, self._inputs, self._shapes, strict=True)
-        ]
-        result = self._function(*given, **self._arguments)
+        result = self._function(*map(self._given, range(len(inputs)), inputs))
         outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
         for output in outputs:
             if not isinstance(output, DTensor):
-                raise NotInSpace(f"the function returned a {type(output).__name__}, and no DTensor")
+                raise WrongClaim(f"the function returned a {type(output).__name__}, and no DTensor")
             check_claim(output)
-        return outputs
+        if (shapes := [tuple(output.shape) for output in outputs]) != self._whole_shapes:
+            raise WrongClaim(
+                f"DTensors claim shapes {shapes}, and the plain function's have {self._whole_shapes}"
+            )
+        outputs = tuple(map(_with_local_types, outputs))
+        claims = [_Claim.of(output) for output in outputs]
+        if self._claims is None:
+            self._claims = claims
+        if claims != self._claims:
+            raise WrongClaim(f"DTensors claim {claims}, and claimed {self._claims} in an earlier call")
+        return tuple(output.to_local() for output in outputs)
+
+    def _given(self, number: int, local: torch.Tensor) -> DTensor:
+        given = from_local(local, self._mesh, self._placements[number], self._shapes[number])
+        if given.requires_grad:
+            hooked: Any = given
+            hooked.register_hook(_check_gradient)
+        return given
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What a DTensor says of itself."""
+
+    mesh: DeviceMesh
+    placements: tuple[Placement, ...]
+    shape: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def of(cls, tensor: DTensor) -> _Claim:
+        return cls(tensor.device_mesh, tuple(tensor.placements), tuple(tensor.shape), dtype_name(tensor))
+
+    def __repr__(self) -> str:
+        return f"{self.dtype} {self.shape} {_text(self.placements)}"
+
+
+def _with_local_types(tensor: DTensor) -> DTensor:
+    """The DTensor, with reductions carried out that have no local type, such as a maximum."""
+    wanted = [Replicate() if _is_other_reduction(p) else p for p in tensor.placements]
+    return tensor.redistribute(placements=wanted) if wanted != list(tensor.placements) else tensor
+
+
+def _is_other_reduction(placement: Placement) -> bool:
+    return placement.is_partial() and getattr(placement, "reduce_op", "") != "sum"
+
+
+def _check_gradient(gradient: torch.Tensor) -> None:
+    if isinstance(gradient, DTensor):
+        check_claim(gradient)
 
 
 @dataclass(frozen=True)
@@ -268,7 +331,7 @@ def space_on(mesh: DeviceMesh, placements: Placements, shape: Sequence[int], dty
 
 
 def check_claim(tensor: DTensor) -> None:
-    """Raise :class:`NotInSpace` where a DTensor holds another shape than its global shape and placements say."""
+    """Raise :class:`WrongClaim` where a DTensor holds another shape than its global shape and placements say."""
     if any(getattr(placement, "split_factor", 1) > 1 for placement in tensor.placements):
         return  # torch does not say how such shards are cut unevenly
     try:
@@ -278,7 +341,7 @@ def check_claim(tensor: DTensor) -> None:
     rank = torch.distributed.get_rank()
     held, claimed = tuple(tensor._local_tensor.shape), layout.local_shape(rank)
     if held != claimed:
-        raise NotInSpace(
+        raise WrongClaim(
             f"a DTensor claims shape {tuple(tensor.shape)} with placements {_text(tensor.placements)}, so {claimed} on rank {rank}, "
             f"and it holds {held} there"
         )
