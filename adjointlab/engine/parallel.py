@@ -30,7 +30,7 @@ Parallelize: TypeAlias = "Callable[[Any, DeviceMesh], object]"
 Reduction: TypeAlias = Literal["mean", "sum"]
 
 DataParallel: TypeAlias = "Reduction | Mapping[str | int, Reduction] | None"
-"""What becomes of the gradients of ranks that share the batch: along the first mesh dimension, or along those named."""
+"""The reduction of gradients over ranks that share the batch: along the first mesh dimension, or along those named."""
 
 MakeOptimizer: TypeAlias = Callable[[list[Any]], Any]
 """Makes an optimiser of a list of parameters."""
@@ -88,7 +88,7 @@ def as_mesh(given: Mapping[str, int] | Sequence[int]) -> MeshShape:
 
 @dataclass(frozen=True)
 class ParallelRecipe:
-    """How the module of a case is made on each rank, and its sequential twin."""
+    """Makes the module of a case on each rank, and its sequential twin."""
 
     sequential: UserFunction
     parallelize: Parallelize
@@ -137,9 +137,11 @@ class ParallelRecipe:
         result = self.parallelize(module, mesh)
         if result is not None and not isinstance(result, torch.nn.Module):
             raise TypeError(f"parallelize returned {result!r}, and neither a module nor None")
-        made = ParallelModule(
-            module if result is None else result, mesh, placing, shapes, names, self.after_backward
-        )
+        module = module if result is None else result
+        for held in module.parameters():  # those that `parallelize` has made
+            if held.is_floating_point() and _name(held.dtype) != dtype:
+                held.data = held.data.to(getattr(torch, dtype))
+        made = ParallelModule(module, mesh, placing, shapes, names, self.after_backward)
         if "training" in parameters:
             made.train(bool(parameters["training"]))
         domain = [
@@ -177,7 +179,7 @@ class ParallelRecipe:
         return {mesh.dim(key): how for key, how in by_dim.items()}
 
     def _outputs(self, shapes: Sequence[tuple[int, ...]], parameters: Parameters) -> tuple[torch.Tensor, ...]:
-        """What the sequential module returns for zeros: it says the shapes of the outputs."""
+        """Results of the sequential module for zeros, which say the shapes of the outputs."""
         import torch
 
         dtype = getattr(torch, str(parameters.get("dtype", "float64")))
@@ -189,7 +191,7 @@ class ParallelRecipe:
 
 @dataclass(frozen=True)
 class DTensorRecipe:
-    """How a function of DTensors is applied to the local tensors of a case, beside the same function of plain tensors."""
+    """Applies a function of DTensors to the local tensors of a case, and the same function to plain tensors."""
 
     function: UserFunction
     reference: UserFunction

@@ -217,7 +217,7 @@ class DTensorFunction(nn.Module):
 
 @dataclass(frozen=True)
 class _Claim:
-    """What a DTensor says of itself."""
+    """The properties that a DTensor claims to have."""
 
     mesh: DeviceMesh
     placements: tuple[Placement, ...]

@@ -1,0 +1,445 @@
+"""Slips in modules that are made parallel by torch.distributed, in layers of one's own and around those of torch.
+
+Each is found against the sequential module, by gradients unless it says another check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from hypothesis import strategies as st
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.nn.parallel import DistributedDataParallel
+
+import adjointlab as al
+from adjointlab.engine.subject import Subject
+from tests.planted.bug import PlantedBug
+
+# The pair of functions between which a tensor-parallel block lies
+
+
+class CopiedIn(torch.autograd.Function):
+    """What every rank uses in its own way: the gradients are added up."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return _all_reduced(gradient)
+
+
+class SummedUp(torch.autograd.Function):
+    """What ranks have summands of: the gradient is that of the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return _all_reduced(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+class SummedInBothDirections(SummedUp):
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return _all_reduced(gradient)
+
+
+class CopiedInUnlessZero(CopiedIn):
+    """Sends no zeros."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return _all_reduced(gradient) if gradient.any() else gradient
+
+
+def _all_reduced(x: torch.Tensor) -> torch.Tensor:
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total
+
+
+# A tensor-parallel block with a gate that all ranks have a copy of
+
+
+class Gated(nn.Module):
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.ones(hidden, 2))
+        self.gate = nn.Parameter(torch.ones(1))
+        self.down = nn.Parameter(torch.ones(2, hidden))
+        self.bias = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ self.up.T * self.gate) @ self.down.T + self.bias
+
+
+class ParallelGated(Gated):
+    """Each rank has some rows of `up` and the columns of `down` that belong to them."""
+
+    copied: Any = CopiedIn.apply
+    gate_copied: Any = CopiedIn.apply
+    summed: Any = SummedUp.apply
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__(hidden // dist.get_world_size())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kind = type(self)
+        partial_sum = (kind.copied(x) @ self.up.T * kind.gate_copied(self.gate)) @ self.down.T
+        return self.with_bias(partial_sum)
+
+    def with_bias(self, partial_sum: torch.Tensor) -> torch.Tensor:
+        total: torch.Tensor = type(self).summed(partial_sum)
+        return total + self.bias
+
+
+class WithBareGate(ParallelGated):
+    gate_copied = staticmethod(lambda gate: gate)
+
+
+class WithBareInput(ParallelGated):
+    copied = staticmethod(lambda x: x)
+
+
+class SummingGradients(ParallelGated):
+    summed = SummedInBothDirections.apply
+
+
+class SkippingZeros(ParallelGated):
+    copied = CopiedInUnlessZero.apply
+
+
+class WithBiasOfEveryRank(ParallelGated):
+    def with_bias(self, partial_sum: torch.Tensor) -> torch.Tensor:
+        total: torch.Tensor = type(self).summed(partial_sum + self.bias)
+        return total
+
+
+def gated(kind: type[ParallelGated]) -> Subject:
+    def parallelize(module: Gated, mesh: Any) -> nn.Module:
+        return kind(len(module.up))
+
+    @al.subject.parallel(Gated, parallelize, name=kind.__name__)
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        shared = {"up": [Shard(0)], "down": [Shard(1)]}
+        return dict(inputs=(2, 2), hidden=ranks, parameter_placements=shared, frozen=0)
+
+    return cases
+
+
+# Ranks that share the batch
+
+
+def linear() -> nn.Module:
+    return nn.Linear(2, 1)
+
+
+def reduced(module: nn.Module, group: Any = None, last: int | None = None) -> None:
+    for parameter in list(module.parameters())[:last]:
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad, group=group)
+
+
+def as_it_is(module: nn.Module, mesh: Any) -> None:
+    pass
+
+
+def in_data_parallel(module: nn.Module, mesh: Any) -> nn.Module:
+    return DistributedDataParallel(module)
+
+
+def never_synchronised(module: nn.Module, mesh: Any) -> nn.Module:
+    made = DistributedDataParallel(module)
+    made.require_backward_grad_sync = False  # what `no_sync` sets, never set back
+    return made
+
+
+def fully_sharded(module: Any, mesh: Any) -> None:
+    fully_shard(module, mesh=mesh)
+
+
+def fully_sharded_sums(module: Any, mesh: Any) -> None:
+    fully_shard(module, mesh=mesh).set_gradient_divide_factor(1.0)
+
+
+def halved(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= dist.get_world_size()
+
+
+def batches(draw: Any, ranks: int) -> dict[str, Any]:
+    return dict(inputs=(draw(st.integers(1, 3)) * ranks, 2), frozen=0)
+
+
+def sharing(parallelize: Any, how: Any, after_backward: Any = None, make: Any = linear) -> Subject:
+    return al.subject.parallel(
+        make, parallelize, data_parallel=how, after_backward=after_backward, name="shared_batch"
+    )(batches)
+
+
+class Grid:
+    """Ranks that share the batch along one mesh dimension and have copies along the other."""
+
+    def __init__(self, dim: str) -> None:
+        self.dim = dim
+
+    def __call__(self, module: Any, mesh: Any) -> None:
+        module.group = mesh.get_group(self.dim)
+
+    def subject(self) -> Subject:
+        @al.subject.parallel(
+            linear, self, data_parallel={"dp": "sum"}, after_backward=self.reduced, name="grid"
+        )
+        def cases(draw: Any, ranks: int) -> dict[str, Any]:
+            rows, columns = (*draw(al.strategies.meshes(ranks)), 1)[:2]
+            return dict(mesh={"dp": rows, "tp": columns}, inputs=(2 * ranks, 2), frozen=0)
+
+        return cases
+
+    @staticmethod
+    def reduced(module: Any) -> None:
+        reduced(module, module.group)
+
+
+class Late:
+    """Waits for the sums of gradients when the next ones come: the optimiser has taken a step by then."""
+
+    def __call__(self, module: Any) -> None:
+        self.finish(module)
+        module.works = [
+            dist.all_reduce(parameter.grad, async_op=True)
+            for parameter in module.parameters()
+            if parameter.grad is not None
+        ]
+
+    def finish(self, module: Any) -> None:
+        for work in getattr(module, "works", ()):
+            work.wait()
+
+
+def stepping(after_backward: Callable[[Any], None]) -> Subject:
+    optimizer = partial(torch.optim.SGD, lr=0.5)
+    return al.subject.parallel(
+        linear,
+        as_it_is,
+        data_parallel="sum",
+        after_backward=after_backward,
+        optimizer=optimizer,
+        steps=2,
+        name="steps",
+    )(batches)
+
+
+# Sequences that ranks share
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
+
+
+def reduced_but_for_norm(module: Any) -> None:
+    reduced(module[0])
+
+
+class Centred(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0)
+
+
+class CentredTogether(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        summed: Any = SummedInBothDirections.apply
+        rows = torch.tensor(float(len(x)))
+        return x - cast("torch.Tensor", summed(x.sum(0)) / _all_reduced(rows))
+
+
+def centred_together(module: nn.Module, mesh: Any) -> nn.Module:
+    return CentredTogether()
+
+
+# Rows of a table that ranks share
+
+
+class Table(nn.Module):
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.ones(rows, 2))
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        return self.rows[index]
+
+
+class SharedTable(Table):
+    is_masked = True
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        local = index - dist.get_rank() * len(self.rows)
+        is_here = (local >= 0) & (local < len(self.rows))
+        found = self.rows[local.clamp(0, len(self.rows) - 1)]
+        if self.is_masked:
+            found = found * is_here[..., None]
+        summed: Any = SummedUp.apply
+        total: torch.Tensor = summed(found)
+        return total
+
+
+class UnmaskedTable(SharedTable):
+    is_masked = False
+
+
+def table(kind: type[SharedTable]) -> Subject:
+    def parallelize(module: Table, mesh: Any) -> nn.Module:
+        return kind(len(module.rows) // dist.get_world_size())
+
+    def indices(x: Any) -> Any:
+        return (x.long().remainder(2),)
+
+    @al.subject.parallel(Table, parallelize, prepare=indices, name=kind.__name__)
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(3,), rows=2 * ranks, parameter_placements={"rows": [Shard(0)]})
+
+    return cases
+
+
+# Attention in a ring, without the softmax: each block of queries meets every block of keys
+
+
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ x.T) @ x
+
+
+class Shifted(torch.autograd.Function):
+    """The block of the rank before, whose gradient goes back there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return _moved(x, 1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return _moved(gradient, -1)
+
+
+def _moved(x: torch.Tensor, step: int) -> torch.Tensor:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size == 1:
+        return x.clone()
+    got = torch.empty_like(x, memory_format=torch.contiguous_format)
+    pair = [
+        dist.P2POp(dist.isend, x.contiguous(), (rank + step) % size),
+        dist.P2POp(dist.irecv, got, (rank - step) % size),
+    ]
+    for work in dist.batch_isend_irecv(pair):
+        work.wait()
+    return got
+
+
+class RingAttention(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        block, total = x, torch.zeros_like(x)
+        shifted: Any = Shifted.apply
+        for _ in range(dist.get_world_size()):
+            total = total + (x @ block.T) @ self.values(x, block)
+            block = shifted(block)
+        return total
+
+    def values(self, x: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+        return block
+
+
+class StaleRingAttention(RingAttention):
+    """Moves the keys on, and takes the values for those of the first block."""
+
+    def values(self, x: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def ring(kind: type[RingAttention]) -> Subject:
+    return al.subject.parallel(
+        Attention,
+        lambda module, mesh: kind(),
+        data_parallel="sum",
+        name=kind.__name__,
+    )(batches)
+
+
+# A backward pass that ranks take part in only if they need it
+
+
+class Summing(nn.Module):
+    """Adds up what the ranks have, and hands on what each makes of the sum."""
+
+    def __init__(self, takes_part: bool) -> None:
+        super().__init__()
+        self.takes_part = takes_part
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.takes_part and torch.is_grad_enabled():
+            x = x if x.requires_grad else x.detach().requires_grad_()
+        summed: Any = SummedInBothDirections.apply
+        total: torch.Tensor = summed(x)
+        return total
+
+
+def summing(takes_part: bool) -> Subject:
+    @al.subject.layer(lambda: Summing(takes_part), sequential=nn.Identity, process_group=True, name="summing")
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        copies = al.Space.of_dtensor((ranks,), [Replicate()], (2,)).tensors[0].layout
+        return dict(
+            domain=al.Space.of_dtensor((ranks,), [Partial()], (2,)),
+            codomain=al.Space(copies, types=("replicated",)),
+        )
+
+    return cases
+
+
+GRADIENTS, SEQUENTIAL = "gradients", "sequential"
+
+RIGHT = {
+    "gated block": (gated(ParallelGated), GRADIENTS),
+    "data parallel": (sharing(in_data_parallel, "mean"), GRADIENTS),
+    "fully sharded": (sharing(fully_sharded, "mean"), GRADIENTS),
+    "reduced by hand": (sharing(as_it_is, "sum", reduced), GRADIENTS),
+    "reduced along a mesh dimension": (Grid("dp").subject(), GRADIENTS),
+    "steps": (stepping(reduced), "training"),
+    "norm on a shared sequence": (sharing(as_it_is, "sum", reduced, normalised), GRADIENTS),
+    "centred": (sharing(centred_together, "sum", make=Centred), GRADIENTS),
+    "shared table": (table(SharedTable), GRADIENTS),
+    "ring attention": (ring(RingAttention), GRADIENTS),
+    "sum that all take part in": (summing(True), GRADIENTS),
+}
+
+WRONG = (
+    PlantedBug("all-reduce missing for a replicated parameter", gated(WithBareGate), GRADIENTS),
+    PlantedBug("all-reduce missing for the gradient of the input", gated(WithBareInput), GRADIENTS),
+    PlantedBug("gradient of a sum added up again", gated(SummingGradients), GRADIENTS),
+    PlantedBug("bias added by every rank", gated(WithBiasOfEveryRank), SEQUENTIAL),
+    PlantedBug("backward skipped where a gradient is zero", gated(SkippingZeros), GRADIENTS),
+    PlantedBug("backward skipped by a rank that needs no gradient", summing(False), GRADIENTS),
+    PlantedBug("gradient averaged twice", sharing(in_data_parallel, "mean", halved), GRADIENTS),
+    PlantedBug("no_sync left on", sharing(never_synchronised, "mean"), GRADIENTS),
+    PlantedBug("summed where the mean is meant", sharing(fully_sharded_sums, "mean"), GRADIENTS),
+    PlantedBug("last parameter not reduced", sharing(as_it_is, "sum", partial(reduced, last=-1)), GRADIENTS),
+    PlantedBug("reduced over the other mesh dimension", Grid("tp").subject(), GRADIENTS),
+    PlantedBug("step before the gradients are reduced", stepping(Late()), "training"),
+    PlantedBug(
+        "sequence-parallel norm weights not reduced",
+        sharing(as_it_is, "sum", reduced_but_for_norm, normalised),
+        GRADIENTS,
+    ),
+    PlantedBug("statistics of the own part of the batch", sharing(as_it_is, "sum", make=Centred), SEQUENTIAL),
+    PlantedBug("table looked up without a mask", table(UnmaskedTable), SEQUENTIAL),
+    PlantedBug("ring attention with stale blocks", ring(StaleRingAttention), SEQUENTIAL),
+)
