@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
 
+from adjointlab.checks.basis_probe import packed_matrix
 from adjointlab.checks.elements import EXACT, ORDERS, Local, Placed, Tolerance, place
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
@@ -301,7 +302,8 @@ class CheckContext:
             return Gain(value, operator.fan_in or value, float(value), GainSource.PROGRAM)
         if dimension > PROBED_DIMENSION:
             return Gain(0, operator.fan_in or dimension, 0.0, GainSource.UNKNOWN)
-        return _probed(operator.matrix(self.library), operator.fan_in)
+        matrix = packed_matrix(operator, self.library, self.precision, self.setting.seed)
+        return _probed(operator.matrix(self.library) if matrix is None else matrix, operator.fan_in)
 
     @_computed_once
     def precision(self) -> int:
@@ -358,7 +360,7 @@ def _probed(matrix: NumpyArray, fan_in: int | None) -> Gain:
     # Rows bound forward, columns adjoint.
     row_sum = float(max(magnitudes.sum(axis=0).max(), magnitudes.sum(axis=1).max(), 1.0))
     components = np.concatenate([matrix.real.ravel(), matrix.imag.ravel()])
-    last_bit = min(_last_bit(value) for value in components.tolist())
+    last_bit = min(map(_last_bit, np.unique(components).tolist()))
     value = int(min(np.ceil(row_sum) / last_bit, 2.0**64))
     terms = int(max((magnitudes != 0).sum(axis=0).max(), (magnitudes != 0).sum(axis=1).max()))
     # Intermediates that the matrix does not show may add up two terms more.

@@ -378,6 +378,17 @@ def basis_batch(space: Space, indices: Sequence[int], rank: int, library: str = 
     return tuple(local)
 
 
+def combination(space: Space, weights: NumpyArray, rank: int, library: str = "numpy") -> tuple[Array, ...]:
+    """Return what `rank` holds of the sum of all basis vectors of `space`, each times its weight, in one local tensor each."""
+    local = []
+    for position, tensor in enumerate(space.tensors):
+        size, start = tensor.layout.local_size(rank), space.offset(position, rank)
+        held = np.zeros(size) if start is None else weights[start : start + size]
+        shaped = held.reshape(tensor.layout.local_shape(rank)).astype(tensor.element.in_numpy)
+        local.append(arrays.from_numpy(shaped, tensor.dtype, library))
+    return tuple(local)
+
+
 def coordinates(space: Space, local: Sequence[Array], rank: int, batch: tuple[int, ...] = ()) -> NumpyArray:
     """Return what `rank` contributes to the pairings <v, f_j> of an element v of `space` with the basis of its dual.
 

@@ -6,8 +6,10 @@ too, but for the mesh dimensions that share the batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import torch
@@ -318,7 +320,7 @@ def from_local(
     local: torch.Tensor, mesh: DeviceMesh, placements: Placements, shape: Sequence[int]
 ) -> DTensor:
     """The DTensor of a global `shape` of which this rank holds `local`."""
-    stride = torch.empty(tuple(shape), device="meta").stride()
+    stride = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
     return DTensor.from_local(
         local, mesh, placements, shape=torch.Size(shape), stride=stride, run_check=False
     )
@@ -334,17 +336,25 @@ def check_claim(tensor: DTensor) -> None:
     """Raise :class:`WrongClaim` where a DTensor holds another shape than its global shape and placements say."""
     if any(getattr(placement, "split_factor", 1) > 1 for placement in tensor.placements):
         return  # torch does not say how such shards are cut unevenly
-    try:
-        layout, _ = placed(tensor.device_mesh, tensor.placements, tuple(tensor.shape))
-    except ValueError:
-        return  # a reduction without a local type, which holds what it likes
     rank = torch.distributed.get_rank()
-    held, claimed = tuple(tensor._local_tensor.shape), layout.local_shape(rank)
-    if held != claimed:
+    claimed = _claimed_shape(tensor.device_mesh, tuple(tensor.placements), tuple(tensor.shape), rank)
+    held = tuple(tensor._local_tensor.shape)
+    if claimed is not None and held != claimed:
         raise WrongClaim(
             f"a DTensor claims shape {tuple(tensor.shape)} with placements {_text(tensor.placements)}, so {claimed} on rank {rank}, "
             f"and it holds {held} there"
         )
+
+
+@lru_cache(maxsize=64)  # torch takes long to say which ranks a mesh has, and a function is called often
+def _claimed_shape(
+    mesh: DeviceMesh, placements: tuple[Placement, ...], shape: tuple[int, ...], rank: int
+) -> tuple[int, ...] | None:
+    """The local shape of a DTensor; None for reductions that have no local type, which hold what they like."""
+    try:
+        return placed(mesh, placements, shape).layout.local_shape(rank)
+    except ValueError:
+        return None
 
 
 def _text(placements: Placements) -> str:

@@ -59,12 +59,16 @@ class _WorldOfThread:
     """Stands for ``distributed_c10d._world``: every access is one to the state of the calling thread."""
 
     installation: _Installation
+    of_thread: local
+    before: Any
 
     def __init__(self, installation: _Installation) -> None:
         vars(self)["installation"] = installation
+        # Not by a method: torch asks some fifty times for each operation of a DTensor.
+        vars(self)["of_thread"], vars(self)["before"] = installation.of_thread, installation.world_before
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.installation.current(), name)
+        return getattr(getattr(self.of_thread, "world", self.before), name)
 
     def __setattr__(self, name: str, value: object) -> None:
         setattr(self.installation.current(), name, value)
@@ -75,33 +79,33 @@ class _Installation:
 
     def __init__(self) -> None:
         self._module: Any = c10d
-        self._world_before = self._module._world
+        self.world_before = self._module._world
         self._make_before = self._module._new_process_group_helper
-        self._of_thread = local()
+        self.of_thread = local()
         self._open = 0
         self._meshes = MeshesOfRanks(lambda: getattr(self.current(), "identity", None))
 
     def current(self) -> Any:
         """The state of the calling thread: its own, or the one before where it has none."""
-        return getattr(self._of_thread, "world", self._world_before)
+        return getattr(self.of_thread, "world", self.world_before)
 
     @contextmanager
     def opened(self, world: RankWorld) -> Iterator[RankWorld]:
         """Context in which `world` is the state of this thread."""
-        if hasattr(self._of_thread, "world"):
+        if hasattr(self.of_thread, "world"):
             raise RuntimeError(
                 "a process group is open on this rank already: close it before you open another"
             )
         if not self._open:
             self._install()
         self._open += 1
-        self._of_thread.world = world
+        self.of_thread.world = world
         try:
             yield world
         finally:
             _in_c._unregister_all_process_groups()  # of this thread
             forget_meshes()
-            del self._of_thread.world
+            del self.of_thread.world
             self._open -= 1
             if not self._open:
                 self._uninstall()
@@ -113,11 +117,11 @@ class _Installation:
         self._meshes.install()
 
     def _uninstall(self) -> None:
-        self._module._world = self._world_before
+        self._module._world = self.world_before
         self._module._new_process_group_helper = self._make_before
         _in_c._set_thread_isolation_mode(False)
         self._meshes.uninstall()
-        default = self._world_before.default_pg
+        default = self.world_before.default_pg
         _in_c._set_global_rank(-1 if default is None else default.rank())
 
     def _new_process_group(

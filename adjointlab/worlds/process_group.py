@@ -44,10 +44,9 @@ def process_groups_of(run: CurrentRun, ranks: int | None) -> Iterator[None]:
 
 def _checked(original: Callable[..., Any], run: CurrentRun, ranks: int | None) -> Callable[..., Any]:
     def checked(*arguments: Any, **keywords: Any) -> Any:
-        distributed: Any = sys.modules["torch.distributed"]
-        default = distributed.GroupMember.WORLD if distributed.is_initialized() else None
+        default = sys.modules["torch.distributed.distributed_c10d"]._world.default_pg
         owners = [group.rank_of_run for group in (default, *arguments) if hasattr(group, "rank_of_run")]
-        if len(set(owners)) > 1:
+        if len(owners) > 1 and len(set(owners)) > 1:
             run.refuse(
                 f"a process group of rank {owners[1]} is used: the simulated ranks are threads and share module-level state; keep "
                 "groups and meshes in the operator or module, make them in each call, or name the package in the subject's `rank_local`"

@@ -1,0 +1,63 @@
+"""The matrix of an operator with small integer entries, from few applications.
+
+Applied to the sum of several basis vectors, each times another power of 16, such an operator returns the entries of several columns at
+once, as digits::
+
+    F (e_0 + 16 e_1 + 256 e_2)  =  f_0 + 16 f_1 + 256 f_2           digits from -7 to 7: each f_i can be read off
+
+An entry that is larger, or no integer, changes the digits beside it. So what was read is held against one more application, to random
+integers, and thrown away where that does not agree exactly.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adjointlab.core.operator import LinearOperator, apply_forward, combination, coordinates
+from adjointlab.typing import NumpyArray
+
+__all__ = ["packed_matrix"]
+
+_BITS = 4
+"""Bits of a digit; of a number of 53 bits, 12 digits are used, and a bit is left for the sign."""
+
+_LARGEST = 2**10
+"""Bound of the random integers: their sums stay exact in the smallest element type that is packed."""
+
+
+def packed_matrix(operator: LinearOperator, library: str, precision: int, seed: int) -> NumpyArray | None:
+    """The matrix <F e_i, f_j>, the same on every rank; None where it cannot be read off digits, or not with less work.
+
+    Collective over ``operator.comm``. `precision` is that of the operator's tensors in bits.
+    """
+    domain, codomain, comm = operator.domain, operator.codomain, operator.comm
+    rank, width = comm.Get_rank(), (min(precision, 53) - 2) // _BITS
+    applications = -(-domain.dimension // width) if width else 0
+    is_less = 0 < applications + 1 < domain.dimension
+    if operator.batched or domain.is_complex or codomain.is_complex or precision < 24 or not is_less:
+        return None
+    generator = np.random.default_rng(seed)
+    columns = [np.zeros(domain.dimension) for _ in range(applications)]
+    for index in range(domain.dimension):
+        columns[index // width][index] = 16.0 ** (index % width)
+    columns.append(generator.integers(-_LARGEST, _LARGEST + 1, domain.dimension).astype(float))
+    with np.errstate(all="ignore"):
+        images = [
+            coordinates(codomain, apply_forward(operator, combination(domain, column, rank, library)), rank)
+            for column in columns
+        ]
+        *packed, wanted = sum(comm.allgather(np.stack(images)))
+        if not np.isfinite(packed).all():
+            return None
+        matrix = np.concatenate([_digits(image, width) for image in packed], axis=1)[:, : domain.dimension]
+        return matrix if np.array_equal(matrix @ columns[-1], wanted) else None
+
+
+def _digits(image: NumpyArray, width: int) -> NumpyArray:
+    """The digits of every number of `image`, the lowest first, as columns."""
+    digits, rest = [], np.array(image)
+    for _ in range(width):
+        digit = rest - 16.0 * np.round(rest / 16.0)
+        digits.append(digit)
+        rest = (rest - digit) / 16.0
+    return np.stack(digits, axis=1)
