@@ -433,7 +433,7 @@ WRONG = (
     PlantedBug("summed where the mean is meant", sharing(fully_sharded_sums, "mean"), GRADIENTS),
     PlantedBug("last parameter not reduced", sharing(as_it_is, "sum", partial(reduced, last=-1)), GRADIENTS),
     PlantedBug("reduced over the other mesh dimension", Grid("tp").subject(), GRADIENTS),
-    PlantedBug("step before the gradients are reduced", stepping(Late()), "training"),
+    PlantedBug("step before the gradients are reduced", stepping(Late()), "training", 1),
     PlantedBug(
         "sequence-parallel norm weights not reduced",
         sharing(as_it_is, "sum", reduced_but_for_norm, normalised),
