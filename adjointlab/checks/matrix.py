@@ -18,7 +18,7 @@ from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import element_name, returned_not_finite
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
 from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Status, Verdict, coherent, incoherent
-from adjointlab.core.operator import Direction, contributions
+from adjointlab.core.operator import AdaptedOperator, Direction, contributions
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
 
@@ -42,6 +42,9 @@ class ProbedMatrices:
     unlike_batch: Direction | None  # in which a basis vector alone gave another column than in its batch
     tolerance: float
     gain: int  # as declared; 0 where it is not
+    without_graph: tuple[
+        str, ...
+    ] = ()  # outputs that do not require a gradient here, though torch is to differentiate
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
             # Relative, for entries that are not whole: 1/3 is rounded when it is stored, and again when it is applied.
             4 * 2.0**-context.precision,
             context.operator.gain or 0,
+            _without_graph(context),
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Verdict:
@@ -125,6 +129,7 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
             return incoherent(
                 "adjoint is not the transpose of forward",
                 *witness.lines(),
+                *_explained_by_graph(observations),
                 kind="matrix",
                 figures=figures,
                 entry=MatrixEntry(witness.column, witness.row),
@@ -160,6 +165,28 @@ class WitnessCheck(MatrixCheck):
 
     def follow_up(self) -> None:
         return None
+
+
+def _without_graph(context: CheckContext) -> tuple[str, ...]:
+    operator, rank = context.operator, context.rank
+    numbers = operator.without_graph if isinstance(operator, AdaptedOperator) else frozenset[int]()
+    outputs = [operator.codomain.tensors[number] for number in sorted(numbers)]
+    return tuple(tensor.name for tensor in outputs if tensor.layout.local_size(rank))
+
+
+def _explained_by_graph(observations: Sequence[ProbedMatrices]) -> list[tuple[str, str]]:
+    """Lines on outputs that require no gradient: their backward pass does nothing."""
+    ranks_of: dict[str, list[str]] = {}
+    for rank, seen in enumerate(observations):
+        for name in seen.without_graph:
+            ranks_of.setdefault(name, []).append(str(rank))
+    return [
+        (
+            "no graph",
+            f"the output {name} does not require a gradient (rank {', '.join(ranks)}), so nothing goes back from it",
+        )
+        for name, ranks in ranks_of.items()
+    ]
 
 
 def _not_finite(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Verdict | None:

@@ -178,7 +178,12 @@ class CompositeOperator(LinearOperator):
 
 
 class AdaptedOperator(LinearOperator):
-    """An operator whose directions are functions of user code."""
+    """An operator whose directions are functions of user code.
+
+    `without_graph` are the numbers of outputs that had no graph in the last adjoint: of code that torch differentiates.
+    """
+
+    without_graph: frozenset[int] = frozenset()
 
     @abstractmethod
     def function(self, direction: Direction) -> Callable[..., Any]:

@@ -147,6 +147,7 @@ class Differentiable(AdaptedOperator):
         )
         outputs = self._call(x)
         # An output without a graph (of a rank that received nothing, say) has no backward pass, and torch would refuse it.
+        self.without_graph = frozenset(number for number, out in enumerate(outputs) if not out.requires_grad)
         reached = [(out, cotangent) for out, cotangent in zip(outputs, y, strict=True) if out.requires_grad]
         if reached:
             torch.autograd.backward([out for out, _ in reached], [cotangent for _, cotangent in reached])

@@ -182,6 +182,18 @@ def test_a_functional_collective_completes_when_its_result_is_used(world: al.Sim
         assert run(world, program, seed=seed).values == (4.0, 4.0)
 
 
+def test_a_functional_collective_whose_result_nobody_uses_is_named_with_its_line(
+    world: al.SimulatedWorld,
+) -> None:
+    from torch.distributed._functional_collectives import all_reduce
+
+    def program(context: RankContext) -> None:
+        all_reduce(torch.ones(2), "sum", dist.group.WORLD)
+
+    text = finding(run(world, program))
+    assert f"never completed all_reduce(op=SUM, count=2, dtype=float32) at {line_of(program, 1)}" in text
+
+
 # What is left of a case
 
 

@@ -332,3 +332,12 @@ def test_a_bug_planted_in_a_parallel_module_is_found(world: al.SimulatedWorld, p
     assert result.verdict.status is not Status.COHERENT
     assert result.case is not None
     assert planted.least_ranks <= result.case.ranks <= planted.least_ranks + 1, str(result.verdict)
+
+
+def test_an_output_without_a_graph_is_said_to_be_so(world: al.SimulatedWorld) -> None:
+    def detached(x: torch.Tensor) -> torch.Tensor:
+        return all_reduced(x.detach())
+
+    subject: Subject = al.subject.autograd(detached, process_group=True)(partial_and_invariant)
+    verdict = investigate(world, subject, "adjoint", Budget(4, ranks=2, seed=3, shrinking=0.5)).verdict
+    assert "the output x does not require a gradient (rank 0" in str(verdict)
