@@ -25,7 +25,7 @@ __all__ = ["LogSoftmax", "Softmax"]
 
 
 class _Exponentials(TorchLayer):
-    """What both functions lay out and sum."""
+    """The layout and the sum of both functions."""
 
     def lay_out(self, module: nn.Softmax | nn.LogSoftmax) -> None:
         comm, shape = self.comm, self.input_shape

@@ -1,4 +1,4 @@
-"""What losses over classes share: one target for each position, on workers that hold different classes.
+"""Losses over classes: one target for each position, on workers that hold different classes.
 
     forward    l̂ = Σ a ∘ (z - x̂)             a: the weights of the worker's classes, mostly 0; z: the logarithm of the exponentials' sum,
                l = R_{P→root} l̂               or 0 where the inputs are logarithms of probabilities
