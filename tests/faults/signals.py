@@ -106,7 +106,7 @@ TARGETS = (
 
 @dataclass(frozen=True)
 class Ended:
-    """What is wrong after a signal, and how long the command took to end."""
+    """The problems that a signal leaves, and the seconds that the command took to end."""
 
     problems: list[str]
     seconds: float
