@@ -111,7 +111,8 @@ class _ExitGuard:
             raise HookEnded
         rest = "; what was not judged by then is not judged" if self.earned == ExitCode.UNJUDGED else ""
         try:
-            sys.stdout.flush()
+            with suppress(Exception):  # user code may have closed it
+                sys.stdout.flush()
             self._say(f"user code ended the process by {call}{rest}; exit code {self.earned}")
         finally:
             self._leave(self.earned)
