@@ -416,12 +416,15 @@ class MPIWorld:
                 guard.has_abandoned = True
                 keep_alive(exception)
         streams.leave()
+        # An interrupt ends all ranks, whatever else there is to say.
+        is_interrupted = _any_raised((outcome,), KeyboardInterrupt)
         try:
             refuse_replaced(DURING)
         except FunctionsReplaced as problem:
-            if not _any_raised((outcome,), KeyboardInterrupt):
+            if not is_interrupted:
                 outcome = Raised.of(problem)
-        if watched is not None and watched.has_fired and not _any_raised((outcome,), Overdue):
+        has_answered = is_interrupted or _any_raised((outcome,), Overdue)
+        if watched is not None and watched.has_fired and not has_answered:
             # User code has swallowed the exception, and its results are not its own.
             outcome = Raised.overdue(watched.overdue(), watched.stack)
             guard.has_abandoned = True
