@@ -13,11 +13,28 @@ from torch import nn
 from adjointlab.core import strategies
 from adjointlab.core.layout import Window
 from adjointlab.engine.subject import subject
-from adjointlab.layers.losses import CrossEntropyLoss, Loss, MSELoss
+from adjointlab.layers.losses import (
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
+    Loss,
+    MSELoss,
+    SmoothL1Loss,
+)
 from adjointlab.layers.subjects.common import Arguments, cuts_over, dtypes, layer_of, twin_of
 from adjointlab.typing import Communicator
 
-__all__ = ["cross_entropies", "mean_squared_errors"]
+__all__ = [
+    "absolute_errors",
+    "binary_cross_entropies",
+    "cross_entropies",
+    "divergences",
+    "huber_losses",
+    "mean_squared_errors",
+    "smooth_absolute_errors",
+]
 
 
 def _with_legal_targets(
@@ -114,11 +131,92 @@ def cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
     return {**options, **_loss_arguments(draw, ranks, shape, reduction)}
 
 
-@subject(layer=layer_of(MSELoss), sequential=twin_of(nn.MSELoss), twice_differentiable=True, name="MSELoss")
-def mean_squared_errors(draw: DrawFn, ranks: int) -> Arguments:
+def _elementwise(draw: DrawFn, ranks: int, names: Sequence[str] = Loss.reduction_names) -> Arguments:
     """Tensors of order zero to four in any cut, with an element at least where there is a mean."""
-    reduction = draw(st.sampled_from(Loss.reduction_names))
+    reduction = draw(st.sampled_from(names))
     shape = draw(strategies.shapes(draw(st.sampled_from((1, 2, 3, 4, 0)))))
-    if reduction == "mean":
+    if reduction == "batchmean":
+        shape = shape or (3,)
+    if "mean" in reduction:
         shape = tuple(max(1, side) for side in shape)
     return _loss_arguments(draw, ranks, shape, reduction)
+
+
+@subject(layer=layer_of(MSELoss), sequential=twin_of(nn.MSELoss), twice_differentiable=True, name="MSELoss")
+def mean_squared_errors(draw: DrawFn, ranks: int) -> Arguments:
+    """Tensors of order zero to four in any cut."""
+    return _elementwise(draw, ranks)
+
+
+@subject(layer=layer_of(L1Loss), sequential=twin_of(nn.L1Loss), name="L1Loss")
+def absolute_errors(draw: DrawFn, ranks: int) -> Arguments:
+    """Tensors as of the mean squared error."""
+    return _elementwise(draw, ranks)
+
+
+@subject(layer=layer_of(SmoothL1Loss), sequential=twin_of(nn.SmoothL1Loss), name="SmoothL1Loss")
+def smooth_absolute_errors(draw: DrawFn, ranks: int) -> Arguments:
+    """Tensors as of the mean squared error; differences on both sides of `beta`, which may be 0."""
+    return _elementwise(draw, ranks) | {"beta": draw(st.sampled_from((1.0, 0.0, 2.5)))}
+
+
+@subject(layer=layer_of(HuberLoss), sequential=twin_of(nn.HuberLoss), name="HuberLoss")
+def huber_losses(draw: DrawFn, ranks: int) -> Arguments:
+    """Tensors as of the mean squared error; differences on both sides of `delta`."""
+    return _elementwise(draw, ranks) | {"delta": draw(st.sampled_from((1.0, 2.5)))}
+
+
+def _legal_target(layer: nn.Module, log_target: bool) -> nn.Module:
+    """The layer, with targets made positive: a logarithm is taken of them, or they are logarithms."""
+
+    def prepare(_: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        x, target = inputs
+        return x, target if log_target else target.abs() + 0.5
+
+    layer.register_forward_pre_hook(prepare)
+    return layer
+
+
+@subject(
+    layer=lambda comm, **case: _legal_target(layer_of(KLDivLoss)(comm, **case), case["log_target"]),
+    sequential=lambda **case: _legal_target(twin_of(nn.KLDivLoss)(**case), case["log_target"]),
+    twice_differentiable=True,
+    name="KLDivLoss",
+)
+def divergences(draw: DrawFn, ranks: int) -> Arguments:
+    """Tensors as of the mean squared error, and means over the batch; targets and their logarithms."""
+    case = _elementwise(draw, ranks, KLDivLoss.reduction_names)
+    return case | {"log_target": draw(st.booleans())}
+
+
+def _weights(shape: Sequence[int], kind: str, dtype: str, first: int) -> torch.Tensor | None:
+    """None; or weights for the last dimension, for all, or for all but the first, which is broadcast."""
+    sides = {
+        "none": None,
+        "last": tuple(shape[-1:]),
+        "all": tuple(shape),
+        "rest": (*(1 for _ in shape[:1]), *shape[1:]),
+    }[kind]
+    if sides is None:
+        return None
+    numbers = torch.arange(torch.Size(sides).numel(), dtype=getattr(torch, dtype))
+    return ((numbers + first) % 3 + 1).reshape(sides) / 2
+
+
+def _weighted(case: Arguments) -> dict[str, Any]:
+    given: dict[str, Any] = dict(case)
+    kinds, shape, dtype = given.pop("weights"), given["input_shape"], given["dtype"]
+    weights = (_weights(shape, kind, dtype, first) for first, kind in enumerate(kinds))
+    return given | {"weight": next(weights), "pos_weight": next(weights)}
+
+
+@subject(
+    layer=lambda comm, **case: layer_of(BCEWithLogitsLoss)(comm, **_weighted(case)),
+    sequential=lambda **case: twin_of(nn.BCEWithLogitsLoss)(**_weighted(case)),
+    twice_differentiable=True,
+    name="BCEWithLogitsLoss",
+)
+def binary_cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
+    """Tensors as of the mean squared error; weights of the elements and of the positive ones, broadcast or not."""
+    kind = st.sampled_from(("none", "last", "all", "rest"))
+    return _elementwise(draw, ranks) | {"weights": (draw(kind), draw(kind))}
