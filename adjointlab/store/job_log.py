@@ -102,9 +102,11 @@ class _DoneLine(msgspec.Struct, frozen=True):
     spaces: tuple[Any, Any] | None  # as to_data makes them; msgspec takes no recursive alias (0.22)
     written: tuple[str, str | None] | None
     unwritten: str
+    process: str = ""  # that has finished it
+    deaths: int = 0  # so often the check had ended a job by then
 
     @staticmethod
-    def of(done: Done) -> _DoneLine:
+    def of(done: Done, deaths: int) -> _DoneLine:
         result, spaces, written = done.result, done.result.spaces, done.written
         # The matrix entry is for the script alone, which is written; and JSON has no complex numbers.
         verdict = replace(result.verdict, entry=None, figures=json_figures(result.verdict.figures))
@@ -115,6 +117,8 @@ class _DoneLine(msgspec.Struct, frozen=True):
             (to_data(spaces.domain), to_data(spaces.codomain)) if spaces else None,
             (str(written.json), None if written.script is None else str(written.script)) if written else None,
             done.unwritten,
+            _own_pid(),
+            deaths,
         )
 
     def done(self) -> Done:
@@ -169,16 +173,32 @@ class JobLog:
     @property
     def done(self) -> list[Done]:
         """The checks that are done."""
+        return [done for _, done in self._done_lines]
+
+    def outcome(self, check_id: str) -> Done | None:
+        """The result of a check that another process has finished, if it is certain whose it is.
+
+        Subjects that one function declares may have the same name and place. So where there are several results, or where such a
+        check has ended a job after it was done, the check runs again.
+        """
+        found = [(line, done) for line, done in self._done_lines if line.check_id == check_id]
+        if len(found) != 1:
+            return None
+        line, done = found[0]
+        is_certain = line.process != _own_pid() and line.deaths == self._deaths_of(check_id)
+        return done if is_certain else None
+
+    @property
+    def _done_lines(self) -> list[tuple[_DoneLine, Done]]:
         found = []
         for line in json_lines.lines(self.folder / "done.jsonl", _DoneLine):
             # A line of the right form whose spaces or parameters are not: the check runs again.
             with suppress(ValueError, TypeError, RecursionError):
-                found.append(line.done())
+                found.append((line, line.done()))
         return found
 
-    def outcome(self, check_id: str) -> Done | None:
-        """The result of a check, if it is done."""
-        return next((done for done in self.done if done.check_id == check_id), None)
+    def _deaths_of(self, check_id: str) -> int:
+        return sum(death.check_id == check_id for death in self.deaths)
 
     # Written by the supervisor
 
@@ -254,7 +274,7 @@ class JobLog:
 
     def finish(self, done: Done) -> None:
         """Record on the leader that a check is done."""
-        json_lines.append(self.folder / "done.jsonl", _DoneLine.of(done))
+        json_lines.append(self.folder / "done.jsonl", _DoneLine.of(done, self._deaths_of(done.check_id)))
 
     @property
     def _settings(self) -> _Settings:
