@@ -16,7 +16,7 @@ import pytest
 from adjointlab.checks.verdict import Status, coherent
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import Budget, SearchResult, investigate
-from adjointlab.store.job_log import Death, Done, JobLog, claimed, supervised
+from adjointlab.store.job_log import VARIABLE, Death, Done, JobLog, claimed, supervised
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run, Runner
@@ -253,3 +253,22 @@ def test_a_check_that_has_ended_jobs_is_done_once_it_has_a_result(
     monkeypatch.setattr("adjointlab.store.job_log._own_pid", lambda: "the next job")
     job_log.record_death(Death("a rank died", check_id="here:others adjoint"))
     assert job_log.outcome(check_id) is not None
+
+
+def test_each_command_of_a_script_has_results_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_id = "here:draws adjoint"
+
+    def command(number: int) -> JobLog:
+        monkeypatch.setattr("adjointlab.store.job_log._own_pid", lambda: str(number))
+        job_log = claimed(0, {VARIABLE: str(tmp_path)})
+        assert job_log is not None
+        return job_log
+
+    result = SearchResult("Made", "adjoint", "simulated", coherent())
+    command(1).finish(Done(check_id, result, None, ""))
+    # The second may have another environment, other cases, or another file under the same name.
+    assert command(2).outcome(check_id) is None
+    (tmp_path / "rank-0.lock").unlink()  # as the next job begins
+    assert command(3).outcome(check_id) is not None
