@@ -9,6 +9,7 @@ from adjointlab.layers.losses.elementwise import (
     MSELoss,
     SmoothL1Loss,
 )
+from adjointlab.layers.losses.negative_log_likelihood import NLLLoss
 from adjointlab.layers.losses.reduction import Loss, SharedSum
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "L1Loss",
     "Loss",
     "MSELoss",
+    "NLLLoss",
     "SharedSum",
     "SmoothL1Loss",
 ]

@@ -163,7 +163,7 @@ class BCEWithLogitsLoss(ElementwiseLoss, torch_classes=(nn.BCEWithLogitsLoss,)):
         )
 
     def _part(self, weight: torch.Tensor | None) -> torch.Tensor | None:
-        """What of a weight this worker's part of the input is multiplied by."""
+        """The part of a weight that belongs to this worker's part of the input."""
         window = self.input_layout.window(self.rank)
         if weight is None or window is None:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,8 +22,10 @@ from adjointlab.layers.losses import (
     L1Loss,
     Loss,
     MSELoss,
+    NLLLoss,
     SmoothL1Loss,
 )
+from adjointlab.layers.losses.classes import ClassLoss
 from adjointlab.layers.subjects.common import Arguments, cuts_over, dtypes, layer_of, twin_of
 from adjointlab.typing import Communicator
 
@@ -33,6 +36,7 @@ __all__ = [
     "divergences",
     "huber_losses",
     "mean_squared_errors",
+    "negative_log_likelihoods",
     "smooth_absolute_errors",
 ]
 
@@ -65,11 +69,18 @@ def _class_weights(classes: int, weighted: bool, dtype: str) -> torch.Tensor | N
     return (torch.arange(classes) % 3 + 1).to(getattr(torch, dtype)) / 2 if weighted else None
 
 
-def _cross_entropy(
-    comm: Communicator, *, input_shape: tuple[int, ...], weighted: bool, dtype: str, **arguments: Any
+def class_loss(
+    comm: Communicator,
+    *,
+    kind: type[ClassLoss] = CrossEntropyLoss,
+    input_shape: tuple[int, ...],
+    weighted: bool,
+    dtype: str,
+    **arguments: Any,
 ) -> nn.Module:
+    """A loss over classes that is given legal targets."""
     classes = input_shape[min(1, len(input_shape) - 1)]
-    layer = CrossEntropyLoss(
+    layer = kind(
         comm,
         input_shape=input_shape,
         weight=_class_weights(classes, weighted, dtype),
@@ -80,13 +91,18 @@ def _cross_entropy(
     return _with_legal_targets(layer, classes, arguments["ignore_index"], windows)
 
 
-def _sequential_cross_entropy(
-    *, input_shape: tuple[int, ...], weighted: bool, dtype: str, **arguments: Any
+def _sequential_class_loss(
+    *,
+    kind: type[nn.Module] = nn.CrossEntropyLoss,
+    input_shape: tuple[int, ...],
+    weighted: bool,
+    dtype: str,
+    **arguments: Any,
 ) -> nn.Module:
     class_dim = min(1, len(input_shape) - 1)
-    module = nn.CrossEntropyLoss(
-        _class_weights(input_shape[class_dim], weighted, dtype),
-        **{name: arguments[name] for name in ("ignore_index", "reduction", "label_smoothing")},
+    names = {"ignore_index", "reduction", "label_smoothing"} & arguments.keys()
+    module = kind(
+        _class_weights(input_shape[class_dim], weighted, dtype), **{name: arguments[name] for name in names}
     )
     windows = tuple((0, side) for dim, side in enumerate(input_shape) if dim != class_dim)
     return _with_legal_targets(module, input_shape[class_dim], arguments["ignore_index"], windows)
@@ -109,13 +125,28 @@ def _loss_arguments(draw: DrawFn, ranks: int, shape: tuple[int, ...], reduction:
 
 
 @subject(
-    layer=_cross_entropy,
-    sequential=_sequential_cross_entropy,
+    layer=class_loss,
+    sequential=_sequential_class_loss,
     twice_differentiable=True,
     name="CrossEntropyLoss",
 )
 def cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
     """Logits of order one to four in any cut; class weights, label smoothing and ignored targets; where legal, empty batches."""
+    return _over_classes(draw, ranks) | {"label_smoothing": draw(st.sampled_from((0.0, 0.25, 0.1, 1.0)))}
+
+
+@subject(
+    layer=partial(class_loss, kind=NLLLoss),
+    sequential=partial(_sequential_class_loss, kind=nn.NLLLoss),
+    twice_differentiable=True,
+    name="NLLLoss",
+)
+def negative_log_likelihoods(draw: DrawFn, ranks: int) -> Arguments:
+    """Inputs as of the cross-entropy."""
+    return _over_classes(draw, ranks)
+
+
+def _over_classes(draw: DrawFn, ranks: int) -> Arguments:
     order = draw(st.integers(1, 4))
     reduction = draw(st.sampled_from(Loss.reduction_names))
     classes = draw(st.integers(1, 6))
@@ -125,7 +156,6 @@ def cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
         "weighted": draw(st.booleans()),
         # With one class, to ignore it leaves no target.
         "ignore_index": draw(st.sampled_from((-100, 0, 2) if classes > 1 else (-100, 2))),
-        "label_smoothing": draw(st.sampled_from((0.0, 0.25, 0.1, 1.0))),
     }
     shape = (*sides[:1], classes, *sides[1:])
     return {**options, **_loss_arguments(draw, ranks, shape, reduction)}
@@ -166,7 +196,7 @@ def huber_losses(draw: DrawFn, ranks: int) -> Arguments:
     return _elementwise(draw, ranks) | {"delta": draw(st.sampled_from((1.0, 2.5)))}
 
 
-def _legal_target(layer: nn.Module, log_target: bool) -> nn.Module:
+def with_legal_target(layer: nn.Module, log_target: bool) -> nn.Module:
     """The layer, with targets made positive: a logarithm is taken of them, or they are logarithms."""
 
     def prepare(_: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -178,8 +208,8 @@ def _legal_target(layer: nn.Module, log_target: bool) -> nn.Module:
 
 
 @subject(
-    layer=lambda comm, **case: _legal_target(layer_of(KLDivLoss)(comm, **case), case["log_target"]),
-    sequential=lambda **case: _legal_target(twin_of(nn.KLDivLoss)(**case), case["log_target"]),
+    layer=lambda comm, **case: with_legal_target(layer_of(KLDivLoss)(comm, **case), case["log_target"]),
+    sequential=lambda **case: with_legal_target(twin_of(nn.KLDivLoss)(**case), case["log_target"]),
     twice_differentiable=True,
     name="KLDivLoss",
 )
