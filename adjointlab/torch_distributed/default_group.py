@@ -24,19 +24,27 @@ __all__ = ["open_default_group"]
 @contextmanager
 def open_default_group(comm: Communicator) -> Iterator[dist.ProcessGroup]:
     """Context in which `comm` is the default group of this rank."""
+    made: list[CommunicatorProcessGroup] = []
 
     def new_group(global_ranks: list[int], name: str, description: str) -> dist.ProcessGroup:
-        return CommunicatorProcessGroup(
+        group = CommunicatorProcessGroup(
             _communicator(comm, global_ranks, name), global_ranks, name, description
         )
+        made.append(group)
+        return group
 
     with rank_state(new_group) as world:
         default = CommunicatorProcessGroup(comm, range(comm.size), DEFAULT_NAME, "default_pg")
+        made.append(default)
         register(world, default, _NoStore(), DEFAULT_NAME)
         world.pg_group_ranks[default] = {rank: rank for rank in range(comm.size)}
         world.group_count = 1
         c10d._update_default_pg(default)
-        yield default
+        try:
+            yield default
+        finally:
+            for group in made:
+                group.forget_works()
 
 
 def _communicator(comm: Communicator, ranks: list[int], name: str) -> Communicator:

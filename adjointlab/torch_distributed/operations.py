@@ -28,6 +28,13 @@ class Operations:
         self.global_ranks = tuple(global_ranks)
         self._named = () if is_default else (("group", list(global_ranks)),)
         self._coalesced: list[RequestWork] | None = None
+        self._unwaited: set[RequestWork] = set()
+
+    def forget_works(self) -> None:
+        """Let go of the operations that nobody has waited for, which the world reports."""
+        for work in list(self._unwaited):
+            work.abandon()
+        self._unwaited.clear()
 
     def _label(self, name: str, tensor: torch.Tensor, **given: object) -> CallLabel:
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -45,7 +52,8 @@ class Operations:
         with called_as(label):
             request = start(*arguments)
         finish = [each.finish for each in into if each.finish is not None]
-        work = RequestWork(label, request, tensors, finish, status)
+        work = RequestWork(label, request, tensors, finish, status, self._unwaited)
+        self._unwaited.add(work)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -251,7 +251,7 @@ def _check_gradient(gradient: torch.Tensor) -> None:
 
 @dataclass(frozen=True)
 class Paths:
-    """Where a module has the parameters and buffers of the sequential one; and the global shapes of its parameters."""
+    """Paths at which a module has the parameters and buffers of the sequential one; and the global shapes of its parameters."""
 
     parameters: Mapping[str, str]
     buffers: Mapping[str, str]

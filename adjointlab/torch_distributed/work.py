@@ -69,8 +69,10 @@ class RequestWork(Handle):
         tensors: Sequence[torch.Tensor] = (),
         finish: Sequence[Callable[[], None]] = (),
         status: Status | None = None,
+        unwaited: set[RequestWork] | None = None,
     ) -> None:
         super().__init__()
+        self._unwaited = unwaited  # those of its group that are not complete; it leaves them when it is
         self._label = label
         self._request: Request | None = request  # None once complete
         self._tensors = list(tensors)
@@ -81,10 +83,22 @@ class RequestWork(Handle):
         if self._request is not None:
             with called_as(self._label):
                 self._request.Wait(self._status)
-            self._request = None
+            self._leave()
             for finish in self._finish:
                 finish()
         return True
+
+    def abandon(self) -> None:
+        """Complete without an effect, and be forgotten by torch, which warns of functional collectives at the end of the process."""
+        self._leave()
+        with torch.no_grad():
+            for tensor in self._tensors:
+                torch.ops._c10d_functional.wait_tensor(tensor)
+
+    def _leave(self) -> None:
+        self._request = None
+        if self._unwaited is not None:
+            self._unwaited.discard(self)
 
     def is_completed(self) -> bool:
         if self._request is not None:

@@ -25,7 +25,7 @@ from tests.planted.bug import PlantedBug
 
 
 class CopiedIn(torch.autograd.Function):
-    """What every rank uses in its own way: the gradients are added up."""
+    """A copy that every rank uses in its own way: the gradients are added up."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -37,7 +37,7 @@ class CopiedIn(torch.autograd.Function):
 
 
 class SummedUp(torch.autograd.Function):
-    """What ranks have summands of: the gradient is that of the sum."""
+    """Summands of all ranks added up: the gradient is that of the sum."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
