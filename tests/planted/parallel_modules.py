@@ -381,6 +381,8 @@ def ring(kind: type[RingAttention]) -> Subject:
 class Summing(nn.Module):
     """Adds up what the ranks have, and hands on what each makes of the sum."""
 
+    forward_mode = False
+
     def __init__(self, takes_part: bool) -> None:
         super().__init__()
         self.takes_part = takes_part
