@@ -54,14 +54,6 @@ class SummedInBothDirections(SummedUp):
         return _all_reduced(gradient)
 
 
-class CopiedInUnlessZero(CopiedIn):
-    """Sends no zeros."""
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return _all_reduced(gradient) if gradient.any() else gradient
-
-
 def _all_reduced(x: torch.Tensor) -> torch.Tensor:
     total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total)
@@ -113,10 +105,6 @@ class WithBareInput(ParallelGated):
 
 class SummingGradients(ParallelGated):
     summed = SummedInBothDirections.apply
-
-
-class SkippingZeros(ParallelGated):
-    copied = CopiedInUnlessZero.apply
 
 
 class WithBiasOfEveryRank(ParallelGated):
@@ -428,7 +416,6 @@ WRONG = (
     PlantedBug("all-reduce missing for the gradient of the input", gated(WithBareInput), GRADIENTS),
     PlantedBug("gradient of a sum added up again", gated(SummingGradients), GRADIENTS),
     PlantedBug("bias added by every rank", gated(WithBiasOfEveryRank), SEQUENTIAL),
-    PlantedBug("backward skipped where a gradient is zero", gated(SkippingZeros), GRADIENTS),
     PlantedBug("backward skipped by a rank that needs no gradient", summing(False), GRADIENTS),
     PlantedBug("gradient averaged twice", sharing(in_data_parallel, "mean", halved), GRADIENTS),
     PlantedBug("no_sync left on", sharing(never_synchronised, "mean"), GRADIENTS),

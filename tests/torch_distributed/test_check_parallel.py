@@ -196,7 +196,6 @@ def without_last_sum(module: Any, mesh: DeviceMesh) -> nn.Module:
     [
         (without_last_sum, {}, "sequential: the layer's outputs are not the sequential ones"),
         (as_it_is, dict(data_parallel="mean"), "gradients: the layer's parameter gradient"),
-        (replicated, dict(data_parallel="sum"), "gradients: the layer's parameter gradient"),
     ],
 )
 def test_what_is_wrong_is_named_on_two_ranks(

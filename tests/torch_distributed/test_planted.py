@@ -27,7 +27,7 @@ Function = Callable[..., torch.Tensor]
 BUDGET = Budget(60, ranks=4, seed=3)
 FEW = Budget(25, ranks=4, seed=3)
 OF_MODULES = Budget(12, ranks=4, seed=3, shrinking=0.5)
-"""Most of those fail on two ranks first, with this seed, and there is little to shrink."""
+"""With this seed they fail on two ranks first, but for those that hang."""
 
 
 # Rows that ranks hold in uneven shares, and what all hold
@@ -328,10 +328,11 @@ def test_right_parallel_modules_are_coherent(world: al.SimulatedWorld, name: str
 
 @pytest.mark.parametrize("planted", parallel_modules.WRONG, ids=lambda planted: planted.bug)
 def test_a_bug_planted_in_a_parallel_module_is_found(world: al.SimulatedWorld, planted: PlantedBug) -> None:
-    result = investigate(world, planted.subject, planted.check, OF_MODULES)
+    budget = BUDGET if "skipped" in planted.bug else OF_MODULES
+    result = investigate(world, planted.subject, planted.check, budget)
     assert result.verdict.status is not Status.COHERENT
     assert result.case is not None
-    assert planted.least_ranks <= result.case.ranks <= planted.least_ranks + 1, str(result.verdict)
+    assert result.case.ranks == planted.least_ranks, str(result.verdict)
 
 
 def test_an_output_without_a_graph_is_said_to_be_so(world: al.SimulatedWorld) -> None:
