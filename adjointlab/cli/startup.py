@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
-from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, open_world
+from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, open_channel, open_world
 from adjointlab.worlds.process import Interrupts, RepeatedInterrupt, interrupt_by, signal_of
 from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog
 
@@ -110,9 +110,9 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int, watchdog: Watch
         check_partners()
     except NoPartners as error:
         raise UsageError(str(error)) from error
-    from adjointlab.worlds.mpi.rendezvous import Rendezvous
+    from adjointlab.worlds.rendezvous import Rendezvous
 
-    rendezvous = Rendezvous()
+    rendezvous = Rendezvous(open_channel("preparation"))
     problem, interrupted = "", 0
     with Interrupts() as interrupts:
         try:

@@ -8,7 +8,7 @@ Imported only under mpiexec. Ordinary tests run on every rank without any of thi
 4. before each coherence test (:meth:`CollectiveSession.align_before`), and
 5. at the end.
 
-Each of these is a labelled allgather with a time limit (:mod:`adjointlab.worlds.mpi.rendezvous`), never a bare
+Each of these is a labelled allgather with a time limit (:mod:`adjointlab.worlds.rendezvous`), never a bare
 collective call: a rank whose pytest ended early does not hang the others, who learn of its departure instead.
 """
 
@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import pytest
 from _pytest.terminal import TerminalReporter  # the only way to send a rank's report nowhere
 
-from adjointlab.worlds.mpi.rendezvous import RanksDiverged, Rendezvous
+from adjointlab.worlds.launch import open_channel
+from adjointlab.worlds.rendezvous import RanksDiverged, Rendezvous
 
 if TYPE_CHECKING:
     from adjointlab.pytest.profile import Profile
@@ -68,7 +69,7 @@ class CollectiveSession:
     """This rank's part in a test session of all ranks; a pytest plugin. Making one is collective."""
 
     def __init__(self, patience: float) -> None:
-        self._rendezvous = Rendezvous(patience=patience)
+        self._rendezvous = Rendezvous(open_channel("pytest"), patience)
         self.rank, self.size = self._rendezvous.rank, self._rendezvous.size
         self._failed: list[pytest.TestReport] = []
         self._uncollected: list[tuple[str, str]] = []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 # No more imports than these: the wrapper of a rank, which cannot import the lab, loads this file by its path.
 if TYPE_CHECKING:
+    from adjointlab.worlds.polling import Channel
     from adjointlab.worlds.watchdog import Watchdog
     from adjointlab.worlds.world import World, WorldName
 
@@ -21,6 +22,7 @@ __all__ = [
     "check_partners",
     "is_launched",
     "launched_rank",
+    "open_channel",
     "open_world",
 ]
 
@@ -111,6 +113,15 @@ def check_partners(environment: Mapping[str, str] = os.environ) -> None:
             'python -c "from mpi4py import MPI; print(MPI.Get_library_version())", and use the mpiexec of that library. '
             f"If no launcher has started this process, unset {first.rank} to run on simulated ranks"
         )
+
+
+def open_channel(purpose: str) -> Channel:
+    """Connect the processes that the launcher has started, for messages of one `purpose`. Collective."""
+    from mpi4py import MPI
+
+    from adjointlab.worlds.mpi.polling import ObjectChannel
+
+    return ObjectChannel(MPI.COMM_WORLD)
 
 
 def open_world(
