@@ -14,8 +14,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -37,6 +37,7 @@ __all__ = [
     "raise_interrupt",
     "restore",
     "signal_of",
+    "signals_held",
 ]
 
 _LEAVING: Final = ("_exit", "execv", "execve")  # the other forms of exec call one of these two
@@ -201,6 +202,25 @@ def restore(before: Mapping[int, _Handler]) -> None:
     """Put the handlers back that :func:`install_handlers` has replaced."""
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Context for what must be done as a whole: a signal that asks the process to end is handled at its end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    before: dict[int, _Handler] = {}
+    try:
+        for number in ENDING:
+            if callable(signal.getsignal(number)):
+                before[number] = signal.signal(number, lambda number, _: received.append(number))
+        yield
+    finally:
+        restore(before)
+        if received and callable(handler := before[received[0]]):
+            handler(received[0], None)
 
 
 class Interrupts:

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from adjointlab.worlds.process import RepeatedInterrupt
+from adjointlab.worlds.process import RepeatedInterrupt, signals_held
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
 
@@ -57,3 +57,17 @@ def test_an_interrupt_that_is_swallowed_is_raised_at_the_end_at_the_latest() -> 
         interrupt_in_a_collection()
     with RepeatedInterrupt():
         RepeatedInterrupt.check()  # nothing is left of the one before
+
+
+def test_what_must_be_done_as_a_whole_is_done_before_a_signal_is_handled() -> None:
+    done = []
+
+    def interrupted() -> None:
+        with signals_held():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("all")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert done == ["all"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
