@@ -58,7 +58,7 @@ def run(
     from adjointlab.supervisor.supervise import SupervisedCommand, supervise
 
     if is_launched():
-        raise UsageError("run starts mpiexec itself; run it without")
+        raise UsageError("run starts the launcher itself; run it without")
     if launcher is not None and ranks is None:
         raise UsageError("--launcher: say how many ranks it is to start, with -n")
     program = find_program(command[0])

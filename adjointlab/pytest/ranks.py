@@ -1,6 +1,6 @@
 """pytest on several ranks at once: one report, one exit code, and an error where the ranks get out of step.
 
-Imported only under mpiexec. Ordinary tests run on every rank without any of this. The ranks synchronise
+Imported only under a launcher. Ordinary tests run on every rank without any of this. The ranks synchronise
 
 1. when their conftest files are loaded (:meth:`CollectiveSession.begin`),
 2. when their options are read (:meth:`CollectiveSession.agree`),
@@ -222,7 +222,7 @@ class CollectiveSession:
             _Departure(int(pytest.ExitCode.INTERNAL_ERROR), "it ended before its tests", ())
         )
         if self._has_missing_ranks:
-            # MPI_Finalize is collective: it would wait for a rank that still sits in a test.
+            # MPI_Finalize, for one, is collective: it would wait for a rank that still sits in a test.
             sys.stderr.write(
                 f"rank {self.rank}: {self._reason or 'tests done'}; not all ranks have ended: ending them\n"
             )

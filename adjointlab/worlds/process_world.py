@@ -100,6 +100,7 @@ class ProcessWorld(ABC):
     name: WorldName
     can_schedule = False
     can_revoke = True
+    has_communicator = True
 
     def __init__(
         self,
