@@ -83,14 +83,28 @@ class _OfGroup:
     members: tuple[int, ...]
     collectives: list[tuple[CallLabel, CallSite]] = field(default_factory=list)
     messages: int = 0
+    counted: int = 0  # operations that the group had counted after the last call
+    is_complete: bool = True
+
+    def count(self) -> int:
+        """Operations that the group has counted by now; 0 where its backend does not count."""
+        with suppress(RuntimeError):
+            return int(self.group._get_sequence_number_for_group())
+        return 0
+
+    def before_call(self) -> None:
+        """Find out whether other operations have been carried out since the last call."""
+        self.is_complete = self.is_complete and self.count() == self.counted
+
+    def after_call(self) -> None:
+        """Note how far the group has counted. One call may count as several operations."""
+        self.counted = self.count()
 
     def summary(self) -> GroupSummary:
-        counted = len(self.collectives) + self.messages
-        operations = counted
-        with suppress(RuntimeError):  # backends that do not count
-            operations = max(counted, self.group._get_sequence_number_for_group())
+        self.before_call()
         calls = tuple(LoggedCall(label, str(site)) for label, site in self.collectives)
-        return GroupSummary(self.members, operations, calls, operations == counted)
+        operations = max(self.counted, self.count(), len(calls) + self.messages)
+        return GroupSummary(self.members, operations, calls, self.is_complete)
 
 
 class CallLog:
@@ -132,8 +146,12 @@ class CallLog:
         def call(group: Any, *arguments: Any, **keywords: Any) -> Any:
             of_group = self._of(group)
             label = _label(name, of_group.members, (*arguments, *keywords.values()))
+            of_group.before_call()
             self._note(of_group, label, call_site())
-            return original(group, *arguments, **keywords)
+            try:
+                return original(group, *arguments, **keywords)
+            finally:
+                of_group.after_call()
 
         return call
 

@@ -87,7 +87,9 @@ def failure_of(exception: BaseException, last: LoggedCall | None) -> GroupFailur
 
 def _kind_of(error: RuntimeError) -> FailureKind | None:
     text = str(error).lower()
-    is_backends = "/gloo/" in text or "nccl" in text or isinstance(error, _errors_of_torch())
+    is_backends = any(part in text for part in ("/gloo/", "pair closure", "nccl")) or isinstance(
+        error, _errors_of_torch()
+    )
     kinds = (kind for kind, signs in _SIGNS.items() if any(sign in text for sign in signs))
     return next(kinds, None) if is_backends else None
 
