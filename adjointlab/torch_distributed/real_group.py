@@ -93,8 +93,13 @@ def _forget(world: _CaseWorld) -> None:
 def _hurried(make: Callable[..., Any], case: CaseGroup) -> Callable[..., Any]:
     """`make`, a maker of groups, whose timeouts are no longer than the case's: torch's default is half an hour."""
 
-    def made(*arguments: Any, timeout: Any = None, **keywords: Any) -> Any:
+    def made(
+        group_size: int, group_rank: int, ranks: list[int], *others: Any, timeout: Any = None, **keywords: Any
+    ) -> Any:
         least = case.timeout if timeout is None else min(timeout, case.timeout)
-        return make(*arguments, timeout=least, **keywords)
+        group, store = make(group_size, group_rank, ranks, *others, timeout=least, **keywords)
+        if ranks and isinstance(group, dist.ProcessGroup):
+            case.waits.log.note_made(group, ranks)
+        return group, store
 
     return made

@@ -6,7 +6,7 @@ DistributedDataParallel, say) call past Python. Each group counts its operations
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -72,6 +72,7 @@ class GroupSummary(NamedTuple):
     """The collectives of one rank on one group; not `is_complete` where others have passed the log by."""
 
     members: tuple[int, ...]
+    made_at: str
     operations: int
     collectives: tuple[LoggedCall, ...]
     is_complete: bool
@@ -81,6 +82,7 @@ class GroupSummary(NamedTuple):
 class _OfGroup:
     group: Any  # a ProcessGroup, of whose methods torch declares few
     members: tuple[int, ...]
+    made_at: str = ""
     collectives: list[tuple[CallLabel, CallSite]] = field(default_factory=list)
     messages: int = 0
     counted: int = 0  # operations that the group had counted after the last call
@@ -104,7 +106,7 @@ class _OfGroup:
         self.before_call()
         calls = tuple(LoggedCall(label, str(site)) for label, site in self.collectives)
         operations = max(self.counted, self.count(), len(calls) + self.messages)
-        return GroupSummary(self.members, operations, calls, self.is_complete)
+        return GroupSummary(self.members, self.made_at, operations, calls, self.is_complete)
 
 
 class CallLog:
@@ -121,11 +123,15 @@ class CallLog:
         kind: Any = dist.ProcessGroup
         with ExitStack() as stack:
             for method, name in _NAMES.items():
-                if hasattr(kind, method):
-                    original = getattr(kind, method)
-                    stack.callback(setattr, kind, method, original)
-                    setattr(kind, method, self._logged(original, name))
+                if method in vars(kind):
+                    # Not what getattr returns, which is no method when it is set again.
+                    stack.callback(setattr, kind, method, vars(kind)[method])
+                    setattr(kind, method, self._logged(getattr(kind, method), name))
             yield
+
+    def note_made(self, group: dist.ProcessGroup, members: Sequence[int]) -> None:
+        """Note that user code has made a group."""
+        self._groups[group.group_name] = _OfGroup(group, tuple(members), str(call_site()))
 
     def summaries(self) -> dict[str, GroupSummary]:
         """What was called on each group, by its name. The groups are forgotten."""

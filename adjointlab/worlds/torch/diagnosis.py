@@ -190,6 +190,9 @@ def _mismatches(outcomes: Sequence[Outcome], statistics: Sequence[RankStatistics
         logs = {
             rank: of_rank.groups[name] for rank, of_rank in enumerate(statistics) if name in of_rank.groups
         }
+        if text := _other_members(logs):
+            yield Finding(FindingKind.MISMATCHED_COLLECTIVE, text)
+            continue
         # Where calls have passed the log by, nobody knows which ones of it belong together.
         if not all(log.is_complete for log in logs.values()):
             continue
@@ -198,6 +201,19 @@ def _mismatches(outcomes: Sequence[Outcome], statistics: Sequence[RankStatistics
             members = next(iter(logs.values())).members
             of = "" if len(members) == len(outcomes) else f" of ranks {', '.join(map(str, members))}"
             yield Finding(FindingKind.MISMATCHED_COLLECTIVE, text.format(of=of))
+
+
+def _other_members(logs: Mapping[int, GroupSummary]) -> str:
+    """Groups meet by their number, in the order in which a rank makes them; gloo lets those of other members meet."""
+    (first, reference), *others = logs.items()
+    for rank, log in others:
+        if log.members != reference.members:
+            return (
+                "the ranks make groups in different order, and ones of different members meet\n  "
+                f"rank {first} makes new_group({list(reference.members)}) at {reference.made_at}\n  "
+                f"rank {rank} makes new_group({list(log.members)}) at {log.made_at}"
+            )
+    return ""
 
 
 def _different(logs: Mapping[int, GroupSummary]) -> str:
