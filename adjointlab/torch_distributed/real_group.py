@@ -6,6 +6,7 @@ What a process group of user code's own may have left in torch.distributed, outs
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NoReturn
@@ -59,6 +60,7 @@ def open_real_group(case: CaseGroup) -> Iterator[dist.ProcessGroup]:
         except BaseException:
             case.waits.summaries = log.summaries()
             for group in tuple(world.pg_map):
+                case.waits.groups.append(weakref.ref(group))
                 with suppress(RuntimeError, AttributeError):  # gloo has nothing to abort
                     group.abort()
             raise

@@ -166,7 +166,7 @@ def test_failing_cases_leave_no_group_behind(world: World) -> None:
         raise ValueError(group.group_name)
 
     before = state()
-    for _ in range(5):
+    for _ in range(3):
         assert not run(world, failing).completed
         assert state() == before
     with pytest.raises((LookupError, RuntimeError), match="group"):

@@ -6,6 +6,7 @@ connection to a rank that has failed is closed.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -35,6 +36,7 @@ class CaseWaits:
         self.patience = patience
         self.log = CallLog()
         self.summaries: Mapping[str, GroupSummary] = {}  # of the log, once the group is closed
+        self.groups: list[weakref.ref[object]] = []  # that a failure has left
         self.cancelled_as: Blocked | PeerFailed | None = None
         self.refused: list[str] = []  # what user code tried past the run
         self.exchanges = 0

@@ -127,7 +127,8 @@ class TorchWorld(ProcessWorld):
             outcome = waits.cancelled_as
         if isinstance(outcome, Raised) or waits.cancelled_as is not None:
             waits.notify_failure()
-            gc.collect()  # groups may be parts of circles
+            if any(group() is not None for group in waits.groups):
+                gc.collect()  # user code may have made them parts of circles
         if self._comm is not None and self._comm.module_state is not None:
             self._comm.module_state.seed(0)
         return outcome, RankStatistics(self._failure, waits.summaries, tuple(dict.fromkeys(waits.refused)))
