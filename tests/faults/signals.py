@@ -106,7 +106,7 @@ TARGETS = (
 
 @dataclass(frozen=True)
 class Ended:
-    """What is wrong after a signal, and how long the command took to end."""
+    """The problems after a signal, and how long the command took to end."""
 
     problems: list[str]
     seconds: float
@@ -135,12 +135,14 @@ def problems_at(target: Target, number: signal.Signals, after: float, folder: Pa
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
         return Ended(["it does not end", out, err], MOST_SECONDS)
-    problems = [f"left running: {one}" for one in left_in(folder)]
+    problems = []
     if target.name == "launcher" and IS_OPEN_MPI:
-        # It gives the ranks no time, and drops what they print.
+        # It kills the ranks, drops what they print, and ends a moment before they do.
+        time.sleep(1.0)
         problems += [] if process.returncode else ["exit code 0"]
     else:
         problems += _lost(target, number, process.returncode, out, folder)
+    problems += [f"left running: {one}" for one in left_in(folder)]
     return Ended([*problems, out, err] if problems else [], seconds)
 
 

@@ -16,7 +16,16 @@ from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, 
 from adjointlab.layers.convolution import Conv1d, Convolution
 from adjointlab.layers.differentiable import _anchor, _applied, _Apply, apply
 from adjointlab.layers.distributed import DistributedModule, connected, with_index_zero
+from adjointlab.layers.group_norm import GroupNorm
+from adjointlab.layers.instance_norm import (
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    InstanceNormalisation,
+)
+from adjointlab.layers.layer_norm import LayerNorm, RMSNorm
 from adjointlab.layers.linear import Linear
+from adjointlab.layers.normalisation import ChannelNormalisation
 from adjointlab.layers.pooling import (
     AveragePooling,
     AvgPool1d,
@@ -378,10 +387,23 @@ class LocalStatistics(BatchNormalisation):
             self.num_batches_tracked.add_(1)
         if not x.numel():
             return x, x.new_ones(x.shape[1])
-        mean, variance = x.mean(self.others), x.var(self.others, unbiased=False)
+        others = self.moments.dims
+        mean, variance = x.mean(others), x.var(others, unbiased=False)
         if self.training:
             self._track(mean.detach(), variance.detach())
         return x - self._along(mean), variance
+
+
+def average_parts(layer: BatchNormalisation | GroupNorm) -> None:
+    """Have the layer take the mean of the workers' mean squares, as if all of them held as much."""
+    (x,), moments = layer.domain.tensors, layer.moments
+    summed, shape = moments.sum_pairs, x.layout.local_shape(layer.rank)
+    of_each = math.prod(shape[dim] for dim in moments.dims)
+    workers = math.prod(layer.partition.shape[dim] for dim in moments.dims)
+    share = moments.count / (of_each * workers) if of_each else 0.0
+    moments.sum_pairs = Altered(  # type: ignore[assignment]
+        summed, forward=lambda s: summed.forward(s * share), adjoint=lambda t: summed.adjoint(t) * share
+    )
 
 
 class VariancesAveraged(BatchNormalisation):
@@ -389,24 +411,17 @@ class VariancesAveraged(BatchNormalisation):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        (x,), summed = self.domain.tensors, self.sum_deviations
-        shape = x.layout.local_shape(self.rank)
-        held = shape[0] * math.prod(shape[2:])
-        workers = self.partition.size // self.partition.shape[1]
-        share = self.count / (held * workers) if held else 0.0
-        self.sum_deviations = Altered(  # type: ignore[assignment]
-            summed, forward=lambda s: summed.forward(s * share), adjoint=lambda t: summed.adjoint(t) * share
-        )
+        average_parts(self)
 
 
 class RunningVarianceBiased(BatchNormalisation):
     def _track(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        super()._track(mean, variance * ((self.count - 1) / self.count))
+        super()._track(mean, variance * ((self.moments.count - 1) / self.moments.count))
 
 
 class RunningStatisticsUpdatedInEvaluation(BatchNormalisation):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.training and self.track_running_stats and self.count > 1:
+        if not self.training and self.track_running_stats and self.moments.count > 1:
             self.training = True
             with torch.no_grad():
                 self._measured(x)
@@ -419,8 +434,57 @@ class StatisticsGradientNotReduced(BatchNormalisation):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.sum_values = Altered(self.sum_values, adjoint=torch.clone)  # type: ignore[assignment]
-        self.sum_deviations = Altered(self.sum_deviations, adjoint=torch.clone)  # type: ignore[assignment]
+        moments = self.moments
+        moments.sum = Altered(moments.sum, adjoint=torch.clone)  # type: ignore[assignment]
+        moments.sum_pairs = Altered(moments.sum_pairs, adjoint=torch.clone)  # type: ignore[assignment]
+
+
+# The other normalisations.
+
+
+class GroupVariancesAveraged(GroupNorm):
+    """As :class:`VariancesAveraged`, over the spatial parts of a group."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        average_parts(self)
+
+
+class GroupsCountedLocally(GroupNorm):
+    """Takes the first channel that the worker holds for the first of the tensor."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        groups = self.moments._group_of
+        if groups is not None and groups.numel():
+            self.moments._group_of = groups - groups[0]
+
+
+class NormWeightGradientNotReduced(LayerNorm):
+    """Each worker along the sequence keeps the gradient of its own part, as without Megatron's all-reduction of such weights."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.spread = not_reduced(self.spread)  # type: ignore[assignment]
+
+
+class RootMeanSquareOfTheOwnPart(RMSNorm):
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        parts = math.prod(self.partition.shape[dim] for dim in self.moments.dims)
+        summed = self.moments.sum
+        self.moments.sum = Altered(summed, forward=lambda s: s * parts, adjoint=lambda t: t * parts)  # type: ignore[assignment]
+
+
+class RunningStatisticsOfTheLocalBatch(InstanceNormalisation):
+    """Updates the running statistics with the samples of this worker alone."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        summed, batch = self.sum_batch, self.domain.tensors[0].layout.local_shape(self.rank)[0]
+        if self.channel_dim:
+            share = self.batch / batch if batch else 0.0
+            self.sum_batch = Altered(summed, forward=lambda s: s * share)  # type: ignore[assignment]
 
 
 # Pooling.
@@ -568,6 +632,10 @@ FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] =
     (Convolution, (Conv1d,), lines),
     (Linear, (), subjects.linears),
     (BatchNormalisation, (BatchNorm1d, BatchNorm2d, BatchNorm3d), subjects.batch_norms),
+    (GroupNorm, (), subjects.group_norms),
+    (LayerNorm, (), subjects.layer_norms),
+    (RMSNorm, (), subjects.rms_norms),
+    (InstanceNormalisation, (InstanceNorm1d, InstanceNorm2d, InstanceNorm3d), subjects.instance_norms),
     (AveragePooling, (AvgPool1d, AvgPool2d, AvgPool3d), subjects.average_pools),
     (MaxPooling, (MaxPool1d, MaxPool2d, MaxPool3d), subjects.max_pools),
     (MeanSquaredError, (), errors),
@@ -588,8 +656,9 @@ def with_layer(kind: type[DistributedModule]) -> Subject:
         if not kinds:
             return kind(comm, **given)
         made: DistributedModule = kinds[(dims or max(1, len(given["input_shape"]) - 2)) - 1](comm, **given)
-        if isinstance(made, BatchNormalisation):
-            made.load_sequential(sequential(**arguments))  # the running statistics
+        if isinstance(made, ChannelNormalisation):
+            of_dims = {"dims": dims} if dims else {}
+            made.load_sequential(sequential(**arguments, **of_dims))  # the running statistics
         return made
 
     return al.subject(
@@ -624,6 +693,11 @@ PLANTED = (
         "running statistics updated in evaluation", RunningStatisticsUpdatedInEvaluation, "sequential", 1
     ),
     planted("identity as the statistics' backward", StatisticsGradientNotReduced, "gradients"),
+    planted("group's variance averaged over uneven parts", GroupVariancesAveraged, "sequential"),
+    planted("groups counted from the worker's first channel", GroupsCountedLocally, "sequential"),
+    planted("norm's weight gradient not reduced", NormWeightGradientNotReduced, "gradients"),
+    planted("root mean square of the own part", RootMeanSquareOfTheOwnPart, "sequential"),
+    planted("running statistics of the local batch", RunningStatisticsOfTheLocalBatch, "sequential"),
     planted("average counts padding", AverageCountsPadding, "sequential", 1),
     planted("maximum pads with zero", MaximumOfZeros, "sequential", 1),
     planted("indices in the local tensor", IndicesInTheLocalTensor, "sequential"),
