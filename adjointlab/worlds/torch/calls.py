@@ -6,6 +6,7 @@ DistributedDataParallel, say) call past Python. Each group counts its operations
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -115,6 +116,7 @@ class CallLog:
     def __init__(self) -> None:
         self.calls = 0
         self.last: LoggedCall | None = None
+        self.last_at = time.monotonic()
         self._groups: dict[str, _OfGroup] = {}
 
     @contextmanager
@@ -163,7 +165,7 @@ class CallLog:
 
     def _note(self, of_group: _OfGroup, label: CallLabel, site: CallSite) -> None:
         self.calls += 1
-        self.last = LoggedCall(label, str(site))
+        self.last, self.last_at = LoggedCall(label, str(site)), time.monotonic()
         if label.name in _MESSAGES:
             of_group.messages += 1
         else:

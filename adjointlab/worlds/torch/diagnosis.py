@@ -61,6 +61,7 @@ class GroupFailure:
     kind: FailureKind
     call: str
     where: str
+    waited: bool = True  # for about as long as patience lasts, or its timeout was over
 
     def blocked(self) -> Blocked:
         return Blocked(self.call, self.where, ())
@@ -75,12 +76,18 @@ class RankStatistics:
     refused: tuple[str, ...] = ()
 
 
-def failure_of(exception: BaseException, last: LoggedCall | None) -> GroupFailure | None:
-    """The failure of a backend that has led to `exception`, in the call that was logged last; None if none has."""
+def failure_of(
+    exception: BaseException, last: LoggedCall | None, *, waited: bool = False
+) -> GroupFailure | None:
+    """The failure of a backend that has led to `exception`, in the call that was logged last; None if none has.
+
+    `waited` says whether that call has lasted for about as long as patience. The ranks of a deadlock lose it one after another, and
+    the first one closes its connections to the others.
+    """
     cause: BaseException | None = exception
     while cause is not None:
         if isinstance(cause, RuntimeError) and (kind := _kind_of(cause)) is not None:
-            return GroupFailure(kind, *_place_of(cause, last))
+            return GroupFailure(kind, *_place_of(cause, last), waited or kind is FailureKind.TIMEOUT)
         cause = cause.__cause__ or cause.__context__
     return None
 
@@ -176,7 +183,7 @@ def _stuck(outcomes: Sequence[Outcome], failures: Sequence[GroupFailure | None])
     # A rank whose connection was closed may have come late, to those who had given up.
     nobody_could_help = all(
         isinstance(outcome, Returned)
-        or (isinstance(outcome, Blocked) and (failure is None or failure.kind is FailureKind.TIMEOUT))
+        or (isinstance(outcome, Blocked) and (failure is None or failure.waited))
         for outcome, failure in zip(outcomes, failures, strict=True)
     )
     if nobody_could_help:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 import traceback
 from collections.abc import Sequence
 from datetime import timedelta
@@ -116,7 +117,9 @@ class TorchWorld(ProcessWorld):
         return self._waits.log.calls, self._waits.exchanges
 
     def _note_raised(self, exception: BaseException, outcome: Raised) -> None:
-        self._failure = failure_of(exception, self._waits.log.last)
+        log = self._waits.log
+        waited = time.monotonic() - log.last_at > self._waits.patience / 2
+        self._failure = failure_of(exception, log.last, waited=waited)
         # The frames of user code refer to groups, whose connections are closed when nobody refers to them any more.
         traceback.clear_frames(exception.__traceback__)
 

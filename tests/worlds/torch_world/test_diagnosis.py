@@ -36,9 +36,9 @@ def group(*calls: LoggedCall, members: tuple[int, ...] = (0, 1), is_complete: bo
 
 
 def rank(
-    error: BaseException | None, *calls: LoggedCall, is_complete: bool = True
+    error: BaseException | None, *calls: LoggedCall, is_complete: bool = True, waited: bool = False
 ) -> tuple[Outcome, RankStatistics]:
-    failure = None if error is None else failure_of(error, calls[-1] if calls else None)
+    failure = None if error is None else failure_of(error, calls[-1] if calls else None, waited=waited)
     outcome = Returned(None) if error is None else Raised.of(error)
     return outcome, RankStatistics(failure, {"0": group(*calls, is_complete=is_complete)})
 
@@ -82,6 +82,8 @@ def test_an_error_that_only_sounds_like_a_backends_is_user_codes_own(error: Exce
 def test_a_rank_that_came_late_to_those_who_had_given_up_makes_it_no_certain_deadlock() -> None:
     _, findings = concluded(rank(RuntimeError(TIMEOUT), SUM), rank(RuntimeError(CLOSED), SUM))
     assert list(findings) == [FindingKind.BLOCKED]
+    _, findings = concluded(rank(RuntimeError(TIMEOUT), SUM), rank(RuntimeError(CLOSED), SUM, waited=True))
+    assert list(findings) == [FindingKind.DEADLOCK]
 
 
 def test_calls_that_differ_are_named_whether_the_backend_crashed_hung_or_let_them_pass() -> None:
