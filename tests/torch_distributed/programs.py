@@ -323,7 +323,7 @@ PROGRAMS: dict[str, Program] = {
 
 
 class Difference(NamedTuple):
-    """What gloo does otherwise: it raises an error with this text, or (where there is none) has another result on some rank."""
+    """A difference of gloo: it raises an error with this text, or (where there is none) has another result on some rank."""
 
     dtypes: tuple[torch.dtype, ...]
     error: str
@@ -372,4 +372,4 @@ _MORE: dict[str, tuple[Difference, ...]] = {
 ON_GLOO: dict[str, tuple[Difference, ...]] = {
     name: (*_int16().get(name, ()), *_MORE.get(name, ())) for name in PROGRAMS
 }
-"""Where gloo of torch 2.13 differs from what torch documents. A test fails once it no longer does."""
+"""Differences of gloo in torch 2.13 from what torch documents. A test fails once there is one less."""

@@ -41,7 +41,7 @@ _SECONDS_FOR_ABORT: Final = 5.0
 
 
 class _Statistics(NamedTuple):
-    """What one rank reports on a run beside its outcome."""
+    """Report of one rank on a run, beside its outcome."""
 
     of_run: RunStatistics
     leaked_communicators: int

@@ -136,7 +136,7 @@ class CallLog:
         self._groups[group.group_name] = _OfGroup(group, tuple(members), str(call_site()))
 
     def summaries(self) -> dict[str, GroupSummary]:
-        """What was called on each group, by its name. The groups are forgotten."""
+        """The collectives called on each group, by its name. The groups are forgotten."""
         for group in list(c10d._world.pg_map):
             self._of(group)
         summaries = {name: each.summary() for name, each in self._groups.items()}

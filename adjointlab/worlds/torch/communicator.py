@@ -1,4 +1,4 @@
-"""What a case of the torch world has in place of a communicator: rank, size, and objects that the lab itself exchanges."""
+"""Stand-in for a communicator in a case of the torch world: rank, size, and objects that the lab itself exchanges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WITHOUT_COMMUNICATOR = (
 
 
 class CaseGroup(NamedTuple):
-    """How the real default process group of a case is made."""
+    """Ingredients of the real default process group of a case."""
 
     store: Store
     rank: int

@@ -30,7 +30,7 @@ __all__ = ["GroupFailure", "RankStatistics", "communicating", "conclude", "failu
 
 
 class FailureKind(StrEnum):
-    """What a backend says of an operation that has failed."""
+    """The reasons that a backend gives for a failed operation."""
 
     TIMEOUT = "timeout"
     CLOSED = "closed"
@@ -69,7 +69,7 @@ class GroupFailure:
 
 @dataclass(frozen=True)
 class RankStatistics:
-    """What one rank reports on a run beside its outcome."""
+    """Report of one rank on a run, beside its outcome."""
 
     failure: GroupFailure | None = None
     groups: Mapping[str, GroupSummary] = field(default_factory=dict)

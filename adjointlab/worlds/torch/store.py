@@ -15,7 +15,7 @@ _SECONDS: Final = 60.0
 
 
 class Store(Protocol):
-    """What the lab calls of ``torch.distributed.Store``."""
+    """The methods of ``torch.distributed.Store`` that the lab calls."""
 
     def set(self, key: str, value: bytes) -> None: ...
     def get(self, key: str) -> bytes: ...

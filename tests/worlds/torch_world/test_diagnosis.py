@@ -1,4 +1,4 @@
-"""What the errors of a backend and the logs of all ranks mean together."""
+"""The errors of a backend and the logs of all ranks, put together."""
 
 from __future__ import annotations
 
