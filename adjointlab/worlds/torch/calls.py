@@ -90,10 +90,12 @@ class _OfGroup:
     is_complete: bool = True
 
     def count(self) -> int:
-        """Operations that the group has counted by now; 0 where its backend does not count."""
-        with suppress(RuntimeError):
-            return int(self.group._get_sequence_number_for_group())
-        return 0
+        """Operations that the backends of the group have counted by now; none where they do not count."""
+        counted = 0
+        for device in self.group._device_types:
+            with suppress(RuntimeError):
+                counted += self.group._get_backend(device)._get_sequence_number_for_group()
+        return counted
 
     def before_call(self) -> None:
         """Find out whether other operations have been carried out since the last call."""
