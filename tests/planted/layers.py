@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from hypothesis import strategies as st
@@ -25,6 +25,8 @@ from adjointlab.layers.instance_norm import (
 )
 from adjointlab.layers.layer_norm import LayerNorm, RMSNorm
 from adjointlab.layers.linear import Linear
+from adjointlab.layers.losses import CrossEntropyLoss, KLDivLoss, NLLLoss
+from adjointlab.layers.losses.classes import ClassLoss
 from adjointlab.layers.normalisation import ChannelNormalisation
 from adjointlab.layers.pooling import (
     AveragePooling,
@@ -36,7 +38,9 @@ from adjointlab.layers.pooling import (
     MaxPool3d,
     MaxPooling,
 )
+from adjointlab.layers.softmax import LogSoftmax, Softmax
 from adjointlab.layers.subjects import installed as subjects
+from adjointlab.layers.subjects.losses import class_loss, with_legal_target
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.sum_reduce import SumReduce
@@ -487,6 +491,56 @@ class RunningStatisticsOfTheLocalBatch(InstanceNormalisation):
             self.sum_batch = Altered(summed, forward=lambda s: s * share)  # type: ignore[assignment]
 
 
+# Softmax and losses over classes.
+
+
+class SumsOfTheOwnPart(Softmax):
+    """Divides by the sum of the worker's own exponentials."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.sum = Altered(self.sum, forward=torch.clone, adjoint=torch.clone)  # type: ignore[assignment]
+
+
+class LargestOfTheOwnPart(LogSoftmax):
+    """Each worker subtracts the largest of its own elements before they are summed."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.largest._workers = None
+
+
+class SmoothedOverTheOwnClasses(CrossEntropyLoss):
+    """Divides the label smoothing by the number of the worker's own classes."""
+
+    def _losses(
+        self, x: torch.Tensor, targets: torch.Tensor, log_sums: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        whole, (start, stop) = self.classes, self.class_window
+        self.classes = max(1, stop - start)
+        losses = super()._losses(x, targets, log_sums)
+        self.classes = whole
+        return losses
+
+
+class DividedByOwnWeights(NLLLoss):
+    """A mean that each worker divides by the weights of its own targets, as many as there are workers too large."""
+
+    def reduced_over_targets(self, losses: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        own = weights.sum()
+        if self.reduction == "mean" and float(own.detach()) > 0:
+            return super().reduced_over_targets(losses / own, torch.ones_like(own) / self.partition.size)
+        return super().reduced_over_targets(losses, weights)
+
+
+class BatchMeanOfTheOwnPart(KLDivLoss):
+    """Divides by the number of samples that the worker holds."""
+
+    def losses(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        share = self.input_shape[0] / max(1, x.shape[0]) if self.reduction == "batchmean" else 1.0
+        return super().losses(x, target) * share
+
+
 # Pooling.
 
 
@@ -636,6 +690,11 @@ FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] =
     (LayerNorm, (), subjects.layer_norms),
     (RMSNorm, (), subjects.rms_norms),
     (InstanceNormalisation, (InstanceNorm1d, InstanceNorm2d, InstanceNorm3d), subjects.instance_norms),
+    (Softmax, (), subjects.softmaxes),
+    (LogSoftmax, (), subjects.log_softmaxes),
+    (CrossEntropyLoss, (), subjects.cross_entropies),
+    (NLLLoss, (), subjects.negative_log_likelihoods),
+    (KLDivLoss, (), subjects.divergences),
     (AveragePooling, (AvgPool1d, AvgPool2d, AvgPool3d), subjects.average_pools),
     (MaxPooling, (MaxPool1d, MaxPool2d, MaxPool3d), subjects.max_pools),
     (MeanSquaredError, (), errors),
@@ -653,6 +712,10 @@ def with_layer(kind: type[DistributedModule]) -> Subject:
         given = (
             {**arguments, "dtype": getattr(torch, arguments["dtype"])} if "dtype" in arguments else arguments
         )
+        if issubclass(kind, ClassLoss):
+            return cast(ClassLoss, class_loss(comm, kind=kind, **arguments))
+        if issubclass(kind, KLDivLoss):
+            return cast(KLDivLoss, with_legal_target(kind(comm, **given), arguments["log_target"]))
         if not kinds:
             return kind(comm, **given)
         made: DistributedModule = kinds[(dims or max(1, len(given["input_shape"]) - 2)) - 1](comm, **given)
@@ -698,6 +761,11 @@ PLANTED = (
     planted("norm's weight gradient not reduced", NormWeightGradientNotReduced, "gradients"),
     planted("root mean square of the own part", RootMeanSquareOfTheOwnPart, "sequential"),
     planted("running statistics of the local batch", RunningStatisticsOfTheLocalBatch, "sequential"),
+    planted("softmax divides by the own part's sum", SumsOfTheOwnPart, "sequential"),
+    planted("softmax subtracts the own part's largest", LargestOfTheOwnPart, "sequential"),
+    planted("label smoothing over the own classes", SmoothedOverTheOwnClasses, "sequential"),
+    planted("mean over the own weights", DividedByOwnWeights, "sequential"),
+    planted("batch mean of the own part", BatchMeanOfTheOwnPart, "sequential"),
     planted("average counts padding", AverageCountsPadding, "sequential", 1),
     planted("maximum pads with zero", MaximumOfZeros, "sequential", 1),
     planted("indices in the local tensor", IndicesInTheLocalTensor, "sequential"),
