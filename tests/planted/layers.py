@@ -16,6 +16,7 @@ from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, 
 from adjointlab.layers.convolution import Conv1d, Convolution
 from adjointlab.layers.differentiable import _anchor, _applied, _Apply, apply
 from adjointlab.layers.distributed import DistributedModule, connected, with_index_zero
+from adjointlab.layers.embedding import Embedding
 from adjointlab.layers.group_norm import GroupNorm
 from adjointlab.layers.instance_norm import (
     InstanceNorm1d,
@@ -40,6 +41,7 @@ from adjointlab.layers.pooling import (
 )
 from adjointlab.layers.softmax import LogSoftmax, Softmax
 from adjointlab.layers.subjects import installed as subjects
+from adjointlab.layers.subjects.embedding import with_legal_indices
 from adjointlab.layers.subjects.losses import class_loss, with_legal_target
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
@@ -491,6 +493,30 @@ class RunningStatisticsOfTheLocalBatch(InstanceNormalisation):
             self.sum_batch = Altered(summed, forward=lambda s: s * share)  # type: ignore[assignment]
 
 
+# Embedding.
+
+
+class RowsOfOtherWorkersKept(Embedding):
+    """A worker that lacks an index gives its own nearest row, where it has to give zeros."""
+
+    def _own_rows(self, indices: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        start, stop = self.window
+        if start == stop:
+            return super()._own_rows(indices, weight)
+        return super()._own_rows(indices.clamp(start, stop - 1), weight)
+
+
+class PaddingRowOfEveryWorker(Embedding):
+    """The padding row is counted from the worker's own first row."""
+
+    def _own_rows(self, indices: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        padding, start = self.padding_idx, self.window[0]
+        self.padding_idx = None if padding is None else padding + start
+        rows = super()._own_rows(indices, weight)
+        self.padding_idx = padding
+        return rows
+
+
 # Softmax and losses over classes.
 
 
@@ -690,6 +716,7 @@ FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] =
     (LayerNorm, (), subjects.layer_norms),
     (RMSNorm, (), subjects.rms_norms),
     (InstanceNormalisation, (InstanceNorm1d, InstanceNorm2d, InstanceNorm3d), subjects.instance_norms),
+    (Embedding, (), subjects.embeddings),
     (Softmax, (), subjects.softmaxes),
     (LogSoftmax, (), subjects.log_softmaxes),
     (CrossEntropyLoss, (), subjects.cross_entropies),
@@ -716,6 +743,8 @@ def with_layer(kind: type[DistributedModule]) -> Subject:
             return cast(ClassLoss, class_loss(comm, kind=kind, **arguments))
         if issubclass(kind, KLDivLoss):
             return cast(KLDivLoss, with_legal_target(kind(comm, **given), arguments["log_target"]))
+        if issubclass(kind, Embedding):
+            return cast(Embedding, with_legal_indices(kind(comm, **given), given["num_embeddings"]))
         if not kinds:
             return kind(comm, **given)
         made: DistributedModule = kinds[(dims or max(1, len(given["input_shape"]) - 2)) - 1](comm, **given)
@@ -761,6 +790,8 @@ PLANTED = (
     planted("norm's weight gradient not reduced", NormWeightGradientNotReduced, "gradients"),
     planted("root mean square of the own part", RootMeanSquareOfTheOwnPart, "sequential"),
     planted("running statistics of the local batch", RunningStatisticsOfTheLocalBatch, "sequential"),
+    planted("rows of other workers' vocabulary kept", RowsOfOtherWorkersKept, "sequential"),
+    planted("padding row counted from the own vocabulary", PaddingRowOfEveryWorker, "gradients"),
     planted("softmax divides by the own part's sum", SumsOfTheOwnPart, "sequential"),
     planted("softmax subtracts the own part's largest", LargestOfTheOwnPart, "sequential"),
     planted("label smoothing over the own classes", SmoothedOverTheOwnClasses, "sequential"),
