@@ -29,9 +29,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    from adjointlab.worlds.torch.world import TorchWorld
-
-    real = TorchWorld(patience=1.0)
+    real = al.TorchWorld(patience=1.0)
     if real.ranks < 3:
         pytest.skip("needs 3 ranks")
     yield real

@@ -224,6 +224,12 @@ def test_torchrun_without_torch_or_without_gloo_is_one_line(monkeypatch: pytest.
         check_partners(TORCHRUN)
 
 
+def test_the_torch_world_without_torchrun_is_one_line() -> None:
+    pytest.importorskip("torch.distributed")
+    with pytest.raises(RuntimeError, match="needs the processes of torchrun"):
+        open_world("torch")
+
+
 def test_mpi_is_not_imported_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch.distributed")
     monkeypatch.setitem(sys.modules, "mpi4py", None)

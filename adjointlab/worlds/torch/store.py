@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
@@ -26,6 +27,10 @@ class Store(Protocol):
 
 def connected_store() -> tuple[Store, int, int]:
     """A connection to the store, with the rank of this process and the number of all."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        raise RuntimeError(
+            "the torch world needs the processes of torchrun: start this program with torchrun"
+        )
     found: Any = rendezvous("env://", timeout=timedelta(seconds=_SECONDS))
     store, rank, size = next(iter(found))
     return store, rank, size
