@@ -137,6 +137,9 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int, watchdog: Watch
     if number := max(interrupted for _, interrupted in reports):
         interrupts.note(number)
         raise interrupt_by(number)
+    if rendezvous.rank and (rendezvous.size < ranks or any(text for text, _ in reports)):
+        # torchrun ends the others once one has ended, and rank 0 has yet to print what is wrong.
+        rendezvous.leave(_SECONDS_FOR_OUTPUT)
     if rendezvous.size < ranks:
         raise UsageError(f"--ranks: {ranks} are asked for, but {_launcher()} has started {rendezvous.size}")
     if reports[0][0]:

@@ -216,6 +216,7 @@ class CollectiveSession:
         if self.rank == 0:
             self._report_other_ranks(config, departures)
 
+    @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
         """Depart, if the session ended without :meth:`pytest_sessionfinish` (an error in the configuration)."""
         self._rendezvous.depart(
@@ -228,6 +229,7 @@ class CollectiveSession:
             )
             sys.stderr.flush()
             self._rendezvous.abort(int(pytest.ExitCode.INTERRUPTED))
+        self._rendezvous.leave(_INTERRUPTED_PATIENCE)
 
     def _patience_at_end(self) -> float:
         """Seconds to wait at the end. Asked again and again, since a rank may be interrupted during the wait."""

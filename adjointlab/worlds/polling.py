@@ -92,5 +92,8 @@ class Channel(Protocol):
     def abandon_unsent(self) -> None:
         """Wait no longer for messages that nobody may ever receive."""
 
+    def leave(self, patience: float) -> None:
+        """Wait for rank 0 to be ready to leave, which has a report to print, unless the launcher waits for it anyway."""
+
     def end_job(self, code: int) -> None:
         """End all processes at once: some do not answer, so nobody could leave in order."""

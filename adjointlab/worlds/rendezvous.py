@@ -103,6 +103,10 @@ class Rendezvous:
         departures = self.departures()
         return [departures.get(rank) for rank in range(self.size)]
 
+    def leave(self, patience: float) -> None:
+        """Leave after rank 0 where the launcher would end that one, for no longer than `patience`."""
+        self._channel.leave(patience)
+
     def abort(self, code: int) -> None:
         """End all processes at once: some do not answer, so nobody could leave in order."""
         self._channel.end_job(code)

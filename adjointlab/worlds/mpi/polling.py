@@ -67,6 +67,9 @@ class ObjectChannel:
             keep_alive(request)
         self._sending = []
 
+    def leave(self, patience: float) -> None:
+        """Do nothing: the end of MPI is collective."""
+
     def end_job(self, code: int) -> None:
         """End all processes at once: some do not answer, so nobody could leave MPI in order."""
         allow_exit_of_c()

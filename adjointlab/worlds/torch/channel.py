@@ -22,6 +22,10 @@ _LARGEST: Final = 4 << 20
 """Bytes of a value; the store takes 8 MiB at most."""
 
 
+_LEAVING: Final = 9
+"""Tag of rank 0's last message."""
+
+
 class StoreChannel:
     """A :class:`~adjointlab.worlds.polling.Channel` over a key-value store; channels of different names share it."""
 
@@ -91,6 +95,19 @@ class StoreChannel:
 
     def abandon_unsent(self) -> None:
         """Do nothing: see :meth:`all_sent`."""
+
+    def leave(self, patience: float) -> None:
+        """Wait for rank 0 to be ready to leave: torchrun ends all ranks once one of them has ended with another code than 0."""
+        if self.rank == 0:
+            self.send_to_others(True, _LEAVING)
+            return
+        late = False
+
+        def look(waited: float) -> None:
+            nonlocal late
+            late = waited > patience
+
+        poll_until(lambda: late or self.poll(0, _LEAVING), look, polls=1)
 
     def end_job(self, code: int) -> None:
         """End this process; torchrun ends the others, once one has failed."""

@@ -50,6 +50,14 @@ def test_a_wait_for_a_message_can_be_given_up() -> None:
         second.receive(0, 1, give_up)
 
 
+def test_other_ranks_leave_after_the_first_which_has_a_report_to_print() -> None:
+    store, (first, second) = channels(2)
+    second.leave(patience=0.0)  # and not for ever
+    first.leave(patience=0.0)
+    second.leave(patience=float("inf"))
+    assert store.num_keys() <= 1
+
+
 def test_ranks_that_come_to_different_points_learn_of_it() -> None:
     _, (first, second) = channels(2)
     one, other = Rendezvous(first, patience=0.0), Rendezvous(second, patience=0.0)
