@@ -55,10 +55,8 @@ def install_exit_guard(stderr: int = 2, *, is_active: bool = True) -> None:
     guard = _ExitGuard(stderr, os._exit, is_active)
     for name in _LEAVING:
         original = getattr(os, name)
-        for module in (
-            os,
-            sys.modules[original.__module__],
-        ):  # posix, from which os has its functions; nt elsewhere
+        # The other module is posix, from which os has its functions; nt elsewhere.
+        for module in (os, sys.modules[original.__module__]):
             setattr(module, name, guard.replacement_of(name, original))
 
 
@@ -111,7 +109,8 @@ class _ExitGuard:
             raise HookEnded
         rest = "; what was not judged by then is not judged" if self.earned == ExitCode.UNJUDGED else ""
         try:
-            sys.stdout.flush()
+            with suppress(Exception):  # user code may have closed it
+                sys.stdout.flush()
             self._say(f"user code ended the process by {call}{rest}; exit code {self.earned}")
         finally:
             self._leave(self.earned)

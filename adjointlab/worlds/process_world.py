@@ -368,13 +368,29 @@ class ProcessWorld(ABC):
 
     def _take_part(self, command: Command, body: Body) -> tuple[Outcome, Any]:
         self._run, self._ranks_of_last_run = command.run, command.ranks
-        rank, interrupts = self._rank, self._interrupts
         limit = self.watchdog.seconds(command.patience)
         # A wait that is too long is revoked and named before the watchdog interrupts the rank.
         self._begin_run(command, min(command.patience, limit / 2))
         streams = RandomStreams(self._streams, command.seed, command.ranks)
-        streams.enter(rank)
-        outcome: Outcome
+        streams.enter(self._rank)
+        outcome, watched = self._executed(command, body, limit)
+        streams.leave()
+        # An interrupt ends all ranks, whatever else there is to say.
+        is_interrupted = any_raised((outcome,), KeyboardInterrupt)
+        try:
+            refuse_replaced(DURING)
+        except FunctionsReplaced as problem:
+            if not is_interrupted:
+                outcome = Raised.of(problem)
+        has_answered = is_interrupted or any_raised((outcome,), Overdue)
+        if watched is not None and watched.has_fired and not has_answered:
+            # User code has swallowed the exception, and its results are not its own.
+            outcome = Raised.overdue(watched.overdue(), watched.stack)
+        return self._end_run(outcome, watched)
+
+    def _executed(self, command: Command, body: Body, limit: float) -> tuple[Outcome, Watched | None]:
+        """Execute `body` for at most `limit` seconds; what came of it, and the watchdog's view, once it has begun."""
+        interrupts = self._interrupts
         watched: Watched | None = None
         try:
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
@@ -383,29 +399,18 @@ class ProcessWorld(ABC):
             with Interposition(current), process_groups_of(current, command.ranks):
                 try:
                     interrupts.allow()
-                    with self._watchdog_thread.watch(
-                        f"rank {rank}", payload, limit, self._progress
-                    ) as watched:
-                        value = body(context, payload)
+                    who = f"rank {context.rank}"
+                    with self._watchdog_thread.watch(who, payload, limit, self._progress) as watched:
+                        return Returned(body(context, payload)), watched
                 finally:
                     interrupts.hold()
-            outcome = Returned(value)
         except Cancelled:
-            outcome = Returned(None)  # replaced by what the rank was cancelled as, when the run ends
+            return Returned(None), watched  # replaced by what the rank was cancelled as, when the run ends
         except BaseException as exception:
             interrupts.hold()  # also where one has come just before
             outcome = Raised.of(exception)
             self._note_raised(exception, outcome)
-        streams.leave()
-        try:
-            refuse_replaced(DURING)
-        except FunctionsReplaced as problem:
-            if not any_raised((outcome,), KeyboardInterrupt):
-                outcome = Raised.of(problem)
-        if watched is not None and watched.has_fired and not any_raised((outcome,), Overdue):
-            # User code has swallowed the exception, and its results are not its own.
-            outcome = Raised.overdue(watched.overdue(), watched.stack)
-        return self._end_run(outcome, watched)
+            return outcome, watched
 
     def _idle(self, on_interrupt: Callable[[], None]) -> Callable[[float], None]:
         """Return what a wait outside user code does between polls: look after others, and react to Ctrl-C once."""

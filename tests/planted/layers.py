@@ -16,6 +16,7 @@ from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, 
 from adjointlab.layers.convolution import Conv1d, Convolution
 from adjointlab.layers.differentiable import _anchor, _applied, _Apply, apply
 from adjointlab.layers.distributed import DistributedModule, connected, with_index_zero
+from adjointlab.layers.dropout import Dropout
 from adjointlab.layers.embedding import Embedding
 from adjointlab.layers.group_norm import GroupNorm
 from adjointlab.layers.instance_norm import (
@@ -493,6 +494,27 @@ class RunningStatisticsOfTheLocalBatch(InstanceNormalisation):
             self.sum_batch = Altered(summed, forward=lambda s: s * share)  # type: ignore[assignment]
 
 
+# Dropout.
+
+
+class MaskByLocalIndex(Dropout):
+    """The mask of a tensor that begins where the worker's part does."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.window = tuple((0, stop - start) for start, stop in self.window)
+
+
+class MaskScaledByTheOwnShare(Dropout):
+    """Divides by the share of its own elements that a worker has kept."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        kept = y.detach() != 0
+        share = float(kept.sum()) / max(1, int((x.detach() != 0).sum()))
+        return y * ((1 - self.p) / share) if self.training and 0 < self.p < 1 and share else y
+
+
 # Embedding.
 
 
@@ -716,6 +738,7 @@ FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] =
     (LayerNorm, (), subjects.layer_norms),
     (RMSNorm, (), subjects.rms_norms),
     (InstanceNormalisation, (InstanceNorm1d, InstanceNorm2d, InstanceNorm3d), subjects.instance_norms),
+    (Dropout, (), subjects.dropouts),
     (Embedding, (), subjects.embeddings),
     (Softmax, (), subjects.softmaxes),
     (LogSoftmax, (), subjects.log_softmaxes),
@@ -790,6 +813,8 @@ PLANTED = (
     planted("norm's weight gradient not reduced", NormWeightGradientNotReduced, "gradients"),
     planted("root mean square of the own part", RootMeanSquareOfTheOwnPart, "sequential"),
     planted("running statistics of the local batch", RunningStatisticsOfTheLocalBatch, "sequential"),
+    planted("dropout mask by local index", MaskByLocalIndex, "sequential"),
+    planted("dropout scaled by the own share", MaskScaledByTheOwnShare, "sequential", 1),
     planted("rows of other workers' vocabulary kept", RowsOfOtherWorkersKept, "sequential"),
     planted("padding row counted from the own vocabulary", PaddingRowOfEveryWorker, "gradients"),
     planted("softmax divides by the own part's sum", SumsOfTheOwnPart, "sequential"),
