@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from adjointlab.torch_distributed.opening import device_mesh, process_group
     from adjointlab.worlds.mpi.world import MPIWorld
     from adjointlab.worlds.simulated.world import SimulatedWorld
+    from adjointlab.worlds.torch.world import TorchWorld
 
 __all__ = [
     "MPI", "Layout", "LinearOperator", "LocalType", "MPIWorld", "Partition", "Program", "Region",
-    "SimulatedWorld", "Space", "Tensor", "check_adjoint", "check_parallel", "coherence_tests", "device_mesh", "process_group",
-    "strategies", "subject",
+    "SimulatedWorld", "Space", "Tensor", "TorchWorld", "check_adjoint", "check_parallel", "coherence_tests", "device_mesh",
+    "process_group", "strategies", "subject",
 ]  # fmt: skip
 
 _MODULES = {
@@ -42,6 +43,7 @@ _MODULES = {
     "SimulatedWorld": "adjointlab.worlds.simulated.world",
     "Space": "adjointlab.core.space",
     "Tensor": "adjointlab.core.space",
+    "TorchWorld": "adjointlab.worlds.torch.world",
     "check_adjoint": "adjointlab.engine.dot_test",
     "check_parallel": "adjointlab.engine.parallel_check",
     "coherence_tests": "adjointlab.pytest.coherence_tests",
