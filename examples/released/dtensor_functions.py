@@ -16,7 +16,7 @@ import torch
 from hypothesis import reject
 from hypothesis import strategies as st
 from torch import nn
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 import adjointlab as al
@@ -42,6 +42,7 @@ _REFUSALS = (
     "redistribut",
     "tensor parallel convolution",
     "cannot be evenly sharded",
+    "got mixed torch.tensor and dtensor",
 )
 
 
@@ -65,8 +66,7 @@ class Distributed(nn.Module):
             for x, placed, shape in zip(local, self.placements, self.shapes, strict=True)
         ]
         return tuple(
-            self.redistributed(y, target)
-            for y, target in zip(self.outputs(inputs), self.target, strict=True)
+            self.redistributed(y, target) for y, target in zip(self.outputs(inputs), self.target, strict=True)
         )
 
     def outputs(self, inputs: list[DTensor]) -> tuple[Any, ...]:
@@ -88,7 +88,9 @@ class Distributed(nn.Module):
         copies = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
         outputs: list[Any] = []
         try:
-            outputs += [y.redistribute(placements=[Replicate()] * self.mesh.ndim) for y in self.applied(copies)]
+            outputs += [
+                y.redistribute(placements=[Replicate()] * self.mesh.ndim) for y in self.applied(copies)
+            ]
             if torch.is_grad_enabled() and any(y.requires_grad for y in outputs):
                 sum(y.sum() for y in outputs).backward()
         except (NotImplementedError, RuntimeError) as error:
@@ -137,12 +139,16 @@ def quarters(*inputs: torch.Tensor) -> list[torch.Tensor]:
 
 
 def dtensor_function(
-    draw_shapes: Callable[[Any], Any], name: str = "", known: Callable[..., bool] | None = None
+    draw_shapes: Callable[[Any], Any],
+    name: str = "",
+    known: Callable[..., bool] | None = None,
+    replicated: tuple[int, ...] = (),
 ) -> Callable[[Function], Any]:
     """Make a function of tensors a subject.
 
     ``draw_shapes(draw)`` draws the shapes of its inputs and, if it has any, a dictionary of its options. Cases that are `known` to
-    fail are not drawn: ``known(shapes, mesh, placements, options)``; they have subjects of their own (:func:`finding`).
+    fail are not drawn: ``known(shapes, mesh, placements, options)``; they have subjects of their own (:func:`finding`). The inputs at the positions `replicated` are
+    on every rank.
     """
 
     def declare(function: Function) -> Any:
@@ -152,7 +158,12 @@ def dtensor_function(
         def cases(draw: Any, ranks: int) -> dict[str, Any]:
             shapes, options = draw_shapes(draw)
             mesh = draw(al.strategies.meshes(ranks))
-            placements = tuple(draw(al.strategies.placements(mesh, len(s), partial=True)) for s in shapes)
+            placements = tuple(
+                (Replicate(),) * len(mesh)
+                if position in replicated
+                else draw(al.strategies.placements(mesh, len(shape), partial=True))
+                for position, shape in enumerate(shapes)
+            )
             if known is not None and known(shapes, mesh, placements, options):
                 reject()
             return case_of(operation, shapes, mesh, placements, options, draw)
@@ -179,7 +190,18 @@ def finding(name: str, operation: str, shapes: Any, mesh: Any, placements: Any, 
 
 def has_uneven(shapes: Any, mesh: Any, placements: Any) -> bool:
     """True if the shards of some input are not all of one size."""
-    return any(len(set(_sizes(shape, mesh, placed))) > 1 for shape, placed in zip(shapes, placements, strict=True))
+    return any(
+        len(set(_sizes(shape, mesh, placed))) > 1 for shape, placed in zip(shapes, placements, strict=True)
+    )
+
+
+def is_cut(shapes: Any, mesh: Any, placements: Any) -> bool:
+    """True if some input is sharded over several ranks."""
+    return any(
+        isinstance(placement, Shard) and extent > 1
+        for placed in placements
+        for placement, extent in zip(placed, mesh, strict=True)
+    )
 
 
 def has_empty(shapes: Any, mesh: Any, placements: Any) -> bool:
@@ -192,7 +214,9 @@ def _sizes(shape: Any, mesh: Any, placed: Any) -> list[int]:
     return [layout.local_size(rank) for rank in range(math.prod(mesh))]
 
 
-def case_of(operation: str, shapes: Any, mesh: Any, placements: Any, options: Any, draw: Any) -> dict[str, Any]:
+def case_of(
+    operation: str, shapes: Any, mesh: Any, placements: Any, options: Any, draw: Any
+) -> dict[str, Any]:
     ones = [torch.ones(tuple(shape), dtype=torch.float64) for shape in shapes]
     outputs = [tuple(y.shape) for y in as_tuple(OPERATIONS[operation](*ones, **options))]
     targets = tuple(

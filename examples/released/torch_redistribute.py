@@ -20,7 +20,9 @@ import adjointlab as al
 
 def redistribute(local: torch.Tensor, mesh: Any, source: Any, target: Any, shape: Any) -> torch.Tensor:
     stride = torch.empty(shape, device="meta").stride()
-    x = DTensor.from_local(local, init_device_mesh("cpu", mesh), source, shape=torch.Size(shape), stride=stride)
+    x = DTensor.from_local(
+        local, init_device_mesh("cpu", mesh), source, shape=torch.Size(shape), stride=stride
+    )
     y = x.redistribute(placements=target)
     assert y.shape == torch.Size(shape)
     assert y.placements == tuple(target)
@@ -60,4 +62,3 @@ def redistributions(draw: Any, ranks: int) -> dict[str, Any]:
     mesh, ndim = draw(al.strategies.meshes(ranks)), draw(st.integers(1, 3))
     source = draw(al.strategies.placements(mesh, ndim, partial=True))
     return case(mesh, source, draw(al.strategies.placements(mesh, ndim)), draw(al.strategies.shapes(ndim)))
-

@@ -11,7 +11,14 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
-LOSSES = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.soft_margin_loss, F.binary_cross_entropy_with_logits)
+LOSSES = (
+    F.mse_loss,
+    F.l1_loss,
+    F.smooth_l1_loss,
+    F.huber_loss,
+    F.soft_margin_loss,
+    F.binary_cross_entropy_with_logits,
+)
 
 
 def loss_and_gradient(loss, x, y):
@@ -32,10 +39,12 @@ def main(rank, store):
                 found = loss_and_gradient(loss, *(distribute_tensor(t, mesh, [Shard(0)]) for t in (x, y)))
             except Exception as error:
                 if rank == 0:
-                    print(f"{rows} rows, {loss.__name__}: {type(error).__name__}: {str(error).splitlines()[0]}")
+                    print(
+                        f"{rows} rows, {loss.__name__}: {type(error).__name__}: {str(error).splitlines()[0]}"
+                    )
                 continue
             found = [t.full_tensor() for t in found]
-            for what, one, other in zip(("value", "gradient"), found, expected):
+            for what, one, other in zip(("value", "gradient"), found, expected, strict=True):
                 if rank == 0 and not torch.allclose(one, other):
                     print(f"{rows} rows, {loss.__name__}: {what} {one.tolist()}, should be {other.tolist()}")
     dist.destroy_process_group()

@@ -10,7 +10,10 @@ import torch.distributed.nn.functional as F
 
 def main(rank, store):
     dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=2)
-    for name, broadcast in (("nn.functional", F.broadcast), ("_functional_collectives", functional.broadcast)):
+    for name, broadcast in (
+        ("nn.functional", F.broadcast),
+        ("_functional_collectives", functional.broadcast),
+    ):
         x = torch.ones(1, dtype=torch.float64, requires_grad=True)
         y = broadcast(x, 0, dist.group.WORLD)
         print(f"rank {rank}: {name}.broadcast: requires_grad={y.requires_grad}, {y.grad_fn}")
