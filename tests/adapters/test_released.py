@@ -7,6 +7,7 @@ docs/findings.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,10 @@ def subjects(file: str, step: int) -> Iterator[tuple[Subject, str]]:
                 yield subject, check
 
 
+def needs(package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"needs {package}")
+
+
 @pytest.mark.parametrize(
     ("file", "cases", "step"),
     [
@@ -43,9 +48,11 @@ def subjects(file: str, step: int) -> Iterator[tuple[Subject, str]]:
         ("torch_redistribute.py", 20, 1),
         ("torch_dtensor_operators.py", 1, 4),  # a quarter of a second for each
         ("torch_modules.py", 3, 1),
+        pytest.param("released_pylops_mpi.py", 3, 1, marks=needs("pylops_mpi")),
+        pytest.param("released_megatron.py", 3, 1, marks=needs("megatron")),
     ],
 )
-def test_torch_is_coherent_but_for_what_is_known(
+def test_it_is_coherent_but_for_what_is_known(
     world: al.SimulatedWorld, file: str, cases: int, step: int
 ) -> None:
     # A failure is not made smaller: that takes longer than to see it, and the subjects of known ones have one case.
