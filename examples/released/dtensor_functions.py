@@ -16,7 +16,7 @@ import torch
 from hypothesis import reject
 from hypothesis import strategies as st
 from torch import nn
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor, init_device_mesh
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 import adjointlab as al
@@ -42,6 +42,7 @@ _REFUSALS = (
     "redistribut",
     "tensor parallel convolution",
     "cannot be evenly sharded",
+    "does not support",
     "got mixed torch.tensor and dtensor",
 )
 
@@ -93,7 +94,7 @@ class Distributed(nn.Module):
             ]
             if torch.is_grad_enabled() and any(y.requires_grad for y in outputs):
                 sum(y.sum() for y in outputs).backward()
-        except (NotImplementedError, RuntimeError) as error:
+        except (NotImplementedError, RuntimeError, ValueError) as error:
             if any(words in str(error).lower() for words in _REFUSALS):
                 return "refused in backward" if outputs else "refused"
         return "ran"
@@ -195,10 +196,10 @@ def has_uneven(shapes: Any, mesh: Any, placements: Any) -> bool:
     )
 
 
-def is_cut(shapes: Any, mesh: Any, placements: Any) -> bool:
-    """True if some input is sharded over several ranks."""
+def is_apart(mesh: Any, placements: Any) -> bool:
+    """True if some input is not whole on each of several ranks."""
     return any(
-        isinstance(placement, Shard) and extent > 1
+        not placement.is_replicate() and extent > 1
         for placed in placements
         for placement, extent in zip(placed, mesh, strict=True)
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from dtensor_functions import OPERATIONS, constant, dtensor_function, finding, has_empty, has_uneven, is_cut
+from dtensor_functions import OPERATIONS, constant, dtensor_function, finding, has_empty, has_uneven, is_apart
 from hypothesis import strategies as st
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -39,11 +39,12 @@ def along(ndim: int, least: int = 0, **options: Any) -> Any:
 
 
 def averages_shards(shapes: Any, mesh: Any, placements: Any, options: Any) -> bool:
-    return options["reduction"] == "mean" and is_cut(shapes, mesh, placements)
+    return options["reduction"] == "mean" and is_apart(mesh, placements)
 
 
-def averages_unevenly(shapes: Any, mesh: Any, placements: Any, options: Any) -> bool:
-    return options["reduction"] == "mean" and has_uneven(shapes, mesh, placements)
+def weighs_rows(shapes: Any, mesh: Any, placements: Any, options: Any) -> bool:
+    has_weights = options["weighted"] or options["ignored"] >= 0
+    return has_weights and averages_shards(shapes, mesh, placements, options)
 
 
 def cuts_unevenly(shapes: Any, mesh: Any, placements: Any, options: Any) -> bool:
@@ -90,7 +91,7 @@ def of_addmm(draw: Any) -> Any:
 
 def of_attention(draw: Any) -> Any:
     b, h, s, d = (draw(st.integers(1, 4)) for _ in range(4))
-    return [(b, h, s, d)] * 3, dict(causal=draw(st.booleans()))
+    return [(b, h, s, d)] * 3, {}
 
 
 def of_conv(ndim: int) -> Any:
@@ -135,10 +136,10 @@ def dot(a, b):
 
 
 @dtensor_function(of_attention)
-def attention(q, k, v, causal):
+def attention(q, k, v):
     # The backward pass of the fused kernel for the CPU has no sharding strategy.
     with sdpa_kernel(SDPBackend.MATH):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return F.scaled_dot_product_attention(q, k, v)
 
 
 @dtensor_function(of_conv(1), known=is_more_than_rows, replicated=(1, 2))
@@ -210,18 +211,18 @@ def smooth_l1_loss(x, y, reduction):
     return F.smooth_l1_loss(distinct(x), y, reduction=reduction)
 
 
-@dtensor_function(of_loss, known=averages_unevenly)
+@dtensor_function(of_loss, known=averages_shards)
 def bce_with_logits(x, y, reduction):
     return F.binary_cross_entropy_with_logits(x, y, reduction=reduction)
 
 
-@dtensor_function(of_classes)
+@dtensor_function(of_classes, known=weighs_rows)
 def cross_entropy(x, reduction, ignored, weighted):
     weight = constant(x, torch.arange(1.0, x.shape[1] + 1, dtype=torch.float64)) if weighted else None
     return F.cross_entropy(x, targets(x), weight, ignore_index=ignored, reduction=reduction)
 
 
-@dtensor_function(of_classes)
+@dtensor_function(of_classes, known=weighs_rows)
 def nll_loss(x, reduction, ignored, weighted):
     weight = constant(x, torch.arange(1.0, x.shape[1] + 1, dtype=torch.float64)) if weighted else None
     return F.nll_loss(x, targets(x), weight, ignore_index=ignored, reduction=reduction)
@@ -551,6 +552,16 @@ value_of_uneven_mse_loss = finding(
 )
 value_of_uneven_bce_loss = finding(
     "DTensor.bce_with_logits.uneven", "bce_with_logits", [(3, 1)] * 2, (2,), [ROWS] * 2, reduction="mean"
+)
+mean_with_ignored_rows = finding(
+    "DTensor.cross_entropy.ignored",
+    "cross_entropy",
+    [(2, 3)],
+    (2,),
+    [ROWS],
+    reduction="mean",
+    ignored=0,
+    weighted=False,
 )
 group_norm_of_rows = finding(
     "DTensor.group_norm.rows", "group_norm", [(2, 2, 2), (2,), (2,)], (2,), [ROWS, WHOLE, WHOLE], groups=1
