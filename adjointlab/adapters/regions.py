@@ -48,7 +48,7 @@ REGIONS: Final[Mapping[str, tuple[_Kind, _Kind]]] = MappingProxyType(
         "hidden to sequence": (_LAST, _FIRST),
     }
 )
-"""What each kind of function takes and returns; names follow Megatron's functions."""
+"""Kinds of function, with the types of argument and result; names follow those in Megatron."""
 
 
 def region(

@@ -85,7 +85,7 @@ class Distributed(nn.Module):
         return as_tuple(OPERATIONS[self.operation](*inputs, **self.options))
 
     def rehearsed(self, inputs: list[DTensor]) -> str:
-        """What becomes of a call with its backward pass, in :data:`CALLS`'s words."""
+        """Outcome of a call with its backward pass, as :data:`CALLS` names it."""
         copies = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
         outputs: list[Any] = []
         try:

@@ -1,6 +1,6 @@
 """Released software is what docs/findings.md says: coherent in a few cases, and what is known to fail still fails.
 
-Where a known failure passes, it was mended upstream: its line in examples/released/known_failures.txt goes, and so does its entry in
+Where a known failure passes, it was fixed upstream: its line in examples/released/known_failures.txt goes, and so does its entry in
 docs/findings.md.
 """
 
@@ -50,6 +50,8 @@ def needs(package: str) -> pytest.MarkDecorator:
         ("torch_modules.py", 3, 1),
         pytest.param("released_pylops_mpi.py", 3, 1, marks=needs("pylops_mpi")),
         pytest.param("released_megatron.py", 3, 1, marks=needs("megatron")),
+        pytest.param("released_fairscale.py", 3, 1, marks=needs("fairscale")),
+        pytest.param("released_torch_harmonics.py", 3, 1, marks=needs("torch_harmonics")),
     ],
 )
 def test_it_is_coherent_but_for_what_is_known(

@@ -13,7 +13,14 @@ def main(rank, store):
     mesh = init_device_mesh("cpu", (3,))
     x = distribute_tensor(torch.ones(4, 1), mesh, [Shard(0)])  # 2, 2 and no rows
     indices = distribute_tensor(torch.tensor([0]), mesh, [Replicate()])
-    for name, operator in (("embedding", lambda: F.embedding(indices, x)), ("max", lambda: x.max())):
+    operators = {
+        "embedding": lambda: F.embedding(indices, x),
+        "max": lambda: x.max(),
+        "amax": lambda: x.amax(0),
+        "logsumexp": lambda: x.logsumexp(0),
+        "gather": lambda: torch.gather(x, 0, indices[:, None]).full_tensor(),
+    }
+    for name, operator in operators.items():
         try:
             operator()
             print(f"rank {rank}: {name} passes")
