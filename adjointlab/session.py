@@ -32,7 +32,7 @@ from adjointlab.store.files import printable
 from adjointlab.store.job_log import Done, check_id_of, supervised
 from adjointlab.store.reproducer import Written, keep_interrupted, stored, write
 from adjointlab.store.running_case import NAME, EndedBy, Progress, Running, read_file, recording, write_end
-from adjointlab.worlds.process import Terminated, signal_of
+from adjointlab.worlds.process import Terminated, signal_of, signals_held
 from adjointlab.worlds.shared_functions import put_back
 from adjointlab.worlds.watchdog import DRAWING, Overdue, OverdueReport
 from adjointlab.worlds.world import Exhausted, Runner, World, message_of
@@ -75,7 +75,7 @@ class CheckResult:
 
 
 class SearchInterrupted(Terminated):
-    """A signal has ended a search that had found a failure, which is its second argument; on the leader."""
+    """A signal has ended a search that had found a failure, or that was done; the result is its second argument."""
 
     @property
     def known(self) -> CheckResult:
@@ -127,10 +127,16 @@ def run_check(
         # On all ranks alike: `lead` raises the leader's exception everywhere.
         result = _failed_search(world, found.subject, check, seed, error)
     put_back()  # what a strategy may have replaced since the last run
-    written, unwritten = _store(world, result, found, folder)
-    if job_log is not None and world.is_leader:
-        job_log.finish(Done(check_id, result, written, unwritten))
-    return CheckResult(found, result, written, unwritten)
+    finished = CheckResult(found, result)
+    try:
+        with signals_held():
+            written, unwritten = _store(world, result, found, folder)
+            finished = CheckResult(found, result, written, unwritten)
+            if job_log is not None and world.is_leader:
+                job_log.finish(Done(check_id, result, written, unwritten))
+    except KeyboardInterrupt as interrupt:
+        raise SearchInterrupted(signal_of(interrupt), finished) from interrupt
+    return finished
 
 
 def replay(world: World, subject: Subject, case: Case) -> SearchResult:

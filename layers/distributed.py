@@ -35,7 +35,7 @@ class DistributedModule(DistributedParameters):
     """A layer over the workers of `partition`: every rank of `comm` makes its own, from the same arguments.
 
     `domain` and `codomain` are the spaces of its inputs and outputs. Of the lab's checks, `rounding` is the relative error
-    that they allow, 0 for exact arithmetic, and `reach` the size of the terms whose rounding it counts.
+    that they allow, 0 for exact arithmetic and `None` for what the sequential layer shows, and `reach` the size of the terms whose rounding it counts.
 
     Calls are collective over `comm`, and so is ``backward``: it takes place on every rank, whatever requires a gradient
     there. A call raises `ValueError`, the same on every rank, if some rank's local tensor is not what `domain` says.
@@ -47,7 +47,7 @@ class DistributedModule(DistributedParameters):
 
     domain: Space
     codomain: Space
-    rounding = 0.0
+    rounding: float | None = 0.0
     reach = 0.0
 
     def __init__(self, comm: Communicator, partition: Partition, module: nn.Module | None = None) -> None:

@@ -61,9 +61,14 @@ def begun(*arguments: str | Path, ranks: int = 0, cwd: Path) -> subprocess.Popen
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A shell may have told its children to ignore the signal.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=_heed_signals,
     )
+
+
+def _heed_signals() -> None:
+    """Undo what a shell does to its background jobs, and nohup."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _command(arguments: Sequence[str | Path], ranks: int) -> list[str]:

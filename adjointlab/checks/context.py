@@ -165,8 +165,8 @@ class CheckContext:
         self.rank = comm.Get_rank()
         self.leaks: dict[Direction, str] = {}  # by direction: a communicator that calls make and do not free
         self._has_leaked: list[tuple[LinearOperator, Direction]] = []  # calls after which one more was left
-        # Communicators of a world list those that were made from them and are still open; mpi4py's do not.
-        # They are told where user code ends: what follows is the lab's.
+        # Communicators of a world are told where user code ends: what follows is the lab's. And they list those that were made
+        # from them and are still open. mpi4py's do neither.
         self.note_return: Callable[[Callable[..., Any]], None] = getattr(
             comm, "note_return", lambda function: None
         )

@@ -41,7 +41,7 @@ def exhaust(
 
     if is_launched():
         raise UsageError("exhaust uses simulated ranks in processes of its own; run it without mpiexec")
-    plan = or_usage_error(lambda: _bounded(subjects or [], bounds or []))
+    plan, nameless = or_usage_error(lambda: _bounded(subjects or [], bounds or []))
     folder = folder.absolute()  # the user's code may change the directory
     out = Output()
     results: list[CheckResult] = []
@@ -60,7 +60,7 @@ def exhaust(
             if each.is_reported:
                 out.line(f"{failure_text(each)}\n")
         if not quiet:
-            if note := silent(results):
+            for note in filter(None, (silent(results), *nameless)):
                 out.line(f"{note}\n")
             out.line(proof_summary(results))
         if len(results) < len(plan):
@@ -68,12 +68,17 @@ def exhaust(
     return exit_code(entry.status for entry in results)
 
 
-def _bounded(references: list[str], bounds: list[str]) -> list[tuple[Found, dict[str, int]]]:
-    """Pair every subject with its bound. Raises :class:`UsageError` for a bound that no subject has."""
-    from adjointlab.engine.discovery import find
+def _bounded(
+    references: list[str], bounds: list[str]
+) -> tuple[list[tuple[Found, dict[str, int]]], list[str]]:
+    """Pair every subject with its bound; and lines on subjects that have no name.
+
+    Raises :class:`UsageError` for a bound that no subject has.
+    """
+    from adjointlab.engine.discovery import find_and_note
     from adjointlab.engine.exhaust import bound_of
 
-    found = find(references)
+    found, nameless = find_and_note(references)
     if not references:
         found = [entry for entry in found if entry.subject.every is not None]
     given = dict(map(_parse_bound, bounds))
@@ -81,7 +86,7 @@ def _bounded(references: list[str], bounds: list[str]) -> list[tuple[Found, dict
     if unknown := [name for name in given if all(name not in bound for _, bound in plan)]:
         legal = sorted({name for _, bound in plan for name in bound})
         raise UsageError(f"--bound: {unknown[0]} is not one of {', '.join(legal)}")
-    return plan
+    return plan, nameless
 
 
 def _parse_bound(text: str) -> tuple[str, int]:

@@ -13,6 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import NoReturn
 
 import typer
@@ -65,7 +66,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             install_exit_hooks(folder)
     elif is_program:
         guard_exit_of_c()
-    code = _exit_code(arguments)
+    code = _exit_code(arguments, is_program=is_program)
     if folder is not None:
         from adjointlab.supervisor.exit_hooks import record_exit_code
 
@@ -76,7 +77,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     raise SystemExit(code)  # not sys.exit, which user code may have replaced
 
 
-def _exit_code(arguments: list[str] | None) -> int:
+def _exit_code(arguments: list[str] | None, *, is_program: bool) -> int:
     """Run the command line; return its exit code. What it prints has gone out by then."""
     interrupts: Interrupts | RepeatedInterrupt | None = None
 
@@ -89,13 +90,12 @@ def _exit_code(arguments: list[str] | None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # What the user's code prints must not end the run either.
         sys.stdout.reconfigure(errors="backslashreplace")
-    with HeldStreams():
-        deadline = Deadline(seconds=2.0)
-        deadline.__enter__()
+    with HeldStreams(), ExitStack() as until_return:
+        until_return.enter_context(Deadline(seconds=2.0))
         code = exit_code_of(command)
-        if arguments is not None:
-            # Of a program it counts to the end of the process, which may be late too. Who calls this function goes on afterwards.
-            deadline.__exit__()
+        if is_program:
+            # It counts to the end of the process, which may be late too. Who calls `main` with arguments goes on afterwards.
+            until_return.pop_all()
         if code == ExitCode.INTERRUPTED and interrupts is not None:
             code = 128 + (interrupts.number or signal.SIGINT)
         earn(code)

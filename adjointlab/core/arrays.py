@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = [
     "DTYPES", "LIBRARIES", "Dtype", "add", "add_into", "clear", "conjugate", "copy", "copy_into", "dtype",
     "dtype_name", "dtype_of", "empty", "from_numpy", "from_summable", "installed", "is_array",
-    "is_row_major", "is_writable", "kept", "library_of", "matches", "may_share_memory", "message", "scale",
-    "summable", "supports", "to_numpy", "warm_up_torch", "zeros",
+    "is_dtensor", "is_row_major", "is_writable", "kept", "library_of", "local_gradient", "local_part", "matches",
+    "may_share_memory", "message", "scale", "summable", "supports", "to_numpy", "warm_up_torch", "zeros",
 ]  # fmt: skip
 
 LIBRARIES = ("numpy", "torch", "cupy")

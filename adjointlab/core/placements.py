@@ -42,7 +42,8 @@ def placed(mesh: _Mesh | Sequence[int], placements: Sequence[object], shape: Seq
 
     Raises `ValueError` for placements that the mesh or the tensor cannot have, and for those that have no local type.
     """
-    extents, ranks = _mesh_of(mesh)
+    grid = _grid_of(mesh)
+    extents = grid.shape
     kinds = [_kind(placement) for placement in placements]
     if len(kinds) != len(extents):
         raise ValueError(
@@ -62,11 +63,8 @@ def placed(mesh: _Mesh | Sequence[int], placements: Sequence[object], shape: Seq
     in_partition_order = [mesh_dim for mesh_dims in parts_of for mesh_dim in mesh_dims]
     members = []
     for index in product(*(range(extents[mesh_dim]) for mesh_dim in in_partition_order)):
-        coordinates = dict(zip(in_partition_order, index, strict=True))
-        place = 0
-        for mesh_dim, extent in enumerate(extents):
-            place = place * extent + coordinates[mesh_dim]
-        members.append(ranks[place])
+        at = dict(zip(in_partition_order, index, strict=True))
+        members.append(grid.rank([at[mesh_dim] for mesh_dim in range(grid.order)]))
     axes = {dim: axis for axis, dim in enumerate(cut_by)}
     windows = [
         _nested_chunks((0, side), [extents[mesh_dim] for mesh_dim in cut_by.get(dim, ())])
@@ -92,12 +90,11 @@ def _nested_chunks(window: Window, counts: Sequence[int]) -> list[Window]:
     return windows
 
 
-def _mesh_of(mesh: _Mesh | Sequence[int]) -> tuple[tuple[int, ...], list[int]]:
-    """Extents of the mesh, and its ranks in row-major order."""
+def _grid_of(mesh: _Mesh | Sequence[int]) -> Partition:
+    """The grid of the mesh's ranks."""
     if isinstance(mesh, Sequence):
-        extents = tuple(int(extent) for extent in mesh)
-        return extents, list(range(math.prod(extents)))
-    return tuple(mesh.mesh.shape), [int(rank) for rank in mesh.mesh.flatten().tolist()]
+        return Partition(mesh)
+    return Partition(mesh.mesh.shape, mesh.mesh.flatten().tolist())
 
 
 def _kind(placement: Any) -> str:

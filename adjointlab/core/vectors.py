@@ -24,6 +24,7 @@ import numpy as np
 
 from adjointlab.core import arrays
 from adjointlab.core.space import Space, Tensor
+from adjointlab.core.splitmix import hashed, mixed
 from adjointlab.typing import Array, NumpyArray
 
 __all__ = ["VALUES", "ZERO", "Draw", "Exact", "NotFinite", "Role", "dot", "local_values", "pair_local"]
@@ -36,8 +37,6 @@ VALUES = ("integers", "fractions", "negative", "equal")
 zero alone, and one integer for all elements of a tensor. Tensors of an integer type have any integers in all of them."""
 
 _FRACTION_BITS = 12
-
-_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
         return np.zeros(layout.local_shape(rank), dtype=tensor.element.in_numpy)
     key = 0
     for part in (draw.seed, draw.index, position, int(draw.role == "dual"), _copy_key(tensor, rank)):
-        key = _mix_int(key ^ part)
+        key = mixed(key ^ part)
     # The counter of an element is its row-major index in the hull of the tensor and all windows, not in the tensor: windows may
     # reach beyond the tensor, and what they hold there needs values too.
     counters: NumpyArray = np.zeros(1, np.uint64)  # of order 1: NumPy warns where scalars wrap around
@@ -92,7 +91,7 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
     if draw.values == "equal" and not tensor.element.is_integer:
         counters = np.zeros_like(counters)
     components = [
-        _component(tensor, _hash(counters * np.uint64(parts) + np.uint64(part), key), draw)
+        _component(tensor, hashed(counters * np.uint64(parts) + np.uint64(part), key), draw)
         for part in range(parts)
     ]
     values = components[0] if parts == 1 else components[0] + 1j * components[1]
@@ -141,26 +140,6 @@ def _copy_key(tensor: Tensor, rank: int) -> int:
     for i, side, differs in zip(partition.index(rank), partition.shape, _differs(tensor), strict=True):
         key = key * side + (i if differs else 0)
     return key
-
-
-def _hash(counters: NumpyArray, key: int) -> NumpyArray:
-    # SplitMix64's finaliser [Steele14] over the counter, and once more with the key. One pass over their sum would give
-    # neighbouring keys the same values, shifted.
-    return _mix(_mix(counters + np.uint64(0x9E3779B97F4A7C15)) ^ np.uint64(key))
-
-
-def _mix(z: NumpyArray) -> NumpyArray:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(z ^ (z >> np.uint64(31)))
-
-
-def _mix_int(z: int) -> int:
-    """Return the next 64 bits of SplitMix64 from the state `z`, on Python's integers, which do not wrap by themselves."""
-    z = (z + 0x9E3779B97F4A7C15) & _MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return z ^ (z >> 31)
 
 
 _FEW = 64

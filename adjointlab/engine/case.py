@@ -33,9 +33,10 @@ __all__ = ["Case", "Data", "cases", "from_data", "to_data"]
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The subject and check, the number of ranks, the parameters and the values of one run.
 
-    `values` is the kind of values that a layer's inputs have. `schedule` is a seed: of the ranks' global random streams, and of what the simulated world may choose, the interleaving and
-    whether messages are buffered. `schedules` are not seeds: where there are any, the case runs once under each of them, and
-    `schedule` seeds the random streams alone. (Files have both keys, hence the likeness.)
+    `values` is the kind of values that a layer's inputs have. `schedule` is a seed: of the ranks' global random streams, and of
+    what the simulated world may choose, the interleaving and whether messages are buffered. `schedules` are not seeds: where there
+    are any, the case runs once under each of them, and `schedule` seeds the random streams alone. (Files have both keys, hence the
+    likeness.)
 
     Files hold a case field by field (:meth:`plain`). The name of a reproducer is made from :meth:`key`, so a field that is added
     needs a default, which is left out of the file; a field that has always been there has none.

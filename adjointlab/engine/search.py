@@ -362,6 +362,11 @@ class Search:
                 every_case_is_coherent()
         except _Failing as failing:
             return failing
+        except AssertionError as error:
+            # Hypothesis's own, upon an interrupt that comes before its engine is ready.
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None
+            raise
         except Flaky as error:
             return _unjudged("the search saw the same case fail and pass", error)
         except Unsatisfiable:

@@ -74,15 +74,12 @@ def _changes(case: Case) -> Iterator[tuple[int, _Change]]:
         if side > 1
         for index in range(side)
     ]
-    if case.ranks > 1:
-        for gone in reversed(range(case.ranks)):
-            yield case.ranks - 1, _without_rank(gone, case.ranks)
-            for grid, dim, index in slabs:
-                if grid.is_active(gone) and grid.index(gone)[dim] == index:
-                    yield (
-                        case.ranks - 1,
-                        _then(_without_slab(grid, dim, index), _without_rank(gone, case.ranks)),
-                    )
+    for gone in reversed(range(case.ranks if case.ranks > 1 else 0)):
+        without = _without_rank(gone, case.ranks)
+        yield case.ranks - 1, without
+        for grid, dim, index in slabs:
+            if grid.is_active(gone) and grid.index(gone)[dim] == index:
+                yield case.ranks - 1, _then(_without_slab(grid, dim, index), without)
     for grid, dim, index in slabs:
         yield case.ranks, _without_slab(grid, dim, index)
     for shape in sorted({layout.shape for layout in layouts}):

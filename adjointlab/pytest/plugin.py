@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -149,6 +150,20 @@ def pytest_report_header(config: pytest.Config) -> str:
     )
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Before a file that names the lab is imported, guard what would end the session with 0 and no test."""
+    if isinstance(collector, pytest.Module):
+        with suppress(OSError):  # which pytest reports
+            if b"adjointlab" in collector.path.read_bytes():
+                _guard_ends(collector.config)
+
+
+def _guard_ends(config: pytest.Config) -> None:
+    install_exit_guard(config.stash[_stderr_key])
+    if "ADJOINTLAB_SUPERVISED" not in os.environ:
+        guard_exit_of_c(config.stash[_stderr_key])
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the known failures as strict xfails."""
     file = config.stash[_profile_key].xfails
@@ -239,9 +254,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         session.align_before(request.node)
     world: World = request.getfixturevalue("adjointlab_world")
     profile = request.config.stash[_profile_key]
-    install_exit_guard(request.config.stash[_stderr_key])
-    if "ADJOINTLAB_SUPERVISED" not in os.environ:
-        guard_exit_of_c(request.config.stash[_stderr_key])
+    _guard_ends(request.config)
 
     def run_test(subject: Subject, check: str) -> None:
         from adjointlab.engine.discovery import found_as

@@ -102,9 +102,12 @@ class _DoneLine(msgspec.Struct, frozen=True):
     spaces: tuple[Any, Any] | None  # as to_data makes them; msgspec takes no recursive alias (0.22)
     written: tuple[str, str | None] | None
     unwritten: str
+    process: str = ""  # that has finished it
+    command: int = 0  # of the job, if that is a script of several
+    deaths: int = 0  # so often the check had ended a job by then
 
     @staticmethod
-    def of(done: Done) -> _DoneLine:
+    def of(done: Done, command: int, deaths: int) -> _DoneLine:
         result, spaces, written = done.result, done.result.spaces, done.written
         # The matrix entry is for the script alone, which is written; and JSON has no complex numbers.
         verdict = replace(result.verdict, entry=None, figures=json_figures(result.verdict.figures))
@@ -115,6 +118,9 @@ class _DoneLine(msgspec.Struct, frozen=True):
             (to_data(spaces.domain), to_data(spaces.codomain)) if spaces else None,
             (str(written.json), None if written.script is None else str(written.script)) if written else None,
             done.unwritten,
+            _own_pid(),
+            command,
+            deaths,
         )
 
     def done(self) -> Done:
@@ -169,16 +175,45 @@ class JobLog:
     @property
     def done(self) -> list[Done]:
         """The checks that are done."""
+        return [done for _, done in self._done_lines]
+
+    def outcome(self, check_id: str) -> Done | None:
+        """The result of a check that this command of an earlier job has finished, if it is certain whose it is.
+
+        Subjects that one function declares may have the same name and place. So where there are several results, or where such a
+        check has ended a job after it was done, the check runs again. Another command of a script may have other settings.
+        """
+        command = self._command
+        found = [
+            (line, done)
+            for line, done in self._done_lines
+            if line.check_id == check_id and line.command == command
+        ]
+        if len(found) != 1:
+            return None
+        line, done = found[0]
+        is_certain = line.process != _own_pid() and line.deaths == self._deaths_of(check_id)
+        return done if is_certain else None
+
+    @property
+    def _done_lines(self) -> list[tuple[_DoneLine, Done]]:
         found = []
         for line in json_lines.lines(self.folder / "done.jsonl", _DoneLine):
             # A line of the right form whose spaces or parameters are not: the check runs again.
             with suppress(ValueError, TypeError, RecursionError):
-                found.append(line.done())
+                found.append((line, line.done()))
         return found
 
-    def outcome(self, check_id: str) -> Done | None:
-        """The result of a check, if it is done."""
-        return next((done for done in self.done if done.check_id == check_id), None)
+    @property
+    def _command(self) -> int:
+        """The number of commands of the present job that have claimed it on the leader; see :func:`claimed`."""
+        try:
+            return _lock_file(self.folder, 0).stat().st_size
+        except OSError:
+            return 0
+
+    def _deaths_of(self, check_id: str) -> int:
+        return sum(death.check_id == check_id for death in self.deaths)
 
     # Written by the supervisor
 
@@ -254,7 +289,9 @@ class JobLog:
 
     def finish(self, done: Done) -> None:
         """Record on the leader that a check is done."""
-        json_lines.append(self.folder / "done.jsonl", _DoneLine.of(done))
+        json_lines.append(
+            self.folder / "done.jsonl", _DoneLine.of(done, self._command, self._deaths_of(done.check_id))
+        )
 
     @property
     def _settings(self) -> _Settings:
@@ -301,7 +338,7 @@ def claimed(rank: int, environment: MutableMapping[str, str] = os.environ) -> Jo
     if not folder or environment.get(HOOKED, _own_pid()) != _own_pid():
         return None
     if environment.get(HOOKED) is None:
-        if not _locked(JobLog(Path(folder)).folder / f"rank-{rank}.lock"):
+        if not _locked(_lock_file(Path(folder), rank)):
             return None
         environment[HOOKED] = _own_pid()
     return supervised(environment)
@@ -325,10 +362,15 @@ def _own_pid() -> str:
     return str(os.getpid())
 
 
+def _lock_file(folder: Path, rank: int) -> Path:
+    """The file with which one process of a rank is the job; it has a byte for each that was. A new job begins without it."""
+    return folder / f"rank-{rank}.lock"
+
+
 def _locked(path: Path) -> bool:
-    """Lock a file until this process ends; `False` where another live process has it."""
+    """Lock a file until this process ends, and add a byte; `False` where another live process has it."""
     try:
-        file = open_file(path, os.O_RDWR | os.O_CREAT)
+        file = open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     except OSError:
         return False
     try:
@@ -339,6 +381,8 @@ def _locked(path: Path) -> bool:
             os.close(file)
             return False
         # A file system without locks: nobody can tell.
+    with suppress(OSError):
+        os.write(file, b".")
     return True
 
 

@@ -25,6 +25,7 @@ from adjointlab.engine.run_case import Stage
 from adjointlab.store import files
 from adjointlab.store.files import in_folder, open_file
 from adjointlab.store.json_lines import encoded
+from adjointlab.worlds.process import signals_held
 from adjointlab.worlds.world import WorldName
 
 __all__ = [
@@ -155,12 +156,16 @@ class RunningCaseFile:
 @contextmanager
 def recording(folder: Path, progress: Progress, *, is_leader: bool) -> Iterator[RunningCaseFile | None]:
     """On the leader, keep the record of a piece of work and remove it at the end; only a process that dies leaves it."""
-    file = RunningCaseFile(folder, progress) if is_leader else None
+    file: RunningCaseFile | None = None
     try:
+        # A signal in between would leave a file that says that the process has died.
+        with signals_held():
+            file = RunningCaseFile(folder, progress) if is_leader else None
         yield file
     finally:
         if file is not None:
-            file.clear()
+            with signals_held():
+                file.clear()
 
 
 def write_end(path: Path, running: Running) -> None:

@@ -63,7 +63,12 @@ def install_exit_hooks(folder: Path) -> None:
 
 
 def record_exit_code(folder: Path, code: int) -> None:
-    """Record that this process is about to end in order, with an exit code that nothing it does on its way out changes."""
-    path = RankFiles(folder, launched_rank()).path("finished")
-    with suppress(OSError):
-        in_folder(path, lambda: path.write_text(str(code), encoding="utf-8"))
+    """Record that this process is about to end in order, with an exit code that nothing it does on its way out changes.
+
+    Only the process that the launcher has started does: a command of a script does not say how the script ends.
+    """
+    files = RankFiles(folder, launched_rank())
+    process, path = files.process, files.path("finished")
+    if process is not None and process.pid == os.getpid():
+        with suppress(OSError):
+            in_folder(path, lambda: path.write_text(str(code), encoding="utf-8"))

@@ -3,7 +3,7 @@
 - ``pid``: the process of the rank (:class:`RankProcess`); by its wrapper, ``rank.py``
 - ``hooked``: empty, written once the exit hooks are installed (:mod:`adjointlab.supervisor.exit_hooks`)
 - ``finished``: written when the interpreter ends in order; only a hooked rank leaves it. Of a command of the lab, with its exit code,
-  before anything that the user's code does at the end
+  before anything that the user's code does at the end; of one in a script without, for others may follow
 - ``stacks``: stacks of the rank's threads, upon a fatal signal or when the supervisor asks for them
 - ``exit``: a call of ``os._exit``, with its stack
 - ``ended``: how the rank's process ended (:class:`RankEnd`); by its wrapper

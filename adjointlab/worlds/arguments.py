@@ -309,18 +309,27 @@ def blocks(spec: Buffer, ranks: int, *, writable: bool) -> Blocks:
 
 def typed_blocks(spec: Buffer, ranks: int, *, writable: bool) -> tuple[Blocks, list[MPI.Datatype]]:
     """Return the block of bytes for each of `ranks` ranks that the argument of an ``Alltoallw`` names, and the datatype of each."""
-    if not isinstance(spec, list | tuple) or not 2 <= len(spec) <= 4:
-        raise ValueError("message: expecting 2 to 4 items")
-    buffer, named = spec[0], spec[-1]
-    if len(spec) == 3 and not isinstance(spec[1], tuple):
-        raise TypeError("message: expecting a tuple of counts and displacements")
-    counts, displacements = {2: (None, None), 3: tuple(spec[1])}.get(len(spec), tuple(spec[1:3]))
+    given: Any = spec
+    counts: Any = None
+    displacements: Any = None
+    match given:
+        case [buffer, named]:
+            pass
+        case [buffer, [counts, displacements], named] | [buffer, counts, displacements, named]:
+            pass
+        case [_, _, _]:
+            raise TypeError("message: expecting a tuple of counts and displacements")
+        case _:
+            raise ValueError("message: expecting 2 to 4 items")
+    if counts is None and displacements is None:
+        counts, displacements = [1] * ranks, [0] * ranks
     types = [datatype(each) for each in named]
     if len(types) != ranks:
         raise ValueError(f"message: expecting {ranks} datatypes, got {len(types)}")
-    numbers = _per_rank(1 if counts is None else counts, ranks, "counts")
+    # Lists: unlike in other calls, a number does not stand for one of each rank.
+    numbers = _per_rank(list(counts), ranks, "counts")
     sizes = [count * np.dtype(kind.numpy).itemsize for count, kind in zip(numbers, types, strict=True)]
-    starts = _per_rank(0 if displacements is None else displacements, ranks, "displacements")
+    starts = _per_rank(list(displacements), ranks, "displacements")
     return blocks([buffer, sizes, starts, MPI.BYTE], ranks, writable=writable), types
 
 

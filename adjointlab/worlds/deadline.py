@@ -62,14 +62,13 @@ class Deadline:
 
     def _watch(self) -> None:
         with suppress(OSError):
-            while not self._number:
-                numbers = os.read(self._read, 64)
-                if not numbers:
-                    break
+            while not self._number and (numbers := os.read(self._read, 64)):
                 self._number = next((number for number in numbers if number in ENDING), 0)
-            os.close(self._read)
         if self._number and not self._is_over.wait(self._seconds):
             try:
                 self._before_end(self._number)
             finally:
                 os._exit(128 + self._number)
+        # Not before: later signals write into the pipe too, and Python reports one that nobody reads from.
+        with suppress(OSError):
+            os.close(self._read)

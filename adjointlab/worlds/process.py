@@ -14,8 +14,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -37,6 +37,7 @@ __all__ = [
     "raise_interrupt",
     "restore",
     "signal_of",
+    "signals_held",
 ]
 
 _LEAVING: Final = ("_exit", "execv", "execve")  # the other forms of exec call one of these two
@@ -54,10 +55,8 @@ def install_exit_guard(stderr: int = 2, *, is_active: bool = True) -> None:
     guard = _ExitGuard(stderr, os._exit, is_active)
     for name in _LEAVING:
         original = getattr(os, name)
-        for module in (
-            os,
-            sys.modules[original.__module__],
-        ):  # posix, from which os has its functions; nt elsewhere
+        # The other module is posix, from which os has its functions; nt elsewhere.
+        for module in (os, sys.modules[original.__module__]):
             setattr(module, name, guard.replacement_of(name, original))
 
 
@@ -110,7 +109,8 @@ class _ExitGuard:
             raise HookEnded
         rest = "; what was not judged by then is not judged" if self.earned == ExitCode.UNJUDGED else ""
         try:
-            sys.stdout.flush()
+            with suppress(Exception):  # user code may have closed it
+                sys.stdout.flush()
             self._say(f"user code ended the process by {call}{rest}; exit code {self.earned}")
         finally:
             self._leave(self.earned)
@@ -201,6 +201,25 @@ def restore(before: Mapping[int, _Handler]) -> None:
     """Put the handlers back that :func:`install_handlers` has replaced."""
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Context for what must be done as a whole: a signal that asks the process to end is handled at its end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    before: dict[int, _Handler] = {}
+    try:
+        for number in ENDING:
+            if callable(signal.getsignal(number)):
+                before[number] = signal.signal(number, lambda number, _: received.append(number))
+        yield
+    finally:
+        restore(before)
+        if received and callable(handler := before[received[0]]):
+            handler(received[0], None)
 
 
 class Interrupts:

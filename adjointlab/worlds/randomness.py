@@ -16,6 +16,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from adjointlab.core.splitmix import mixed
+
 __all__ = ["GlobalStreams", "RandomStreams"]
 
 LEGACY: Any = np.random  # its stubs lack set_bit_generator and what get_state returns
@@ -194,14 +196,6 @@ class RandomStreams:
             library.restore(state)
 
     def _begin(self, rank: int) -> None:
-        number = _mix(_mix(self._seed) + rank)
+        number = mixed(mixed(self._seed) + rank)
         for library in self._libraries:
             library.seed(number)
-
-
-def _mix(number: int) -> int:
-    """Return 64 bits that look unrelated for neighbouring numbers, so that neither do the streams (SplitMix64)."""
-    number = (number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-    return number ^ (number >> 31)

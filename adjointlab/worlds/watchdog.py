@@ -194,10 +194,8 @@ class Elapsed:
         self._now = now
         self._delayed_of = delayed or _seconds_without_processor
         self._last = now()
-        self._delay: tuple[int, float] = (
-            0,
-            0.0,
-        )  # a thread, and the seconds that it has waited for a processor
+        # A thread, and the seconds that it has waited for a processor.
+        self._delay = (0, 0.0)
         self._progress: object = None
 
     def look(self, native_thread: int, progress: object) -> None:

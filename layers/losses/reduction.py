@@ -69,7 +69,7 @@ class Loss(TorchLayer):
 
     def lay_out(
         self,
-        module: nn.CrossEntropyLoss | nn.MSELoss,
+        module: nn.modules.loss._Loss,
         root: int = 0,
         all_reduce: bool = False,
         cuts: Sequence[Sequence[int] | None] | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,11 +14,31 @@ from torch import nn
 from adjointlab.core import strategies
 from adjointlab.core.layout import Window
 from adjointlab.engine.subject import subject
-from adjointlab.layers.losses import CrossEntropyLoss, Loss, MSELoss
+from adjointlab.layers.losses import (
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
+    Loss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
+)
+from adjointlab.layers.losses.classes import ClassLoss
 from adjointlab.layers.subjects.common import Arguments, cuts_over, dtypes, layer_of, twin_of
 from adjointlab.typing import Communicator
 
-__all__ = ["cross_entropies", "mean_squared_errors"]
+__all__ = [
+    "absolute_errors",
+    "binary_cross_entropies",
+    "cross_entropies",
+    "divergences",
+    "huber_losses",
+    "mean_squared_errors",
+    "negative_log_likelihoods",
+    "smooth_absolute_errors",
+]
 
 
 def _with_legal_targets(
@@ -48,11 +69,18 @@ def _class_weights(classes: int, weighted: bool, dtype: str) -> torch.Tensor | N
     return (torch.arange(classes) % 3 + 1).to(getattr(torch, dtype)) / 2 if weighted else None
 
 
-def _cross_entropy(
-    comm: Communicator, *, input_shape: tuple[int, ...], weighted: bool, dtype: str, **arguments: Any
+def class_loss(
+    comm: Communicator,
+    *,
+    kind: type[ClassLoss] = CrossEntropyLoss,
+    input_shape: tuple[int, ...],
+    weighted: bool,
+    dtype: str,
+    **arguments: Any,
 ) -> nn.Module:
+    """A loss over classes that is given legal targets."""
     classes = input_shape[min(1, len(input_shape) - 1)]
-    layer = CrossEntropyLoss(
+    layer = kind(
         comm,
         input_shape=input_shape,
         weight=_class_weights(classes, weighted, dtype),
@@ -63,13 +91,18 @@ def _cross_entropy(
     return _with_legal_targets(layer, classes, arguments["ignore_index"], windows)
 
 
-def _sequential_cross_entropy(
-    *, input_shape: tuple[int, ...], weighted: bool, dtype: str, **arguments: Any
+def _sequential_class_loss(
+    *,
+    kind: type[nn.Module] = nn.CrossEntropyLoss,
+    input_shape: tuple[int, ...],
+    weighted: bool,
+    dtype: str,
+    **arguments: Any,
 ) -> nn.Module:
     class_dim = min(1, len(input_shape) - 1)
-    module = nn.CrossEntropyLoss(
-        _class_weights(input_shape[class_dim], weighted, dtype),
-        **{name: arguments[name] for name in ("ignore_index", "reduction", "label_smoothing")},
+    names = {"ignore_index", "reduction", "label_smoothing"} & arguments.keys()
+    module = kind(
+        _class_weights(input_shape[class_dim], weighted, dtype), **{name: arguments[name] for name in names}
     )
     windows = tuple((0, side) for dim, side in enumerate(input_shape) if dim != class_dim)
     return _with_legal_targets(module, input_shape[class_dim], arguments["ignore_index"], windows)
@@ -92,13 +125,28 @@ def _loss_arguments(draw: DrawFn, ranks: int, shape: tuple[int, ...], reduction:
 
 
 @subject(
-    layer=_cross_entropy,
-    sequential=_sequential_cross_entropy,
+    layer=class_loss,
+    sequential=_sequential_class_loss,
     twice_differentiable=True,
     name="CrossEntropyLoss",
 )
 def cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
     """Logits of order one to four in any cut; class weights, label smoothing and ignored targets; where legal, empty batches."""
+    return _over_classes(draw, ranks) | {"label_smoothing": draw(st.sampled_from((0.0, 0.25, 0.1, 1.0)))}
+
+
+@subject(
+    layer=partial(class_loss, kind=NLLLoss),
+    sequential=partial(_sequential_class_loss, kind=nn.NLLLoss),
+    twice_differentiable=True,
+    name="NLLLoss",
+)
+def negative_log_likelihoods(draw: DrawFn, ranks: int) -> Arguments:
+    """Inputs as of the cross-entropy."""
+    return _over_classes(draw, ranks)
+
+
+def _over_classes(draw: DrawFn, ranks: int) -> Arguments:
     order = draw(st.integers(1, 4))
     reduction = draw(st.sampled_from(Loss.reduction_names))
     classes = draw(st.integers(1, 6))
@@ -108,17 +156,97 @@ def cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
         "weighted": draw(st.booleans()),
         # With one class, to ignore it leaves no target.
         "ignore_index": draw(st.sampled_from((-100, 0, 2) if classes > 1 else (-100, 2))),
-        "label_smoothing": draw(st.sampled_from((0.0, 0.25, 0.1, 1.0))),
     }
     shape = (*sides[:1], classes, *sides[1:])
     return {**options, **_loss_arguments(draw, ranks, shape, reduction)}
 
 
-@subject(layer=layer_of(MSELoss), sequential=twin_of(nn.MSELoss), twice_differentiable=True, name="MSELoss")
-def mean_squared_errors(draw: DrawFn, ranks: int) -> Arguments:
+def _elementwise(draw: DrawFn, ranks: int, names: Sequence[str] = Loss.reduction_names) -> Arguments:
     """Tensors of order zero to four in any cut, with an element at least where there is a mean."""
-    reduction = draw(st.sampled_from(Loss.reduction_names))
+    reduction = draw(st.sampled_from(names))
     shape = draw(strategies.shapes(draw(st.sampled_from((1, 2, 3, 4, 0)))))
-    if reduction == "mean":
+    if reduction == "batchmean":
+        shape = shape or (3,)
+    if "mean" in reduction:
         shape = tuple(max(1, side) for side in shape)
     return _loss_arguments(draw, ranks, shape, reduction)
+
+
+@subject(layer=layer_of(MSELoss), sequential=twin_of(nn.MSELoss), twice_differentiable=True, name="MSELoss")
+def mean_squared_errors(draw: DrawFn, ranks: int) -> Arguments:
+    """Tensors of order zero to four in any cut."""
+    return _elementwise(draw, ranks)
+
+
+@subject(layer=layer_of(L1Loss), sequential=twin_of(nn.L1Loss), name="L1Loss")
+def absolute_errors(draw: DrawFn, ranks: int) -> Arguments:
+    """Tensors as of the mean squared error."""
+    return _elementwise(draw, ranks)
+
+
+@subject(layer=layer_of(SmoothL1Loss), sequential=twin_of(nn.SmoothL1Loss), name="SmoothL1Loss")
+def smooth_absolute_errors(draw: DrawFn, ranks: int) -> Arguments:
+    """Tensors as of the mean squared error; differences on both sides of `beta`, which may be 0."""
+    return _elementwise(draw, ranks) | {"beta": draw(st.sampled_from((1.0, 0.0, 2.5)))}
+
+
+@subject(layer=layer_of(HuberLoss), sequential=twin_of(nn.HuberLoss), name="HuberLoss")
+def huber_losses(draw: DrawFn, ranks: int) -> Arguments:
+    """Tensors as of the mean squared error; differences on both sides of `delta`."""
+    return _elementwise(draw, ranks) | {"delta": draw(st.sampled_from((1.0, 2.5)))}
+
+
+def with_legal_target(layer: nn.Module, log_target: bool) -> nn.Module:
+    """The layer, with targets made positive: a logarithm is taken of them, or they are logarithms."""
+
+    def prepare(_: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        x, target = inputs
+        return x, target if log_target else target.abs() + 0.5
+
+    layer.register_forward_pre_hook(prepare)
+    return layer
+
+
+@subject(
+    layer=lambda comm, **case: with_legal_target(layer_of(KLDivLoss)(comm, **case), case["log_target"]),
+    sequential=lambda **case: with_legal_target(twin_of(nn.KLDivLoss)(**case), case["log_target"]),
+    twice_differentiable=True,
+    name="KLDivLoss",
+)
+def divergences(draw: DrawFn, ranks: int) -> Arguments:
+    """Tensors as of the mean squared error, and means over the batch; targets and their logarithms."""
+    case = _elementwise(draw, ranks, KLDivLoss.reduction_names)
+    return case | {"log_target": draw(st.booleans())}
+
+
+def _weights(shape: Sequence[int], kind: str, dtype: str, first: int) -> torch.Tensor | None:
+    """None; or weights for the last dimension, for all, or for all but the first, which is broadcast."""
+    sides = {
+        "none": None,
+        "last": tuple(shape[-1:]),
+        "all": tuple(shape),
+        "rest": (*(1 for _ in shape[:1]), *shape[1:]),
+    }[kind]
+    if sides is None:
+        return None
+    numbers = torch.arange(torch.Size(sides).numel(), dtype=getattr(torch, dtype))
+    return ((numbers + first) % 3 + 1).reshape(sides) / 2
+
+
+def _weighted(case: Arguments) -> dict[str, Any]:
+    given: dict[str, Any] = dict(case)
+    kinds, shape, dtype = given.pop("weights"), given["input_shape"], given["dtype"]
+    weights = (_weights(shape, kind, dtype, first) for first, kind in enumerate(kinds))
+    return given | {"weight": next(weights), "pos_weight": next(weights)}
+
+
+@subject(
+    layer=lambda comm, **case: layer_of(BCEWithLogitsLoss)(comm, **_weighted(case)),
+    sequential=lambda **case: twin_of(nn.BCEWithLogitsLoss)(**_weighted(case)),
+    twice_differentiable=True,
+    name="BCEWithLogitsLoss",
+)
+def binary_cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
+    """Tensors as of the mean squared error; weights of the elements and of the positive ones, broadcast or not."""
+    kind = st.sampled_from(("none", "last", "all", "rest"))
+    return _elementwise(draw, ranks) | {"weights": (draw(kind), draw(kind))}

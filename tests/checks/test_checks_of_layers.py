@@ -19,18 +19,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-
-class Scaled(nn.Module):
-    """y = w x, element by element: as the sequential module, and, each worker with its own part, as the layer."""
-
-    def __init__(self, side: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(side, dtype=torch.float64))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.float64))
-
-    def forward(self, x: Any) -> Any:
-        self.calls += 1
-        return self.weight * x
+from tests.faults.torch_modules import Scaled, scaled_case
 
 
 def scaled(
@@ -51,17 +40,7 @@ def scaled(
 
     @al.subject(layer=layer, sequential=lambda layout: twin(), ranks=(2, 3), name="Scaled", **given)
     def draws(draw: Any, ranks: int) -> dict[str, Any]:
-        everyone = al.Partition((ranks,))
-        layout = al.Layout.cut((6,), everyone, [draw(al.strategies.cuts(6, ranks))])
-        calls = al.Tensor(al.Layout((), everyone, [], ()), types=("invariant",), name="calls")
-        return {
-            "layout": layout,
-            "domain": al.Space(layout),
-            "codomain": al.Space(layout, name="y"),
-            "parameter_space": al.Space(al.Tensor(layout, name="weight")),
-            "buffer_space": al.Space(calls),
-            **declared,
-        }
+        return scaled_case(draw, ranks) | declared
 
     return draws
 
@@ -128,7 +107,7 @@ def test_a_parameter_that_one_rank_lacks_is_refused() -> None:
 
 def test_a_buffer_that_is_not_persistent_needs_no_declaration() -> None:
     assert_coherent(
-        scaled(lambda module, rank: module.register_buffer("rank", torch.tensor(rank), persistent=False))
+        scaled(lambda module, rank: module.register_buffer("place", torch.tensor(rank), persistent=False))
     )
 
 
@@ -325,6 +304,15 @@ class SumsItsGradients(nn.Module):
         return self.weight * x
 
 
+def shared_weight_case(ranks: int, local_type: str = "invariant") -> dict[str, Any]:
+    """A case of a module from 6 entries to 6, with a weight of which each rank has a copy."""
+    everyone = al.Partition((ranks,))
+    layout = al.Layout((6,), everyone)
+    weight = al.Tensor(al.Layout((1,), everyone, axes=(None,)), types=(local_type,), name="weight")
+    space = al.Space(layout)
+    return {"layout": layout, "domain": space, "codomain": space, "parameter_space": al.Space(weight)}
+
+
 def hooked(local_type: str, **declared: Any) -> Subject:
     @al.subject(
         layer=lambda comm, layout: SumsItsGradients(comm),
@@ -333,18 +321,7 @@ def hooked(local_type: str, **declared: Any) -> Subject:
         name="Hooked",
     )
     def draws(draw: Any, ranks: int) -> dict[str, Any]:
-        layout = al.Layout((6,), al.Partition((ranks,)))
-        weight = al.Tensor(
-            al.Layout((1,), al.Partition((ranks,)), axes=(None,)), types=(local_type,), name="weight"
-        )
-        space = al.Space(layout)
-        return {
-            "layout": layout,
-            "domain": space,
-            "codomain": space,
-            "parameter_space": al.Space(weight),
-            **declared,
-        }
+        return shared_weight_case(ranks, local_type) | declared
 
     return draws
 
@@ -403,17 +380,7 @@ class ScaledThen(nn.Module):
 def changed(change: Any) -> Subject:
     @al.subject.layer(lambda comm, layout: ScaledThen(change), lambda layout: ScaledThen(), ranks=(2,))
     def draws(draw: Any, ranks: int) -> dict[str, Any]:
-        layout = al.Layout((6,), al.Partition((ranks,)))
-        weight = al.Tensor(
-            al.Layout((1,), al.Partition((ranks,)), axes=(None,)), types=("invariant",), name="weight"
-        )
-        space = al.Space(layout)
-        return {
-            "layout": layout,
-            "domain": space,
-            "codomain": space,
-            "parameter_space": al.Space(weight),
-        }
+        return shared_weight_case(ranks)
 
     return draws
 

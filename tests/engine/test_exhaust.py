@@ -209,10 +209,14 @@ def test_the_command_says_what_it_has_proved(tmp_path: Path) -> None:
     assert "given linearity, which was sampled in every case" in result.stdout
 
 
-def test_the_command_stores_what_is_wrong(tmp_path: Path) -> None:
-    result = run("adjointlab", "exhaust", f"{SUBJECTS}:loses", cwd=tmp_path)
+def test_the_command_stores_what_is_wrong_and_names_what_it_was_not_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(
+        "from tests.engine.enumerated_subjects import loses, right\n\nlisted = [right]\ndel right\n"
+    )
+    result = run("adjointlab", "exhaust", "wrong.py", cwd=tmp_path)
     assert result.returncode == 1
     assert "adjoint is not what its specification says" in result.stdout
+    assert "in `listed`" in result.stdout
     assert len(list((tmp_path / ".adjointlab").glob("*.json"))) == 1
 
 

@@ -29,6 +29,20 @@ class Scaled(nn.Module):
         return self.weight * x
 
 
+def scaled_case(draw: Any, ranks: int) -> dict[str, Any]:
+    """A case of a module with the weight and the buffer of `Scaled`."""
+    everyone = al.Partition((ranks,))
+    layout = al.Layout.cut((6,), everyone, [draw(al.strategies.cuts(6, ranks))])
+    calls = al.Tensor(al.Layout((), everyone, [], ()), types=("invariant",), name="calls")
+    return {
+        "layout": layout,
+        "domain": al.Space(layout),
+        "codomain": al.Space(layout, name="y"),
+        "parameter_space": al.Space(al.Tensor(layout, name="weight")),
+        "buffer_space": al.Space(calls),
+    }
+
+
 def layer(
     name: str, forward: Callable[[Any, Any], Any], check: str, found: tuple[str, ...], **row: Any
 ) -> RuntimeFault:
@@ -44,16 +58,7 @@ def layer(
         return kind(layout.local_shape(comm.Get_rank())[0], comm.Get_rank())
 
     def cases(draw: Any, ranks: int) -> dict[str, Any]:
-        everyone = al.Partition((ranks,))
-        layout = al.Layout.cut((6,), everyone, [draw(al.strategies.cuts(6, ranks))])
-        calls = al.Tensor(al.Layout((), everyone, [], ()), types=("invariant",), name="calls")
-        return {
-            "layout": layout,
-            "domain": al.Space(layout),
-            "codomain": al.Space(layout, name="y"),
-            "parameter_space": al.Space(al.Tensor(layout, name="weight")),
-            "buffer_space": al.Space(calls),
-        }
+        return scaled_case(draw, ranks)
 
     cases.__name__ = cases.__qualname__ = slug_of(name)
     subject = al.subject.layer(make, lambda layout: Scaled(6), ranks=(2, 3), name=slug)(cases)

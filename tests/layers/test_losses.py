@@ -13,7 +13,7 @@ from torch.nn import functional
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.layers.distributed import local_window
-from adjointlab.layers.losses import CrossEntropyLoss, MSELoss, SharedSum
+from adjointlab.layers.losses import BCEWithLogitsLoss, CrossEntropyLoss, KLDivLoss, MSELoss, SharedSum
 from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
@@ -266,3 +266,35 @@ def test_the_shared_sum_moves_nothing_back_and_is_an_adjoint(adjointlab_world: W
     for forward, adjoint in run_on_ranks(adjointlab_world, ranks, body):
         assert torch.tensor(forward).equal(torch.eye(2).repeat(1, ranks).to(torch.tensor(forward).dtype))
         assert torch.tensor(adjoint).equal(torch.tensor(forward).T)
+
+
+def test_weights_of_a_binary_cross_entropy_are_cut_with_the_input_and_come_back(
+    adjointlab_world: World,
+) -> None:
+    ranks = min(adjointlab_world.ranks, 4)
+    weight = torch.arange(1.0, 6.0, dtype=DOUBLE)
+
+    def body(comm: Any) -> None:
+        twin = nn.BCEWithLogitsLoss(weight.reshape(5, 1), pos_weight=torch.tensor(3.0, dtype=DOUBLE))
+        layer = BCEWithLogitsLoss.from_sequential(twin, comm, reversed_line(ranks, 0, 2), (5, 3))
+        assert_loss(comm, layer, twin, (drawn(5, 3), drawn(3, 5).T))
+        for back in (layer.to_sequential(), layer.sequential()):
+            assert torch.equal(back.get_buffer("weight"), twin.get_buffer("weight"))
+
+    run_on_ranks(adjointlab_world, ranks, body)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "message"),
+    [
+        (lambda *a: BCEWithLogitsLoss(*a, torch.ones(4)), (2, 3), "should be broadcastable to [2, 3]"),
+        (lambda *a: BCEWithLogitsLoss(*a, torch.ones(5, 2, 3)), (2, 3), "cannot be broadcast to the input"),
+        (lambda *a: KLDivLoss(*a, "batchmean"), (), "batchmean divides by the first dimension"),
+    ],
+)
+def test_weights_and_means_that_do_not_fit_the_input_are_refused_on_every_rank(
+    adjointlab_world: World, make: Any, shape: tuple[int, ...], message: str
+) -> None:
+    ranks = min(adjointlab_world.ranks, 2)
+    partition = reversed_line(ranks, 0, len(shape)) if shape else Partition(())
+    assert message in error_of_every_rank(adjointlab_world, ranks, lambda comm: make(comm, partition, shape))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from hypothesis import strategies as st
@@ -16,7 +16,20 @@ from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, 
 from adjointlab.layers.convolution import Conv1d, Convolution
 from adjointlab.layers.differentiable import _anchor, _applied, _Apply, apply
 from adjointlab.layers.distributed import DistributedModule, connected, with_index_zero
+from adjointlab.layers.dropout import Dropout
+from adjointlab.layers.embedding import Embedding
+from adjointlab.layers.group_norm import GroupNorm
+from adjointlab.layers.instance_norm import (
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    InstanceNormalisation,
+)
+from adjointlab.layers.layer_norm import LayerNorm, RMSNorm
 from adjointlab.layers.linear import Linear
+from adjointlab.layers.losses import CrossEntropyLoss, KLDivLoss, NLLLoss
+from adjointlab.layers.losses.classes import ClassLoss
+from adjointlab.layers.normalisation import ChannelNormalisation
 from adjointlab.layers.pooling import (
     AveragePooling,
     AvgPool1d,
@@ -27,7 +40,10 @@ from adjointlab.layers.pooling import (
     MaxPool3d,
     MaxPooling,
 )
+from adjointlab.layers.softmax import LogSoftmax, Softmax
 from adjointlab.layers.subjects import installed as subjects
+from adjointlab.layers.subjects.embedding import with_legal_indices
+from adjointlab.layers.subjects.losses import class_loss, with_legal_target
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.sum_reduce import SumReduce
@@ -378,10 +394,23 @@ class LocalStatistics(BatchNormalisation):
             self.num_batches_tracked.add_(1)
         if not x.numel():
             return x, x.new_ones(x.shape[1])
-        mean, variance = x.mean(self.others), x.var(self.others, unbiased=False)
+        others = self.moments.dims
+        mean, variance = x.mean(others), x.var(others, unbiased=False)
         if self.training:
             self._track(mean.detach(), variance.detach())
         return x - self._along(mean), variance
+
+
+def average_parts(layer: BatchNormalisation | GroupNorm) -> None:
+    """Have the layer take the mean of the workers' mean squares, as if all of them held as much."""
+    (x,), moments = layer.domain.tensors, layer.moments
+    summed, shape = moments.sum_pairs, x.layout.local_shape(layer.rank)
+    of_each = math.prod(shape[dim] for dim in moments.dims)
+    workers = math.prod(layer.partition.shape[dim] for dim in moments.dims)
+    share = moments.count / (of_each * workers) if of_each else 0.0
+    moments.sum_pairs = Altered(  # type: ignore[assignment]
+        summed, forward=lambda s: summed.forward(s * share), adjoint=lambda t: summed.adjoint(t) * share
+    )
 
 
 class VariancesAveraged(BatchNormalisation):
@@ -389,24 +418,17 @@ class VariancesAveraged(BatchNormalisation):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        (x,), summed = self.domain.tensors, self.sum_deviations
-        shape = x.layout.local_shape(self.rank)
-        held = shape[0] * math.prod(shape[2:])
-        workers = self.partition.size // self.partition.shape[1]
-        share = self.count / (held * workers) if held else 0.0
-        self.sum_deviations = Altered(  # type: ignore[assignment]
-            summed, forward=lambda s: summed.forward(s * share), adjoint=lambda t: summed.adjoint(t) * share
-        )
+        average_parts(self)
 
 
 class RunningVarianceBiased(BatchNormalisation):
     def _track(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        super()._track(mean, variance * ((self.count - 1) / self.count))
+        super()._track(mean, variance * ((self.moments.count - 1) / self.moments.count))
 
 
 class RunningStatisticsUpdatedInEvaluation(BatchNormalisation):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.training and self.track_running_stats and self.count > 1:
+        if not self.training and self.track_running_stats and self.moments.count > 1:
             self.training = True
             with torch.no_grad():
                 self._measured(x)
@@ -419,8 +441,152 @@ class StatisticsGradientNotReduced(BatchNormalisation):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.sum_values = Altered(self.sum_values, adjoint=torch.clone)  # type: ignore[assignment]
-        self.sum_deviations = Altered(self.sum_deviations, adjoint=torch.clone)  # type: ignore[assignment]
+        moments = self.moments
+        moments.sum = Altered(moments.sum, adjoint=torch.clone)  # type: ignore[assignment]
+        moments.sum_pairs = Altered(moments.sum_pairs, adjoint=torch.clone)  # type: ignore[assignment]
+
+
+# The other normalisations.
+
+
+class GroupVariancesAveraged(GroupNorm):
+    """As :class:`VariancesAveraged`, over the spatial parts of a group."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        average_parts(self)
+
+
+class GroupsCountedLocally(GroupNorm):
+    """Takes the first channel that the worker holds for the first of the tensor."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        groups = self.moments._group_of
+        if groups is not None and groups.numel():
+            self.moments._group_of = groups - groups[0]
+
+
+class NormWeightGradientNotReduced(LayerNorm):
+    """Each worker along the sequence keeps the gradient of its own part, as without Megatron's all-reduction of such weights."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.spread = not_reduced(self.spread)  # type: ignore[assignment]
+
+
+class RootMeanSquareOfTheOwnPart(RMSNorm):
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        parts = math.prod(self.partition.shape[dim] for dim in self.moments.dims)
+        summed = self.moments.sum
+        self.moments.sum = Altered(summed, forward=lambda s: s * parts, adjoint=lambda t: t * parts)  # type: ignore[assignment]
+
+
+class RunningStatisticsOfTheLocalBatch(InstanceNormalisation):
+    """Updates the running statistics with the samples of this worker alone."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        summed, batch = self.sum_batch, self.domain.tensors[0].layout.local_shape(self.rank)[0]
+        if self.channel_dim:
+            share = self.batch / batch if batch else 0.0
+            self.sum_batch = Altered(summed, forward=lambda s: s * share)  # type: ignore[assignment]
+
+
+# Dropout.
+
+
+class MaskByLocalIndex(Dropout):
+    """The mask of a tensor that begins where the worker's part does."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.window = tuple((0, stop - start) for start, stop in self.window)
+
+
+class MaskScaledByTheOwnShare(Dropout):
+    """Divides by the share of its own elements that a worker has kept."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        kept = y.detach() != 0
+        share = float(kept.sum()) / max(1, int((x.detach() != 0).sum()))
+        return y * ((1 - self.p) / share) if self.training and 0 < self.p < 1 and share else y
+
+
+# Embedding.
+
+
+class RowsOfOtherWorkersKept(Embedding):
+    """A worker that lacks an index gives its own nearest row, where it has to give zeros."""
+
+    def _own_rows(self, indices: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        start, stop = self.window
+        if start == stop:
+            return super()._own_rows(indices, weight)
+        return super()._own_rows(indices.clamp(start, stop - 1), weight)
+
+
+class PaddingRowOfEveryWorker(Embedding):
+    """The padding row is counted from the worker's own first row."""
+
+    def _own_rows(self, indices: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        padding, start = self.padding_idx, self.window[0]
+        self.padding_idx = None if padding is None else padding + start
+        rows = super()._own_rows(indices, weight)
+        self.padding_idx = padding
+        return rows
+
+
+# Softmax and losses over classes.
+
+
+class SumsOfTheOwnPart(Softmax):
+    """Divides by the sum of the worker's own exponentials."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.sum = Altered(self.sum, forward=torch.clone, adjoint=torch.clone)  # type: ignore[assignment]
+
+
+class LargestOfTheOwnPart(LogSoftmax):
+    """Each worker subtracts the largest of its own elements before they are summed."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.largest._workers = None
+
+
+class SmoothedOverTheOwnClasses(CrossEntropyLoss):
+    """Divides the label smoothing by the number of the worker's own classes."""
+
+    def _losses(
+        self, x: torch.Tensor, targets: torch.Tensor, log_sums: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        whole, (start, stop) = self.classes, self.class_window
+        self.classes = max(1, stop - start)
+        losses = super()._losses(x, targets, log_sums)
+        self.classes = whole
+        return losses
+
+
+class DividedByOwnWeights(NLLLoss):
+    """A mean that each worker divides by the weights of its own targets, as many as there are workers too large."""
+
+    def reduced_over_targets(self, losses: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        own = weights.sum()
+        if self.reduction == "mean" and float(own.detach()) > 0:
+            return super().reduced_over_targets(losses / own, torch.ones_like(own) / self.partition.size)
+        return super().reduced_over_targets(losses, weights)
+
+
+class BatchMeanOfTheOwnPart(KLDivLoss):
+    """Divides by the number of samples that the worker holds."""
+
+    def losses(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        share = self.input_shape[0] / max(1, x.shape[0]) if self.reduction == "batchmean" else 1.0
+        return super().losses(x, target) * share
 
 
 # Pooling.
@@ -568,6 +734,17 @@ FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] =
     (Convolution, (Conv1d,), lines),
     (Linear, (), subjects.linears),
     (BatchNormalisation, (BatchNorm1d, BatchNorm2d, BatchNorm3d), subjects.batch_norms),
+    (GroupNorm, (), subjects.group_norms),
+    (LayerNorm, (), subjects.layer_norms),
+    (RMSNorm, (), subjects.rms_norms),
+    (InstanceNormalisation, (InstanceNorm1d, InstanceNorm2d, InstanceNorm3d), subjects.instance_norms),
+    (Dropout, (), subjects.dropouts),
+    (Embedding, (), subjects.embeddings),
+    (Softmax, (), subjects.softmaxes),
+    (LogSoftmax, (), subjects.log_softmaxes),
+    (CrossEntropyLoss, (), subjects.cross_entropies),
+    (NLLLoss, (), subjects.negative_log_likelihoods),
+    (KLDivLoss, (), subjects.divergences),
     (AveragePooling, (AvgPool1d, AvgPool2d, AvgPool3d), subjects.average_pools),
     (MaxPooling, (MaxPool1d, MaxPool2d, MaxPool3d), subjects.max_pools),
     (MeanSquaredError, (), errors),
@@ -585,11 +762,18 @@ def with_layer(kind: type[DistributedModule]) -> Subject:
         given = (
             {**arguments, "dtype": getattr(torch, arguments["dtype"])} if "dtype" in arguments else arguments
         )
+        if issubclass(kind, ClassLoss):
+            return cast(ClassLoss, class_loss(comm, kind=kind, **arguments))
+        if issubclass(kind, KLDivLoss):
+            return cast(KLDivLoss, with_legal_target(kind(comm, **given), arguments["log_target"]))
+        if issubclass(kind, Embedding):
+            return cast(Embedding, with_legal_indices(kind(comm, **given), given["num_embeddings"]))
         if not kinds:
             return kind(comm, **given)
         made: DistributedModule = kinds[(dims or max(1, len(given["input_shape"]) - 2)) - 1](comm, **given)
-        if isinstance(made, BatchNormalisation):
-            made.load_sequential(sequential(**arguments))  # the running statistics
+        if isinstance(made, ChannelNormalisation):
+            of_dims = {"dims": dims} if dims else {}
+            made.load_sequential(sequential(**arguments, **of_dims))  # the running statistics
         return made
 
     return al.subject(
@@ -624,6 +808,20 @@ PLANTED = (
         "running statistics updated in evaluation", RunningStatisticsUpdatedInEvaluation, "sequential", 1
     ),
     planted("identity as the statistics' backward", StatisticsGradientNotReduced, "gradients"),
+    planted("group's variance averaged over uneven parts", GroupVariancesAveraged, "sequential"),
+    planted("groups counted from the worker's first channel", GroupsCountedLocally, "sequential"),
+    planted("norm's weight gradient not reduced", NormWeightGradientNotReduced, "gradients"),
+    planted("root mean square of the own part", RootMeanSquareOfTheOwnPart, "sequential"),
+    planted("running statistics of the local batch", RunningStatisticsOfTheLocalBatch, "sequential"),
+    planted("dropout mask by local index", MaskByLocalIndex, "sequential"),
+    planted("dropout scaled by the own share", MaskScaledByTheOwnShare, "sequential", 1),
+    planted("rows of other workers' vocabulary kept", RowsOfOtherWorkersKept, "sequential"),
+    planted("padding row counted from the own vocabulary", PaddingRowOfEveryWorker, "gradients"),
+    planted("softmax divides by the own part's sum", SumsOfTheOwnPart, "sequential"),
+    planted("softmax subtracts the own part's largest", LargestOfTheOwnPart, "sequential"),
+    planted("label smoothing over the own classes", SmoothedOverTheOwnClasses, "sequential"),
+    planted("mean over the own weights", DividedByOwnWeights, "sequential"),
+    planted("batch mean of the own part", BatchMeanOfTheOwnPart, "sequential"),
     planted("average counts padding", AverageCountsPadding, "sequential", 1),
     planted("maximum pads with zero", MaximumOfZeros, "sequential", 1),
     planted("indices in the local tensor", IndicesInTheLocalTensor, "sequential"),

@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from adjointlab.checks.verdict import Status
+from adjointlab.checks.verdict import Status, coherent
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import Budget, SearchResult, investigate
-from adjointlab.store.job_log import Death, Done, JobLog, claimed, supervised
+from adjointlab.store.job_log import VARIABLE, Death, Done, JobLog, claimed, supervised
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run, Runner
@@ -35,7 +35,7 @@ def failing_report() -> SearchResult:
     return investigate(SimulatedWorld(3), wrong, "adjoint", Budget(20, seed=1))
 
 
-def test_what_is_done_comes_back_as_it_was(job_log: JobLog) -> None:
+def test_what_is_done_comes_back_as_it_was(job_log: JobLog, monkeypatch: pytest.MonkeyPatch) -> None:
     done = Done("here:wrong adjoint", failing_report(), Written(Path("a.json"), Path("a.py")), "")
     assert done.result.case is not None
     job_log.finish(done)
@@ -43,6 +43,7 @@ def test_what_is_done_comes_back_as_it_was(job_log: JobLog) -> None:
         "here:right adjoint", investigate(SimulatedWorld(2), right, "adjoint", Budget(5, seed=1)), None, ""
     )
     job_log.finish(other)
+    monkeypatch.setattr("adjointlab.store.job_log._own_pid", lambda: "the next job")
 
     assert job_log.outcome("here:wrong adjoint") == done
     assert job_log.outcome("here:right adjoint") == other
@@ -217,3 +218,57 @@ def test_without_time_the_smallest_known_case_is_the_result(job_log: JobLog) -> 
     assert report.case is not None
     smallest = min(world.ended_by, key=lambda case: (case.ranks, len(case.key())))
     assert report.case.digest == smallest.digest
+
+
+def test_subjects_of_one_function_have_results_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may have one name and one place, so a result under that may be another subject's."""
+
+    def job(number: int) -> None:
+        monkeypatch.setattr("adjointlab.store.job_log._own_pid", lambda: str(number))
+
+    job_log, check_id = JobLog(tmp_path), "factories:draws adjoint"
+    result = SearchResult("Made", "adjoint", "simulated", coherent())
+    job(1)
+    job_log.finish(Done(check_id, result, None, ""))
+    # The first of them has been done by this very job, which now comes to the second.
+    assert job_log.outcome(check_id) is None
+    job(2)
+    assert job_log.outcome(check_id) is not None
+    # The second has ended the job after the first was done.
+    job_log.record_death(Death("a rank died", check_id=check_id))
+    assert job_log.outcome(check_id) is None
+    job_log.finish(Done(check_id, result, None, ""))
+    job(3)
+    assert job_log.outcome(check_id) is None  # of two results nobody knows whose they are
+
+
+def test_a_check_that_has_ended_jobs_is_done_once_it_has_a_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_log, check_id = JobLog(tmp_path), "here:draws adjoint"
+    job_log.record_death(Death("a rank died", check_id=check_id))
+    job_log.finish(Done(check_id, SearchResult("Made", "adjoint", "simulated", coherent()), None, ""))
+    monkeypatch.setattr("adjointlab.store.job_log._own_pid", lambda: "the next job")
+    job_log.record_death(Death("a rank died", check_id="here:others adjoint"))
+    assert job_log.outcome(check_id) is not None
+
+
+def test_each_command_of_a_script_has_results_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_id = "here:draws adjoint"
+
+    def command(number: int) -> JobLog:
+        monkeypatch.setattr("adjointlab.store.job_log._own_pid", lambda: str(number))
+        job_log = claimed(0, {VARIABLE: str(tmp_path)})
+        assert job_log is not None
+        return job_log
+
+    result = SearchResult("Made", "adjoint", "simulated", coherent())
+    command(1).finish(Done(check_id, result, None, ""))
+    # The second may have another environment, other cases, or another file under the same name.
+    assert command(2).outcome(check_id) is None
+    (tmp_path / "rank-0.lock").unlink()  # as the next job begins
+    assert command(3).outcome(check_id) is not None

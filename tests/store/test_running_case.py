@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
 
+from adjointlab import session
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.run_case import Stage
 from adjointlab.engine.search import Budget
-from adjointlab.session import run_check
+from adjointlab.session import SearchInterrupted, run_check
+from adjointlab.store import running_case
 from adjointlab.store.reproducer import keep_interrupted, write_case
 from adjointlab.store.reproducer import read as read_reproducer
 from adjointlab.store.running_case import (
@@ -31,10 +36,11 @@ from adjointlab.store.running_case import (
     recording,
     write_end,
 )
+from adjointlab.worlds.process import RepeatedInterrupt, Terminated, signal_of
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Exhausted, WorldName
 from tests.running import ROOT, run
-from tests.samples import raising, right
+from tests.samples import raising, right, wrong
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -159,8 +165,43 @@ def test_parameters_that_are_no_data_stop_nothing(tmp_path: Path):
         assert (running.case, running.done) == (None, 3)
 
 
+def _interrupted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, at whose beginning SIGTERM arrives."""
+
+    def interrupted(*arguments: object) -> object:
+        signal.raise_signal(signal.SIGTERM)
+        return function(*arguments)
+
+    return interrupted
+
+
+@pytest.mark.parametrize("place", ["_locked", "_remove"])
+def test_a_signal_leaves_no_record_of_a_job_that_goes_on_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+):
+    monkeypatch.setattr(running_case, place, _interrupted(getattr(running_case, place)))
+    with (
+        pytest.raises(Terminated),
+        RepeatedInterrupt(),
+        recording(tmp_path / "folder", PROGRESS, is_leader=True),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_after_the_last_case_loses_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(session, "_store", _interrupted(session._store))
+    with pytest.raises(SearchInterrupted) as interrupt, RepeatedInterrupt():
+        run_check(SimulatedWorld(2), found_as(wrong), "adjoint", Budget(5, 2, seed=0), tmp_path)
+
+    assert signal_of(interrupt.value) == signal.SIGTERM
+    written = interrupt.value.known.written
+    assert written is not None
+    assert written.json.exists()
+
+
 @pytest.mark.parametrize("subject", [right, raising], ids=["right", "raising"])
-def test_an_run_check_keeps_one_while_it_lasts(tmp_path: Path, subject):
+def test_run_check_keeps_one_while_it_lasts(tmp_path: Path, subject):
     world, seen = SimulatedWorld(4), []
     run_check(
         world,
@@ -199,7 +240,8 @@ DYING = """
 import os
 import numpy as np
 import adjointlab as al
-from adjointlab.session import run_check
+from adjointlab.session import SearchInterrupted, run_check
+from adjointlab.store import running_case
 from adjointlab.engine.search import Budget
 from adjointlab.engine.discovery import found_as
 from adjointlab.worlds.simulated.world import SimulatedWorld

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from adjointlab.supervisor.exit_hooks import record_exit_code
 from adjointlab.supervisor.rank_files import RankFiles
-from adjointlab.worlds.launch import LAUNCHERS
+from adjointlab.worlds.launch import LAUNCHERS, launched_rank
 
 PROGRAM = """
 import os, sys
@@ -60,3 +61,13 @@ def test_a_rank_that_is_killed_after_its_work_has_ended_in_order(
     end = files.last_end
     assert end is not None
     assert (end.status, end.regular) == (status if code is None else code, code is not None)
+
+
+@pytest.mark.parametrize("is_child", [True, False])
+def test_an_exit_code_is_settled_by_the_process_of_the_rank_alone(tmp_path: Path, is_child: bool) -> None:
+    files = RankFiles(tmp_path, launched_rank())
+    process = {"pid": os.getpid() if is_child else os.getppid(), "host": os.uname().nodename}
+    files.path("pid").write_text(json.dumps(process))
+    record_exit_code(tmp_path, 0)
+    # A command of a script may be followed by others, which decide how the script ends.
+    assert files.text("finished") == ("0" if is_child else "")

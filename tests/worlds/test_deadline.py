@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -93,3 +94,18 @@ def test_user_code_that_closes_its_files_does_no_harm() -> None:
             os.close(outer._write)
     finally:
         signal.set_wakeup_fd(before)
+
+
+def test_signals_after_the_first_are_no_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", errors.append)
+    outer, handler = signal.set_wakeup_fd(-1), signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with Deadline(seconds=600.0):
+            for _ in range(20):
+                signal.raise_signal(signal.SIGTERM)
+                time.sleep(0.01)
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        signal.set_wakeup_fd(outer)
+    assert not errors

@@ -6,10 +6,13 @@ import gc
 import os
 import signal
 
+import hypothesis.core
 import pytest
 
-from adjointlab.worlds.process import RepeatedInterrupt
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.worlds.process import Interrupts, RepeatedInterrupt, signals_held
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from tests.samples import right
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +60,31 @@ def test_an_interrupt_that_is_swallowed_is_raised_at_the_end_at_the_latest() -> 
         interrupt_in_a_collection()
     with RepeatedInterrupt():
         RepeatedInterrupt.check()  # nothing is left of the one before
+
+
+def test_what_must_be_done_as_a_whole_is_done_before_a_signal_is_handled() -> None:
+    done = []
+
+    def interrupted() -> None:
+        with signals_held():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("all")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert done == ["all"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_as_hypothesis_begins_is_no_failure_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(function: object) -> bytes:
+        os.kill(os.getpid(), signal.SIGINT)
+        return b""
+
+    monkeypatch.setattr(hypothesis.core, "function_digest", interrupted)
+    with (
+        Interrupts() as interrupts
+    ):  # as under mpiexec, where an interrupt that is swallowed is not raised again
+        interrupts.allow()
+        with pytest.raises(KeyboardInterrupt):
+            investigate(SimulatedWorld(2), right, "adjoint", Budget(3, seed=0))

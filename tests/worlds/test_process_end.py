@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from adjointlab.exit_codes import ExitCode
 from adjointlab.supervisor import rank
 from adjointlab.worlds.launch import LAUNCHERS
 from tests.running import run_python
@@ -50,6 +51,17 @@ def test_the_process_ends_with_its_code_after_all_hooks(hook: str, tmp_path: Pat
     assert (ended.returncode, ended.stdout) == (1, "the first hook has run\n"), ended.stderr
     assert said in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_user_code_that_closes_standard_output_and_ends_the_process_is_named_all_the_same(
+    tmp_path: Path,
+) -> None:
+    program = (
+        "import os, sys\nfrom adjointlab.worlds.process import install_exit_guard\ninstall_exit_guard()\n"
+    )
+    ended = run_python("-c", f"{program}sys.stdout.close()\nos._exit(0)", cwd=tmp_path)
+    assert ended.returncode == ExitCode.UNJUDGED
+    assert "user code ended the process by os._exit(0) at" in ended.stderr
 
 
 GUARDED = """

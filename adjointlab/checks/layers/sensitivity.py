@@ -58,6 +58,9 @@ _MOVES = frozenset(
 )
 """Operations of torch's that move or select values, or make constants, without the underscore of those in place."""
 
+_STATISTICS = frozenset({"running_mean", "running_var"})
+"""Arguments that batch normalisations of torch's write into though their schemas do not say so."""
+
 
 def measured(run: Callable[[], Mapping[str, Local]]) -> tuple[Mapping[str, Local], Allowances]:
     """Return the results of `run`, and by how much rounding may change each tensor of them.
@@ -145,7 +148,7 @@ def _perturbation() -> Callable[[int, bool], AbstractContextManager[object]]:
     """Return the context manager that perturbs all operations of torch's in this thread; a class of torch's, made on demand."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_map
+    from torch.utils._pytree import tree_flatten, tree_map
 
     class Perturbation(TorchDispatchMode):
         """Operations with arguments and results that are wrong by two units in the last place, at random."""
@@ -170,20 +173,25 @@ def _perturbation() -> Callable[[int, bool], AbstractContextManager[object]]:
             if is_view or schema.name.split("::")[1].rstrip("_") in _MOVES:
                 return func(*args, **kwargs)
             elementwise = torch.Tag.pointwise in func.tags
-            written = [
-                value
-                for value, entry in zip(args, schema.arguments, strict=False)
-                if entry.alias_info is not None and entry.alias_info.is_write
+            given = [
+                *zip(schema.arguments, args, strict=False),
+                *((entry, kwargs[entry.name]) for entry in schema.arguments if entry.name in kwargs),
             ]
-            written += [
-                kwargs[e.name] for e in schema.arguments if e.name in kwargs and e.alias_info is not None
-            ]
+            written, _ = tree_flatten(
+                [
+                    value
+                    for entry, value in given
+                    if entry.alias_info is not None and entry.alias_info.is_write
+                ]
+            )
+            # What is written has to be found in these very tensors.
+            spared = [*written, *(value for entry, value in given if entry.name in _STATISTICS)]
 
             def perturbed(value: Any) -> Any:
                 if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
                     return value
                 # Torch's own stand-ins for zeros have no memory.
-                if value._is_zerotensor() or any(value is each for each in written):
+                if value._is_zerotensor() or any(value is each for each in spared):
                     return value
                 return value * self.factors(value, elementwise)
 

@@ -47,9 +47,8 @@ class Comparison:
     tolerance: Tolerance
     without: frozenset[str] | None = None
     expected: tuple[Local, ...] | None = None
-    allowances: tuple[float, ...] | None = (
-        None  # differences that rounding may make to each tensor, from rank 0 if at all
-    )
+    # Differences that rounding may make to each tensor, from rank 0 if at all.
+    allowances: tuple[float, ...] | None = None
     not_finite: WhereNotFinite = WhereNotFinite.WRONG
 
 

@@ -103,23 +103,21 @@ class GuardedRequest(_OpenRequest, MPI.Request):  # type: ignore[misc] # both ha
 
     def Wait(self, status: Status | None = None) -> Literal[True]:
         """Wait until it is complete, or the wait is revoked."""
-        if self:
-            found = self._status_of_mpi(status)
-            test = super().Test
-            try:
-                for _ in self.guard.quick_polls:
-                    if test(found):
-                        break
-                else:
-                    # Unlike Guard.wait, this does not keep the request when the wait is revoked: it is still an open
-                    # request of the guard, which keeps those at the end of the run.
-                    self.guard.wait_until(lambda: test(found), self.call)
-            except MPI.Exception:
-                set_envelope(self.entry, found)
-                raise
-            self._complete(status, found)
-        else:
-            super().Wait(self._status_of_mpi(status))
+        found, test = self._status_of_mpi(status), super().Test
+        if not self:
+            return super().Wait(found)
+        try:
+            for _ in self.guard.quick_polls:
+                if test(found):
+                    break
+            else:
+                # Unlike Guard.wait, this does not keep the request when the wait is revoked: it is still an open
+                # request of the guard, which keeps those at the end of the run.
+                self.guard.wait_until(lambda: test(found), self.call)
+        except MPI.Exception:
+            set_envelope(self.entry, found)
+            raise
+        self._complete(status, found)
         return True
 
     def Cancel(self) -> None:

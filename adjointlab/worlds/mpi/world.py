@@ -377,7 +377,7 @@ class MPIWorld:
 
     def _take_part(self, command: _Command, body: Body) -> tuple[Outcome, RunStatistics]:
         self._run, self._ranks_of_last_run = command.run, command.ranks
-        rank, guard, interrupts = self._control.rank, self._guard, self._interrupts
+        rank, guard = self._control.rank, self._guard
         limit = self.watchdog.seconds(command.patience)
         # A wait that is too long is revoked and named before the watchdog interrupts the rank.
         guard.patience = min(command.patience, limit / 2)
@@ -387,41 +387,17 @@ class MPIWorld:
         self._registry.start_run()
         streams = RandomStreams(self._streams, command.seed, command.ranks)
         streams.enter(rank)
-        outcome: Outcome
-        watched: Watched | None = None
-        try:
-            payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
-            refuse_replaced(BEFORE)
-            context = RankContext(rank, command.ranks, self._communicator_of(command.ranks))
-            current = _CurrentRun(context.comm, guard)
-            with Interposition(current), process_groups_of(current, command.ranks):
-                try:
-                    interrupts.allow()
-                    with self._watchdog_thread.watch(
-                        f"rank {rank}", payload, limit, guard.progress
-                    ) as watched:
-                        value = body(context, payload)
-                finally:
-                    interrupts.hold()
-            outcome = Returned(value)
-        except Cancelled:
-            outcome = Returned(None)  # replaced below by what the guard cancelled the rank as
-        except BaseException as exception:
-            interrupts.hold()  # also where one has come just before
-            outcome = Raised.of(exception)
-            guard.saw_mpi_error = _is_due_to_mpi(exception)
-            if isinstance(exception, KeyboardInterrupt | Overdue):
-                # These come at any byte code: perhaps between the start of a request and its entry in the guard. Its
-                # buffers are alive in the frames of the traceback, so the exception is kept.
-                guard.has_abandoned = True
-                keep_alive(exception)
+        outcome, watched = self._executed(command, body, limit)
         streams.leave()
+        # An interrupt ends all ranks, whatever else there is to say.
+        is_interrupted = _any_raised((outcome,), KeyboardInterrupt)
         try:
             refuse_replaced(DURING)
         except FunctionsReplaced as problem:
-            if not _any_raised((outcome,), KeyboardInterrupt):
+            if not is_interrupted:
                 outcome = Raised.of(problem)
-        if watched is not None and watched.has_fired and not _any_raised((outcome,), Overdue):
+        has_answered = is_interrupted or _any_raised((outcome,), Overdue)
+        if watched is not None and watched.has_fired and not has_answered:
             # User code has swallowed the exception, and its results are not its own.
             outcome = Raised.overdue(watched.overdue(), watched.stack)
             guard.has_abandoned = True
@@ -431,6 +407,35 @@ class MPIWorld:
         elif isinstance(outcome, Raised):
             guard.notify_failure()
         return outcome, guard.finish_run()
+
+    def _executed(self, command: _Command, body: Body, limit: float) -> tuple[Outcome, Watched | None]:
+        """Execute `body` for at most `limit` seconds; what came of it, and the watchdog's view, once it has begun."""
+        guard, interrupts = self._guard, self._interrupts
+        watched: Watched | None = None
+        try:
+            payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
+            refuse_replaced(BEFORE)
+            context = RankContext(self._control.rank, command.ranks, self._communicator_of(command.ranks))
+            current = _CurrentRun(context.comm, guard)
+            with Interposition(current), process_groups_of(current, command.ranks):
+                try:
+                    interrupts.allow()
+                    who = f"rank {context.rank}"
+                    with self._watchdog_thread.watch(who, payload, limit, guard.progress) as watched:
+                        return Returned(body(context, payload)), watched
+                finally:
+                    interrupts.hold()
+        except Cancelled:
+            return Returned(None), watched  # replaced by what the guard cancelled the rank as
+        except BaseException as exception:
+            interrupts.hold()  # also where one has come just before
+            guard.saw_mpi_error = _is_due_to_mpi(exception)
+            if isinstance(exception, KeyboardInterrupt | Overdue):
+                # These come at any byte code: perhaps between the start of a request and its entry in the guard. Its
+                # buffers are alive in the frames of the traceback, so the exception is kept.
+                guard.has_abandoned = True
+                keep_alive(exception)
+            return Raised.of(exception), watched
 
     def _idle(self, on_interrupt: Callable[[], None]) -> Callable[[float], None]:
         """Return what a wait outside user code does between polls: look after others, and react to Ctrl-C once."""

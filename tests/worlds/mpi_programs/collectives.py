@@ -238,3 +238,25 @@ def blocks_of_several_types(comm, mpi):
             comm.Ialltoallw(sent, received).Wait()
         results.append(received[0])
     return results
+
+
+@program
+def forms_of_blocks_of_several_types(comm, mpi):
+    rank, size = comm.Get_rank(), comm.Get_size()
+    ones, zeros, types = [1] * size, [0] * size, [mpi.DOUBLE] * size
+    results = []
+    for form in (
+        *([], [(ones, zeros)], [[ones, zeros]], [(None, None)], [ones, zeros], [None, None]),
+        *([None], [(None, zeros)], [None, zeros], [1, 0], [ones, None]),
+    ):
+        received = np.zeros(size)
+        try:
+            comm.Alltoallw(
+                [np.full(1, float(rank)), *form, types],
+                [received, (ones, [8 * other for other in range(size)]), types],
+            )
+        except TypeError:
+            results.append(None)
+        else:
+            results.append(received)
+    return results

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.watchdog import Overdue, Watchdog
 from adjointlab.worlds.world import PeerFailed, Raised, Returned
 
 pytestmark = pytest.mark.skipif(
@@ -28,6 +29,15 @@ def world():
     from adjointlab.worlds.mpi.world import MPIWorld
 
     world = MPIWorld(patience=0.5)
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def impatient_world():
+    from adjointlab.worlds.mpi.world import MPIWorld
+
+    world = MPIWorld(watchdog=Watchdog(limit=0.2))
     yield world
     world.close()
 
@@ -186,6 +196,19 @@ def test_ctrl_c_in_a_waiting_follower_ends_every_process(world):
     finally:
         signal.signal(signal.SIGALRM, before)
     assert world.run(lambda context, _: context.comm.allreduce(1)).completed
+
+
+def test_ctrl_c_in_a_rank_that_has_swallowed_the_watchdogs_exception_ends_every_process(impatient_world):
+    def body(context, _):
+        if context.rank == 1:
+            try:
+                time.sleep(60)
+            except Overdue:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        impatient_world.run(body)
 
 
 def test_global_random_streams_follow_from_seed_and_rank_and_are_put_back(world):

@@ -1,0 +1,36 @@
+"""Numbers that look unrelated for neighbouring counters, by the output function of SplitMix64 [Steele14]; there is no state."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from adjointlab.typing import NumpyArray
+
+__all__ = ["hashed", "mixed"]
+
+_MASK: Final = 0xFFFFFFFFFFFFFFFF
+_GAMMA: Final = 0x9E3779B97F4A7C15
+_FIRST: Final = 0xBF58476D1CE4E5B9
+_SECOND: Final = 0x94D049BB133111EB
+
+
+def mixed(number: int) -> int:
+    """64 bits for one number, on Python's integers, which do not wrap by themselves."""
+    number = (number + _GAMMA) & _MASK
+    number = ((number ^ (number >> 30)) * _FIRST) & _MASK
+    number = ((number ^ (number >> 27)) * _SECOND) & _MASK
+    return number ^ (number >> 31)
+
+
+def hashed(counters: NumpyArray, key: int) -> NumpyArray:
+    """64 bits for each of an array of counters (uint64), other ones for each key, a number of 64 bits."""
+    # Over the counter, and once more with the key. One pass over their sum would give neighbouring keys the same values, shifted.
+    return _finalised(_finalised(counters + np.uint64(_GAMMA)) ^ np.uint64(key))
+
+
+def _finalised(z: NumpyArray) -> NumpyArray:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(_FIRST)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(_SECOND)
+    return np.asarray(z ^ (z >> np.uint64(31)))

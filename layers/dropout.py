@@ -1,0 +1,105 @@
+"""Dropout whose mask depends on a seed and the global index of each element alone: the same on any partition.
+
+    y_i = x_i / (1 - p) where u(seed, i) ≥ p, else 0
+
+u is uniform on [0, 1): the upper 53 bits of a hash of index and seed [Steele14]. Like a counter-based generator it has no state, so a
+worker computes the numbers of its own elements and no others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from adjointlab.core.layout import Layout, Window
+from adjointlab.core.space import Space
+from adjointlab.core.splitmix import hashed, mixed
+from adjointlab.layers.distributed import TorchLayer, dtype_name
+
+__all__ = ["Dropout", "SeededDropout", "uniform"]
+
+
+class Dropout(TorchLayer, torch_classes=(nn.Dropout,)):
+    """`torch.nn.Dropout` over `partition`, of the order of the input, cut in any dimension; nothing but a seed is sent.
+
+    With a `seed`, an integer that every rank gives alike, every call has the same mask, until somebody sets the attribute. Without
+    one each call in training draws a seed from torch's generator on rank 0 and sends it to all: so a checkpoint, which
+    restores the generator's state before it computes again, has the same mask.
+
+    The mask is that of :class:`SeededDropout`, not of torch's own module, whose numbers depend on how many were drawn before.
+    """
+
+    options = ("seed",)
+
+    def lay_out(self, module: nn.Dropout, seed: int | None = None) -> None:
+        self.check_order(self.input_shape)
+        if seed is not None and not isinstance(seed, int):
+            raise ValueError(f"seed: {seed!r} is no integer")
+        self.p, self.inplace, self.seed = module.p, module.inplace, seed
+        self.overwrites_inputs = module.inplace
+        layout = Layout(self.input_shape, self.partition)
+        window = layout.window(self.rank)
+        self.window = ((0, 0),) * layout.order if window is None else window
+        name = dtype_name(self.dtype)
+        self.rounding = None
+        self.domain, self.codomain = Space(layout, dtype=name), Space(layout, dtype=name, name="y")
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, seed={self.seed}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from that of x."""
+        (x,) = self.check_inputs(x)
+        if not self.training or self.p == 0:
+            return x
+        seed = self.seed
+        if seed is None:
+            drawn = int(torch.randint(2**62, ())) if self.rank == 0 else 0
+            seed = self.comm.bcast(drawn, root=0)
+        if not self.partition.is_active(self.rank):
+            return x
+        return _dropped(x, self.p, seed, self.input_shape, self.window, inplace=self.inplace)
+
+
+class SeededDropout(nn.Module):
+    """The sequential function of :class:`Dropout` with a seed."""
+
+    def __init__(self, p: float = 0.5, seed: int = 0) -> None:
+        super().__init__()
+        self.p, self.seed = nn.Dropout(p).p, seed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The tensor y, from x."""
+        if not self.training or self.p == 0:
+            return x
+        return _dropped(x, self.p, self.seed, x.shape, tuple((0, side) for side in x.shape))
+
+
+def _dropped(
+    x: torch.Tensor,
+    p: float,
+    seed: int,
+    shape: Sequence[int],
+    window: Sequence[Window],
+    *,
+    inplace: bool = False,
+) -> torch.Tensor:
+    kept = uniform(seed, shape, window).to(x.device) >= p
+    # `where`, not a product: an infinite element that is dropped is 0.
+    scaled = x / (1 - p) if p < 1 else x
+    y = torch.where(kept, scaled, x.new_zeros(()))
+    return x.copy_(y) if inplace else y
+
+
+def uniform(seed: int, shape: Sequence[int], window: Sequence[Window]) -> torch.Tensor:
+    """Numbers in [0, 1), float64, for the elements of a tensor of the global `shape` in a window of it."""
+    index = np.zeros((), np.uint64)
+    for dim, (start, stop) in enumerate(window):
+        stride = math.prod(shape[dim + 1 :])
+        index = index[..., None] + np.arange(start, stop, dtype=np.uint64) * np.uint64(stride)
+    bits = hashed(index, mixed(seed % 2**64))
+    return torch.from_numpy((bits >> np.uint64(11)) * 2.0**-53)

@@ -1,0 +1,65 @@
+"""Distributed group normalisation: y = d (σ² + ε)^(-1/2) ŵ + b̂ with statistics of each sample's groups of channels.
+
+    forward    ŵ = B w    b̂ = B b                     over all dimensions of the partition but the channels'
+               (d, σ²): deviation and variance over a group's channels and all spatial dimensions (moments.py)
+    adjoint    that of each step in the reverse order
+
+A cut may go through a group, and parts of it may be of different size: every worker has sums for all groups, of what it holds, so that a
+group's statistics weigh its elements alike. With groups that lie whole on their workers the sums of the others are zeros.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from adjointlab.core.layout import Layout
+from adjointlab.layers.distributed import with_index_zero
+from adjointlab.layers.moments import Moments
+from adjointlab.layers.normalisation import Normalisation
+from adjointlab.layers.torch_modules import result_of
+
+__all__ = ["GroupNorm"]
+
+
+class GroupNorm(Normalisation, torch_classes=(nn.GroupNorm,)):
+    """`torch.nn.GroupNorm` over `partition` = P_n x P_c x P_spatial, of the order of the input, cut in any dimension.
+
+    Weight and bias lie on the workers whose index is 0 in all dimensions but the channels'.
+
+    Raises `ValueError`, with torch's words where torch has some, for an input without `num_channels` channels or without channels,
+    and for a partition of another order.
+    """
+
+    def lay_out(self, module: nn.GroupNorm) -> None:
+        shape = self.input_shape
+        if len(shape) < 2:
+            raise ValueError(f"Expected at least 2 dimensions for input tensor but received {len(shape)}")
+        if shape[1] != module.num_channels:
+            raise ValueError(f"input_shape: {shape} has not num_channels = {module.num_channels} channels")
+        alike = nn.GroupNorm(module.num_groups, module.num_channels, affine=False)
+        result_of(alike, torch.empty(shape, device="meta"))  # which has a shape and no elements
+        self.check_order(shape)
+        self.num_groups, self.num_channels = module.num_groups, module.num_channels
+        self.eps, self.affine = module.eps, module.affine
+        x = Layout(shape, self.partition)
+        spatial = tuple(range(2, len(shape)))
+        others = with_index_zero(self.partition, 0, *spatial)
+        learnt = Layout((self.num_channels,), others, [x.windows[1]], (1,))
+        self.moments = Moments(self.comm, x, spatial, self.num_groups)
+        self.make_spaces(x, learnt)
+        self.own(module, {"weight": learnt, "bias": learnt})
+
+    def extra_repr(self) -> str:
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from that of x."""
+        (x,) = self.check_inputs(x)
+        weight, bias = self.learnt()
+        deviation, _, variance = self.moments.deviation(x)
+        y = deviation * self.moments.along(torch.rsqrt(variance + self.eps).to(x.dtype))
+        after = (1,) * (x.ndim - 2)
+        if weight is not None:
+            y = y * weight.reshape(-1, *after)
+        return y if bias is None else y + bias.reshape(-1, *after)

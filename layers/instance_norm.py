@@ -1,0 +1,118 @@
+"""Distributed instance normalisation: y = d (σ² + ε)^(-1/2) ŵ + b̂ with statistics of each sample's channels.
+
+    forward    ŵ = B w    b̂ = B b                     over all dimensions of the partition but the channels'
+               (d, σ²): deviation and variance over the spatial dimensions (moments.py)
+    adjoint    that of each step in the reverse order
+
+Running statistics are means over the batch, 𝒜 Σ μ / N and 𝒜 Σ σ² n / (n - 1) / N, the same on all workers that hold the channels.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+import torch
+from torch import nn
+
+from adjointlab.core.layout import Layout
+from adjointlab.layers.differentiable import carried
+from adjointlab.layers.distributed import dtype_name
+from adjointlab.layers.moments import SUMS, Moments
+from adjointlab.layers.normalisation import ChannelNormalisation
+from adjointlab.primitives.all_sum_reduce import AllSumReduce
+
+__all__ = ["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "InstanceNormalisation"]
+
+_TorchInstanceNorm: TypeAlias = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
+
+
+class InstanceNormalisation(
+    ChannelNormalisation, torch_classes=(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+):
+    """`torch.nn.InstanceNorm1d`, `2d` or `3d` over `partition`, of the order of the input, with or without a batch, cut in any dimension.
+
+    Weight and bias lie on the workers whose index is 0 in all dimensions but the channels'; the running statistics, on every worker
+    that holds their channels.
+
+    Raises `ValueError`, with torch's words where torch has some, for an input of an order that the layer does not take or
+    without `num_features` channels, and for a partition of another order; in a call, for statistics of one element.
+    """
+
+    def lay_out(self, module: _TorchInstanceNorm) -> None:
+        partition, shape = self.partition, self.input_shape
+        # Private to torch (2.13), but it says in each class's own words what a call would, and computes nothing.
+        module._check_input_dim(torch.empty(()).expand(shape))
+        without_batch: int = module._get_no_batch_dim()
+        self.channel_dim = len(shape) - without_batch
+        self.check_order(shape)
+        x = Layout(shape, partition)
+        spatial = tuple(range(self.channel_dim + 1, len(shape)))
+        self.after = (1,) * len(spatial)
+        self.batch, self.spatial_size = (shape[0] if self.channel_dim else 1), math.prod(shape[spatial[0] :])
+        self.moments = Moments(self.comm, x, spatial)
+        per_channel = self.take_channels(module, x, self.channel_dim)
+        pairs = Layout(
+            (2, self.num_features), partition, [((0, 2),), *per_channel.windows], (None, self.channel_dim)
+        )
+        along_batch = (0,) if self.channel_dim else ()
+        self.sum_batch = AllSumReduce(self.comm, pairs, along_batch, dtype=dtype_name(SUMS))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from that of x."""
+        (x,) = self.check_inputs(x)
+        weight, bias = self.learnt()
+        if self.training or self.running_mean is None or self.running_var is None:
+            deviation, variance = self._measured(x)
+            scale = self.moments.along(torch.rsqrt(variance + self.eps).to(x.dtype))
+        else:
+            deviation = x - self._along(self.running_mean)
+            scale = self._along(torch.rsqrt(self.running_var + self.eps))
+        if weight is not None:
+            scale = scale * self._along(weight)
+        y = deviation * scale
+        return y if bias is None else y + self._along(bias)
+
+    def _measured(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.spatial_size == 1:
+            raise ValueError(
+                "Expected more than 1 spatial element when training, got input size "
+                f"{torch.Size(self.input_shape)}"
+            )
+        deviation, mean, variance = self.moments.deviation(x)
+        if self.running_mean is not None and self.running_var is not None and self.batch:
+            self._track(self.running_mean, self.running_var, mean.detach(), variance.detach())
+        return deviation, variance
+
+    def _track(
+        self,
+        running_mean: torch.Tensor,
+        running_var: torch.Tensor,
+        mean: torch.Tensor,
+        variance: torch.Tensor,
+    ) -> None:
+        """Update the running statistics with the means of those of the batch, whose variances count as unbiased ones."""
+        unbiased = variance * (self.spatial_size / (self.spatial_size - 1))
+        pair = torch.stack((mean, unbiased))
+        sums = carried(self.sum_batch, pair.sum(1) if self.channel_dim else pair).detach() / self.batch
+        if self.partition.is_active(self.rank):
+            for running, value in zip((running_mean, running_var), sums, strict=True):
+                # Without a momentum torch leaves the statistics as they are.
+                new = 0.0 if self.momentum is None else self.momentum
+                running.mul_(1 - new).add_(value.to(running.dtype), alpha=new)
+
+    def _along(self, channels: torch.Tensor) -> torch.Tensor:
+        """One value for each channel, in a shape that broadcasts with the input."""
+        return channels.reshape(-1, *self.after)
+
+
+class InstanceNorm1d(InstanceNormalisation, torch_classes=(nn.InstanceNorm1d,)):
+    """`torch.nn.InstanceNorm1d` over P_n x P_c x P_0, or without P_n; see :class:`InstanceNormalisation`."""
+
+
+class InstanceNorm2d(InstanceNormalisation, torch_classes=(nn.InstanceNorm2d,)):
+    """`torch.nn.InstanceNorm2d` over P_n x P_c x P_1 x P_0, or without P_n; see :class:`InstanceNormalisation`."""
+
+
+class InstanceNorm3d(InstanceNormalisation, torch_classes=(nn.InstanceNorm3d,)):
+    """`torch.nn.InstanceNorm3d` over P_n x P_c x P_2 x P_1 x P_0, or without P_n; see :class:`InstanceNormalisation`."""

@@ -1,0 +1,91 @@
+"""Distributed layer and RMS normalisation over the last dimensions, which may be cut as all others may.
+
+    forward    ŵ = B w    b̂ = B b                     over the leading dimensions of the partition
+               (d, σ²): deviation and variance over the normalised dimensions (moments.py)
+               y = d (σ² + ε)^(-1/2) ŵ + b̂
+               y = x (q + ε)^(-1/2) ŵ,   q = 𝒜 Σ x² / n       for the RMS
+    adjoint    that of each step in the reverse order
+
+Cut in leading dimensions alone, the statistics need no messages, and only the gradients of the weights are summed: what sequence
+parallelism calls the all-reduction of the norms' weights is the adjoint of their broadcast.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from adjointlab.core.layout import Layout
+from adjointlab.layers.distributed import with_index_zero
+from adjointlab.layers.moments import Moments
+from adjointlab.layers.normalisation import Normalisation
+
+__all__ = ["LayerNorm", "RMSNorm"]
+
+
+class _OverLastDimensions(Normalisation):
+    """The layout that both normalisations have."""
+
+    normalized_shape: tuple[int, ...]
+
+    def lay_out(self, module: nn.LayerNorm | nn.RMSNorm) -> None:
+        shape, normalised = self.input_shape, tuple(module.normalized_shape)
+        leading = len(shape) - len(normalised)
+        if leading < 0 or shape[leading:] != normalised:
+            raise ValueError(
+                f"input_shape: {shape} does not end in normalized_shape = {normalised}; expected input with shape "
+                f"[*, {', '.join(map(str, normalised))}]"
+            )
+        self.check_order(shape)
+        self.normalized_shape = normalised
+        self.elementwise_affine = module.elementwise_affine
+        # Of RMSNorm None stands for the precision of the element type.
+        self.eps = torch.finfo(self.dtype).eps if module.eps is None else module.eps
+        x = Layout(shape, self.partition)
+        dims = range(leading, len(shape))
+        lead = with_index_zero(self.partition, *range(leading))
+        learnt = Layout(normalised, lead, [x.windows[dim] for dim in dims], tuple(dims))
+        self.moments = Moments(self.comm, x, tuple(dims))
+        self.make_spaces(x, learnt)
+        self.own(module, {"weight": learnt, "bias": learnt})
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from that of x."""
+        (x,) = self.check_inputs(x)
+        weight, bias = self.learnt()
+        deviation, size = self.deviation_and_size(x)
+        y = deviation * self.moments.along(torch.rsqrt(size + self.eps).to(x.dtype))
+        if weight is not None:
+            y = y * weight
+        return y if bias is None else y + bias
+
+    def deviation_and_size(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Collective: the numerator, and the square of the denominator but for ε."""
+        raise NotImplementedError
+
+
+class LayerNorm(_OverLastDimensions, torch_classes=(nn.LayerNorm,)):
+    """`torch.nn.LayerNorm` over `partition`, of the order of the input, cut in any dimension.
+
+    Weight and bias are cut as the normalised dimensions are, on the workers whose index is 0 in all others.
+
+    Raises `ValueError` for an input that does not end in `normalized_shape`, and for a partition of another order.
+    """
+
+    def deviation_and_size(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        deviation, _, variance = self.moments.deviation(x)
+        return deviation, variance
+
+
+class RMSNorm(_OverLastDimensions, torch_classes=(nn.RMSNorm,)):
+    """`torch.nn.RMSNorm` over `partition`, of the order of the input, cut in any dimension; as :class:`LayerNorm`."""
+
+    def lay_out(self, module: nn.LayerNorm | nn.RMSNorm) -> None:
+        self.register_parameter("bias", None)
+        super().lay_out(module)
+
+    def deviation_and_size(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, self.moments.mean_square(x)

@@ -1,0 +1,158 @@
+"""Losses over classes: one target for each position, on workers that hold different classes.
+
+    forward    l̂ = Σ a ∘ (z - x̂)             a: the weights of the worker's classes, mostly 0; z: the logarithm of the exponentials' sum,
+               l = R_{P→root} l̂               or 0 where the inputs are logarithms of probabilities
+    adjoint    that of each step in the reverse order
+
+A target counts once: it is broadcast to all workers along P_c, but picks a logit from the only one whose classes it is
+among. So no worker counts a weight, or an ignored target, a second time.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import nn
+
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space, Tensor
+from adjointlab.layers.differentiable import apply, connected
+from adjointlab.layers.distributed import dtype_name, with_index_zero
+from adjointlab.layers.losses.reduction import SUMS, Loss
+from adjointlab.layers.torch_modules import result_of
+from adjointlab.primitives.broadcast import Broadcast
+from adjointlab.primitives.sum_reduce import SumReduce
+
+__all__ = ["ClassLoss"]
+
+
+class ClassLoss(Loss):
+    """A loss over `partition` = P_n x P_c x P_1 x ..., for inputs of `input_shape` (n, C, d_1, ...).
+
+    Called with (input, targets): the input is cut over any dimensions, the classes too. The targets are class indices
+    (n, d_1, ...), of element type int64, and each lies on one worker: they are cut as the input is, on the workers whose
+    index along P_c is 0, and of zero volume elsewhere. So is the loss with `reduction` "none". An input (C,) with a target of
+    order 0 is legal, as it is in torch.
+
+    `weight` are the C weights, a buffer that every rank has the whole of. The arguments are those of :class:`Loss`;
+    `dtype` is by default that of `weight`.
+
+    A mean divides by the sum of the weights of all targets but the ignored ones, over all ranks; of none it is NaN, as
+    torch's is.
+
+    Raises `ValueError`, in torch's words, for weights that are not C, and in a call for targets out of bounds, whichever rank has
+    them: the same on every rank, and before anything else is sent.
+    """
+
+    weight: torch.Tensor | None
+    label_smoothing = 0.0
+
+    def plan(self, module: nn.Module) -> None:
+        order = len(self.input_shape)
+        self.class_dim = class_dim = min(1, order - 1)
+        if order == 0 or self.input_shape[class_dim] == 0:
+            raise ValueError(
+                f"input_shape: {self.input_shape} is neither (classes,) nor (batch, classes, ...)"
+            )
+        self.classes = self.input_shape[class_dim]
+        loss = cast(nn.NLLLoss, module)
+        given = loss.weight
+        element = torch.get_default_dtype() if given is None else given.dtype
+        result_of(module, torch.empty(0, self.classes, dtype=element), torch.empty(0, dtype=torch.int64))
+        self.ignore_index = loss.ignore_index
+        self.make_operators(self.input_layout)
+        whole = type(loss)(None if given is None else given.detach().to(self.dtype))
+        everyone = Partition((self.comm.Get_size(),))
+        self.own(whole, {"weight": Layout((self.classes,), everyone, axes=(None,))})
+
+    def make_operators(self, x: Layout) -> None:
+        """Collective: make the operators between the workers that have the same targets, and all of them."""
+        comm, partition, name, class_dim = self.comm, self.partition, dtype_name(self.dtype), self.class_dim
+        others = tuple(dim for dim in range(x.order) if dim != class_dim)
+        shape, windows = tuple(x.shape[dim] for dim in others), [x.windows[dim] for dim in others]
+        # One number for each target: on all workers along P_c, and on the first of them.
+        self.per_target = Layout(shape, partition, windows, others)
+        targets = Layout(shape, with_index_zero(partition, class_dim), windows, others)
+        self.targets_shape = self.per_target.local_shape(self.rank)
+        self.spread_targets = Broadcast(comm, targets, partition, dtype="int64", preserve_batch=False)
+        self.class_window = (0, 0)
+        """The classes that this worker holds."""
+        if partition.is_active(self.rank):
+            self.class_window = x.windows[class_dim][partition.index(self.rank)[class_dim]]
+        if self.reduction == "none":
+            self.sum_targets = SumReduce(
+                comm, self.per_target, targets.partition, dtype=name, preserve_batch=False
+            )
+            self.codomain = Space(targets, dtype=name, name="loss")
+        else:
+            self.codomain = self.reduced_to(2 if self.reduction == "mean" else 1)
+        self.domain = Space(Tensor(x, name), Tensor(targets, "int64", name="targets"))
+
+    def sequential(self) -> nn.Module:
+        """Torch's loss with the same arguments, and a copy of the weights that the layer has now."""
+        module = cast(nn.NLLLoss, super().sequential())
+        module.weight = None if self.weight is None else self.weight.detach().clone()
+        return module
+
+    def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The local tensor of the loss, from those of the input and of the targets."""
+        x, targets = self.check_inputs(x, targets)
+        targets = cast("torch.Tensor", self.spread_targets.forward(targets))
+        x, log_sums = self.normalised(x)
+        if self.partition.is_active(self.rank):
+            losses, weights = self._losses(x, targets, log_sums)
+        else:
+            losses = weights = log_sums
+        return self.reduced_over_targets(losses, weights)
+
+    def normalised(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The input less a number for each target, and the logarithm of the sum of its exponentials; 0 where that is 1."""
+        return x, connected(x.new_zeros(self.targets_shape), x)
+
+    def reduced_over_targets(self, losses: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """The loss, from this worker's contributions to that of each target and to the divisor of a mean."""
+        if self.reduction == "none":
+            result: torch.Tensor = apply(self.sum_targets, losses)
+            return result
+        is_mean = self.reduction == "mean"
+        return self.reduced(losses.sum(dtype=SUMS), weights.detach().sum(dtype=SUMS) if is_mean else None)
+
+    def _check_inputs(self, x: tuple[torch.Tensor, ...]) -> None:
+        super()._check_inputs(x)
+        judged = x[1].detach()
+        judged = judged[judged != self.ignore_index]
+        wrong = judged[(judged < 0) | (judged >= self.classes)]
+        if wrong.numel():
+            raise ValueError(f"Target {int(wrong[0])} is out of bounds.")
+
+    def _losses(
+        self, x: torch.Tensor, targets: torch.Tensor, log_sums: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The contributions of this worker's classes to the loss of each target, and to the divisor of a mean.
+
+        `x` and `log_sums` are as :meth:`normalised` returns them.
+        """
+        start, stop = self.class_window
+        judged = targets != self.ignore_index
+        own = judged & (targets >= start) & (targets < stop)
+        zero = x.new_zeros(())
+        if start == stop:
+            losses = weights = connected(x.new_zeros(self.targets_shape), x, log_sums)
+            return losses, weights
+        # Targets of other workers, and ignored ones, pick any logit, and the outermost `where` drops it: it comes last,
+        # so that no infinite cotangent of an excluded class gets through, which times zero would be NaN.
+        index = torch.where(own, targets - start, 0)
+        picked = x.gather(self.class_dim, index.unsqueeze(self.class_dim)).squeeze(self.class_dim)
+        own_weights = x.new_ones(stop - start) if self.weight is None else self.weight[start:stop]
+        weights = own_weights[index]
+        losses = torch.where(own, (log_sums - picked) * weights, zero)
+        if self.label_smoothing:
+            differences = log_sums.unsqueeze(self.class_dim) - x
+            after = (1,) * (x.dim() - self.class_dim - 1)
+            even = torch.where(
+                judged, (differences * own_weights.reshape(-1, *after)).sum(self.class_dim), zero
+            )
+            losses = (1 - self.label_smoothing) * losses + self.label_smoothing / self.classes * even
+        return losses, torch.where(own, weights, zero)

@@ -1,0 +1,105 @@
+"""Parts that the normalisations share: y = d (v + ε)^(-1/2) ŵ + b̂, with weights that lie once and are broadcast.
+
+ŵ = B w    b̂ = B b        the adjoint of the broadcast sums their gradients over the workers that use them
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+from torch import nn
+
+from adjointlab.core.layout import Layout
+from adjointlab.core.space import Space
+from adjointlab.layers.differentiable import carried
+from adjointlab.layers.distributed import TorchLayer, dtype_name, with_index_zero
+from adjointlab.primitives.broadcast import Broadcast
+
+_WithStatistics: TypeAlias = (
+    nn.BatchNorm1d
+    | nn.BatchNorm2d
+    | nn.BatchNorm3d
+    | nn.InstanceNorm1d
+    | nn.InstanceNorm2d
+    | nn.InstanceNorm3d
+)
+
+__all__ = ["ChannelNormalisation", "Normalisation"]
+
+
+class Normalisation(TorchLayer):
+    """A layer that divides deviations by their size, and multiplies by a weight."""
+
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
+    eps: float
+
+    def make_spaces(self, x: Layout, learnt: Layout) -> None:
+        """Collective: the spaces of input and output, and the broadcast of what lies as `learnt`, each element once.
+
+        Sets `rounding` too: normwise, some hundred terms of the size of the data, each rounded, in another order than torch's. Terms
+        cancel: of two values in a statistic the input's gradient is of the size of ε, and torch's outputs are x α + (b - μ α), where α is
+        up to ε^(-1/2) where all values are equal.
+        """
+        name = dtype_name(self.dtype)
+        self.rounding = 2.0**-42 if name == "float64" else 2.0**-18
+        self.reach = max(1.0, max(self.eps, 2.0**-20) ** -0.5)
+        self.spread = Broadcast(self.comm, learnt, self.partition, dtype=name, preserve_batch=False)
+        self.domain, self.codomain = Space(x, dtype=name), Space(x, dtype=name, name="y")
+
+    def learnt(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """This worker's parts of weight and bias, from one broadcast."""
+        if self.weight is None:
+            return None, None
+        if self.bias is None:
+            return carried(self.spread, self.weight), None
+        weight, bias = carried(self.spread, torch.stack((self.weight, self.bias), -1)).unbind(-1)
+        return weight, bias
+
+
+class ChannelNormalisation(Normalisation):
+    """A normalisation with one weight, and perhaps running statistics, for each channel.
+
+    Weight and bias lie on the workers whose index is 0 in all dimensions but the channels'; the running statistics, on every worker
+    that holds their channels.
+    """
+
+    running_mean: torch.Tensor | None
+    running_var: torch.Tensor | None
+    num_batches_tracked: torch.Tensor | None
+
+    def take_channels(self, module: _WithStatistics, x: Layout, channel_dim: int) -> Layout:
+        """Collective: make the spaces, and take the arguments and values of `module`; the layout of one value for each channel.
+
+        Raises `ValueError` for an input without `num_features` channels or of another order than the partition, and for running
+        statistics of another element type.
+        """
+        if x.shape[channel_dim] != module.num_features:
+            raise ValueError(
+                f"input_shape: {self.input_shape} has not num_features = {module.num_features} channels"
+            )
+        mean = module.running_mean
+        if mean is not None and mean.dtype != self.dtype:
+            raise ValueError(
+                f"dtype: {self.dtype}, but the running statistics of the module are of {mean.dtype}"
+            )
+        self.num_features, self.eps, self.momentum = module.num_features, module.eps, module.momentum
+        self.track_running_stats = module.track_running_stats
+        channels, axes = [x.windows[channel_dim]], (channel_dim,)
+        others = [dim for dim in range(x.order) if dim != channel_dim]
+        per_channel = Layout((self.num_features,), self.partition, channels, axes)
+        # Once, so that they count once in the sum of what workers hold; the broadcast's adjoint sums their gradients.
+        learnt = Layout((self.num_features,), with_index_zero(self.partition, *others), channels, axes)
+        self.make_spaces(x, learnt)
+        layouts = dict.fromkeys(("weight", "bias"), learnt) | dict.fromkeys(
+            ("running_mean", "running_var"), per_channel
+        )
+        self.own(module, layouts | {"num_batches_tracked": Layout((), self.partition, [], ())})
+        return per_channel
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "
+            f"track_running_stats={self.track_running_stats}"
+        )

@@ -1,0 +1,81 @@
+"""Distributed softmax over a dimension that may be cut: y = exp(x - m) / s.
+
+    forward    m = max over the dimension                        no gradient: y does not depend on it
+               s = 𝒜 Σ exp(x - m)
+               y = exp(x - m) / s;    log y = (x - m) - log s
+    adjoint    that of each step in the reverse order, with 𝒜* = 𝒜
+
+𝒜 sums over the workers along the dimension; where it is not cut, nothing is sent.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from adjointlab.core.layout import Layout
+from adjointlab.core.space import Space
+from adjointlab.layers.differentiable import carried, connected
+from adjointlab.layers.distributed import TorchLayer, dtype_name
+from adjointlab.layers.largest import Largest
+from adjointlab.layers.torch_modules import result_of
+from adjointlab.primitives.all_sum_reduce import AllSumReduce
+
+__all__ = ["LogSoftmax", "Softmax"]
+
+
+class _Exponentials(TorchLayer):
+    """The layout and the sum of both functions."""
+
+    def lay_out(self, module: nn.Softmax | nn.LogSoftmax) -> None:
+        comm, shape = self.comm, self.input_shape
+        if not shape:
+            raise ValueError("input_shape: () has no dimension")
+        result_of(module, torch.empty(shape, device="meta"))
+        self.check_order(shape)
+        # Without a `dim`, torch's own choice.
+        dim = int(len(shape) not in (1, 3)) if module.dim is None else module.dim
+        self.dim = dim % len(shape)
+        x, name = Layout(shape, self.partition), dtype_name(self.dtype)
+        self.rounding = None
+        self.domain, self.codomain = Space(x, dtype=name), Space(x, dtype=name, name="y")
+        others = [other for other in range(len(shape)) if other != self.dim]
+        sides, windows = [shape[other] for other in others], [x.windows[other] for other in others]
+        sums = Layout(sides, self.partition, windows, others)
+        self.slices_shape = sums.local_shape(self.rank)
+        self.largest = Largest(comm, x, self.dim)
+        self.sum = AllSumReduce(comm, sums, (self.dim,), dtype=name)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from that of x."""
+        (x,) = self.check_inputs(x)
+        if not self.partition.is_active(self.rank):
+            return connected(x, carried(self.sum, connected(x.new_zeros(self.slices_shape), x)))
+        x = x - self.largest.of(x).unsqueeze(self.dim)
+        exponentials = torch.exp(x)
+        sums = carried(self.sum, exponentials.sum(self.dim)).unsqueeze(self.dim)
+        return self.of(x, exponentials, sums)
+
+    def of(self, x: torch.Tensor, exponentials: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
+        """The function, from x less its maximum, its exponentials, and their sums."""
+        raise NotImplementedError
+
+
+class Softmax(_Exponentials, torch_classes=(nn.Softmax,)):
+    """`torch.nn.Softmax` over `partition`, of the order of the input, cut in any dimension, also in `dim`.
+
+    Raises `ValueError`, in torch's words, for a dimension that the input has not, and for a partition of another order.
+    """
+
+    def of(self, x: torch.Tensor, exponentials: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
+        return exponentials / sums
+
+
+class LogSoftmax(_Exponentials, torch_classes=(nn.LogSoftmax,)):
+    """`torch.nn.LogSoftmax` over `partition`; as :class:`Softmax`."""
+
+    def of(self, x: torch.Tensor, exponentials: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
+        return x - torch.log(sums)

@@ -1,0 +1,37 @@
+"""Cases of dropout with a seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+from torch import nn
+
+from adjointlab.core import strategies
+from adjointlab.engine.subject import subject
+from adjointlab.layers.dropout import Dropout, SeededDropout
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of
+
+__all__ = ["dropouts"]
+
+
+def _sequential_dropout(*, p: float, seed: int, **_: Any) -> nn.Module:
+    return SeededDropout(p, seed)
+
+
+@subject(layer=layer_of(Dropout), sequential=_sequential_dropout, twice_differentiable=True, name="Dropout")
+def dropouts(draw: DrawFn, ranks: int) -> Arguments:
+    """Inputs of order one to four, cut in any dimension; masks that drop nothing, everything, or some; in training and not."""
+    order = draw(st.integers(1, 4))
+    return {
+        "partition": draw(strategies.partitions(ranks, order, whole=False)),
+        "input_shape": tuple(
+            draw(st.integers(0 if order > 1 else 1, 6 if order < 3 else 3)) for _ in range(order)
+        ),
+        "p": draw(st.sampled_from((0.5, 0.0, 0.25, 1.0))),
+        "seed": draw(st.integers(-(2**63), 2**64 - 1)),
+        "inplace": draw(st.booleans()),
+        "dtype": draw(dtypes),
+        "training": draw(st.integers(0, 3)) > 0,
+    }

@@ -1,0 +1,119 @@
+"""Cases of layer, RMS, group and instance normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+from torch import nn
+
+from adjointlab.core import strategies
+from adjointlab.engine.subject import subject
+from adjointlab.layers.group_norm import GroupNorm
+from adjointlab.layers.instance_norm import InstanceNormalisation
+from adjointlab.layers.layer_norm import LayerNorm, RMSNorm
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, twin_of
+from adjointlab.typing import Communicator
+
+__all__ = ["group_norms", "instance_norms", "layer_norms", "rms_norms"]
+
+
+def _over_last_dimensions(draw: DrawFn, ranks: int) -> Arguments:
+    order = draw(st.integers(1, 4))
+    shape = tuple(draw(st.integers(0 if order > 1 else 1, 6 if order < 3 else 3)) for _ in range(order))
+    normalised = draw(st.integers(1, order))
+    return {
+        "partition": draw(strategies.partitions(ranks, order, whole=False)),
+        "input_shape": shape,
+        "normalized_shape": shape[order - normalised :],
+        "eps": draw(st.sampled_from((1e-5, 0.25))),
+        "elementwise_affine": draw(st.booleans()),
+        "dtype": draw(dtypes),
+    }
+
+
+@subject(
+    layer=layer_of(LayerNorm), sequential=twin_of(nn.LayerNorm), twice_differentiable=True, name="LayerNorm"
+)
+def layer_norms(draw: DrawFn, ranks: int) -> Arguments:
+    """Inputs of order one to four, cut in any dimension, normalised over one or more of the last ones."""
+    return _over_last_dimensions(draw, ranks) | {"bias": draw(st.booleans())}
+
+
+@subject(layer=layer_of(RMSNorm), sequential=twin_of(nn.RMSNorm), twice_differentiable=True, name="RMSNorm")
+def rms_norms(draw: DrawFn, ranks: int) -> Arguments:
+    """Inputs as of layer normalisation; ε also the precision of the element type."""
+    case = _over_last_dimensions(draw, ranks)
+    return case | {"eps": draw(st.sampled_from((case["eps"], None)))}
+
+
+@subject(
+    layer=layer_of(GroupNorm), sequential=twin_of(nn.GroupNorm), twice_differentiable=True, name="GroupNorm"
+)
+def group_norms(draw: DrawFn, ranks: int) -> Arguments:
+    """Inputs of order two to four, cut in any dimension, through groups too."""
+    order = draw(st.integers(2, 4))
+    groups, of_each = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    batch = draw(st.integers(0, 3))
+    sides = tuple(draw(st.integers(1, 4)) for _ in range(order - 2))
+    if batch * of_each * torch.Size(sides).numel() == 1:
+        of_each = 2  # of one value there are no statistics, says torch
+    return {
+        "partition": draw(strategies.partitions(ranks, order, whole=False)),
+        "input_shape": (batch, groups * of_each, *sides),
+        "num_groups": groups,
+        "num_channels": groups * of_each,
+        "eps": draw(st.sampled_from((1e-5, 0.25))),
+        "affine": draw(st.booleans()),
+        "dtype": draw(dtypes),
+    }
+
+
+def _instance_norm(comm: Communicator, **arguments: Any) -> InstanceNormalisation:
+    partition, shape, dtype = arguments["partition"], arguments["input_shape"], arguments["dtype"]
+    module = _sequential_instance_norm(**arguments)
+    return InstanceNormalisation(comm, partition, shape, module, dtype=getattr(torch, dtype))
+
+
+def _sequential_instance_norm(*, dims: int, dtype: str, **arguments: Any) -> nn.Module:
+    torch_class = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)[dims - 1]
+    names = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+    module = torch_class(**{name: arguments[name] for name in names}, dtype=getattr(torch, dtype))
+    if arguments["track_running_stats"]:  # statistics that differ from the initial ones, and between channels
+        channel = torch.arange(arguments["num_features"])
+        module.get_buffer("running_mean").copy_(channel / 4 - 1)
+        module.get_buffer("running_var").copy_(channel + 0.5)
+    return module
+
+
+@subject(
+    layer=_instance_norm,
+    sequential=_sequential_instance_norm,
+    twice_differentiable=True,
+    name="InstanceNormalisation",
+)
+def instance_norms(draw: DrawFn, ranks: int) -> Arguments:
+    """Inputs of one to three spatial dimensions, with and without a batch, cut in any dimension; training and evaluation."""
+    dims = draw(st.integers(1, 3))
+    # Running statistics of a batch that is cut are what most often goes wrong here, and the rarest of even draws.
+    training, tracked = draw(st.integers(0, 3)) > 0, draw(st.integers(0, 3)) > 0
+    channels = draw(st.integers(1, 4))
+    batch = (draw(st.integers(1, 4)),) if draw(st.integers(0, 3)) > 0 else ()
+    sides = [draw(st.integers(1, 6 if dims == 1 else 3)) for _ in range(dims)]
+    if (training or not tracked) and torch.Size(sides).numel() == 1:
+        sides[0] = 2  # of one element there are no statistics
+    shape = (*batch, channels, *sides)
+    return {
+        "partition": draw(strategies.partitions(ranks, len(shape), whole=False)),
+        "input_shape": shape,
+        "dims": dims,
+        "num_features": channels,
+        "eps": draw(st.sampled_from((1e-5, 0.25))),
+        "momentum": draw(st.sampled_from((0.1, 0.5, 0.0, 1.0))),
+        "affine": draw(st.booleans()),
+        "track_running_stats": tracked,
+        "dtype": draw(dtypes),
+        "training": training,
+    }

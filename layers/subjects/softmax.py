@@ -1,0 +1,42 @@
+"""Cases of softmax and its logarithm."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+from torch import nn
+
+from adjointlab.core import strategies
+from adjointlab.engine.subject import subject
+from adjointlab.layers.softmax import LogSoftmax, Softmax
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, twin_of
+
+__all__ = ["log_softmaxes", "softmaxes"]
+
+
+def _exponentials(draw: DrawFn, ranks: int) -> Arguments:
+    order = draw(st.integers(1, 4))
+    shape = tuple(draw(st.integers(0 if order > 1 else 1, 6 if order < 3 else 3)) for _ in range(order))
+    return {
+        "partition": draw(strategies.partitions(ranks, order, whole=False)),
+        "input_shape": shape,
+        "dim": draw(st.integers(-order, order - 1)),
+        "dtype": draw(dtypes),
+    }
+
+
+@subject(layer=layer_of(Softmax), sequential=twin_of(nn.Softmax), twice_differentiable=True, name="Softmax")
+def softmaxes(draw: DrawFn, ranks: int) -> Arguments:
+    """Inputs of order one to four, cut in any dimension; over any of them."""
+    return _exponentials(draw, ranks)
+
+
+@subject(
+    layer=layer_of(LogSoftmax),
+    sequential=twin_of(nn.LogSoftmax),
+    twice_differentiable=True,
+    name="LogSoftmax",
+)
+def log_softmaxes(draw: DrawFn, ranks: int) -> Arguments:
+    """Inputs as of softmax."""
+    return _exponentials(draw, ranks)

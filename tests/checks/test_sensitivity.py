@@ -1,0 +1,63 @@
+"""The rounding of a sequential module, measured on itself: of what it writes, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import adjointlab as al
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.worlds.simulated.world import SimulatedWorld
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+from adjointlab.checks.layers.sensitivity import measured
+
+
+def in_place(x: Any) -> Any:
+    y = torch.zeros_like(x)
+    y += x / 3
+    torch.div(y, 7, out=y)
+    return y
+
+
+def of_several_tensors(x: Any) -> Any:
+    y = torch.zeros_like(x)
+    torch._foreach_add_([y], [x / 3])
+    return y
+
+
+def running_statistics(x: Any) -> Any:
+    module = nn.BatchNorm1d(x.shape[1], dtype=x.dtype)
+    module(x)
+    return module.running_var
+
+
+@pytest.mark.parametrize("function", [in_place, of_several_tensors, running_statistics])
+def test_what_is_written_in_place_is_as_uncertain_as_it_is_rounded(function: Callable[[Any], Any]) -> None:
+    x = torch.arange(12, dtype=torch.float64).reshape(4, 3)
+    (result,), (allowed,) = (each["y"] for each in measured(lambda: {"y": (function(x).numpy(),)}))
+    assert 0 < allowed < 1e-12 * abs(result).max()
+
+
+def test_wrong_running_statistics_are_found_where_no_rounding_is_declared() -> None:
+    def norm(momentum: float) -> Any:
+        return nn.BatchNorm1d(3, momentum=momentum, affine=False, dtype=torch.float64)
+
+    @al.subject.layer(lambda comm: norm(0.2), lambda: norm(0.1), ranks=(1,), name="Statistics")
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        one = al.Partition((1,))
+        space = al.Space(al.Layout((4, 3), one, axes=(None, 0)))
+        statistics = [al.Tensor(al.Layout((3,), one), name=name) for name in ("running_mean", "running_var")]
+        count = al.Tensor(al.Layout((), one, axes=()), "int64", name="num_batches_tracked")
+        return {"domain": space, "codomain": space, "buffer_space": al.Space(*statistics, count)}
+
+    report = investigate(
+        SimulatedWorld(ranks=1), subject, "sequential", Budget(cases=10, seed=1, shrinking=0.1)
+    )
+    assert report.verdict.headline == "the layer's buffers are not the sequential ones", report.verdict
