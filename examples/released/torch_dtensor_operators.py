@@ -168,6 +168,16 @@ def of_rms_norm(draw: Any) -> Any:
     return of_layer_norm(draw)[0][:2], {}
 
 
+@dtensor_function(of_layer_norm)
+def layer_norm(x, weight, bias):
+    return F.layer_norm(distinct(x), weight.shape, weight, bias, eps=0.1)
+
+
+@dtensor_function(of_rms_norm)
+def rms_norm(x, weight):
+    return F.rms_norm(x, weight.shape, weight, eps=0.1)
+
+
 def group_norm(x, weight, bias, groups):
     return F.group_norm(distinct(x), groups, weight, bias, eps=0.1)
 
