@@ -43,6 +43,7 @@ on_real_ranks = pytest.mark.skipif(
         "torch_distributed.py:redistributions",
         "megatron_regions.py:copies",
         "megatron_regions.py:sums",
+        "single_controller.py:shifts",
     ],
 )
 def test_the_examples_of_ones_own_operators_are_coherent(
