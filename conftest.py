@@ -22,6 +22,7 @@ _SIMULATED_ONLY = (
     "tests/supervisor",
     "tests/unearned_greens",
     "tests/worlds/simulated",
+    "tests/worlds/torch_world",
     "tests/worlds/test_interrupts",
     "tests/worlds/test_deadline",
     "tests/power/test_recreated",

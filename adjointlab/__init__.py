@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from adjointlab.torch_distributed.opening import device_mesh, process_group
     from adjointlab.worlds.mpi.world import MPIWorld
     from adjointlab.worlds.simulated.world import SimulatedWorld
+    from adjointlab.worlds.torch.world import TorchWorld
 
 __all__ = [
     "MPI", "Layout", "LinearOperator", "LocalType", "MPIWorld", "Partition", "Program", "Region",
-    "SimulatedWorld", "Space", "Tensor", "check_adjoint", "coherence_tests", "device_mesh", "process_group", "strategies",
-    "subject",
+    "SimulatedWorld", "Space", "Tensor", "TorchWorld", "check_adjoint", "coherence_tests", "device_mesh", "process_group",
+    "strategies", "subject",
 ]  # fmt: skip
 
 _MODULES = {
@@ -41,6 +42,7 @@ _MODULES = {
     "SimulatedWorld": "adjointlab.worlds.simulated.world",
     "Space": "adjointlab.core.space",
     "Tensor": "adjointlab.core.space",
+    "TorchWorld": "adjointlab.worlds.torch.world",
     "check_adjoint": "adjointlab.engine.dot_test",
     "coherence_tests": "adjointlab.pytest.coherence_tests",
     "device_mesh": "adjointlab.torch_distributed.opening",

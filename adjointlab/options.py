@@ -73,7 +73,7 @@ SEED: Final = Option[int | None](
     "seed", None, int, "Seed of the draws.", "a fresh one, which is printed", least=0
 )
 RANKS: Final = Option(
-    "ranks", 8, int, "Largest number of ranks of a case.", "8, or those of mpiexec", least=1
+    "ranks", 8, int, "Largest number of ranks of a case.", "8, or those of the launcher", least=1
 )
 SCHEDULES: Final = Option(
     "schedules", 1, int, "Legal interleavings to run each case under, with simulated ranks.", least=1

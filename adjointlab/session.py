@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adjointlab.checks.check import check_named
-from adjointlab.checks.verdict import Status, unjudged
+from adjointlab.checks.verdict import Status, Verdict, unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.run_case import (
@@ -37,8 +37,11 @@ from adjointlab.worlds.shared_functions import put_back
 from adjointlab.worlds.watchdog import DRAWING, Overdue, OverdueReport
 from adjointlab.worlds.world import Exhausted, Runner, World, message_of
 
-__all__ = ["CheckResult", "SearchInterrupted", "kept", "replay", "replay_corpus", "run_check"]
+__all__ = ["CheckResult", "SearchInterrupted", "kept", "replay", "replay_corpus", "run_check", "unsupported"]
 
+
+_NO_COMMUNICATOR = "without communicator"
+"""Kind of the verdict on a subject that needs what the world does not have."""
 
 _NOTHING_TO_SAY = "the check has nothing to say about this case"
 
@@ -83,6 +86,17 @@ class SearchInterrupted(Terminated):
         return result
 
 
+def unsupported(world: World, subject: Subject) -> Verdict | None:
+    """The verdict on a subject that cannot run in `world`; None if it can."""
+    if world.has_communicator or subject.process_group:
+        return None
+    return unjudged(
+        "it takes a communicator, which ranks of torchrun do not have: check it under mpiexec, or on simulated ranks, without a "
+        "launcher; code of torch.distributed says process_group=True",
+        kind=_NO_COMMUNICATOR,
+    )
+
+
 def run_check(
     world: World,
     found: Found,
@@ -99,6 +113,10 @@ def run_check(
     """
     job_log, check_id = supervised(), check_id_of(found.subject.location, check)
     seed = budget.seed
+    if (refusal := unsupported(world, found.subject)) is not None:
+        return CheckResult(
+            found, SearchResult(found.subject.name, check, world.name, refusal, seed=seed or 0)
+        )
     if seed is None:
         seed = world.share(secrets.randbits(32) if job_log is None else job_log.seed_of(check_id))
     budget = replace(budget, seed=seed)
@@ -141,6 +159,8 @@ def run_check(
 
 def replay(world: World, subject: Subject, case: Case) -> SearchResult:
     """Collective: run one case again and judge it."""
+    if (refusal := unsupported(world, subject)) is not None:
+        return SearchResult(subject.name, case.check, world.name, refusal, seed=case.setting.seed)
 
     def conduct(run: Runner) -> SearchResult:
         return _replayed(world, run, subject, case)
@@ -156,7 +176,7 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Check
     still being shrunk.
     """
     job_log = supervised()
-    if (
+    if unsupported(world, found.subject) is not None or (
         job_log is not None
         and job_log.death_without_case(check_id_of(found.subject.location, check)) is not None
     ):

@@ -16,7 +16,19 @@ ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = Path(__file__).with_name("samples.py")
 
 # Marks of mpiexec, pytest and the supervisor must not reach the processes that a test starts: they are not of its job.
-_MARKS = ("PMI_", "PMIX_", "OMPI_", "HYDI_", "HYDRA_", "MPI_", "PALS_", "MPIR_", "PYTEST", "ADJOINTLAB_SUP")
+_MARKS = (
+    "TORCHELASTIC_",
+    "PMI_",
+    "PMIX_",
+    "OMPI_",
+    "HYDI_",
+    "HYDRA_",
+    "MPI_",
+    "PALS_",
+    "MPIR_",
+    "PYTEST",
+    "ADJOINTLAB_SUP",
+)
 
 LAUNCHER = shutil.which(
     "mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

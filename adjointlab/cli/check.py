@@ -135,10 +135,21 @@ class _CheckRun:
     def run_all(self, budget: Budget, folder: Path, line: ProgressLine) -> None:
         """Run every check of the plan."""
         from adjointlab.report.summary import outcome
-        from adjointlab.session import run_check
+        from adjointlab.session import run_check, unsupported
         from adjointlab.store.files import printable
         from adjointlab.store.job_log import supervised
 
+        refused = {
+            found.subject.location: index
+            for index, (found, _) in reversed(list(enumerate(self.plan)))
+            if unsupported(self.world, found.subject) is not None
+        }
+        # Said once of each subject, not of each of its checks.
+        self.plan = [
+            entry
+            for index, entry in enumerate(self.plan)
+            if refused.get(entry[0].subject.location, index) == index
+        ]
         for number, (found, name) in enumerate(self.plan):
             tick = line.track(
                 f"[{number + 1}/{len(self.plan)}] {printable(found.subject.name)} {name}", budget.cases

@@ -40,7 +40,7 @@ def exhaust(
     from adjointlab.session import kept
 
     if is_launched():
-        raise UsageError("exhaust uses simulated ranks in processes of its own; run it without mpiexec")
+        raise UsageError("exhaust uses simulated ranks in processes of its own; run it without a launcher")
     plan, nameless = or_usage_error(lambda: _bounded(subjects or [], bounds or []))
     folder = folder.absolute()  # the user's code may change the directory
     out = Output()

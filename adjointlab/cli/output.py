@@ -116,9 +116,10 @@ def _silence(stream: TextIO) -> None:
 
 
 def describe_ranks(world: World) -> str:
-    """Return e.g. "4 simulated ranks" or "4 ranks under MPI"."""
+    """Return e.g. "4 simulated ranks", "4 ranks under MPI" or "4 ranks of torchrun"."""
     noun = "rank" if world.ranks == 1 else "ranks"
-    return f"{world.ranks} {noun} under MPI" if world.can_revoke else f"{world.ranks} simulated {noun}"
+    where = {"mpi": f"{noun} under MPI", "torch": f"{noun} of torchrun"}
+    return f"{world.ranks} {where.get(world.name, f'simulated {noun}')}"
 
 
 def is_standard_output(target: str) -> bool:

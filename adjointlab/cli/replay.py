@@ -48,6 +48,7 @@ def replayed(
     from adjointlab.checks.verdict import Status
     from adjointlab.report.failure_text import failure_text
     from adjointlab.store.reproducer import Written, read
+    from adjointlab.worlds.world import WorldName
 
     def prepare() -> tuple[Reproducer, Found]:
         stored = read(file)
@@ -59,9 +60,11 @@ def replayed(
     with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (stored, found)):
         needed = stored.case.ranks
         if needed > world.ranks:
+            start = f"mpiexec -n {needed} adjointlab"
+            if world.name == WorldName.TORCH:
+                start = f"torchrun --nproc-per-node {needed} -m adjointlab"
             raise UsageError(
-                f"{file}: the case needs {needed} ranks; run mpiexec -n {needed} adjointlab replay, or without mpiexec "
-                f"--ranks {needed}"
+                f"{file}: the case needs {needed} ranks; run {start} replay, or without {start.split()[0]} --ranks {needed}"
             )
         result = session.replay(world, found.subject, stored.case)
         if result.status is Status.COHERENT:

@@ -31,14 +31,17 @@ def run(
     ranks: Annotated[
         int | None,
         typer.Option(
-            "-n", min=1, help="Start so many ranks. Default: one process, without MPI.", show_default=False
+            "-n",
+            min=1,
+            help="Start so many ranks. Default: one process, without a launcher.",
+            show_default=False,
         ),
     ] = None,
     launcher: Annotated[
         str | None,
         typer.Option(
             metavar="'PROGRAM FLAGS'",
-            help="What starts ranks. Default: the mpiexec beside this Python, else on PATH.",
+            help="What starts ranks: an mpiexec, or torchrun. Default: the mpiexec beside this Python, else on PATH.",
         ),
     ] = None,
     patience: Annotated[
@@ -58,7 +61,7 @@ def run(
     from adjointlab.supervisor.supervise import SupervisedCommand, supervise
 
     if is_launched():
-        raise UsageError("run starts mpiexec itself; run it without")
+        raise UsageError("run starts the launcher itself; run it without")
     if launcher is not None and ranks is None:
         raise UsageError("--launcher: say how many ranks it is to start, with -n")
     program = find_program(command[0])
@@ -89,11 +92,20 @@ def run(
 
 
 def _launcher(given: str | None, ranks: int) -> Launcher:
-    """Find the launcher and check that it belongs to the MPI library that mpi4py uses."""
-    from adjointlab.supervisor.launcher import NoLauncher, find_launcher, fits, library_of_mpi4py, prepared
+    """Find the launcher and check that it belongs to the MPI library that mpi4py uses, unless it is torchrun."""
+    from adjointlab.supervisor.launcher import (
+        NoLauncher,
+        Vendor,
+        find_launcher,
+        fits,
+        library_of_mpi4py,
+        prepared,
+    )
 
     try:
         chosen = prepared(find_launcher(given), ranks)
+        if chosen.vendor is Vendor.TORCH:
+            return chosen
         library = library_of_mpi4py()
     except NoLauncher as problem:
         raise UsageError(str(problem)) from None

@@ -1,4 +1,4 @@
-"""Starting a command: its preparation agreed on by all ranks, the world it runs in, and signals under mpiexec.
+"""Starting a command: its preparation agreed on by all ranks, the world it runs in, and signals under a launcher.
 
 A command reads files and imports the user's modules before there is a world, and that may fail on one rank only. A rank
 that simply ended would leave the others waiting in their first collective call, so all ranks meet after the preparation
@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
-from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, open_world
+from adjointlab.worlds.launch import (
+    NoPartners,
+    check_partners,
+    is_launched,
+    launched_world,
+    open_channel,
+    open_world,
+)
 from adjointlab.worlds.process import Interrupts, RepeatedInterrupt, interrupt_by, signal_of
 from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog
 
@@ -110,9 +117,9 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int, watchdog: Watch
         check_partners()
     except NoPartners as error:
         raise UsageError(str(error)) from error
-    from adjointlab.worlds.mpi.rendezvous import Rendezvous
+    from adjointlab.worlds.rendezvous import Rendezvous
 
-    rendezvous = Rendezvous()
+    rendezvous = Rendezvous(open_channel("preparation"))
     problem, interrupted = "", 0
     with Interrupts() as interrupts:
         try:
@@ -130,8 +137,11 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int, watchdog: Watch
     if number := max(interrupted for _, interrupted in reports):
         interrupts.note(number)
         raise interrupt_by(number)
+    if rendezvous.rank and (rendezvous.size < ranks or any(text for text, _ in reports)):
+        # torchrun ends the others once one has ended, and rank 0 has yet to print what is wrong.
+        rendezvous.leave(_SECONDS_FOR_OUTPUT)
     if rendezvous.size < ranks:
-        raise UsageError(f"--ranks: {ranks} are asked for, but mpiexec has started {rendezvous.size}")
+        raise UsageError(f"--ranks: {ranks} are asked for, but {_launcher()} has started {rendezvous.size}")
     if reports[0][0]:
         raise UsageError(reports[0][0])
     for rank, (text, _) in enumerate(reports):
@@ -140,9 +150,13 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int, watchdog: Watch
     return prepared
 
 
+def _launcher() -> str:
+    return "torchrun" if launched_world() == "torch" else "mpiexec"
+
+
 @contextmanager
 def collective_interrupts() -> Iterator[Interrupts | RepeatedInterrupt]:
-    """Under mpiexec, hold Ctrl-C, SIGTERM and SIGHUP back until the ranks can end together; the world says when that is.
+    """Under a launcher, hold Ctrl-C, SIGTERM and SIGHUP back until the ranks can end together; the world says when that is.
 
     Without it, they take effect at once, also where the first exception is swallowed. What is yielded knows the `number` of the
     signal when the context has ended.
@@ -166,6 +180,8 @@ def abort_all_ranks(code: ExitCode) -> None:
     """End all ranks of the job at once, those that wait for this one included."""
     with suppress(Exception):  # whatever user code has made of it
         sys.stderr.flush()
+    if launched_world() == "torch":
+        os._exit(code)  # and torchrun ends the others
     from mpi4py import MPI
 
     from adjointlab.worlds.interposition import own_handle

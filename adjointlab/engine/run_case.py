@@ -25,10 +25,10 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.torch_distributed.opening import load_process_groups
-from adjointlab.torch_distributed.requirements import MissingTorch
 from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import FunctionsReplaced
+from adjointlab.worlds.torch.requirements import MissingTorch
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import (
     Blocked,

@@ -1,7 +1,7 @@
-"""The pytest plugin: coherence tests, in simulation and under mpiexec.
+"""The pytest plugin: coherence tests, in simulation and under mpiexec or torchrun.
 
 pytest loads it in every test run of everybody who has adjointlab installed, so it imports next to nothing until a
-coherence test runs, and MPI only where mpiexec has started this process (:mod:`adjointlab.pytest.ranks`).
+coherence test runs, and what connects ranks only where a launcher has started this process (:mod:`adjointlab.pytest.ranks`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from adjointlab.exit_codes import ExitCode
 from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
-from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank
+from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank, launched_world
 from adjointlab.worlds.process import (
     earn,
     install_exit_guard,
@@ -65,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
-    """Under mpiexec, let the ranks compare whether each has loaded its conftest files.
+    """Under a launcher, let the ranks compare whether each has loaded its conftest files.
 
     They are the first code of the user's to run, and the first that can fail on one rank only.
     """
@@ -100,15 +100,15 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the options; under mpiexec, agree on them."""
+    """Read the options; under a launcher, agree on them."""
     session = config.stash.get(_session_key, None)
     job_log = _job_log(config)
     try:
         profile = read_profile(config, None if job_log is None else job_log.session_seed)
         if session is not None and _is_distributed(config):
             raise pytest.UsageError(
-                "pytest-xdist (-n) hands tests to workers of its own, so under mpiexec the ranks would not run the same "
-                "tests at the same time; leave out either -n or mpiexec"
+                "pytest-xdist (-n) hands tests to workers of its own, so under a launcher the ranks would not run the same "
+                "tests at the same time; leave out either -n or the launcher"
             )
     except pytest.UsageError as error:
         # Every rank has the same options and so the same error; rank 0 alone prints it.
@@ -142,8 +142,9 @@ def pytest_report_header(config: pytest.Config) -> str:
     """Name the world, the number of cases, and the seed that repeats the session."""
     profile = config.stash[_profile_key]
     session = config.stash.get(_session_key, None)
-    is_mpi = session is not None and profile.world is not WorldName.SIMULATED
-    where = f"MPI, {session.size} ranks" if session is not None and is_mpi else "simulated"
+    where = "simulated"
+    if session is not None and profile.world is not WorldName.SIMULATED:
+        where = f"{'torchrun' if launched_world() == 'torch' else 'MPI'}, {session.size} ranks"
     under = f" under {profile.schedules} schedules" if profile.schedules > 1 else ""
     return (
         f"adjointlab: {where}, {profile.cases} cases for each test{under}, --adjointlab-seed={profile.seed}"
@@ -229,7 +230,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def adjointlab_world(pytestconfig: pytest.Config) -> Iterator[World]:
-    """The world that coherence tests run in. Under mpiexec the first use is collective."""
+    """The world that coherence tests run in. Under a launcher the first use is collective."""
     from adjointlab.worlds.launch import open_world
     from adjointlab.worlds.watchdog import Watchdog
 

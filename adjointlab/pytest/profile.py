@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from adjointlab.options import CASES, FOLDER, RANKS, SCHEDULES, SEED, STRICT, WATCHDOG, XFAILS, Option
-from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.launch import launched_world
 from adjointlab.worlds.world import WorldName
 
 __all__ = ["PATIENCE", "Profile", "add_options", "read_profile"]
@@ -28,7 +28,7 @@ WORLD: Final = Option(
     "world",
     None,
     _world,
-    "Where coherence tests run: simulated, mpi, or auto, which is mpi under mpiexec and simulated elsewhere.",
+    "Where coherence tests run: simulated, mpi, torch, or auto, which is mpi under mpiexec, torch under torchrun, and simulated elsewhere.",
     "auto",
     choices=("auto", *WorldName),
 )
@@ -36,7 +36,7 @@ PATIENCE: Final = Option(
     "patience",
     300.0,
     float,
-    "Under mpiexec, seconds that ranks wait for one another between tests.",
+    "Under mpiexec or torchrun, seconds that ranks wait for one another between tests.",
     "300",
     least=0,
 )
@@ -53,7 +53,7 @@ class Profile:
     seed: int
     ranks: int
     schedules: int
-    world: WorldName | None  # None: MPI under mpiexec, and simulated elsewhere
+    world: WorldName | None  # None: that of the launcher, and simulated without one
     folder: Path
     strict: bool
     watchdog: float | None
@@ -92,7 +92,11 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
             raise pytest.UsageError(f"--adjointlab-{problem}") from None
 
     world = value(WORLD)
-    if world is WorldName.MPI and not is_launched():
+    if world is WorldName.TORCH and launched_world() != "torch":
+        raise pytest.UsageError(
+            "--adjointlab-world=torch: start the tests with torchrun, as in torchrun --nproc-per-node 4 -m pytest"
+        )
+    if world is WorldName.MPI and launched_world() != "mpi":
         raise pytest.UsageError(
             "--adjointlab-world=mpi: start the tests with mpiexec, as in mpiexec -n 4 pytest"
         )

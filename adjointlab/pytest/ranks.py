@@ -1,6 +1,6 @@
 """pytest on several ranks at once: one report, one exit code, and an error where the ranks get out of step.
 
-Imported only under mpiexec. Ordinary tests run on every rank without any of this. The ranks synchronise
+Imported only under a launcher. Ordinary tests run on every rank without any of this. The ranks synchronise
 
 1. when their conftest files are loaded (:meth:`CollectiveSession.begin`),
 2. when their options are read (:meth:`CollectiveSession.agree`),
@@ -8,7 +8,7 @@ Imported only under mpiexec. Ordinary tests run on every rank without any of thi
 4. before each coherence test (:meth:`CollectiveSession.align_before`), and
 5. at the end.
 
-Each of these is a labelled allgather with a time limit (:mod:`adjointlab.worlds.mpi.rendezvous`), never a bare
+Each of these is a labelled allgather with a time limit (:mod:`adjointlab.worlds.rendezvous`), never a bare
 collective call: a rank whose pytest ended early does not hang the others, who learn of its departure instead.
 """
 
@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import pytest
 from _pytest.terminal import TerminalReporter  # the only way to send a rank's report nowhere
 
-from adjointlab.worlds.mpi.rendezvous import RanksDiverged, Rendezvous
+from adjointlab.worlds.launch import open_channel
+from adjointlab.worlds.rendezvous import RanksDiverged, Rendezvous
 
 if TYPE_CHECKING:
     from adjointlab.pytest.profile import Profile
@@ -68,7 +69,7 @@ class CollectiveSession:
     """This rank's part in a test session of all ranks; a pytest plugin. Making one is collective."""
 
     def __init__(self, patience: float) -> None:
-        self._rendezvous = Rendezvous(patience=patience)
+        self._rendezvous = Rendezvous(open_channel("pytest"), patience)
         self.rank, self.size = self._rendezvous.rank, self._rendezvous.size
         self._failed: list[pytest.TestReport] = []
         self._uncollected: list[tuple[str, str]] = []
@@ -215,18 +216,20 @@ class CollectiveSession:
         if self.rank == 0:
             self._report_other_ranks(config, departures)
 
+    @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
         """Depart, if the session ended without :meth:`pytest_sessionfinish` (an error in the configuration)."""
         self._rendezvous.depart(
             _Departure(int(pytest.ExitCode.INTERNAL_ERROR), "it ended before its tests", ())
         )
         if self._has_missing_ranks:
-            # MPI_Finalize is collective: it would wait for a rank that still sits in a test.
+            # MPI_Finalize, for one, is collective: it would wait for a rank that still sits in a test.
             sys.stderr.write(
                 f"rank {self.rank}: {self._reason or 'tests done'}; not all ranks have ended: ending them\n"
             )
             sys.stderr.flush()
             self._rendezvous.abort(int(pytest.ExitCode.INTERRUPTED))
+        self._rendezvous.leave(_INTERRUPTED_PATIENCE)
 
     def _patience_at_end(self) -> float:
         """Seconds to wait at the end. Asked again and again, since a rank may be interrupted during the wait."""

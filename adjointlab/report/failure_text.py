@@ -76,6 +76,8 @@ def replay_command(check_result: CheckResult) -> str:
         words += ["--subject", check_result.found.reference]
     if result.world == WorldName.MPI and result.case is not None:
         words = ["mpiexec", "-n", str(result.case.ranks), *words]
+    elif result.world == WorldName.TORCH and result.case is not None:
+        words = ["torchrun", "--nproc-per-node", str(result.case.ranks), "-m", *words]
     return shlex.join(words)
 
 

@@ -221,6 +221,10 @@ def _replayed(case: Case, report: SearchResult, subject: Subject, findings: str,
         command = f"{plain} (on simulated ranks, which alone have schedules)"
     elif report.world == "mpi":
         command = f"{under_mpi}; without mpiexec, on simulated ranks"
+    elif report.world == "torch":
+        command = f"torchrun --nproc-per-node {case.ranks} {_script_name(name)}; without torchrun, on simulated ranks"
+    elif subject.process_group:
+        command = f"{plain} (on simulated ranks), {under_mpi}, or torchrun --nproc-per-node {case.ranks} {_script_name(name)}"
     else:
         command = f"{plain} (on simulated ranks), or {under_mpi}"
     return _REPLAY.format(

@@ -24,6 +24,7 @@ class Vendor(StrEnum):
     OPEN_MPI = "Open MPI"
     INTEL = "Intel MPI"
     SLURM = "Slurm"
+    TORCH = "torchrun"
     UNKNOWN = "an unknown launcher"
 
 
@@ -39,6 +40,10 @@ _SIGNATURES: Final = (
 )
 _COMPATIBLE: Final = frozenset({Vendor.MPICH, Vendor.INTEL})
 """Libraries that understand each other's launchers: both speak Hydra's protocol."""
+
+
+_MEETING: Final = ("--standalone", "--nnodes", "--rdzv", "--master")
+"""Flags of torchrun that say how its processes meet."""
 
 
 class NoLauncher(ValueError):
@@ -58,6 +63,8 @@ class Launcher:
 
     def command(self, ranks: int) -> list[str]:
         """The command line up to the program that each rank runs."""
+        if self.vendor is Vendor.TORCH:
+            return [self.path, *self.flags, "--nproc-per-node", str(ranks), "--no-python"]
         return [self.path, *self.flags, "-n", str(ranks)]
 
     def __str__(self) -> str:
@@ -91,12 +98,17 @@ def find_launcher(given: str | None = None) -> Launcher:
             f"there is no {' or '.join(_NAMES)}, beside {sys.executable} or on PATH; install one (pip install mpich), "
             "name it with --launcher, or leave out -n to run on simulated ranks"
         )
+    if Path(path).name == "torchrun":  # it would import torch to tell its version
+        return Launcher(path, Vendor.TORCH, "", tuple(words[1:]))
     vendor, version = _identified(_output_of([path, "--version"]))
     return Launcher(path, vendor, version, tuple(words[1:]))
 
 
 def prepared(launcher: Launcher, ranks: int, cores: int | None = None, root: bool | None = None) -> Launcher:
     """Return `launcher` with the flags and variables that it needs for so many ranks here, each with its reason."""
+    if launcher.vendor is Vendor.TORCH and not any(flag.startswith(_MEETING) for flag in launcher.flags):
+        note = "--standalone, so that other jobs of this machine may use torchrun's usual port"
+        return replace(launcher, flags=(*launcher.flags, "--standalone"), notes=(*launcher.notes, note))
     if launcher.vendor != Vendor.OPEN_MPI:
         return launcher
     cores = _cores() if cores is None else cores

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from adjointlab.torch_distributed.requirements import check_torch
 from adjointlab.typing import Communicator
+from adjointlab.worlds.torch.requirements import check_torch
 
 if TYPE_CHECKING:
     import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh
+
+    from adjointlab.worlds.torch.communicator import CaseGroup
 
 __all__ = ["device_mesh", "load_process_groups", "process_group"]
 
@@ -28,6 +30,13 @@ def process_group(comm: Communicator) -> Iterator[dist.ProcessGroup]:
         raise TypeError(
             "process_group takes the communicator that a case or the run of a world is given, not mpi4py's own, whose waits do not end"
         )
+    case_group: CaseGroup | None = getattr(comm, "case_group", None)
+    if case_group is not None:  # of real processes, on a backend of torch's
+        from adjointlab.torch_distributed.real_group import open_real_group
+
+        with open_real_group(case_group) as group:
+            yield group
+        return
     with load_process_groups()(comm) as group:
         yield group
 
@@ -35,7 +44,7 @@ def process_group(comm: Communicator) -> Iterator[dist.ProcessGroup]:
 def load_process_groups() -> Callable[[Communicator], AbstractContextManager[dist.ProcessGroup]]:
     """Import torch.distributed, which takes a second, and return what opens a default group.
 
-    Raises :class:`~adjointlab.torch_distributed.requirements.MissingTorch` where there is none.
+    Raises :class:`~adjointlab.worlds.torch.requirements.MissingTorch` where there is none.
     """
     check_torch()
     from adjointlab.torch_distributed.default_group import open_default_group

@@ -1,16 +1,18 @@
 """Telling from the environment how this process was started, and opening the world that fits.
 
-Importing mpi4py initializes MPI, which takes time, and fails where none is installed: so the environment is asked first.
+Importing mpi4py initializes MPI, which takes time, and fails where none is installed: so the environment is asked first. Under torchrun
+it is not imported at all.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 # No more imports than these: the wrapper of a rank, which cannot import the lab, loads this file by its path.
 if TYPE_CHECKING:
+    from adjointlab.worlds.polling import Channel
     from adjointlab.worlds.watchdog import Watchdog
     from adjointlab.worlds.world import World, WorldName
 
@@ -21,12 +23,14 @@ __all__ = [
     "check_partners",
     "is_launched",
     "launched_rank",
+    "launched_world",
+    "open_channel",
     "open_world",
 ]
 
 
 class NoPartners(RuntimeError):
-    """MPI has not as many processes as the launcher says that it has started; the message says what to do."""
+    """The processes that the launcher says it has started cannot all be reached; the message says what to do."""
 
 
 class LaunchVariables(NamedTuple):
@@ -36,7 +40,7 @@ class LaunchVariables(NamedTuple):
     rank: str
     size: str = ""  # empty: it does not say
     required: str = ""  # one of its own, where other programs set the first two as well
-    starts_mpi: bool = True  # it says nothing to processes that are no ranks of an MPI job
+    starts: Literal["mpi", "torch", ""] = "mpi"  # the world of the processes; empty: of one each
 
     def apply_in(self, environment: Mapping[str, str]) -> bool:
         """Return True if the launcher has started the process whose environment this is."""
@@ -48,23 +52,36 @@ class LaunchVariables(NamedTuple):
         return int(size) if size.isdigit() else None
 
 
+_TORCHRUN: Final = LaunchVariables(
+    "torchrun", "RANK", "WORLD_SIZE", required="TORCHELASTIC_RUN_ID", starts="torch"
+)
+
 LAUNCHERS: Final = (
+    _TORCHRUN,
     LaunchVariables("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     LaunchVariables("PMIx", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),  # the size only where srun starts it
     LaunchVariables("PMI (MPICH, Intel MPI, Slurm's pmi2)", "PMI_RANK", "PMI_SIZE"),
     LaunchVariables("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
     LaunchVariables("aprun", "ALPS_APP_PE"),
-    LaunchVariables("flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", starts_mpi=False),
+    LaunchVariables("flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", starts=""),
     # Slurm sets both in a batch script too, which is one process. A step that starts MPI has variables of PMI or PMIx.
-    LaunchVariables("srun", "SLURM_PROCID", "SLURM_NTASKS", starts_mpi=False),
-    LaunchVariables("torchrun", "RANK", "WORLD_SIZE", required="TORCHELASTIC_RUN_ID", starts_mpi=False),
+    LaunchVariables("srun", "SLURM_PROCID", "SLURM_NTASKS", starts=""),
 )
-"""The first that applies counts: a batch system starts the launcher of an MPI library, and that the ranks."""
+"""The first that applies counts: a batch system starts the launcher of an MPI library, or torchrun, and that the ranks."""
+
+
+def launched_world(environment: Mapping[str, str] = os.environ) -> Literal["mpi", "torch", ""]:
+    """The world of the processes that a launcher has started with this one, to judge by the environment; empty if it is alone."""
+    # Also where torchrun's other variables are broken: that is told when the processes are looked for.
+    if _TORCHRUN.required in environment:
+        return "torch"
+    started = (launcher.starts for launcher in LAUNCHERS if launcher.apply_in(environment))
+    return next(filter(None, started), "")
 
 
 def is_launched(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return True if this process was started by a launcher of MPI programs, to judge by the environment."""
-    return any(launcher.starts_mpi and launcher.apply_in(environment) for launcher in LAUNCHERS)
+    """Return True if this process was started as a rank by a launcher of MPI programs or by torchrun."""
+    return bool(launched_world(environment))
 
 
 def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
@@ -77,14 +94,16 @@ def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def check_partners(environment: Mapping[str, str] = os.environ) -> None:
-    """Raise :class:`NoPartners` if ranks that the launcher has started are missing in MPI. Initializes MPI.
+    """Raise :class:`NoPartners` if ranks that the launcher has started are missing, in MPI or under torchrun. Initializes MPI.
 
     A launcher that belongs to another library than mpi4py's starts processes each of which is alone in its ``COMM_WORLD``:
     so every one of them finds this out by itself. So does a process whose variables somebody else's launcher has left.
     """
-    launchers = [each for each in LAUNCHERS if each.starts_mpi and each.apply_in(environment)]
-    if not launchers:
+    if (world := launched_world(environment)) == "torch":
+        _check_torchrun(environment)
+    if world != "mpi":
         return
+    launchers = [each for each in LAUNCHERS if each.starts == "mpi" and each.apply_in(environment)]
     first = launchers[0]
     try:
         from mpi4py import MPI
@@ -113,23 +132,66 @@ def check_partners(environment: Mapping[str, str] = os.environ) -> None:
         )
 
 
+def _check_torchrun(environment: Mapping[str, str]) -> None:
+    """Raise :class:`NoPartners` where torchrun's processes cannot make process groups."""
+    wanted = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "MASTER_PORT": 1}
+    wrong = [
+        f"{name} is {environment[name]!r}" if name in environment else f"{name} is missing"
+        for name, least in wanted.items()
+        if not (environment.get(name, "").isdigit() and int(environment[name]) >= least)
+    ]
+    if not environment.get("MASTER_ADDR"):
+        wrong.append("MASTER_ADDR is missing")
+    if not wrong and int(environment["RANK"]) >= int(environment["WORLD_SIZE"]):
+        wrong = [f"RANK is {environment['RANK']}, and WORLD_SIZE {environment['WORLD_SIZE']}"]
+    if wrong:
+        raise NoPartners(
+            f"TORCHELASTIC_RUN_ID is set, as by torchrun, but {', '.join(wrong)}: start the command with torchrun "
+            "--nproc-per-node N -m adjointlab ..., or unset TORCHELASTIC_RUN_ID to run on simulated ranks"
+        )
+    from adjointlab.worlds.torch.requirements import MissingTorch, check_gloo
+
+    try:
+        check_gloo()
+    except MissingTorch as problem:
+        raise NoPartners(f"torchrun has started this process, but {problem}") from problem
+
+
+def open_channel(purpose: str) -> Channel:
+    """Connect the processes that the launcher has started, for messages of one `purpose`. Collective."""
+    if launched_world() == "torch":
+        from adjointlab.worlds.torch.channel import StoreChannel
+
+        return StoreChannel.of_torchrun(purpose)
+    from mpi4py import MPI
+
+    from adjointlab.worlds.mpi.polling import ObjectChannel
+
+    return ObjectChannel(MPI.COMM_WORLD)
+
+
 def open_world(
     kind: WorldName | str = "auto", ranks: int = 8, *, strict: bool = False, watchdog: Watchdog | None = None
 ) -> World:
     """Open the world of that `kind`, with `ranks` ranks if it is simulated; "auto" is the one that fits this process.
 
-    Collective for the MPI world, whose size the launcher decides. `strict` concerns only that one. Raises :class:`NoPartners` on
-    every process if MPI has not as many as the launcher has started.
+    Collective for worlds of processes, whose size the launcher decides. `strict` concerns MPI alone. Raises :class:`NoPartners` on
+    every process if not all that the launcher has started can be reached.
     """
     from adjointlab.worlds.world import WorldName
 
     if kind == "auto":
-        kind = WorldName.MPI if is_launched() else WorldName.SIMULATED
+        kind = launched_world() or WorldName.SIMULATED
     if WorldName(kind) is WorldName.MPI:
         check_partners()
         from adjointlab.worlds.mpi.world import MPIWorld
 
         return MPIWorld(strict=strict, watchdog=watchdog)
+    if WorldName(kind) is WorldName.TORCH:
+        check_partners()
+        from adjointlab.worlds.torch.world import TorchWorld
+
+        return TorchWorld(watchdog=watchdog)
     from adjointlab.worlds.simulated.world import SimulatedWorld
 
     return SimulatedWorld(ranks, watchdog)

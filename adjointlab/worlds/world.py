@@ -286,6 +286,7 @@ class WorldName(StrEnum):
 
     SIMULATED = "simulated"
     MPI = "mpi"
+    TORCH = "torch"
 
 
 class World(Protocol):
@@ -302,6 +303,10 @@ class World(Protocol):
     @property
     def can_revoke(self) -> bool:
         """True if ranks are processes whose waits are cancelled after a time, so that a hang is better simulated first."""
+
+    @property
+    def has_communicator(self) -> bool:
+        """True if ranks have a communicator under mpi4py's names; else user code has torch's process groups alone."""
 
     @property
     def ranks(self) -> int:

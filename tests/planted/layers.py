@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import torch
 from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
 
 import adjointlab as al
 from adjointlab.core.layout import Window
@@ -30,6 +32,7 @@ from adjointlab.layers.linear import Linear
 from adjointlab.layers.losses import CrossEntropyLoss, KLDivLoss, NLLLoss
 from adjointlab.layers.losses.classes import ClassLoss
 from adjointlab.layers.normalisation import ChannelNormalisation
+from adjointlab.layers.padding import Padding
 from adjointlab.layers.pooling import (
     AveragePooling,
     AvgPool1d,
@@ -40,10 +43,13 @@ from adjointlab.layers.pooling import (
     MaxPool3d,
     MaxPooling,
 )
+from adjointlab.layers.pooling.adaptive import AdaptiveAveragePooling
+from adjointlab.layers.resampling import Resampling
 from adjointlab.layers.softmax import LogSoftmax, Softmax
 from adjointlab.layers.subjects import installed as subjects
 from adjointlab.layers.subjects.embedding import with_legal_indices
 from adjointlab.layers.subjects.losses import class_loss, with_legal_target
+from adjointlab.layers.upsampling import Upsample
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.sum_reduce import SumReduce
@@ -494,6 +500,47 @@ class RunningStatisticsOfTheLocalBatch(InstanceNormalisation):
             self.sum_batch = Altered(summed, forward=lambda s: s * share)  # type: ignore[assignment]
 
 
+# Resampling.
+
+
+class InterpolatesTheOwnPart(Upsample):
+    """Each worker interpolates what it holds, as if it were the whole: corners and centres are those of the part."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        held, sides = x, self.local_output_shape[2:]
+        y = super().forward(x)
+        if 0 in held.shape or 0 in y.shape:
+            return y
+        aligned = None if self.mode == "nearest" else self.align_corners
+        return functional.interpolate(held, size=sides, mode=self.mode, align_corners=aligned) + 0 * y
+
+    def lay_out(self, module: nn.Module) -> None:
+        super().lay_out(module)
+        given = cast(nn.Upsample, module)
+        self.mode, self.align_corners = given.mode, given.align_corners
+
+
+class AveragesTheOwnPart(AdaptiveAveragePooling):
+    """Each worker spreads its outputs over what it holds itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, dims = super().forward(x), len(self.taps)
+        if 0 in x.shape or 0 in y.shape:
+            return y
+        pool = getattr(functional, f"adaptive_avg_pool{dims}d")
+        own: torch.Tensor = pool(x, self.local_output_shape[-dims:])
+        return own + 0 * y
+
+
+class ConstantAtEveryBorder(Padding):
+    """Each worker sets its own first output to the constant, where only the tensor's border is padded."""
+
+    def lay_out(self, module: nn.Module) -> None:
+        super().lay_out(module)
+        if self.value and self.taps and self.padding[0] > 0:
+            self.outside = torch.arange(self.local_output_shape[-1]) == 0
+
+
 # Dropout.
 
 
@@ -738,6 +785,9 @@ FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] =
     (LayerNorm, (), subjects.layer_norms),
     (RMSNorm, (), subjects.rms_norms),
     (InstanceNormalisation, (InstanceNorm1d, InstanceNorm2d, InstanceNorm3d), subjects.instance_norms),
+    (Upsample, (), subjects.upsamplings),
+    (AdaptiveAveragePooling, (), subjects.adaptive_average_pools),
+    (Padding, (), subjects.paddings),
     (Dropout, (), subjects.dropouts),
     (Embedding, (), subjects.embeddings),
     (Softmax, (), subjects.softmaxes),
@@ -768,6 +818,9 @@ def with_layer(kind: type[DistributedModule]) -> Subject:
             return cast(KLDivLoss, with_legal_target(kind(comm, **given), arguments["log_target"]))
         if issubclass(kind, Embedding):
             return cast(Embedding, with_legal_indices(kind(comm, **given), given["num_embeddings"]))
+        if issubclass(kind, Resampling):
+            shape, module = given["input_shape"], sequential(**arguments)
+            return kind(comm, given["partition"], shape, module, dtype=given["dtype"])
         if not kinds:
             return kind(comm, **given)
         made: DistributedModule = kinds[(dims or max(1, len(given["input_shape"]) - 2)) - 1](comm, **given)
@@ -813,6 +866,9 @@ PLANTED = (
     planted("norm's weight gradient not reduced", NormWeightGradientNotReduced, "gradients"),
     planted("root mean square of the own part", RootMeanSquareOfTheOwnPart, "sequential"),
     planted("running statistics of the local batch", RunningStatisticsOfTheLocalBatch, "sequential"),
+    planted("interpolation of the own part", InterpolatesTheOwnPart, "sequential"),
+    planted("adaptive average of the own part", AveragesTheOwnPart, "sequential"),
+    planted("constant padding at every part's border", ConstantAtEveryBorder, "sequential"),
     planted("dropout mask by local index", MaskByLocalIndex, "sequential"),
     planted("dropout scaled by the own share", MaskScaledByTheOwnShare, "sequential", 1),
     planted("rows of other workers' vocabulary kept", RowsOfOtherWorkersKept, "sequential"),

@@ -197,4 +197,4 @@ def test_xdist_under_mpiexec_is_refused(tmp_path: Path) -> None:
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
     result = launch("-n", "2", cwd=tmp_path, ranks=2)
     assert result.returncode == 4, result.stdout + result.stderr
-    assert result.stderr.count("leave out either -n or mpiexec") == 1
+    assert result.stderr.count("leave out either -n or the launcher") == 1

@@ -79,3 +79,13 @@ def test_a_launcher_of_another_library_does_not_fit() -> None:
     assert not fits(Launcher("mpiexec", "Open MPI"), "MPICH")
     assert fits(Launcher("mpiexec", "Intel MPI"), "MPICH")
     assert fits(Launcher("srun", "Slurm"), "Open MPI")
+
+
+def test_torchrun_is_known_by_its_name_and_starts_ranks_that_meet_by_themselves(tmp_path: Path) -> None:
+    path = tmp_path / "torchrun"
+    path.write_text("#!/bin/sh\nexit 1\n")
+    path.chmod(0o755)
+    found = prepared(find_launcher(str(path)), 3)
+    assert found.command(3) == [str(path), "--standalone", "--nproc-per-node", "3", "--no-python"]
+    given = prepared(find_launcher(f"{path} --nnodes 2 --rdzv-endpoint=host:1"), 3)
+    assert "--standalone" not in given.flags

@@ -12,8 +12,8 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 import adjointlab as al
-from adjointlab.torch_distributed import requirements
 from adjointlab.worlds.schedule import Schedule
+from adjointlab.worlds.torch import requirements
 from adjointlab.worlds.world import FindingKind, Raised, RankContext, Run
 
 Body = Callable[[RankContext], object]

@@ -10,11 +10,11 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 import adjointlab as al
-from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.launch import launched_world
 from adjointlab.worlds.world import RankContext, World
 
 pytestmark = pytest.mark.skipif(
-    not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3"
+    launched_world() != "mpi", reason="processes of MPI are needed: run under mpiexec -n 3"
 )
 
 

@@ -18,6 +18,7 @@ from adjointlab.worlds.launch import (
     check_partners,
     is_launched,
     launched_rank,
+    launched_world,
     open_world,
 )
 from adjointlab.worlds.world import WorldName
@@ -41,7 +42,8 @@ def test_each_launcher_tells_the_rank(launcher: LaunchVariables, monkeypatch: py
         assert launched_rank() == 0
         monkeypatch.setenv(launcher.required, "1")
     assert launched_rank() == 3
-    assert is_launched() == launcher.starts_mpi
+    assert is_launched() == bool(launcher.starts)
+    assert launched_world() == launcher.starts
 
 
 def test_without_a_launcher_the_world_is_simulated() -> None:
@@ -60,6 +62,7 @@ def test_without_a_launcher_the_world_is_simulated() -> None:
             5,
         ),  # mpiexec in a batch script
         ({"PMI_RANK": "", "SLURM_PROCID": "2"}, 2),
+        ({"PMI_RANK": "0", "RANK": "3", "TORCHELASTIC_RUN_ID": "1"}, 3),  # one torchrun for each machine
         ({"RANK": "6", "WORLD_SIZE": "8"}, 0),  # of some other program
     ],
 )
@@ -86,12 +89,14 @@ def test_the_wrapper_of_a_rank_knows_the_same_launchers(tmp_path: Path) -> None:
     assert (tmp_path / "rank-2.ended").exists()
 
 
-STARTS_MPI = [each for each in LAUNCHERS if each.starts_mpi]
+STARTS_MPI = [each for each in LAUNCHERS if each.starts == "mpi"]
 
 
 def started_by(launcher: LaunchVariables, rank: int, size: int) -> dict[str, str]:
     """Environment of a process that this launcher has started."""
     given = {launcher.rank: str(rank), launcher.size: str(size), launcher.required: "1"}
+    if launcher.starts == "torch":
+        given |= {"LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
     return {name: value for name, value in given.items() if name}
 
 
@@ -163,7 +168,7 @@ def test_without_mpi4py_the_variables_of_a_launcher_are_an_error(monkeypatch: py
         check_partners({"PMI_RANK": "0", "PMI_SIZE": "1"})
 
 
-@pytest.mark.parametrize("name", ["srun", "flux", "torchrun"])
+@pytest.mark.parametrize("name", ["srun", "flux"])
 def test_a_launcher_that_is_none_of_mpi_does_not_lead_to_the_mpi_world(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +178,62 @@ def test_a_launcher_that_is_none_of_mpi_does_not_lead_to_the_mpi_world(
     world = open_world(ranks=2)
     assert world.name == WorldName.SIMULATED
     world.close()
+
+
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "1",
+    "RANK": "0",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "0",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("RANK", None, "RANK is missing"),
+        ("RANK", "first", "RANK is 'first'"),
+        ("RANK", "2", "RANK is 2, and WORLD_SIZE 2"),
+        ("WORLD_SIZE", None, "WORLD_SIZE is missing"),
+        ("WORLD_SIZE", "0", "WORLD_SIZE is '0'"),
+        ("LOCAL_RANK", "-1", "LOCAL_RANK is '-1'"),
+        ("MASTER_ADDR", "", "MASTER_ADDR is missing"),
+        ("MASTER_PORT", None, "MASTER_PORT is missing"),
+    ],
+)
+def test_broken_variables_of_torchrun_are_named(variable: str, value: str | None, said: str) -> None:
+    check_partners(TORCHRUN)
+    broken = {name: each for name, each in (TORCHRUN | {variable: value}).items() if each is not None}
+    assert launched_world(broken) == "torch"
+    with pytest.raises(NoPartners, match=f"as by torchrun, but {said}: start the command with torchrun"):
+        check_partners(broken)
+
+
+def test_torchrun_without_torch_or_without_gloo_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("torch.distributed")
+    monkeypatch.setattr(distributed, "is_gloo_available", lambda: False)
+    with pytest.raises(NoPartners, match=r"torchrun has started this process, but .* built without it"):
+        check_partners(TORCHRUN)
+    monkeypatch.setattr(distributed, "is_available", lambda: False)
+    with pytest.raises(NoPartners, match=r"this torch .* is built without it"):
+        check_partners(TORCHRUN)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(NoPartners, match="torch is not installed"):
+        check_partners(TORCHRUN)
+
+
+def test_the_torch_world_without_torchrun_is_one_line() -> None:
+    pytest.importorskip("torch.distributed")
+    with pytest.raises(RuntimeError, match="needs the processes of torchrun"):
+        open_world("torch")
+
+
+def test_mpi_is_not_imported_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch.distributed")
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    check_partners(TORCHRUN)
 
 
 CHECK = ("adjointlab", "check", "SendReceive", "--cases", "2")

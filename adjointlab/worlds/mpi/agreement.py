@@ -22,7 +22,7 @@ from mpi4py import MPI
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.control_channel import TOKEN, ControlChannel, Token
 from adjointlab.worlds.mpi.guard import Guard
-from adjointlab.worlds.mpi.polling import keep_alive
+from adjointlab.worlds.polling import keep_alive
 from adjointlab.worlds.world import Cancelled, Exhausted
 
 __all__ = ["Agreements"]

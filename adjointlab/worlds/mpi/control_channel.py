@@ -17,15 +17,14 @@ from typing import Any, Final, NamedTuple
 
 from mpi4py import MPI
 
-from adjointlab.worlds.mpi.polling import ObjectChannel, keep_alive
+from adjointlab.worlds.mpi.polling import ObjectChannel
+from adjointlab.worlds.polling import keep_alive
 
-__all__ = ["COMMAND", "CREATION", "INTERRUPT", "REPORT", "TOKEN", "ControlChannel", "Notice", "Token"]
+__all__ = ["CREATION", "TOKEN", "ControlChannel", "Notice", "Token"]
 
-COMMAND: Final = 1  # leader to follower: take part in this run; or: the leader is done
-REPORT: Final = 2  # follower to leader: outcome and statistics of a run
+# COMMAND, REPORT and INTERRUPT of every world of processes have 1, 2 and 5.
 _NOTICE: Final = 3  # rank to rank: I have failed, do not wait for me
 TOKEN: Final = 4  # rank to rank: I am about to make this communicator
-INTERRUPT: Final = 5  # follower to leader: Ctrl-C
 _STACKS: Final = 6  # rank to rank: show your stacks, the job is about to end
 # And upwards, one for each number of ranks: for making a run's communicator, because Open MPI's MPI_Comm_create_group
 # sends ordinary messages of the given tag on the parent.

@@ -23,7 +23,7 @@ from adjointlab.worlds.mpi.call_log import CallLog, CommKey, Describer, RunStati
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.control_channel import ControlChannel, Notice
 from adjointlab.worlds.mpi.message_log import MessageLog
-from adjointlab.worlds.mpi.polling import keep_alive, poll_until, processors, rest, yield_processor
+from adjointlab.worlds.polling import keep_alive, poll_until, processors, rest, yield_processor
 from adjointlab.worlds.world import Blocked, Cancelled, PeerFailed
 
 __all__ = ["Guard"]

@@ -1,72 +1,17 @@
-"""Waiting by polling: no call here blocks inside MPI, so every wait can be given up.
-
-A process that waits polls MPI and, between polls, rests for longer and longer, so that the processor is free for the
-ranks that it waits for. What it gives up is never freed, because MPI may still write there.
-"""
+"""Messages of the MPI world's own, none of which blocks inside MPI."""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import time
 from collections.abc import Callable
-from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import Any
 
 from mpi4py import MPI
 
+from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.interposition import own_handle
+from adjointlab.worlds.polling import keep_alive, poll_until
 
-__all__ = ["ObjectChannel", "keep_alive", "poll_until", "processors", "rest", "yield_processor"]
-
-T = TypeVar("T")
-
-# Waits shorter than this only yield: a sleep costs about 60 microseconds at the least, more than most messages take.
-_NO_SLEEP_BEFORE: Final = 1e-3
-_SHORTEST_SLEEP: Final = 5e-5
-# A peer's answer is noticed this late at the worst, and an idle process wakes up a thousand times a second.
-_LONGEST_SLEEP: Final = 1e-3
-
-#: Let another process have the processor, if one wants it.
-yield_processor: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
-
-
-def processors() -> int:
-    """Number of processors that this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    return (os.cpu_count() or 1) if allowed is None else len(allowed(0))
-
-
-def poll_until(ready: Callable[[], T | None], between: Callable[[float], object], polls: int) -> T:
-    """Poll `ready` until it returns something true, and return that.
-
-    After every `polls` attempts `between` is called with the seconds waited so far; it looks after everything else that
-    may have happened, and ends the wait by raising. Then the process rests.
-    """
-    started = perf_counter()
-    while True:
-        for _ in range(polls):
-            if found := ready():
-                return found
-            yield_processor()
-        waited = perf_counter() - started
-        between(waited)
-        rest(waited)
-
-
-def rest(waited: float) -> None:
-    """Give the processor away for about a tenth of the time waited; the first millisecond of a wait only yields."""
-    if waited >= _NO_SLEEP_BEFORE:
-        time.sleep(min(_LONGEST_SLEEP, max(_SHORTEST_SLEEP, waited / 10)))
-
-
-def keep_alive(thing: object) -> None:
-    """Keep `thing` and what it refers to until the process has gone.
-
-    MPI may write into the buffer of an abandoned receive until ``MPI_Finalize``, which mpi4py calls after Python has
-    destroyed its objects. A global list would be emptied before; a reference count that is one too high is not.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+__all__ = ["ObjectChannel"]
 
 
 class ObjectChannel:
@@ -121,3 +66,11 @@ class ObjectChannel:
         for request in self._sending:
             keep_alive(request)
         self._sending = []
+
+    def leave(self, patience: float) -> None:
+        """Do nothing: the end of MPI is collective."""
+
+    def end_job(self, code: int) -> None:
+        """End all processes at once: some do not answer, so nobody could leave MPI in order."""
+        allow_exit_of_c()
+        self.comm.Abort(code)

@@ -46,6 +46,7 @@ class SimulatedWorld:
     name = WorldName.SIMULATED
     can_schedule = True
     can_revoke = False
+    has_communicator = True
     is_leader = True
     is_exhausted = False
 

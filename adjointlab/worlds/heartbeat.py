@@ -12,11 +12,10 @@ import socket
 import struct
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
-
-from mpi4py import MPI
+from typing import Any, Final, NamedTuple
 
 __all__ = ["Heartbeats", "LastSeen"]
 
@@ -47,24 +46,24 @@ class LastSeen(NamedTuple):
 
 
 class Heartbeats:
-    """The heartbeats of the ranks of `comm` on this machine. Making them is collective."""
+    """The heartbeats of the ranks on this machine. Making them is collective; `allgather` gives everybody's argument to all."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, rank: int, allgather: Callable[[object], list[Any]]) -> None:
         path = ""
         with suppress(OSError):
             descriptor, path = tempfile.mkstemp(prefix="adjointlab-")
             os.ftruncate(descriptor, _SIZE)
             os.close(descriptor)
         host = socket.gethostname()
-        known: list[tuple[str, int, str]] = comm.allgather((host, os.getpid(), path))
+        known: list[tuple[str, int, str]] = allgather((host, os.getpid(), path))
         self._processes = [process for _, process, _ in known]
         self._of = {
             rank: memory
             for rank, (its_host, _, its_path) in enumerate(known)
             if its_host == host and (memory := _mapped(its_path)) is not None
         }
-        self._own = self._of.get(comm.rank)
-        comm.Barrier()  # now all have opened it
+        self._own = self._of.get(rank)
+        allgather(None)  # now all have opened it
         if path:
             Path(path).unlink(missing_ok=True)
 

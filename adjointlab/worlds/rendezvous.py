@@ -11,10 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from mpi4py import MPI
-
-from adjointlab.worlds.exit_of_c import allow_exit_of_c
-from adjointlab.worlds.mpi.polling import ObjectChannel, poll_until
+from adjointlab.worlds.polling import Channel, poll_until
 
 __all__ = ["RanksDiverged", "Rendezvous"]
 
@@ -49,15 +46,14 @@ class RanksDiverged(Exception):
 
 
 class Rendezvous:
-    """All processes of an MPI communicator (default: ``COMM_WORLD``). Making one is collective.
+    """All processes of a job, over a `channel` of its own. Making one is collective.
 
     `patience` is how many seconds the first rank waits for the last.
     """
 
-    def __init__(self, comm: MPI.Intracomm | None = None, patience: float = 300.0) -> None:
-        self._channel = ObjectChannel(MPI.COMM_WORLD if comm is None else comm)
-        self.rank: int = self._channel.rank
-        self.size: int = self._channel.size
+    def __init__(self, channel: Channel, patience: float = 300.0) -> None:
+        self._channel = channel
+        self.rank, self.size = channel.rank, channel.size
         self.patience = patience
         # A fast rank may be several points ahead of a slow one, so its arrivals queue up.
         self._arrivals: list[deque[_Arrival]] = [deque() for _ in range(self.size)]
@@ -102,22 +98,25 @@ class Rendezvous:
         `patience` is asked again and again: what other ranks leave with may shorten the wait.
         """
         self.depart(payload)
-        # MPI_Finalize need not deliver what was sent and not yet received, so the rank stays until its own has gone out.
+        # The end of MPI need not deliver what was sent and not yet received, so the rank stays until its own has gone out.
         self._wait_for(lambda: len(self.departures()) == self.size and self._channel.all_sent(), patience)
         departures = self.departures()
         return [departures.get(rank) for rank in range(self.size)]
 
+    def leave(self, patience: float) -> None:
+        """Leave after rank 0 where the launcher would end that one, for no longer than `patience`."""
+        self._channel.leave(patience)
+
     def abort(self, code: int) -> None:
-        """End all processes at once: some do not answer, so nobody could leave MPI in order."""
-        allow_exit_of_c()
-        self._channel.comm.Abort(code)
+        """End all processes at once: some do not answer, so nobody could leave in order."""
+        self._channel.end_job(code)
 
     def _announce(self, arrival: _Arrival) -> None:
         self._arrivals[self.rank].append(arrival)
         self._channel.send_to_others(arrival, _TAG)
 
     def _collect(self) -> None:
-        # From each rank apart: MPI keeps the order of messages of one sender only.
+        # From each rank apart: only the messages of one sender keep their order.
         for rank, queue in enumerate(self._arrivals):
             while rank != self.rank and (arrival := self._channel.poll(rank, _TAG)) is not None:
                 queue.append(arrival)

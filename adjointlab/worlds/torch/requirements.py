@@ -6,7 +6,7 @@ import importlib
 import re
 from typing import Any, Final
 
-__all__ = ["MissingTorch", "check_torch"]
+__all__ = ["MissingTorch", "check_gloo", "check_torch"]
 
 _LEAST: Final = (2, 6)
 
@@ -27,3 +27,13 @@ def check_torch() -> None:
         raise MissingTorch(f"{needed}; this is torch {torch.__version__}")
     if not torch.distributed.is_available():
         raise MissingTorch(f"{needed}; this torch {torch.__version__} is built without it")
+
+
+def check_gloo() -> None:
+    """Raise :class:`MissingTorch` unless real process groups can be made here for tensors of the CPU."""
+    check_torch()
+    distributed: Any = importlib.import_module("torch.distributed")
+    if not distributed.is_gloo_available():
+        raise MissingTorch(
+            "the process groups of a case need the backend gloo; this torch is built without it"
+        )

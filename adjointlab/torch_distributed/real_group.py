@@ -1,0 +1,107 @@
+"""The default group of a case on real backends: made for it, and gone after it with all that torch keeps of it.
+
+What a process group of user code's own may have left in torch.distributed, outside cases, is as it was when the case has ended.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+# Its functions have the default group of the time of import as a default argument, so it is imported while there is none.
+import torch.distributed.nn.functional
+from torch.distributed import distributed_c10d as c10d
+
+from adjointlab.torch_distributed.meshes import MeshesOfRanks, forget_meshes
+from adjointlab.torch_distributed.world_state import RankWorld
+from adjointlab.worlds.torch.communicator import CaseGroup
+
+__all__ = ["open_real_group"]
+
+_module: Any = c10d
+_in_c: Any = torch._C._distributed_c10d
+
+
+@contextmanager
+def open_real_group(case: CaseGroup) -> Iterator[dist.ProcessGroup]:
+    """Context in which the ranks of a case are the default group. All come to its end together, unless one has failed."""
+    standing = _module._world
+    if isinstance(standing, _CaseWorld):
+        raise RuntimeError("a process group is open on this rank already: close it before you open another")
+    log = case.waits.log
+    with ExitStack() as stack:
+        world = _CaseWorld()
+        meshes = MeshesOfRanks(lambda: world.identity)
+        for name in ("_world", "_backend", "_default_pg_init_method", "_new_process_group_helper"):
+            stack.callback(setattr, _module, name, getattr(_module, name))
+        stack.callback(setattr, sys, "excepthook", sys.excepthook)
+        if standing.default_pg is not None:
+            # Its groups are found by names that those of the case have too. Then names are looked up by thread.
+            _in_c._set_thread_isolation_mode(True)
+            stack.callback(_in_c._set_thread_isolation_mode, False)
+        _module._world = world
+        _module._new_process_group_helper = _hurried(_module._new_process_group_helper, case)
+        meshes.install()
+        stack.callback(meshes.uninstall)
+        stack.callback(_forget, world)
+        stack.enter_context(log.recording())
+        store: Any = case.store
+        try:
+            dist.init_process_group(
+                case.backend, store=store, rank=case.rank, world_size=case.size, timeout=case.timeout
+            )
+            yield c10d._get_default_group()
+        except BaseException:
+            case.waits.summaries = log.summaries()
+            for group in tuple(world.pg_map):
+                case.waits.groups.append(weakref.ref(group))
+                with suppress(RuntimeError, AttributeError):  # gloo has nothing to abort
+                    group.abort()
+            raise
+        case.waits.summaries = log.summaries()
+        # A rank that closes its connections too early would take from others what they have not read yet.
+        case.waits.meet()
+        for group in tuple(world.pg_map):
+            group.shutdown()
+
+
+class _CaseWorld(RankWorld):
+    """The state of torch.distributed in a case."""
+
+    def __init__(self) -> None:
+        super().__init__(_made_by_torch)
+
+
+def _made_by_torch(ranks: list[int], name: str, description: str) -> NoReturn:
+    raise AssertionError("the groups of a case on real backends are made by torch")
+
+
+def _forget(world: _CaseWorld) -> None:
+    _in_c._unregister_all_process_groups()
+    forget_meshes()
+    world.default_pg = None
+    for kept in (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config):
+        kept.clear()
+    world.pg_to_tag.clear()
+    world.tags_to_pg.clear()
+
+
+def _hurried(make: Callable[..., Any], case: CaseGroup) -> Callable[..., Any]:
+    """`make`, a maker of groups, whose timeouts are no longer than the case's: torch's default is half an hour."""
+
+    def made(
+        group_size: int, group_rank: int, ranks: list[int], *others: Any, timeout: Any = None, **keywords: Any
+    ) -> Any:
+        least = case.timeout if timeout is None else min(timeout, case.timeout)
+        group, store = make(group_size, group_rank, ranks, *others, timeout=least, **keywords)
+        if ranks and isinstance(group, dist.ProcessGroup):
+            case.waits.log.note_made(group, ranks)
+        return group, store
+
+    return made

@@ -1,0 +1,201 @@
+"""The log of a rank's calls of torch.distributed in one case: what a real backend lets pass, or only crashes on, can be named from it.
+
+Logged is what Python code calls on process groups. Functional collectives and torch's own C++ code (the reducer of
+DistributedDataParallel, say) call past Python. Each group counts its operations itself, which tells whether the log has them all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from adjointlab.worlds.call_labels import CallLabel
+from adjointlab.worlds.call_sites import CallSite, call_site
+
+__all__ = ["CallLog", "GroupSummary", "LoggedCall"]
+
+_NAMES: Final = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "allgather": "all_gather",
+    "allgather_coalesced": "all_gather",
+    "_allgather_base": "all_gather_into_tensor",
+    "all_gather_single": "all_gather_into_tensor",
+    "all_gather_single_coalesced": "all_gather_into_tensor",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    **{
+        name: name
+        for name in [
+            "all_to_all_single",
+            "barrier",
+            "broadcast",
+            "gather",
+            "reduce",
+            "reduce_scatter",
+            "scatter",
+            "send",
+            "recv",
+            "recv_anysource",
+        ]
+    },
+}
+"""Methods of a process group, and the names by which user code calls them."""
+
+_MESSAGES: Final = ("send", "recv", "recv_anysource")
+_SAME_COUNT: Final = ("all_gather_into_tensor", "all_reduce", "broadcast", "reduce")
+"""Collectives to which every rank must give as many elements."""
+
+
+class LoggedCall(NamedTuple):
+    """A collective, and the line of user code that called it."""
+
+    label: CallLabel
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.label} at {self.where}"
+
+
+class GroupSummary(NamedTuple):
+    """The collectives of one rank on one group; not `is_complete` where others have passed the log by."""
+
+    members: tuple[int, ...]
+    made_at: str
+    operations: int
+    collectives: tuple[LoggedCall, ...]
+    is_complete: bool
+
+
+@dataclass
+class _OfGroup:
+    group: Any  # a ProcessGroup, of whose methods torch declares few
+    members: tuple[int, ...]
+    made_at: str = ""
+    collectives: list[tuple[CallLabel, CallSite]] = field(default_factory=list)
+    messages: int = 0
+    counted: int = 0  # operations that the group had counted after the last call
+    is_complete: bool = True
+
+    def count(self) -> int:
+        """Operations that the backends of the group have counted by now; none where they do not count."""
+        counted = 0
+        for device in self.group._device_types:
+            with suppress(RuntimeError):
+                counted += self.group._get_backend(device)._get_sequence_number_for_group()
+        return counted
+
+    def before_call(self) -> None:
+        """Find out whether other operations have been carried out since the last call."""
+        self.is_complete = self.is_complete and self.count() == self.counted
+
+    def after_call(self) -> None:
+        """Note how far the group has counted. One call may count as several operations."""
+        self.counted = self.count()
+
+    def summary(self) -> GroupSummary:
+        self.before_call()
+        calls = tuple(LoggedCall(label, str(site)) for label, site in self.collectives)
+        operations = max(self.counted, self.count(), len(calls) + self.messages)
+        return GroupSummary(self.members, self.made_at, operations, calls, self.is_complete)
+
+
+class CallLog:
+    """The calls of this rank."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.last: LoggedCall | None = None
+        self.last_at = time.monotonic()
+        self._groups: dict[str, _OfGroup] = {}
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Context in which calls are logged."""
+        kind: Any = dist.ProcessGroup
+        with ExitStack() as stack:
+            for method, name in _NAMES.items():
+                if method in vars(kind):
+                    # Not what getattr returns, which is no method when it is set again.
+                    stack.callback(setattr, kind, method, vars(kind)[method])
+                    setattr(kind, method, self._logged(getattr(kind, method), name))
+            yield
+
+    def note_made(self, group: dist.ProcessGroup, members: Sequence[int]) -> None:
+        """Note that user code has made a group."""
+        self._groups[group.group_name] = _OfGroup(group, tuple(members), str(call_site()))
+
+    def summaries(self) -> dict[str, GroupSummary]:
+        """The collectives called on each group, by its name. The groups are forgotten."""
+        for group in list(c10d._world.pg_map):
+            self._of(group)
+        summaries = {name: each.summary() for name, each in self._groups.items()}
+        self._groups.clear()
+        return summaries
+
+    def _of(self, group: dist.ProcessGroup) -> _OfGroup:
+        name = group.group_name
+        if name not in self._groups:
+            members = c10d._world.pg_group_ranks.get(group, {})
+            self._groups[name] = _OfGroup(group, tuple(sorted(members)))
+        return self._groups[name]
+
+    def _logged(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(group: Any, *arguments: Any, **keywords: Any) -> Any:
+            of_group = self._of(group)
+            label = _label(name, of_group.members, (*arguments, *keywords.values()))
+            of_group.before_call()
+            self._note(of_group, label, call_site())
+            try:
+                return original(group, *arguments, **keywords)
+            finally:
+                of_group.after_call()
+
+        return call
+
+    def _note(self, of_group: _OfGroup, label: CallLabel, site: CallSite) -> None:
+        self.calls += 1
+        self.last, self.last_at = LoggedCall(label, str(site)), time.monotonic()
+        if label.name in _MESSAGES:
+            of_group.messages += 1
+        else:
+            of_group.collectives.append((label, site))
+
+
+def _label(name: str, members: tuple[int, ...], arguments: tuple[Any, ...]) -> CallLabel:
+    """The call in torch's words, with what all ranks must agree on."""
+    tensor = next(_tensors(arguments), None)
+    op = next((each.reduceOp for each in arguments if hasattr(each, "reduceOp")), None)
+    root = next((each.rootRank for each in arguments if hasattr(each, "rootRank")), None)
+    shown: list[tuple[str, object]] = []
+    if op is not None:
+        shown.append(("op", str(getattr(op, "op", op)).rpartition(".")[2]))
+    if root is not None and 0 <= root < len(members):
+        shown.append(("src" if name in ("broadcast", "scatter") else "dst", members[root]))
+    if tensor is not None:
+        if name in _SAME_COUNT:
+            shown.append(("count", tensor.numel()))
+        shown.append(("dtype", str(tensor.dtype).removeprefix("torch.")))
+    if len(members) < dist.get_world_size():
+        shown.append(("group", list(members)))
+    return CallLabel(name, tuple(shown))
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)

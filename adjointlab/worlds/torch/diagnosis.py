@@ -1,0 +1,255 @@
+"""After a run on real process groups: what the leader concludes from the errors of the backend and the logs of all ranks.
+
+A real backend says only that a timeout is over, or that a connection was closed. Which rank failed by itself, and which ones
+failed because of it, follows from all of them; what they should have done together, from their logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from adjointlab.worlds.call_sites import user_frame
+from adjointlab.worlds.diagnosis import heading
+from adjointlab.worlds.torch.calls import GroupSummary, LoggedCall
+from adjointlab.worlds.world import (
+    Blocked,
+    Finding,
+    FindingKind,
+    Outcome,
+    PeerFailed,
+    Raised,
+    Returned,
+)
+
+__all__ = ["GroupFailure", "RankStatistics", "communicating", "conclude", "failure_of"]
+
+
+class FailureKind(StrEnum):
+    """The reasons that a backend gives for a failed operation."""
+
+    TIMEOUT = "timeout"
+    CLOSED = "closed"
+
+
+_SIGNS: Final = {
+    FailureKind.TIMEOUT: (
+        "timed out waiting",
+        "wait timeout",
+        "timeout caused",
+        "connect timeout",
+        "timed out after",
+    ),
+    FailureKind.CLOSED: (
+        "connection closed by peer",
+        "connection reset by peer",
+        "broken pipe",
+        "connection refused",
+    ),
+}
+"""Parts of the messages of gloo, nccl and torch's store."""
+
+
+@dataclass(frozen=True)
+class GroupFailure:
+    """An operation on a process group that has failed in the backend."""
+
+    kind: FailureKind
+    call: str
+    where: str
+    waited: bool = True  # for about as long as patience lasts, or its timeout was over
+
+    def blocked(self) -> Blocked:
+        return Blocked(self.call, self.where, ())
+
+
+@dataclass(frozen=True)
+class RankStatistics:
+    """Report of one rank on a run, beside its outcome."""
+
+    failure: GroupFailure | None = None
+    groups: Mapping[str, GroupSummary] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
+
+
+def failure_of(
+    exception: BaseException, last: LoggedCall | None, *, waited: bool = False
+) -> GroupFailure | None:
+    """The failure of a backend that has led to `exception`, in the call that was logged last; None if none has.
+
+    `waited` says whether that call has lasted for about as long as patience. The ranks of a deadlock lose it one after another, and
+    the first one closes its connections to the others.
+    """
+    cause: BaseException | None = exception
+    while cause is not None:
+        if isinstance(cause, RuntimeError) and (kind := _kind_of(cause)) is not None:
+            return GroupFailure(kind, *_place_of(cause, last), waited or kind is FailureKind.TIMEOUT)
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _kind_of(error: RuntimeError) -> FailureKind | None:
+    text = str(error).lower()
+    is_backends = any(part in text for part in ("/gloo/", "pair closure", "nccl")) or isinstance(
+        error, _errors_of_torch()
+    )
+    kinds = (kind for kind, signs in _SIGNS.items() if any(sign in text for sign in signs))
+    return next(kinds, None) if is_backends else None
+
+
+def _errors_of_torch() -> tuple[type[BaseException], ...]:
+    known: Any = dist
+    return tuple(getattr(known, name) for name in ("DistError",) if hasattr(known, name))
+
+
+def _place_of(error: BaseException, last: LoggedCall | None) -> tuple[str, str]:
+    """The call and the line of user code."""
+    entries = []
+    entry = error.__traceback__
+    while entry is not None:
+        entries.append(entry)
+        entry = entry.tb_next
+    if not entries:
+        return "torch.distributed", "an unknown place"
+    caller = user_frame(entries[-1].tb_frame)
+    frames = [each.tb_frame for each in entries]
+    index = frames.index(caller) if caller in frames else -1
+    where = f"{caller.f_code.co_filename}:{entries[index].tb_lineno}"
+    if last is not None and last.where == where:
+        return str(last.label), where
+    called = (frame.f_code.co_name for frame in frames[index + 1 :])
+    # torch's decorator, and code in C++ alone, which waits for what was called before.
+    name = next((name for name in called if name != "wrapper"), "wait")
+    return f"{name}()", where
+
+
+def communicating(statistics: Sequence[RankStatistics]) -> frozenset[int]:
+    """The ranks of which a process group of several ranks has counted an operation."""
+    return frozenset(
+        rank
+        for rank, of_rank in enumerate(statistics)
+        if any(len(group.members) > 1 and group.operations for group in of_rank.groups.values())
+    )
+
+
+def conclude(
+    outcomes: Sequence[Outcome], statistics: Sequence[RankStatistics]
+) -> tuple[tuple[Outcome, ...], tuple[Finding, ...]]:
+    """Return the outcomes with what they mean together, and what was wrong with the run itself."""
+    failures = [
+        of_rank.failure if isinstance(outcome, Raised) else None
+        for outcome, of_rank in zip(outcomes, statistics, strict=True)
+    ]
+    by_themselves = tuple(
+        rank
+        for rank, outcome in enumerate(outcomes)
+        if isinstance(outcome, Raised) and failures[rank] is None
+    )
+    findings = [
+        *(
+            Finding(FindingKind.PAST_THE_RUN, f"rank {rank}: {reason}")
+            for rank, of_rank in enumerate(statistics)
+            for reason in of_rank.refused
+        ),
+        *_mismatches(outcomes, statistics),
+    ]
+    has_waited = any(failure is not None and failure.kind is FailureKind.TIMEOUT for failure in failures)
+    concluded: list[Outcome] = list(outcomes)
+    for rank, failure in enumerate(failures):
+        if failure is None:
+            continue
+        if by_themselves:
+            concluded[rank] = PeerFailed(failure.call, failure.where, by_themselves)
+        elif has_waited:
+            concluded[rank] = failure.blocked()
+        # Else a connection was closed by a rank that thinks that all is well: the backend's error is all that is known.
+    if any(isinstance(outcome, Blocked) for outcome in concluded) and not any(
+        finding.kind is FindingKind.MISMATCHED_COLLECTIVE for finding in findings
+    ):
+        findings.append(_stuck(concluded, failures))
+    return tuple(concluded), tuple(findings)
+
+
+def _stuck(outcomes: Sequence[Outcome], failures: Sequence[GroupFailure | None]) -> Finding:
+    lines = []
+    for rank, outcome in enumerate(outcomes):
+        place = f"in {outcome.call} at {outcome.where}" if isinstance(outcome, Blocked) else str(outcome)
+        lines.append(f"  rank {rank} {place}")
+    blocked = sum(isinstance(outcome, Blocked) for outcome in outcomes)
+    # A rank whose connection was closed may have come late, to those who had given up.
+    nobody_could_help = all(
+        isinstance(outcome, Returned)
+        or (isinstance(outcome, Blocked) and (failure is None or failure.waited))
+        for outcome, failure in zip(outcomes, failures, strict=True)
+    )
+    if nobody_could_help:
+        return Finding(FindingKind.DEADLOCK, "\n".join([heading(blocked, len(outcomes)), *lines]))
+    return Finding(FindingKind.BLOCKED, "\n".join(["a wait lasted longer than the world's patience", *lines]))
+
+
+def _mismatches(outcomes: Sequence[Outcome], statistics: Sequence[RankStatistics]) -> Iterator[Finding]:
+    """Find the first collective of each group that its ranks did not call alike."""
+    for name in dict.fromkeys(name for of_rank in statistics for name in of_rank.groups):
+        logs = {
+            rank: of_rank.groups[name] for rank, of_rank in enumerate(statistics) if name in of_rank.groups
+        }
+        if text := _other_members(logs):
+            yield Finding(FindingKind.MISMATCHED_COLLECTIVE, text)
+            continue
+        # Where calls have passed the log by, nobody knows which ones of it belong together.
+        if not all(log.is_complete for log in logs.values()):
+            continue
+        text = _different(logs) or _left_alone(logs, outcomes)
+        if text:
+            members = next(iter(logs.values())).members
+            of = "" if len(members) == len(outcomes) else f" of ranks {', '.join(map(str, members))}"
+            yield Finding(FindingKind.MISMATCHED_COLLECTIVE, text.format(of=of))
+
+
+def _other_members(logs: Mapping[int, GroupSummary]) -> str:
+    """Groups meet by their number, in the order in which a rank makes them; gloo lets those of other members meet."""
+    (first, reference), *others = logs.items()
+    for rank, log in others:
+        if log.members != reference.members:
+            return (
+                "the ranks make groups in different order, and ones of different members meet\n  "
+                f"rank {first} makes new_group({list(reference.members)}) at {reference.made_at}\n  "
+                f"rank {rank} makes new_group({list(log.members)}) at {log.made_at}"
+            )
+    return ""
+
+
+def _different(logs: Mapping[int, GroupSummary]) -> str:
+    (first, reference), *others = logs.items()
+    for index, call in enumerate(reference.collectives):
+        for rank, log in others:
+            if index < len(log.collectives) and log.collectives[index].label != call.label:
+                other = log.collectives[index]
+                return (
+                    f"in collective {index + 1}{{of}}, they call different collectives\n  "
+                    f"rank {first} calls {_escaped(call)}\n  rank {rank} calls {_escaped(other)}"
+                )
+    return ""
+
+
+def _left_alone(logs: Mapping[int, GroupSummary], outcomes: Sequence[Outcome]) -> str:
+    """A collective that a rank has called and another one, which has come back, has not."""
+    fewest = min(
+        logs, key=lambda rank: (len(logs[rank].collectives), not isinstance(outcomes[rank], Returned))
+    )
+    most = max(logs, key=lambda rank: len(logs[rank].collectives))
+    index = len(logs[fewest].collectives)
+    if index == len(logs[most].collectives) or not isinstance(outcomes[fewest], Returned):
+        return ""
+    return (
+        f"in collective {index + 1}{{of}}, only some ranks take part\n  "
+        f"rank {most} calls {_escaped(logs[most].collectives[index])}\n  rank {fewest} has ended after {index}"
+    )
+
+
+def _escaped(call: LoggedCall) -> str:
+    return str(call).replace("{", "{{").replace("}", "}}")

@@ -1,0 +1,152 @@
+"""Linear resampling of a cut tensor, dimension by dimension: y = (A_1 ⊗ ... ⊗ A_d) x over P_n x P_c x P_spatial.
+
+    forward    x ← H x                              halo exchange: each worker's window has what its outputs need
+               y = (Â_1 ⊗ ... ⊗ Â_d) x              on each worker, the rows of its outputs
+    adjoint    δx = (Â_1* ⊗ ... ⊗ Â_d*) δy
+               δx ← H* δx
+
+The matrices are torch's own: its function for one dimension is applied to unit vectors when the layer is made. So interpolation,
+padding and adaptive averages need no formula here, and have torch's coordinates and weights to the last digit. Which elements
+an output depends on, if only with the weight 0, is seen with NaN in the place of 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from adjointlab.core.layout import Layout, Window
+from adjointlab.core.space import Space
+from adjointlab.layers.differentiable import carried, connected
+from adjointlab.layers.distributed import TorchLayer, dtype_name
+from adjointlab.layers.torch_modules import result_of
+from adjointlab.primitives.halo_exchange import HaloExchange
+
+__all__ = ["AlongDim", "Resampling", "Taps"]
+
+AlongDim = Callable[[torch.Tensor], torch.Tensor]
+"""A function of torch's from (1, channels, side) to (1, channels, new side), linear and the same in every channel."""
+
+_BLOCK = 64
+"""So many unit vectors at a time: the memory is that of as many lines, not of the whole matrix."""
+
+
+class Taps(NamedTuple):
+    """A sparse matrix by rows: row i is Σ_k weight[i, k] e(element[i, k]) over the `used` k."""
+
+    element: torch.Tensor
+    weight: torch.Tensor
+    used: torch.Tensor
+
+    @staticmethod
+    def of(function: AlongDim, side: int, dtype: torch.dtype) -> Taps:
+        """The matrix of a function on vectors of length `side`."""
+        found: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        rows = function(torch.zeros(1, 1, side, dtype=dtype)).shape[-1]
+        for first in range(0, side, _BLOCK):
+            unit = torch.eye(side, dtype=dtype)[first : first + _BLOCK]
+            weights = function(unit.unsqueeze(0))[0]
+            seen = function(torch.where(unit > 0, torch.nan, 0.0).to(dtype).unsqueeze(0))[0].isnan()
+            column, row = seen.nonzero(as_tuple=True)
+            found.append((row, column + first, weights[column, row]))
+        row, column, weight = (torch.cat(parts) for parts in zip(*found, strict=True))
+        order = torch.argsort(row, stable=True)
+        row, column, weight = row[order], column[order], weight[order]
+        counts = torch.bincount(row, minlength=rows)
+        most = int(counts.max()) if rows else 0
+        at = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
+        taps = Taps(
+            torch.zeros(rows, most, dtype=torch.int64),
+            torch.zeros(rows, most, dtype=dtype),
+            torch.zeros(rows, most, dtype=torch.bool),
+        )
+        for kept, value in zip(
+            taps, (column, weight, torch.ones_like(column, dtype=torch.bool)), strict=True
+        ):
+            kept[row, at] = value
+        return taps
+
+    def needed(self, outputs: Window) -> Window:
+        """The elements that a range of rows depends on, from the first to the last."""
+        used = self.used[slice(*outputs)]
+        if not used.any():
+            return 0, 0
+        index = self.element[slice(*outputs)][used]
+        return int(index.min()), int(index.max()) + 1
+
+    def part(self, outputs: Window) -> Taps:
+        """The rows of a range, of a vector that begins with the first element that they need."""
+        start, _ = self.needed(outputs)
+        index, weight, used = (each[slice(*outputs)] for each in self)
+        return Taps(torch.where(used, index - start, 0), weight, used)
+
+    def applied(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+        """The matrix times x along a dimension."""
+        shape = [1] * x.ndim
+        shape[dim] = len(self.element)
+        if self.element.shape[1] == 1 and bool(self.used.all()) and bool((self.weight == 1).all()):
+            return x.index_select(dim, self.element[:, 0])  # values move, and do not round
+        y = x.new_zeros([*x.shape[:dim], len(self.element), *x.shape[dim + 1 :]])
+        for index, weight, used in zip(*(each.unbind(1) for each in self), strict=True):
+            # `where`, not the weight 0: an infinite element that an output does not depend on is not to make it NaN.
+            term = x.index_select(dim, index) * weight.reshape(shape)
+            y = y + torch.where(used.reshape(shape), term, x.new_zeros(()))
+        return y
+
+
+class Resampling(TorchLayer):
+    """The exchange and the local matrices that linear resamplings share, for inputs (n, channels, *sides) or (channels, *sides).
+
+    Input and output lie over `partition`, whose order is that of the input, and are balanced. A worker without outputs returns a
+    tensor of zero volume.
+
+    Raises `ValueError`, in torch's words, for what torch refuses, and for a partition of another order.
+    """
+
+    def lay_out(self, module: torch.nn.Module) -> None:
+        shape = self.input_shape
+        y_shape = tuple(result_of(module, torch.empty(shape, device="meta")).shape)
+        self.check_order(shape)
+        functions = self.along_dims(module, len(shape))
+        lead = len(shape) - len(functions)
+        x = Layout(shape, self.partition)
+        y_whole = Layout(y_shape, self.partition)
+        y = Layout(y_shape, self.partition, [*x.windows[:lead], *y_whole.windows[lead:]])
+        try:
+            taps = [
+                Taps.of(function, side, self.dtype)
+                for function, side in zip(functions, shape[lead:], strict=True)
+            ]
+        except RuntimeError as error:  # what torch refuses with elements only
+            raise ValueError(str(error)) from None
+        needed = [
+            [each.needed(outputs) for outputs in y.windows[lead + dim]] for dim, each in enumerate(taps)
+        ]
+        name = dtype_name(self.dtype)
+        self.exchange = HaloExchange(
+            self.comm, x, Layout(shape, self.partition, [*x.windows[:lead], *needed]), dtype=name
+        )
+        self.rounding = 0.0 if all(bool((each.weight[each.used] == 1).all()) for each in taps) else None
+        self.local_output_shape = y.local_shape(self.rank)
+        self.taps: list[tuple[int, Taps]] = []
+        """By dimension of the tensor, the matrix of this worker's outputs."""
+        window = y.window(self.rank)
+        if window is not None and 0 not in self.local_output_shape:
+            self.taps = [(lead + dim, each.part(window[lead + dim])) for dim, each in enumerate(taps)]
+        self.domain, self.codomain = Space(x, dtype=name), Space(y, dtype=name, name="y")
+
+    def along_dims(self, module: torch.nn.Module, order: int) -> Sequence[AlongDim]:
+        """The function of each spatial dimension, for an input of that order."""
+        raise NotImplementedError
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from that of x."""
+        (x,) = self.check_inputs(x)
+        x = carried(self.exchange, x)
+        if 0 in (*self.local_output_shape, *x.shape):  # no outputs, or none that depends on an element
+            return connected(x.new_zeros(self.local_output_shape), x)
+        for dim, taps in self.taps:
+            x = taps.applied(x, dim)
+        return x
