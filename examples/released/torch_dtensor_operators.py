@@ -65,6 +65,11 @@ def holds_nothing(shapes: Any, mesh: Any, placements: Any, options: Any) -> bool
     return has_empty(shapes, mesh, placements)
 
 
+def cuts_rows_twice_or_holds_nothing(shapes: Any, mesh: Any, placements: Any, options: Any) -> bool:
+    by_rows = [extent for placement, extent in zip(placements[0], mesh, strict=True) if placement.is_shard(0)]
+    return min(by_rows, default=1) > 1 and len(by_rows) > 1 or has_empty(shapes, mesh, placements)
+
+
 def distinct(x: Any) -> Any:
     """Shift the elements by different fractions, so that no two are equal."""
     return x + constant(x, torch.linspace(0, 0.1, x.numel(), dtype=torch.float64).reshape(x.shape))
@@ -261,7 +266,7 @@ def of_index(ndim: int) -> Any:
     return shapes
 
 
-@dtensor_function(of_embedding, known=holds_nothing)
+@dtensor_function(of_embedding, known=cuts_rows_twice_or_holds_nothing)
 def embedding(weight, indices):
     return F.embedding(constant(weight, torch.tensor(indices)), weight)
 
@@ -596,3 +601,6 @@ conv_of_output_channels = finding(
 )
 embedding_of_few_rows = finding("DTensor.embedding.empty", "embedding", [(4, 1)], (3,), [ROWS], indices=[0])
 maximum_of_few = finding("DTensor.max_all.empty", "max_all", [(4,)], (3,), [ROWS], dim=0)
+embedding_cut_twice = finding(
+    "DTensor.embedding.twice", "embedding", [(4, 1)], (2, 2), [ROWS * 2], indices=[0, 1, 2, 3]
+)
