@@ -67,7 +67,7 @@ def holds_nothing(shapes: Any, mesh: Any, placements: Any, options: Any) -> bool
 
 def cuts_rows_twice_or_holds_nothing(shapes: Any, mesh: Any, placements: Any, options: Any) -> bool:
     by_rows = [extent for placement, extent in zip(placements[0], mesh, strict=True) if placement.is_shard(0)]
-    return min(by_rows, default=1) > 1 and len(by_rows) > 1 or has_empty(shapes, mesh, placements)
+    return (min(by_rows, default=1) > 1 and len(by_rows) > 1) or has_empty(shapes, mesh, placements)
 
 
 def distinct(x: Any) -> Any:
