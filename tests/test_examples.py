@@ -41,6 +41,9 @@ on_real_ranks = pytest.mark.skipif(
         "my_own_layer.py:column_parallel",
         "torch_distributed.py:gathers",
         "torch_distributed.py:redistributions",
+        "megatron_regions.py:copies",
+        "megatron_regions.py:sums",
+        "single_controller.py:shifts",
     ],
 )
 def test_the_examples_of_ones_own_operators_are_coherent(
@@ -52,7 +55,11 @@ def test_the_examples_of_ones_own_operators_are_coherent(
 @with_pylops_mpi
 @pytest.mark.parametrize(
     "reference",
-    ["pylops_mpi_block_diag.py:block_diagonals", "pylops_mpi_first_derivative.py:first_derivatives"],
+    [
+        "pylops_mpi_block_diag.py:block_diagonals",
+        "pylops_mpi_first_derivative.py:first_derivatives",
+        "pylops_mpi_operator.py:derivatives_of_ranks",
+    ],
 )
 def test_what_is_right_in_pylops_mpi_is_found_coherent(
     adjointlab_world: World, reference: str, alarms: Callable[..., dict[str, str]]

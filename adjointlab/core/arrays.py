@@ -380,8 +380,13 @@ def _module(library: str) -> _Namespace:
 
 
 def local_part(tensor: Any) -> Any:
-    """The part of a torch tensor that this rank holds, of a DTensor; any other tensor as it is. Gradients pass through."""
-    return tensor.to_local() if is_dtensor(tensor) else tensor
+    """The part of a torch tensor that this rank holds, of a DTensor; any other tensor as it is. Gradients pass through.
+
+    A result of a functional collective waits when it is first used, which this is: a caller may need its graph alone.
+    """
+    local = tensor.to_local() if is_dtensor(tensor) else tensor
+    getattr(local, "trigger_wait", lambda: None)()
+    return local
 
 
 def is_dtensor(tensor: object) -> bool:

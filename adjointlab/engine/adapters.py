@@ -148,10 +148,19 @@ class Differentiable(AdaptedOperator):
         outputs = self._call(x)
         # An output without a graph (of a rank that received nothing, say) has no backward pass, and torch would refuse it.
         self.without_graph = frozenset(number for number, out in enumerate(outputs) if not out.requires_grad)
-        reached = [(out, cotangent) for out, cotangent in zip(outputs, y, strict=True) if out.requires_grad]
+        reached = [
+            (out, _in_shape_of(out, cotangent))
+            for out, cotangent in zip(outputs, y, strict=True)
+            if out.requires_grad
+        ]
         if reached:
             torch.autograd.backward([out for out, _ in reached], [cotangent for _, cotangent in reached])
         return tuple(torch.zeros_like(entry) if entry.grad is None else entry.grad for entry in x)
+
+
+def _in_shape_of(output: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
+    """The cotangent of an output; an inactive rank may have returned any tensor without elements."""
+    return cotangent if output.numel() or cotangent.numel() else cotangent.reshape(output.shape)
 
 
 def _local_parts(result: Locals) -> Locals:

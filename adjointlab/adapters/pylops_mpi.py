@@ -1,0 +1,123 @@
+"""PyLops-MPI: an `MPILinearOperator` on `DistributedArray`s as an operator of the lab.
+
+What an array of PyLops-MPI holds, as a tensor of a space:
+
+    SCATTER                        cut along its axis; varying
+    BROADCAST, UNSAFE_BROADCAST    the whole array on every rank; invariant, for its dot product counts it once
+
+A mask restricts dot products and norms to groups of ranks. The arrays of a SCATTER are the same with it and without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import LinearOperator
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space
+from adjointlab.typing import Array, Communicator
+
+__all__ = ["MPIOperator", "mpi_operator"]
+
+DistributedArray: TypeAlias = Any
+MPILinearOperator: TypeAlias = Any
+
+
+def mpi_operator(make: Callable[..., Any]) -> Callable[..., MPIOperator]:
+    """Make ``make(comm, **arguments)``, which returns an `MPILinearOperator`, a target of ``@adjointlab.subject.operator``::
+
+        @adjointlab.subject.operator(mpi_operator(lambda comm, dims: MPIFirstDerivative(dims, base_comm=comm)))
+        def first_derivatives(draw, ranks):
+            return dict(dims=(draw(st.integers(2 * ranks, 20)),))
+
+    It may return a pair: the operator, and a `DistributedArray` that says how its arguments are distributed (partition, local shapes,
+    mask, element type). By default they are scattered, as the operator's `local_shapes_m` say if it has any.
+    """
+
+    @wraps(make)
+    def build(comm: Communicator, **arguments: object) -> MPIOperator:
+        made = make(comm, **arguments)
+        return MPIOperator(comm, *(made if isinstance(made, tuple) else (made,)))
+
+    return build
+
+
+class MPIOperator(LinearOperator):
+    """An operator of PyLops-MPI. `model` is a `DistributedArray` as its arguments are; results follow from it.
+
+    Making one is collective: it applies the operator to zero, to see how results are distributed. It has the operator's element type
+    where there is no `model`.
+    """
+
+    def __init__(
+        self, comm: Communicator, operator: MPILinearOperator, model: DistributedArray | None = None
+    ) -> None:
+        self.comm, self.operator = comm, operator
+        self._model = _scattered(operator, comm) if model is None else model
+        zero = _like(self._model, np.zeros(self._model.local_shape, self._model.dtype))
+        self._data = operator.matvec(zero)
+        self.domain, self.codomain = _space(self._model, "x"), _space(self._data, "y")
+
+    def forward(self, x: Array) -> Any:
+        return _apply(self.operator.matvec, x, self._model, self._data)
+
+    def adjoint(self, y: Array) -> Any:
+        return _apply(self.operator.rmatvec, y, self._data, self._model)
+
+
+def _scattered(operator: MPILinearOperator, comm: Communicator) -> DistributedArray:
+    """A scattered array of the arguments of an operator."""
+    from pylops_mpi import DistributedArray
+
+    local_shapes = getattr(operator, "local_shapes_m", None)
+    return DistributedArray(operator.shape[1], comm, local_shapes=local_shapes, dtype=operator.dtype)
+
+
+def _like(template: DistributedArray, local: Any) -> DistributedArray:
+    """An array that is distributed as another, with this local part."""
+    from pylops_mpi import DistributedArray
+
+    return DistributedArray(
+        template.global_shape,
+        template.base_comm,
+        partition=template.partition,
+        axis=template.axis,
+        local_shapes=template.local_shapes,
+        mask=template.mask,
+        local_array=np.ascontiguousarray(local),
+    )
+
+
+def _apply(
+    multiply: Callable[[DistributedArray], DistributedArray],
+    local: Array,
+    argument: DistributedArray,
+    result: DistributedArray,
+) -> Any:
+    """The local part of the product. Raises `ValueError` for one that is distributed otherwise than `result`."""
+    found = multiply(_like(argument, local))
+    if (found.partition, found.global_shape) != (result.partition, result.global_shape):
+        raise ValueError(
+            f"the product is a {found.partition.name} of shape {found.global_shape}, and not a {result.partition.name} of shape "
+            f"{result.global_shape} as the argument of the other direction"
+        )
+    return found.local_array
+
+
+def _space(array: DistributedArray, name: str) -> Space:
+    """The space of the arrays that are distributed as one. Collective."""
+    shape, size = tuple(map(int, array.global_shape)), array.base_comm.Get_size()
+    dtype = np.dtype(array.dtype).name
+    if array.partition.name != "SCATTER":
+        copies = Layout(shape, Partition([size]), axes=(None,) * len(shape))
+        return Space(copies, dtype=dtype, types=("invariant",), name=name)
+    grid = [size if dim == array.axis else 1 for dim in range(len(shape))]
+    sides = [int(local[array.axis]) for local in array.local_shapes]
+    cuts = [(0, *accumulate(sides)) if dim == array.axis else None for dim in range(len(shape))]
+    return Space(Layout.cut(shape, Partition(grid), cuts), dtype=dtype, name=name)

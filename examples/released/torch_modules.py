@@ -1,0 +1,319 @@
+"""Parallel modules of torch: a step of training has the gradients of the sequential step.
+
+Tensor parallelism, FSDP2, DDP and pipelines, each over drawn sizes. The subject's output is the gradient of every parameter, whole, and
+that of the input where each rank has the whole input; nothing is differentiated further.
+
+What is a convention is declared: DDP and FSDP average over the ranks of data parallelism, so that their gradients are multiplied by the
+number of these; `scale_grads=False` keeps pipelines from averaging over microbatches.
+
+    adjointlab check examples/released/torch_modules.py --check sequential
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from hypothesis import strategies as st
+from torch import nn
+from torch.distributed import pipelining
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+import adjointlab as al
+
+warnings.filterwarnings("ignore", module="torch.distributed")
+
+IN, OUT = 3, 2
+
+Gradients = list[torch.Tensor]
+
+
+class Step(nn.Module):
+    """A step as a module: from the inputs to the gradients."""
+
+    forward_mode = False
+
+    def __init__(self, step: Callable[..., Gradients], arguments: dict[str, Any]):
+        super().__init__()
+        self.step, self.arguments = step, arguments
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.enable_grad():
+            gradients = self.step(x.detach() / 4, **self.arguments)
+        return tuple(whole(g).detach() for g in gradients)
+
+
+def whole(tensor: Any) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def filled(module: nn.Module) -> nn.Module:
+    """The module with parameters that follow from their places."""
+    for number, parameter in enumerate(module.parameters()):
+        values = torch.arange(parameter.numel(), dtype=torch.float64).add(number).sin()
+        parameter.data = values.reshape(parameter.shape)
+    return module
+
+
+def perceptron(hidden: int) -> nn.Module:
+    return filled(nn.Sequential(nn.Linear(IN, hidden), nn.Tanh(), nn.Linear(hidden, OUT)))
+
+
+def blocks(hidden: int, layers: int) -> nn.Module:
+    inner = (nn.Sequential(nn.Linear(hidden, hidden), nn.Tanh()) for _ in range(layers - 2))
+    return filled(nn.Sequential(nn.Linear(IN, hidden), *inner, nn.Linear(hidden, OUT)))
+
+
+def loss(y: torch.Tensor, *_: Any) -> torch.Tensor:
+    return y.square().sum()
+
+
+def back(module: nn.Module, x: torch.Tensor) -> Gradients:
+    """Gradients of all parameters; zero for those that have none."""
+    loss(module(x)).backward()
+    return gradients_of(module)
+
+
+def gradients_of(module: nn.Module) -> Gradients:
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
+
+
+def training_step(
+    name: str, make: Callable[..., nn.Module], draw_case: Callable[..., Any], **subject: Any
+) -> Any:
+    """Check a step: ``step(x, **arguments)``, on each rank, against ``make(...)``'s gradients for all rows.
+
+    ``draw_case(draw, ranks)`` returns the rows that the ranks hold (a placement), the number of rows, and the arguments, of which those
+    in ``arguments["model"]`` make the sequential module.
+    """
+
+    def declare(step: Callable[..., Gradients]) -> Any:
+        def sequentially(x: torch.Tensor, model: Any, by_input: bool = False, **_: Any) -> Gradients:
+            x.requires_grad_(by_input)
+            found = back(make(**model), x)
+            return [*found, x.grad] if by_input else found  # type: ignore[list-item]
+
+        def cases(draw: Any, ranks: int) -> dict[str, Any]:
+            placement, rows, arguments = draw_case(draw, ranks)
+            shapes = [tuple(p.shape) for p in make(**arguments["model"]).parameters()]
+            shapes += [(rows, IN)] * bool(arguments.get("by_input"))
+            each = [
+                al.Space.of_dtensor((ranks,), [Replicate()], shape, name=f"gradient{k}").tensors[0]
+                for k, shape in enumerate(shapes)
+            ]
+            return dict(
+                arguments=arguments,
+                domain=al.Space.of_dtensor((ranks,), [placement], (rows, IN)),
+                codomain=al.Space(*each),
+            )
+
+        return al.subject.layer(
+            lambda arguments: Step(step, arguments),
+            sequential=lambda arguments: Step(sequentially, arguments),
+            process_group=True,
+            name=name,
+            **subject,
+        )(cases)
+
+    return declare
+
+
+# Tensor parallelism
+
+
+def of_tensor_parallel(draw: Any, ranks: int) -> Any:
+    # Local outputs are taken for even shards, as `DTensor.from_local` says. Not a hidden layer of one: see below.
+    model = dict(hidden=ranks * draw(st.integers(2, 3)))
+    style = draw(st.sampled_from(sorted(PLANS)))
+    rows = ranks * draw(st.integers(1, 2)) if "rows" in style or "input" in style else draw(st.integers(1, 4))
+    return Replicate(), rows, dict(model=model, style=style, by_input=True)
+
+
+PLANS: dict[str, Callable[[], dict[str, Any]]] = {
+    "colwise, rowwise": lambda: {"0": ColwiseParallel(), "2": RowwiseParallel()},
+    "colwise to whole, rowwise of whole": lambda: {
+        "0": ColwiseParallel(output_layouts=Replicate()),
+        "2": RowwiseParallel(input_layouts=Replicate()),
+    },
+    "rowwise, colwise": lambda: {
+        "0": RowwiseParallel(input_layouts=Replicate()),
+        "2": ColwiseParallel(output_layouts=Replicate()),
+    },
+    "colwise alone": lambda: {"0": ColwiseParallel(output_layouts=Replicate())},
+    "rowwise alone": lambda: {"2": RowwiseParallel(input_layouts=Replicate())},
+    "sharded rows between": lambda: {
+        "0": ColwiseParallel(output_layouts=Shard(0)),
+        "1": SequenceParallel(sequence_dim=0, use_local_output=True),
+        "2": ColwiseParallel(input_layouts=Shard(0), output_layouts=Replicate()),
+    },
+    "input sharded first": lambda: {
+        "": PrepareModuleInput(
+            input_layouts=Replicate(), desired_input_layouts=Shard(0), use_local_output=True
+        ),
+        "0": ColwiseParallel(input_layouts=Shard(0)),
+        "2": RowwiseParallel(),
+    },
+}
+
+
+def tensor_parallel_step(x: torch.Tensor, model: Any, style: str, by_input: bool) -> Gradients:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    module = parallelize_module(perceptron(**model), mesh, PLANS[style]())
+    x.requires_grad_()
+    return [*back(module, x), x.grad]  # type: ignore[list-item]
+
+
+tensor_parallel = training_step("torch.tensor_parallel", perceptron, of_tensor_parallel)(tensor_parallel_step)
+
+
+def of_one(draw: Any, ranks: int) -> Any:
+    return Replicate(), 2, dict(model=dict(hidden=1), style="colwise, rowwise", by_input=True)
+
+
+tensor_parallel_of_one = training_step("torch.tensor_parallel.one", perceptron, of_one)(tensor_parallel_step)
+
+
+# FSDP2
+
+
+def of_fsdp(draw: Any, ranks: int) -> Any:
+    model = dict(hidden=draw(st.integers(1, 7)))
+    mesh = draw(al.strategies.meshes(ranks))
+    options = dict(
+        mesh=mesh,
+        reshard=draw(st.booleans()),
+        nested=draw(st.booleans()),
+        accumulated=draw(st.booleans()),
+    )
+    return Shard(0), draw(st.integers(0, 6)), dict(model=model, **options)
+
+
+@training_step("torch.fully_shard", perceptron, of_fsdp)
+def fsdp(x: torch.Tensor, model: Any, mesh: Any, reshard: bool, nested: bool, accumulated: bool) -> Gradients:
+    module = perceptron(**model)
+    device_mesh = init_device_mesh("cpu", tuple(mesh), mesh_dim_names=("replicate", "shard")[-len(mesh) :])
+    for part in [module[0], module[2]] * nested:
+        fully_shard(part, mesh=device_mesh, reshard_after_forward=reshard)
+    fully_shard(module, mesh=device_mesh, reshard_after_forward=reshard)
+    if accumulated:  # rows one after the other, the first ones without communication
+        half = (len(x) + 1) // 2
+        module.set_requires_gradient_sync(False)
+        back(module, x[:half])
+        module.set_requires_gradient_sync(True)
+        x = x[half:]
+    return [whole(g) * dist.get_world_size() for g in back(module, x)]
+
+
+# DDP
+
+
+def of_ddp(draw: Any, ranks: int) -> Any:
+    model = dict(hidden=draw(st.integers(1, 5)))
+    passes = draw(st.integers(1, 3))
+    options = dict(
+        static_graph=passes == 1 and draw(st.booleans()),  # not with no_sync in the first pass: see below
+        find_unused_parameters=draw(st.booleans()),
+        gradient_as_bucket_view=draw(st.booleans()),
+        bucket_cap_mb=draw(st.sampled_from([25, 1e-5])),
+    )
+    return Shard(0), draw(st.integers(0, 6)), dict(model=model, options=options, passes=passes)
+
+
+def of_static_graph(draw: Any, ranks: int) -> Any:
+    return Shard(0), ranks, dict(model=dict(hidden=1), options=dict(static_graph=True), passes=2)
+
+
+def ddp(x: torch.Tensor, model: Any, options: Any, passes: int) -> Gradients:
+    module = DistributedDataParallel(perceptron(**model), **options)
+    parts = x.tensor_split(passes)
+    for part in parts[:-1]:
+        with module.no_sync():
+            back(module, part)
+    return [g * dist.get_world_size() for g in back(module, parts[-1])]
+
+
+data_parallel = training_step("torch.DistributedDataParallel", perceptron, of_ddp)(ddp)
+static_graph_without_sync = training_step(
+    "torch.DistributedDataParallel.static_graph", perceptron, of_static_graph
+)(ddp)
+
+
+class Branches(nn.Module):
+    """A module of which each branch is used where its rows are not empty."""
+
+    def __init__(self, hidden: int):
+        super().__init__()
+        self.left, self.right = nn.Linear(IN, hidden), nn.Linear(IN, hidden)
+        filled(self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = x.sum(1) > 0
+        parts = [
+            branch(x[rows]) for branch, rows in ((self.left, chosen), (self.right, ~chosen)) if rows.any()
+        ]
+        return torch.cat(parts) if parts else self.left(x)
+
+
+def of_branches(draw: Any, ranks: int) -> Any:
+    return Shard(0), draw(st.integers(0, 6)), dict(model=dict(hidden=draw(st.integers(1, 3))))
+
+
+@training_step("torch.DistributedDataParallel.unused", Branches, of_branches)
+def ddp_with_unused(x: torch.Tensor, model: Any) -> Gradients:
+    module = DistributedDataParallel(Branches(**model), find_unused_parameters=True)
+    return [g * dist.get_world_size() for g in back(module, x)]
+
+
+# Pipelines
+
+SINGLE = ("ScheduleGPipe", "Schedule1F1B")
+MULTI = (
+    "ScheduleInterleaved1F1B",
+    "ScheduleLoopedBFS",
+    "ScheduleInterleavedZeroBubble",
+    "ScheduleZBVZeroBubble",
+)
+
+
+def of_pipeline(draw: Any, ranks: int) -> Any:
+    schedule = draw(st.sampled_from([*SINGLE, *MULTI]))
+    each = 1 if schedule in SINGLE else 2
+    microbatches = ranks * draw(st.integers(1, 2))
+    model = dict(hidden=draw(st.integers(1, 3)), layers=max(2, ranks * each))
+    rows = microbatches * draw(st.integers(1, 2))
+    return Replicate(), rows, dict(model=model, schedule=schedule, microbatches=microbatches, each=each)
+
+
+@training_step("torch.pipelining", blocks, of_pipeline)
+def pipeline(x: torch.Tensor, model: Any, schedule: str, microbatches: int, each: int) -> Gradients:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    module = blocks(**model)
+    count = size * each
+    layers = list(module) if count > 1 else [module]
+    parts = [nn.Sequential(*layers[k:]) if k == count - 1 else layers[k] for k in range(count)]
+    numbers = [rank, 2 * size - 1 - rank] if schedule == "ScheduleZBVZeroBubble" else range(rank, count, size)
+    stages = [pipelining.PipelineStage(parts[k], k, count, torch.device("cpu")) for k in numbers]
+    runs: Any = getattr(pipelining.schedules, schedule)(
+        stages if each > 1 else stages[0], microbatches, loss_fn=loss, scale_grads=False
+    )
+    runs.step(
+        *([x] if 0 in numbers else []),
+        **({"target": torch.zeros(len(x), OUT)} if count - 1 in numbers else {}),
+    )
+    # Each rank has the gradients of its own stages.
+    summed = gradients_of(module)
+    for gradient in summed:
+        dist.all_reduce(gradient)
+    return summed

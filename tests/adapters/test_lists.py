@@ -1,0 +1,39 @@
+"""Functions of the shards of all virtual ranks are checked as operators on real or simulated ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import adjointlab as al
+from adjointlab.adapters.lists import of_lists
+from adjointlab.checks.verdict import Status
+from adjointlab.engine.search import Budget, investigate
+
+
+def sums(shards: Any) -> Any:
+    return [sum(shards[: rank + 1]) for rank in range(len(shards))]
+
+
+def later_sums(shards: Any) -> Any:
+    return [sum(shards[rank:]) for rank in range(len(shards))]
+
+
+def too_few(shards: Any) -> Any:
+    return sums(shards)[:-1]
+
+
+@pytest.mark.parametrize(
+    ("adjoint", "status"),
+    [(later_sums, Status.COHERENT), (sums, Status.INCOHERENT), (too_few, Status.UNJUDGED)],
+)
+def test_a_pair_of_functions_of_lists_is_an_operator(
+    world: al.SimulatedWorld, adjoint: Any, status: Status
+) -> None:
+    @al.subject.pair(*of_lists(sums, adjoint))
+    def prefix_sums(draw: Any, ranks: int) -> dict[str, Any]:
+        each = al.Space(al.Layout((2 * ranks,), al.Partition((ranks,))))
+        return dict(domain=each, codomain=each)
+
+    assert investigate(world, prefix_sums, "adjoint", Budget(10, ranks=3, seed=1)).status is status

@@ -1,0 +1,67 @@
+"""Released software is what docs/findings.md says: coherent in a few cases, and what is known to fail still fails.
+
+Where a known failure passes, it was fixed upstream: its line in examples/released/known_failures.txt goes, and so does its entry in
+docs/findings.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import adjointlab as al
+from adjointlab.engine.discovery import find
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.subject import Kind, Subject
+from adjointlab.store.known_failures import read
+
+RELEASED = Path(__file__).parents[2] / "examples" / "released"
+KNOWN = read(RELEASED / "known_failures.txt").checks
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # of torch: what these tests are about is what it computes
+]
+
+
+def subjects(file: str, step: int) -> Iterator[tuple[Subject, str]]:
+    """Subjects of a file with the check that says most about each: all that are known to fail, and every one in `step` of the others."""
+    for number, found in enumerate(find([str(RELEASED / file)])):
+        subject = found.subject
+        listed = [check for name, check in KNOWN if name == subject.name]
+        if listed or number % step == 0:
+            for check in listed or ["gradients" if subject.kind is Kind.LAYER else "adjoint"]:
+                yield subject, check
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"needs {package}")
+
+
+@pytest.mark.parametrize(
+    ("file", "cases", "step"),
+    [
+        ("torch_collectives.py", 3, 1),
+        ("torch_redistribute.py", 20, 1),
+        ("torch_dtensor_operators.py", 1, 4),  # a quarter of a second for each
+        ("torch_modules.py", 3, 1),
+        pytest.param("released_pylops_mpi.py", 3, 1, marks=needs("pylops_mpi")),
+        pytest.param("released_megatron.py", 3, 1, marks=needs("megatron")),
+        pytest.param("released_fairscale.py", 3, 1, marks=needs("fairscale")),
+        pytest.param("released_torch_harmonics.py", 3, 1, marks=needs("torch_harmonics")),
+    ],
+)
+def test_it_is_coherent_but_for_what_is_known(
+    world: al.SimulatedWorld, file: str, cases: int, step: int
+) -> None:
+    # A failure is not made smaller: that takes longer than to see it, and the subjects of known ones have one case.
+    budget = Budget(cases, ranks=4, seed=1, shrinking=0)
+    wrong = []
+    for subject, check in subjects(file, step):
+        verdict = investigate(world, subject, check, budget).verdict
+        if verdict.is_coherent == ((subject.name, check) in KNOWN):
+            wrong.append(f"{subject.name} {check}: {verdict.headline or 'coherent, and known to fail'}")
+    assert wrong == []
