@@ -118,7 +118,8 @@ def found_as(subject: Subject) -> Found:
         is_near = entry.module == module or (package and entry.module.rpartition(".")[0] == package)
         if is_near and subject in dict(_subjects(importlib.import_module(entry.module))).values():
             return Found(subject, f"{entry.module}:{name}", True)
-    file = inspect.getsourcefile(subject.draws)
+    # Of what the user wrote, though a decorator has put another function around it.
+    file = inspect.getsourcefile(inspect.unwrap(subject.draws))
     return Found(subject, f"{_short(file) if file else module}:{name}", False)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +74,18 @@ def test_a_file_holds_subjects_one_or_all() -> None:
 
 def test_a_subject_named_twice_is_found_once() -> None:
     assert len(find([f"{SAMPLES}:right", str(SAMPLES), f"{SAMPLES}:right"])) == len(find([str(SAMPLES)]))
+
+
+def test_a_strategy_that_a_decorator_wraps_is_found_where_it_was_written() -> None:
+    """``al.subject.parallel`` and ``al.subject.dtensor`` wrap strategies themselves."""
+    subject = find_subject(f"{SAMPLES}:wrong")
+    written = subject.draws
+
+    @wraps(written)
+    def drawn(draw: Any, ranks: int) -> Any:
+        return written(draw, ranks)
+
+    assert found_as(replace(subject, draws=drawn)).reference == found_as(subject).reference
 
 
 def test_a_reference_found_is_a_reference_that_finds() -> None:
