@@ -25,18 +25,15 @@ workers (| bulk, [ ] window):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable
 from typing import TypeAlias, cast
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from adjointlab.core.layout import Layout, Window, balanced_cut
-from adjointlab.core.partition import Partition
-from adjointlab.layers.affine import AffineModule
+from adjointlab.core.layout import Layout, balanced_cut
+from adjointlab.layers.channels import ChannelModule, windows_of
 from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.distributed import dtype_name, with_index_zero
 from adjointlab.layers.padded import Padded, Paddings, convolution_of, paddings
@@ -47,10 +44,9 @@ from adjointlab.primitives.halo_geometry import HaloGeometry
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "Convolution", "Padded"]
 
 TorchConvolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
-Windows: TypeAlias = tuple[Window, ...]
 
 
-class Convolution(AffineModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+class Convolution(ChannelModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)):
     """`torch.nn.Conv1d`, `2d` or `3d` over `partition` = P_n x P_co x P_ci x P_spatial, for inputs of `input_shape`.
 
     Made from a module of torch's, or a :class:`Padded` one; :class:`Conv1d`, :class:`Conv2d` and :class:`Conv3d` also
@@ -89,11 +85,11 @@ class Convolution(AffineModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d))
         # differ by 64 of its units of rounding, 2**-24.
         self.rounding = 0.0 if self.dtype == torch.float64 else 2.0**-18
 
-        channels = self._channels(partition)
+        channels = self.cut_channels(partition)
         # Dimensions of the partition: 0 the batch, 1 output channels, 2 input channels, from 3 on spatial ones.
         spatial = tuple(range(3, dims + 3))
-        batch = _windows(balanced_cut(shape[0], partition.shape[0]))
-        bulk = [_windows(balanced_cut(shape[dim + 2], partition.shape[dim + 3])) for dim in range(dims)]
+        batch = windows_of(balanced_cut(shape[0], partition.shape[0]))
+        bulk = [windows_of(balanced_cut(shape[dim + 2], partition.shape[dim + 3])) for dim in range(dims)]
         x = Layout(shape, with_index_zero(partition, 1), [batch, channels.inputs, *bulk], (0, 2, *spatial))
         geometry = HaloGeometry.from_kernel(
             x,
@@ -167,7 +163,7 @@ class Convolution(AffineModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d))
             tensors = (x, weight) if bias is None else (x, weight, bias)
             y = of_nothing(self.local_output_shape, convolve, *tensors)
         else:
-            x, groups, other_outputs = self._own_groups(x)
+            x, groups, other_outputs = self.own_groups(x)
             if bias is not None:
                 # Added by torch's convolution, the bias costs no pass over y of its own. Every worker gives one, if
                 # only zeros: its gradient is then a result of the same backward step on all of them.
@@ -180,61 +176,6 @@ class Convolution(AffineModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d))
             return y
         return y + bias.reshape(-1, *(1,) * len(self.stride))
 
-    def _own_groups(self, x: torch.Tensor) -> tuple[torch.Tensor, int, tuple[int, int]]:
-        """The channels of x in this worker's groups, how many groups these are, and the outputs before and after theirs."""
-        if self.groups == 1:
-            return x, 1, (0, 0)
-        index = self.partition.index(self.rank)
-        if self.partition.shape[2] > 1:
-            first, last = self.local_groups[index[2]]
-            outputs = self.out_channels // self.groups
-            return x, last - first, (first * outputs, (self.groups - last) * outputs)
-        first, last = self.local_groups[index[1]]
-        inputs = self.in_channels // self.groups
-        return x[:, first * inputs : last * inputs], last - first, (0, 0)
-
-    def _channels(self, partition: Partition) -> _ChannelCuts:
-        """The cuts of channels and groups: over P_ci and P_co without groups, with groups over the one that is cut.
-
-        With groups a worker's part of the weight is that of its groups, all of whose columns it has:
-
-                       P_co cuts                            P_ci cuts
-              x whole, y in groups of outputs      x in groups of inputs, y whole: a sum whose
-                                                   summands are zero in others' groups
-        """
-        inputs, outputs, groups = self.in_channels, self.out_channels, self.groups
-        co, ci = partition.shape[1:3]
-        whole_inputs, whole_outputs = ((0, inputs),), ((0, outputs),)
-        self.local_groups: Windows = ((0, 1),)
-        if groups == 1:
-            rows, columns = _windows(balanced_cut(outputs, co)), _windows(balanced_cut(inputs, ci))
-            return _ChannelCuts(columns, rows, rows, columns, (1, 2))
-        if co > 1 and ci > 1:
-            raise ValueError(
-                f"groups: {groups} groups over {co} workers for output channels and {ci} for input channels; one of "
-                "both must be 1"
-            )
-        self.local_groups = _windows(balanced_cut(groups, max(co, ci)))
-        of_inputs, of_outputs = (
-            tuple((start * per_group, stop * per_group) for start, stop in self.local_groups)
-            for per_group in (inputs // groups, outputs // groups)
-        )
-        columns = ((0, inputs // groups),)
-        if ci > 1:
-            return _ChannelCuts(of_inputs, whole_outputs, of_outputs, columns, (2, None))
-        return _ChannelCuts(whole_inputs, of_outputs, of_outputs, columns, (1, None))
-
-
-@dataclass(frozen=True)
-class _ChannelCuts:
-    """Cuts of the channels of x and y, and of the first two dimensions of the weight, with the latter's axes."""
-
-    inputs: Windows
-    outputs: Windows
-    weight_rows: Windows
-    weight_columns: Windows
-    weight_axes: tuple[int, int | None]
-
 
 class Conv1d(Convolution, torch_classes=(nn.Conv1d,)):
     """`torch.nn.Conv1d` over P_n x P_co x P_ci x P_0; see :class:`Convolution`."""
@@ -246,7 +187,3 @@ class Conv2d(Convolution, torch_classes=(nn.Conv2d,)):
 
 class Conv3d(Convolution, torch_classes=(nn.Conv3d,)):
     """`torch.nn.Conv3d` over P_n x P_co x P_ci x P_2 x P_1 x P_0; see :class:`Convolution`."""
-
-
-def _windows(ends: Sequence[int]) -> Windows:
-    return tuple(pairwise(ends))

@@ -28,9 +28,9 @@ TorchClasses: TypeAlias = tuple[type[nn.Module], ...]
 
 _COUNTS = {1: "one int", 2: "two ints", 3: "three ints"}
 _BY_SPATIAL_DIMS = (
-    (nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d),
-    (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d),
-    (nn.Conv3d, nn.MaxPool3d, nn.AvgPool3d),
+    (nn.Conv1d, nn.ConvTranspose1d, nn.MaxPool1d, nn.AvgPool1d),
+    (nn.Conv2d, nn.ConvTranspose2d, nn.MaxPool2d, nn.AvgPool2d),
+    (nn.Conv3d, nn.ConvTranspose3d, nn.MaxPool3d, nn.AvgPool3d),
 )
 
 

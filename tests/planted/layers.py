@@ -49,6 +49,12 @@ from adjointlab.layers.softmax import LogSoftmax, Softmax
 from adjointlab.layers.subjects import installed as subjects
 from adjointlab.layers.subjects.embedding import with_legal_indices
 from adjointlab.layers.subjects.losses import class_loss, with_legal_target
+from adjointlab.layers.transposed_convolution import (
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+    TransposedConvolution,
+)
 from adjointlab.layers.upsampling import Upsample
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
@@ -387,6 +393,26 @@ class BiasNotDeclared(Linear):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.parameter_space = al.Space(self.parameter_space.tensors[0])
+
+
+class HaloWithoutDilation(TransposedConvolution):
+    """The inputs that a worker fetches reach as far as the kernel, but not as far as its dilation puts it."""
+
+    def _needed(self, dim: int, outputs: Window, side: int) -> Window:
+        reach = self.kernel_reach
+        self.kernel_reach = tuple(each // d for each, d in zip(reach, self.dilation, strict=True))
+        needed = super()._needed(dim, outputs, side)
+        self.kernel_reach = reach
+        return needed
+
+
+class OutputsPlacedFromTheFirstInput(TransposedConvolution):
+    """The padding is taken off at every part's border."""
+
+    def _trims(self, dim: int, inputs: Window, outputs: Window) -> tuple[int, int]:
+        left, right = super()._trims(dim, inputs, outputs)
+        shift = self.padding[dim] if inputs[0] > 0 else 0
+        return left - shift, right + shift
 
 
 # Batch normalisation.
@@ -779,6 +805,11 @@ def lines(draw: Any, ranks: int) -> dict[str, Any]:
 
 FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] = (
     (Convolution, (Conv1d,), lines),
+    (
+        TransposedConvolution,
+        (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d),
+        subjects.transposed_convolutions,
+    ),
     (Linear, (), subjects.linears),
     (BatchNormalisation, (BatchNorm1d, BatchNorm2d, BatchNorm3d), subjects.batch_norms),
     (GroupNorm, (), subjects.group_norms),
@@ -854,6 +885,8 @@ PLANTED = (
     ),
     planted("forward mode without the sum", TangentsNotSummed, "jacobian"),
     planted("cotangent divided among the summands", CotangentSharedOut, "gradients"),
+    planted("transposed convolution's halo without dilation", HaloWithoutDilation, "sequential"),
+    planted("transposed convolution pads every part", OutputsPlacedFromTheFirstInput, "sequential"),
     planted("local statistics", LocalStatistics, "sequential"),
     planted("variance averaged over uneven parts", VariancesAveraged, "sequential"),
     planted("running variance biased", RunningVarianceBiased, "sequential", 1),

@@ -1,0 +1,94 @@
+"""Channels that are cut, for convolutions and transposed convolutions over P_n x P_co x P_ci x P_spatial, with groups or without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+import torch
+
+from adjointlab.core.layout import Window, balanced_cut
+from adjointlab.core.partition import Partition
+from adjointlab.layers.affine import AffineModule
+
+__all__ = ["ChannelCuts", "ChannelModule", "Windows", "windows_of"]
+
+Windows: TypeAlias = tuple[Window, ...]
+
+
+@dataclass(frozen=True)
+class ChannelCuts:
+    """Cuts of the channels of x and y, and of the first two dimensions of the weight, with the latter's axes."""
+
+    inputs: Windows
+    outputs: Windows
+    weight_rows: Windows
+    weight_columns: Windows
+    weight_axes: tuple[int, int | None]
+
+
+class ChannelModule(AffineModule):
+    """An affine layer with output channels cut over dimension 1 of its partition, and input channels over dimension 2."""
+
+    in_channels: int
+    out_channels: int
+    groups: int
+    local_groups: Windows
+
+    def own_groups(self, x: torch.Tensor) -> tuple[torch.Tensor, int, tuple[int, int]]:
+        """The channels of x in this worker's groups, how many groups these are, and the outputs before and after theirs."""
+        if self.groups == 1:
+            return x, 1, (0, 0)
+        index = self.partition.index(self.rank)
+        if self.partition.shape[2] > 1:
+            first, last = self.local_groups[index[2]]
+            outputs = self.out_channels // self.groups
+            return x, last - first, (first * outputs, (self.groups - last) * outputs)
+        first, last = self.local_groups[index[1]]
+        inputs = self.in_channels // self.groups
+        return x[:, first * inputs : last * inputs], last - first, (0, 0)
+
+    def cut_channels(self, partition: Partition, *, transposed: bool = False) -> ChannelCuts:
+        """The cuts of channels and groups: over P_ci and P_co without groups, with groups over the one that is cut.
+
+        The rows of the weight are output channels, and its columns inputs; of a `transposed` convolution the other way round.
+        With groups a worker's part of the weight is that of its groups, all of whose columns it has:
+
+                       P_co cuts                            P_ci cuts
+              x whole, y in groups of outputs      x in groups of inputs, y whole: a sum whose
+                                                   summands are zero in others' groups
+        """
+        inputs, outputs, groups = self.in_channels, self.out_channels, self.groups
+        co, ci = partition.shape[1:3]
+        whole_inputs, whole_outputs = ((0, inputs),), ((0, outputs),)
+        self.local_groups = ((0, 1),)
+        if groups == 1:
+            of_outputs, of_inputs = (
+                windows_of(balanced_cut(outputs, co)),
+                windows_of(balanced_cut(inputs, ci)),
+            )
+            if transposed:
+                return ChannelCuts(of_inputs, of_outputs, of_inputs, of_outputs, (2, 1))
+            return ChannelCuts(of_inputs, of_outputs, of_outputs, of_inputs, (1, 2))
+        if co > 1 and ci > 1:
+            raise ValueError(
+                f"groups: {groups} groups over {co} workers for output channels and {ci} for input channels; one of "
+                "both must be 1"
+            )
+        self.local_groups = windows_of(balanced_cut(groups, max(co, ci)))
+        of_inputs, of_outputs = (
+            tuple((start * per_group, stop * per_group) for start, stop in self.local_groups)
+            for per_group in (inputs // groups, outputs // groups)
+        )
+        rows = of_inputs if transposed else of_outputs
+        columns = ((0, (outputs if transposed else inputs) // groups),)
+        if ci > 1:
+            return ChannelCuts(of_inputs, whole_outputs, rows, columns, (2, None))
+        return ChannelCuts(whole_inputs, of_outputs, rows, columns, (1, None))
+
+
+def windows_of(ends: Sequence[int]) -> Windows:
+    """The windows between the boundaries of a cut."""
+    return tuple(pairwise(ends))
