@@ -14,6 +14,7 @@ from torch.nn import functional
 import adjointlab as al
 from adjointlab.core.layout import Window
 from adjointlab.engine.subject import Subject
+from adjointlab.layers.attention import Attention
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormalisation
 from adjointlab.layers.convolution import Conv1d, Convolution
 from adjointlab.layers.differentiable import _anchor, _applied, _Apply, apply
@@ -588,6 +589,45 @@ class MaskScaledByTheOwnShare(Dropout):
         return y * ((1 - self.p) / share) if self.training and 0 < self.p < 1 and share else y
 
 
+# Attention.
+
+
+class StaleBlock(Attention):
+    """In the second step of the ring a worker still uses the keys and values of the first."""
+
+    def _attended(self, state: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: Window) -> Any:
+        before = getattr(self, "before", None)
+        self.before = None if before is not None else (k, v)
+        if before is not None and before[0].shape == k.shape and len(self.key_windows) > 1:
+            return super()._attended(state, q, *before, window)
+        return super()._attended(state, q, k, v, window)
+
+
+class MaskByLocalPositions(Attention):
+    """The causal mask compares positions in the worker's part with positions in the block."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        start, stop = self.query_window
+        self.query_window = (0, stop - start)
+        self.key_windows = [(0, stop - start) for start, stop in self.key_windows]
+
+
+class GradientsOfBlocksStayWhereTheyAre(Attention):
+    """The backward pass of a step of the ring leaves the gradient of a block with the worker that used it."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        rank = self.rank
+        for number, step in enumerate(self.steps):
+            shape = step.domain.tensors[0].layout.local_shape(rank)
+
+            def kept(y: torch.Tensor, shape: tuple[int, ...] = shape) -> torch.Tensor:
+                return y.clone() if y.shape == shape else y.new_zeros(shape)
+
+            self.steps[number] = Altered(step, adjoint=kept)  # type: ignore[call-overload]
+
+
 # Embedding.
 
 
@@ -820,6 +860,7 @@ FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] =
     (AdaptiveAveragePooling, (), subjects.adaptive_average_pools),
     (Padding, (), subjects.paddings),
     (Dropout, (), subjects.dropouts),
+    (Attention, (), subjects.attentions),
     (Embedding, (), subjects.embeddings),
     (Softmax, (), subjects.softmaxes),
     (LogSoftmax, (), subjects.log_softmaxes),
@@ -904,6 +945,9 @@ PLANTED = (
     planted("constant padding at every part's border", ConstantAtEveryBorder, "sequential"),
     planted("dropout mask by local index", MaskByLocalIndex, "sequential"),
     planted("dropout scaled by the own share", MaskScaledByTheOwnShare, "sequential", 1),
+    planted("ring attention with a stale block", StaleBlock, "sequential"),
+    planted("causal mask by local positions", MaskByLocalPositions, "sequential"),
+    planted("gradients of a ring's blocks stay", GradientsOfBlocksStayWhereTheyAre, "gradients"),
     planted("rows of other workers' vocabulary kept", RowsOfOtherWorkersKept, "sequential"),
     planted("padding row counted from the own vocabulary", PaddingRowOfEveryWorker, "gradients"),
     planted("softmax divides by the own part's sum", SumsOfTheOwnPart, "sequential"),

@@ -1,0 +1,204 @@
+"""Distributed scaled dot-product attention over P_n x P_h x P_s: batch, heads and sequence may be cut.
+
+    y = softmax(q kᵀ / √e + mask) v        for each sample and head
+
+Heads are independent, and cost no message. Along the sequence, with P_s = p workers:
+
+ring        The blocks of k and v go round: in step t worker s has the block of worker s - t, and adds its share with the
+            softmax's maximum and sum so far:
+
+                m' = max(m, max s)    o' = e^(m - m') o + e^(s - m') v    l' = e^(m - m') l + Σ e^(s - m')    y = o / l
+
+            p - 1 messages of the size of a block for each worker. The adjoint of a step is the step back, so the gradients of a block
+            come round the other way and end where the block lies.
+all-to-all  q, k and v are repartitioned so that heads are cut over P_h P_s workers and the sequence is whole, and y back: four
+            repartitions; at most as many workers have work as there are heads.
+
+The causal mask compares global indices, which every worker knows of each block. The maximum has no gradient, as y does not depend on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import nn
+
+from adjointlab.core.layout import Layout, Window
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space, Tensor
+from adjointlab.layers.differentiable import apply, connected
+from adjointlab.layers.distributed import DistributedModule, dtype_name
+from adjointlab.primitives.repartition import Repartition
+from adjointlab.typing import Communicator
+
+__all__ = ["Attention", "ScaledDotProductAttention"]
+
+ALGORITHMS = ("ring", "all-to-all")
+
+
+class ScaledDotProductAttention(nn.Module):
+    """`torch.nn.functional.scaled_dot_product_attention` as a module, without a mask but the causal one, and twice differentiable."""
+
+    def __init__(self, is_causal: bool = False, scale: float | None = None) -> None:
+        super().__init__()
+        self.is_causal, self.scale = is_causal, scale
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """The tensor y (n, heads, queries, features of v)."""
+        scores = q @ k.transpose(-1, -2) * _scale(self.scale, q.shape[-1])
+        if self.is_causal:
+            allowed = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+            scores = scores.masked_fill(~allowed, -torch.inf)
+        return torch.softmax(scores, -1) @ v
+
+
+class Attention(DistributedModule):
+    """Scaled dot-product attention over `partition` = P_n x P_h x P_s, for queries of `input_shape` (n, heads, queries, features).
+
+    Called with (q, k, v): k has the shape (n, heads, keys, features), and v (n, heads, keys, value_features), with `keys` by default as
+    many as queries and `value_features` as features. All lie over `partition`, balanced along n, heads and sequence, and so does the
+    result (n, heads, queries, value_features).
+
+    `is_causal` lets query i see the keys up to i; `scale` is by default 1/√features; `algorithm` is "ring" or "all-to-all".
+
+    Raises `ValueError` for shapes and partitions of another order, for no keys, and for another algorithm.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        partition: Partition,
+        input_shape: Sequence[int],
+        *,
+        keys: int | None = None,
+        value_features: int | None = None,
+        is_causal: bool = False,
+        scale: float | None = None,
+        algorithm: str = "ring",
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(comm, partition, ScaledDotProductAttention(is_causal, scale))
+        shape = tuple(input_shape)
+        if len(shape) != 4 or partition.order != 3:
+            raise ValueError(
+                f"input_shape: {shape} over the partition {partition}, but attention needs (n, heads, queries, features) over "
+                "batch, heads and sequence"
+            )
+        if algorithm not in ALGORITHMS:
+            raise ValueError(f"algorithm: {algorithm!r} is none of {', '.join(ALGORITHMS)}")
+        n, heads, queries, features = shape
+        keys = queries if keys is None else keys
+        if keys < 1:
+            raise ValueError("keys: there is none to attend to")
+        values = features if value_features is None else value_features
+        self.is_causal, self.scale, self.algorithm = is_causal, _scale(scale, features), algorithm
+        self.rounding = None
+        name = dtype_name(dtype or torch.get_default_dtype())
+        shapes = ((n, heads, queries, features), (n, heads, keys, features), (n, heads, keys, values))
+        q, k, v = (_layout(each, partition) for each in shapes)
+        y = _layout((n, heads, queries, values), partition)
+        self.domain = Space(Tensor(q, name, name="q"), Tensor(k, name, name="k"), Tensor(v, name, name="v"))
+        self.codomain = Space(y, dtype=name, name="y")
+        self.steps: list[Repartition] = []
+        """Of the ring, the moves of keys and values from block to block."""
+        self.spread: tuple[Repartition, ...] = ()
+        self.gather: Repartition | None = None
+        work = q  # where the queries lie in the computation
+        self.blocks = [k]
+        """The layouts of the keys that this worker has one after the other."""
+        if algorithm == "ring":
+            rings = [_rotated(partition, step) for step in range(partition.shape[2])]
+            both = [_layout((n, heads, keys, features + values), ring, like=k) for ring in rings]
+            self.steps = [Repartition(comm, source, target, dtype=name) for source, target in pairwise(both)]
+            self.blocks = both
+        elif partition.shape[2] > 1:
+            over_heads = Partition(
+                (n_workers := partition.shape[0], partition.size // n_workers, 1), partition.ranks
+            )
+            moved = [_layout(each, over_heads) for each in shapes]
+            self.spread = tuple(
+                Repartition(comm, source, target, dtype=name)
+                for source, target in zip((q, k, v), moved, strict=True)
+            )
+            self.gather = Repartition(comm, _layout(y.shape, over_heads), y, dtype=name)
+            work, self.blocks = moved[0], [moved[1]]
+        self.query_window = _sequence_window(work, self.rank)
+        self.key_windows = [_sequence_window(block, self.rank) for block in self.blocks]
+
+    def extra_repr(self) -> str:
+        return f"is_causal={self.is_causal}, scale={self.scale}, algorithm={self.algorithm!r}"
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from those of q, k and v."""
+        q, k, v = self.check_inputs(q, k, v)
+        if self.spread:
+            q, k, v = (apply(move, x) for move, x in zip(self.spread, (q, k, v), strict=True))
+        features = k.shape[-1]
+        block = torch.cat((k, v), -1)
+        state = _State.empty(q, v.shape[-1])
+        for step, window in enumerate(self.key_windows):
+            if step:
+                block = apply(self.steps[step - 1], block)
+            state = self._attended(state, q, block[..., :features], block[..., features:], window)
+        # On every worker the last block is in the graph, and so all moves: their adjoints take place on all.
+        y = connected(state.sums / state.weights.unsqueeze(-1), block)
+        return y if self.gather is None else apply(self.gather, y)
+
+    def _attended(
+        self, state: _State, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: Window
+    ) -> _State:
+        """The state after the keys and values of a block, which are those of `window`."""
+        scores = q @ k.transpose(-1, -2) * self.scale
+        if self.is_causal:
+            allowed = torch.arange(*self.query_window)[:, None] >= torch.arange(*window)
+            scores = scores.masked_fill(~allowed.to(scores.device), -torch.inf)
+        largest = state.largest
+        if scores.shape[-1]:
+            largest = torch.maximum(largest, scores.detach().amax(-1))
+        # Where all keys so far are masked the difference would be ∞ - ∞.
+        finite = torch.where(largest == -torch.inf, 0.0, largest)
+        shares = torch.exp(scores - finite.unsqueeze(-1))
+        kept = torch.exp(state.largest - finite)
+        return _State(
+            largest, state.weights * kept + shares.sum(-1), state.sums * kept.unsqueeze(-1) + shares @ v
+        )
+
+
+class _State:
+    """For each query the largest score so far, the sum of the exponentials less it, and that of the values with these weights."""
+
+    def __init__(self, largest: torch.Tensor, weights: torch.Tensor, sums: torch.Tensor) -> None:
+        self.largest, self.weights, self.sums = largest, weights, sums
+
+    @staticmethod
+    def empty(q: torch.Tensor, features: int) -> _State:
+        """Before the first block."""
+        per_query = q.shape[:-1]
+        return _State(
+            q.new_full(per_query, -torch.inf), q.new_zeros(per_query), q.new_zeros((*per_query, features))
+        )
+
+
+def _scale(scale: float | None, features: int) -> float:
+    return 1 / math.sqrt(max(1, features)) if scale is None else scale
+
+
+def _layout(shape: Sequence[int], partition: Partition, like: Layout | None = None) -> Layout:
+    """The layout of (n, heads, sequence, features), of which the first three are cut: in the windows of `like`, or balanced."""
+    windows = None if like is None else [*like.windows[:3], ((0, shape[3]),)]
+    return Layout(shape, partition, windows, (0, 1, 2, None))
+
+
+def _rotated(partition: Partition, step: int) -> Partition:
+    """The partition in which every block along the sequence lies so many workers further on."""
+    grid = np.asarray(partition.ranks).reshape(partition.shape)
+    return Partition(partition.shape, [int(rank) for rank in np.roll(grid, -step, axis=2).reshape(-1)])
+
+
+def _sequence_window(layout: Layout, rank: int) -> Window:
+    window = layout.window(rank)
+    return (0, 0) if window is None else window[2]

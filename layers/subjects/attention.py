@@ -1,0 +1,39 @@
+"""Cases of the attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+from torch import nn
+
+from adjointlab.core import strategies
+from adjointlab.engine.subject import subject
+from adjointlab.layers.attention import ALGORITHMS, Attention, ScaledDotProductAttention
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of
+
+__all__ = ["attentions"]
+
+
+def _sequential_attention(*, is_causal: bool, scale: float | None, **_: Any) -> nn.Module:
+    return ScaledDotProductAttention(is_causal, scale)
+
+
+@subject(
+    layer=layer_of(Attention), sequential=_sequential_attention, twice_differentiable=True, name="Attention"
+)
+def attentions(draw: DrawFn, ranks: int) -> Arguments:
+    """Batch, heads and sequence cut; both algorithms; causal or not; as many keys as queries, fewer, and more."""
+    queries = draw(st.integers(1, 6))
+    shape = (draw(st.integers(1, 2)), draw(st.integers(1, 3)), queries, draw(st.integers(1, 3)))
+    return {
+        "partition": draw(strategies.partitions(ranks, 3, whole=False)),
+        "input_shape": shape,
+        "keys": draw(st.one_of(st.just(queries), st.integers(1, 6))),
+        "value_features": draw(st.integers(1, 3)),
+        "is_causal": draw(st.booleans()),
+        "scale": draw(st.sampled_from((None, 0.25))),
+        "algorithm": draw(st.sampled_from(ALGORITHMS)),
+        "dtype": draw(dtypes),
+    }
