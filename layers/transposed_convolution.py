@@ -100,7 +100,7 @@ class TransposedConvolution(
             (self.out_channels,), with_index_zero(partition, 0, 2, *spatial), [channels.outputs], (1,)
         )
         self.trims: tuple[int, ...] = ()
-        """What of the full result lies before and after this worker's outputs, the last dimension first, as torch's `pad` has it."""
+        """The lengths by which the full result falls short of this worker's outputs, the last dimension first, as torch's `pad` has it."""
         if partition.is_active(self.rank):
             index = partition.index(self.rank)[3:]
             self.trims = tuple(
