@@ -28,6 +28,7 @@ from adjointlab.layers.instance_norm import (
     InstanceNorm3d,
     InstanceNormalisation,
 )
+from adjointlab.layers.joining import Concatenation, Split
 from adjointlab.layers.layer_norm import LayerNorm, RMSNorm
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.losses import CrossEntropyLoss, KLDivLoss, NLLLoss
@@ -628,6 +629,28 @@ class GradientsOfBlocksStayWhereTheyAre(Attention):
             self.steps[number] = Altered(step, adjoint=kept)  # type: ignore[call-overload]
 
 
+# Joining.
+
+
+class JoinedOnEachWorker(Concatenation):
+    """Each worker joins what it holds of the tensors, which along a cut is not what it holds of the result."""
+
+    def forward(self, *x: torch.Tensor) -> torch.Tensor:
+        y, own = super().forward(*x), torch.cat(x, self.dim)
+        return own + 0 * y if own.shape == y.shape else y
+
+
+class PartsInTheWrongOrder(Split):
+    """Every part but the first begins where the one before it does."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        parts = super().forward(x)
+        return tuple(
+            before + 0 * part if before.shape == part.shape else part
+            for before, part in zip((parts[0], *parts), parts, strict=False)
+        )
+
+
 # Embedding.
 
 
@@ -861,6 +884,8 @@ FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] =
     (Padding, (), subjects.paddings),
     (Dropout, (), subjects.dropouts),
     (Attention, (), subjects.attentions),
+    (Concatenation, (), subjects.concatenations),
+    (Split, (), subjects.splits),
     (Embedding, (), subjects.embeddings),
     (Softmax, (), subjects.softmaxes),
     (LogSoftmax, (), subjects.log_softmaxes),
@@ -945,6 +970,8 @@ PLANTED = (
     planted("constant padding at every part's border", ConstantAtEveryBorder, "sequential"),
     planted("dropout mask by local index", MaskByLocalIndex, "sequential"),
     planted("dropout scaled by the own share", MaskScaledByTheOwnShare, "sequential", 1),
+    planted("joined on each worker", JoinedOnEachWorker, "sequential"),
+    planted("parts of a split in the wrong place", PartsInTheWrongOrder, "sequential", 1),
     planted("ring attention with a stale block", StaleBlock, "sequential"),
     planted("causal mask by local positions", MaskByLocalPositions, "sequential"),
     planted("gradients of a ring's blocks stay", GradientsOfBlocksStayWhereTheyAre, "gradients"),

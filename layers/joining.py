@@ -1,0 +1,153 @@
+"""Concatenation and splitting across cuts: y = [x_1 ... x_m] along one dimension, and the parts of a tensor.
+
+    concatenation  forward    each x_i is repartitioned to what of it lies in the worker's part of y, and these are joined there
+    splitting      forward    x is repartitioned to the worker's parts of each y_i
+    adjoint        of each repartition, the repartition back
+
+Inputs and outputs are balanced, so the cuts of y are not those of x_i, also where the dimension is not the one that is joined.
+Splitting is the adjoint of concatenation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import torch
+from torch import nn
+
+from adjointlab.core.layout import Layout, Window
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space, Tensor
+from adjointlab.layers.differentiable import apply
+from adjointlab.layers.distributed import DistributedModule, dtype_name
+from adjointlab.layers.torch_modules import result_of
+from adjointlab.primitives.repartition import Repartition
+from adjointlab.typing import Communicator
+
+__all__ = ["Concatenation", "Join", "Part", "Split"]
+
+
+class Join(nn.Module):
+    """`torch.cat` as a module."""
+
+    def __init__(self, dim: int = 0) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, *x: torch.Tensor) -> torch.Tensor:
+        """The joined tensor."""
+        return torch.cat(x, self.dim)
+
+
+class Part(nn.Module):
+    """`torch.split` as a module: `sizes` are those of the parts, or one for all but the last."""
+
+    def __init__(self, sizes: int | Sequence[int], dim: int = 0) -> None:
+        super().__init__()
+        self.sizes, self.dim = sizes if isinstance(sizes, int) else list(sizes), dim
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The parts."""
+        return torch.split(x, self.sizes, self.dim)
+
+
+class Concatenation(DistributedModule):
+    """`torch.cat` of tensors of `input_shapes` along `dim`, all over `partition`, of their order, and balanced.
+
+    Raises `ValueError`, in torch's words, for shapes that do not fit, and for a partition of another order.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        partition: Partition,
+        input_shapes: Sequence[Sequence[int]],
+        dim: int = 0,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        module = Join(dim)
+        super().__init__(comm, partition, module)
+        shapes = [tuple(shape) for shape in input_shapes]
+        y_shape = tuple(result_of(module, *(torch.empty(shape, device="meta") for shape in shapes)).shape)
+        for shape in shapes:
+            self.check_order(shape)
+        self.dim, name = dim % len(y_shape), dtype_name(dtype or torch.get_default_dtype())
+        y = Layout(y_shape, partition)
+        inputs = [Layout(shape, partition) for shape in shapes]
+        ends = (0, *accumulate(shape[self.dim] for shape in shapes))
+        self.moves = [
+            Repartition(comm, x, _shifted(y, x.shape, self.dim, part), dtype=name)
+            for x, part in zip(inputs, pairwise(ends), strict=True)
+        ]
+        self.domain = Space(*(Tensor(x, name, name=f"x{number}") for number, x in enumerate(inputs)))
+        self.codomain = Space(y, dtype=name, name="y")
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+    def forward(self, *x: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from those of all x."""
+        x = self.check_inputs(*x)
+        return torch.cat([apply(move, each) for move, each in zip(self.moves, x, strict=True)], self.dim)
+
+
+class Split(DistributedModule):
+    """`torch.split` of a tensor of `input_shape` along `dim`, over `partition`, of its order; all parts are balanced over it too.
+
+    `sizes` are those of the parts, or one for all but the last. For `torch.chunk`, give the size of its first part.
+
+    Raises `ValueError`, in torch's words, for sizes that do not add up, and for a partition of another order.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        partition: Partition,
+        input_shape: Sequence[int],
+        sizes: int | Sequence[int],
+        dim: int = 0,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        module = Part(sizes, dim)
+        super().__init__(comm, partition, module)
+        shape = tuple(input_shape)
+        whole = torch.empty(shape, device="meta")
+        result_of(module, whole)
+        parts = [tuple(part.shape) for part in module(whole)]
+        self.check_order(shape)
+        self.dim, name = dim % len(shape), dtype_name(dtype or torch.get_default_dtype())
+        x = Layout(shape, partition)
+        outputs = [Layout(part, partition) for part in parts]
+        starts = accumulate((part[self.dim] for part in parts[:-1]), initial=0)
+        self.moves = [
+            Repartition(comm, x, _placed(y, shape, self.dim, start), dtype=name)
+            for y, start in zip(outputs, starts, strict=True)
+        ]
+        self.domain = Space(x, dtype=name)
+        self.codomain = Space(*(Tensor(y, name, name=f"y{number}") for number, y in enumerate(outputs)))
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The local tensors of all parts, from that of x."""
+        (x,) = self.check_inputs(x)
+        return tuple(apply(move, x) for move in self.moves)
+
+
+def _shifted(y: Layout, shape: tuple[int, ...], dim: int, part: Window) -> Layout:
+    """The layout of an input, which is a `part` of y along `dim`, on the workers that have it in y."""
+    first, last = part
+    clipped = [
+        (max(0, min(start, last) - first), max(0, min(stop, last) - first)) for start, stop in y.windows[dim]
+    ]
+    return Layout(shape, y.partition, [*y.windows[:dim], clipped, *y.windows[dim + 1 :]])
+
+
+def _placed(y: Layout, shape: tuple[int, ...], dim: int, first: int) -> Layout:
+    """The layout of a part as windows of the whole, which it leaves gaps in."""
+    moved = [(start + first, stop + first) for start, stop in y.windows[dim]]
+    return Layout(shape, y.partition, [*y.windows[:dim], moved, *y.windows[dim + 1 :]])

@@ -1,0 +1,46 @@
+"""Concatenation and splitting: nothing is sent along dimensions that stay as they are cut, and torch's errors come on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from adjointlab.layers.joining import Concatenation, Split
+from adjointlab.worlds.world import World
+
+from .twin_assertions import error_of_every_rank, reversed_line, run_on_ranks
+
+
+def test_tensors_that_are_cut_in_other_dimensions_are_joined_and_split_where_they_are(
+    adjointlab_world: World,
+) -> None:
+    ranks = min(adjointlab_world.ranks, 4)
+
+    def body(comm: Any) -> bool:
+        partition = reversed_line(ranks, 0, 2)
+        joined = Concatenation(comm, partition, [(5, 2), (5, 3)], 1)
+        split = Split(comm, partition, (5, 5), [2, 3], 1)
+        moves = [*joined.moves, *split.moves]
+        return any(part.is_sent for move in moves for part in move.overlaps.leaving(comm.Get_rank()))
+
+    assert not any(run_on_ranks(adjointlab_world, ranks, body))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda *a: Concatenation(*a, [(2, 3), (3, 2)], 0),
+            "Sizes of tensors must match except in dimension 0",
+        ),
+        (lambda *a: Split(*a, (4, 2), [1, 2], 0), "split_with_sizes expects split_sizes to sum exactly to 4"),
+        (lambda *a: Split(*a, (4, 2), 3, 2), "Dimension out of range"),
+    ],
+)
+def test_what_torch_refuses_is_refused_on_every_rank(
+    adjointlab_world: World, make: Any, message: str
+) -> None:
+    ranks = min(adjointlab_world.ranks, 2)
+    told = error_of_every_rank(adjointlab_world, ranks, lambda comm: make(comm, reversed_line(ranks, 0, 2)))
+    assert message in told
