@@ -105,8 +105,6 @@ def _end_job() -> None:
         last_resort = threading.Timer(_SECONDS_FOR_ABORT, os._exit, (ExitCode.UNJUDGED,))
         last_resort.daemon = True
         last_resort.start()
-        # MPICH's launcher drops what a rank has printed just before it aborts: the stacks that say why.
-        time.sleep(_SECONDS_FOR_OUTPUT)
         abort_all_ranks(ExitCode.UNJUDGED)
     os._exit(ExitCode.UNJUDGED)
 
@@ -182,6 +180,8 @@ def abort_all_ranks(code: ExitCode) -> None:
         sys.stderr.flush()
     if launched_world() == "torch":
         os._exit(code)  # and torchrun ends the others
+    # MPICH's launcher drops what a rank has printed just before it aborts: the words and stacks that say why.
+    time.sleep(_SECONDS_FOR_OUTPUT)
     from mpi4py import MPI
 
     from adjointlab.worlds.interposition import own_handle
