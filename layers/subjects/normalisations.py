@@ -24,6 +24,9 @@ def _over_last_dimensions(draw: DrawFn, ranks: int) -> Arguments:
     order = draw(st.integers(1, 4))
     shape = tuple(draw(st.integers(0 if order > 1 else 1, 6 if order < 3 else 3)) for _ in range(order))
     normalised = draw(st.integers(1, order))
+    if torch.Size(shape[order - normalised :]).numel() == 1:
+        # The deviation of a single value is 0, and torch's result x α + (b - μ α) is off by the rounding of terms that no bound knows.
+        shape = (*shape[:-1], 2)
     return {
         "partition": draw(strategies.partitions(ranks, order, whole=False)),
         "input_shape": shape,
@@ -58,8 +61,8 @@ def group_norms(draw: DrawFn, ranks: int) -> Arguments:
     groups, of_each = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     batch = draw(st.integers(0, 3))
     sides = tuple(draw(st.integers(1, 4)) for _ in range(order - 2))
-    if batch * of_each * torch.Size(sides).numel() == 1:
-        of_each = 2  # of one value there are no statistics, says torch
+    if of_each * torch.Size(sides).numel() == 1:
+        of_each = 2  # as of layer normalisation
     return {
         "partition": draw(strategies.partitions(ranks, order, whole=False)),
         "input_shape": (batch, groups * of_each, *sides),
