@@ -53,6 +53,7 @@ class Padding(Resampling, torch_classes=tuple(each for classes in _MODES.values(
 
     def lay_out(self, module: nn.Module) -> None:
         super().lay_out(module)
+        self.rounding = 0.0  # values move
         self.value: float = getattr(module, "value", 0.0)
         self.padding = cast(nn.ConstantPad1d, module).padding
         self.outside: torch.Tensor | None = None

@@ -128,7 +128,7 @@ class Resampling(TorchLayer):
         self.exchange = HaloExchange(
             self.comm, x, Layout(shape, self.partition, [*x.windows[:lead], *needed]), dtype=name
         )
-        self.rounding = 0.0 if all(bool((each.weight[each.used] == 1).all()) for each in taps) else None
+        self.rounding = None
         self.local_output_shape = y.local_shape(self.rank)
         self.taps: list[tuple[int, Taps]] = []
         """By dimension of the tensor, the matrix of this worker's outputs."""

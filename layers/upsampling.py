@@ -26,6 +26,11 @@ class Upsample(Resampling, torch_classes=(nn.Upsample,)):
     Raises what :class:`Resampling` raises.
     """
 
+    def lay_out(self, module: nn.Module) -> None:
+        super().lay_out(module)
+        if str(module.mode).startswith("nearest"):
+            self.rounding = 0.0  # values move
+
     def along_dims(self, module: nn.Module, order: int) -> Sequence[AlongDim]:
         module, dims = cast(nn.Upsample, module), order - 2
         sizes, factors = _each(module.size, dims), _each(module.scale_factor, dims)
