@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -168,11 +169,12 @@ class Attention(DistributedModule):
         )
 
 
-class _State:
+class _State(NamedTuple):
     """For each query the largest score so far, the sum of the exponentials less it, and that of the values with these weights."""
 
-    def __init__(self, largest: torch.Tensor, weights: torch.Tensor, sums: torch.Tensor) -> None:
-        self.largest, self.weights, self.sums = largest, weights, sums
+    largest: torch.Tensor
+    weights: torch.Tensor
+    sums: torch.Tensor
 
     @staticmethod
     def empty(q: torch.Tensor, features: int) -> _State:

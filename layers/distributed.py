@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from adjointlab.core.agreement import raise_first
+from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, check_argument
 from adjointlab.layers.differentiable import connected, of_nothing
@@ -28,6 +29,7 @@ __all__ = [
     "of_nothing",
     "raise_together",
     "with_index_zero",
+    "without_dims",
 ]
 
 
@@ -200,6 +202,17 @@ def with_index_zero(partition: Partition, *dims: int) -> Partition:
     shape = tuple(1 if dim in dims else side for dim, side in enumerate(partition.shape))
     (first, *_) = partition.subpartitions([dim for dim in range(partition.order) if dim not in dims])
     return Partition(shape, first.ranks)
+
+
+def without_dims(layout: Layout, *dims: int) -> Layout:
+    """The layout of one value for each index in the other dimensions: in their windows, copied along `dims`."""
+    kept = [dim for dim in range(layout.order) if dim not in dims]
+    return Layout(
+        [layout.shape[dim] for dim in kept],
+        layout.partition,
+        [layout.windows[dim] for dim in kept],
+        [layout.axes[dim] for dim in kept],
+    )
 
 
 def raise_together(comm: Communicator, check: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from adjointlab.core import arrays
 from adjointlab.core.layout import Layout
-from adjointlab.layers.torch_modules import dtype_name
+from adjointlab.layers.distributed import dtype_name, without_dims
 from adjointlab.primitives import groups
 from adjointlab.typing import Communicator
 
@@ -23,9 +23,7 @@ class Largest:
     """
 
     def __init__(self, comm: Communicator, x: Layout, dim: int) -> None:
-        others = [other for other in range(x.order) if other != dim]
-        sides, windows = [x.shape[other] for other in others], [x.windows[other] for other in others]
-        slices, rank = Layout(sides, x.partition, windows, others), comm.Get_rank()
+        slices, rank = without_dims(x, dim), comm.Get_rank()
         self.dim, self._shape = dim, slices.local_shape(rank)
         self._workers: Communicator | None = None
         # Workers along `dim` have the same slices, so either all of a group make its communicator or none does.

@@ -16,7 +16,7 @@ from torch import nn
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried, connected
-from adjointlab.layers.distributed import TorchLayer, dtype_name
+from adjointlab.layers.distributed import TorchLayer, dtype_name, without_dims
 from adjointlab.layers.largest import Largest
 from adjointlab.layers.torch_modules import result_of
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
@@ -39,9 +39,7 @@ class _Exponentials(TorchLayer):
         x, name = Layout(shape, self.partition), dtype_name(self.dtype)
         self.rounding = None
         self.domain, self.codomain = Space(x, dtype=name), Space(x, dtype=name, name="y")
-        others = [other for other in range(len(shape)) if other != self.dim]
-        sides, windows = [shape[other] for other in others], [x.windows[other] for other in others]
-        sums = Layout(sides, self.partition, windows, others)
+        sums = without_dims(x, self.dim)
         self.slices_shape = sums.local_shape(self.rank)
         self.largest = Largest(comm, x, self.dim)
         self.sum = AllSumReduce(comm, sums, (self.dim,), dtype=name)

@@ -19,7 +19,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import apply, connected
-from adjointlab.layers.distributed import dtype_name, with_index_zero
+from adjointlab.layers.distributed import dtype_name, with_index_zero, without_dims
 from adjointlab.layers.losses.reduction import SUMS, Loss
 from adjointlab.layers.torch_modules import result_of
 from adjointlab.primitives.broadcast import Broadcast
@@ -70,11 +70,10 @@ class ClassLoss(Loss):
     def make_operators(self, x: Layout) -> None:
         """Collective: make the operators between the workers that have the same targets, and all of them."""
         comm, partition, name, class_dim = self.comm, self.partition, dtype_name(self.dtype), self.class_dim
-        others = tuple(dim for dim in range(x.order) if dim != class_dim)
-        shape, windows = tuple(x.shape[dim] for dim in others), [x.windows[dim] for dim in others]
         # One number for each target: on all workers along P_c, and on the first of them.
-        self.per_target = Layout(shape, partition, windows, others)
-        targets = Layout(shape, with_index_zero(partition, class_dim), windows, others)
+        self.per_target = without_dims(x, class_dim)
+        first = with_index_zero(partition, class_dim)
+        targets = Layout(self.per_target.shape, first, self.per_target.windows, self.per_target.axes)
         self.targets_shape = self.per_target.local_shape(self.rank)
         self.spread_targets = Broadcast(comm, targets, partition, dtype="int64", preserve_batch=False)
         self.class_window = (0, 0)
