@@ -9,9 +9,10 @@ from typing import TypeAlias
 
 import torch
 
-from adjointlab.core.layout import Window, balanced_cut
+from adjointlab.core.layout import Layout, Window, balanced_cut
 from adjointlab.core.partition import Partition
 from adjointlab.layers.affine import AffineModule
+from adjointlab.layers.distributed import with_index_zero
 
 __all__ = ["ChannelCuts", "ChannelModule", "Windows", "windows_of"]
 
@@ -87,6 +88,18 @@ class ChannelModule(AffineModule):
         if ci > 1:
             return ChannelCuts(of_inputs, whole_outputs, rows, columns, (2, None))
         return ChannelCuts(whole_inputs, of_outputs, rows, columns, (1, None))
+
+    def learnt_layouts(self, channels: ChannelCuts, weight_shape: tuple[int, ...]) -> tuple[Layout, Layout]:
+        """The layouts of weight and bias, each part of which lies once: where the indices along all that shares it are 0."""
+        kernel, spatial = weight_shape[2:], range(3, self.partition.order)
+        weight = Layout(
+            weight_shape,
+            with_index_zero(self.partition, 0, *spatial),
+            [channels.weight_rows, channels.weight_columns, *(((0, side),) for side in kernel)],
+            (*channels.weight_axes, *(None,) * len(kernel)),
+        )
+        on_bias = with_index_zero(self.partition, 0, 2, *spatial)
+        return weight, Layout((self.out_channels,), on_bias, [channels.outputs], (1,))
 
 
 def windows_of(ends: Sequence[int]) -> Windows:

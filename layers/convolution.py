@@ -107,14 +107,8 @@ class Convolution(ChannelModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)
             [batch, channels.outputs, *geometry.output.windows[2:]],
             (0, 1, *spatial),
         )
-        weight = Layout(
-            (self.out_channels, self.in_channels // self.groups, *kernel),
-            with_index_zero(partition, 0, *spatial),
-            [channels.weight_rows, channels.weight_columns, *(((0, side),) for side in kernel)],
-            (*channels.weight_axes, *(None,) * dims),
-        )
-        bias = Layout(
-            (self.out_channels,), with_index_zero(partition, 0, 2, *spatial), [channels.outputs], (1,)
+        weight, bias = self.learnt_layouts(
+            channels, (self.out_channels, self.in_channels // self.groups, *kernel)
         )
         self.exchange: HaloExchange = HaloExchange(
             self.comm, x, geometry.window, periodic=geometry.periodic, dtype=dtype_name(self.dtype)

@@ -56,10 +56,10 @@ class GroupNorm(Normalisation, torch_classes=(nn.GroupNorm,)):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)
-        weight, bias = self.learnt()
-        deviation, _, variance = self.moments.deviation(x)
-        y = deviation * self.moments.along(torch.rsqrt(variance + self.eps).to(x.dtype))
         after = (1,) * (x.ndim - 2)
-        if weight is not None:
-            y = y * weight.reshape(-1, *after)
-        return y if bias is None else y + bias.reshape(-1, *after)
+        weight, bias = (
+            each if each is None else each.reshape(-1, *after)  # along the channels
+            for each in self.learnt()
+        )
+        deviation, _, variance = self.moments.deviation(x)
+        return self.scaled(deviation, variance, weight, bias)

@@ -57,10 +57,7 @@ class _OverLastDimensions(Normalisation):
         (x,) = self.check_inputs(x)
         weight, bias = self.learnt()
         deviation, size = self.deviation_and_size(x)
-        y = deviation * self.moments.along(torch.rsqrt(size + self.eps).to(x.dtype))
-        if weight is not None:
-            y = y * weight
-        return y if bias is None else y + bias
+        return self.scaled(deviation, size, weight, bias)
 
     def deviation_and_size(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Collective: the numerator, and the square of the denominator but for ε."""

@@ -14,6 +14,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried
 from adjointlab.layers.distributed import TorchLayer, dtype_name, with_index_zero
+from adjointlab.layers.moments import Moments
 from adjointlab.primitives.broadcast import Broadcast
 
 _WithStatistics: TypeAlias = (
@@ -34,6 +35,7 @@ class Normalisation(TorchLayer):
     weight: nn.Parameter | None
     bias: nn.Parameter | None
     eps: float
+    moments: Moments
 
     def make_spaces(self, x: Layout, learnt: Layout) -> None:
         """Collective: the spaces of input and output, and the broadcast of what lies as `learnt`, each element once.
@@ -56,6 +58,19 @@ class Normalisation(TorchLayer):
             return carried(self.spread, self.weight), None
         weight, bias = carried(self.spread, torch.stack((self.weight, self.bias), -1)).unbind(-1)
         return weight, bias
+
+    def scaled(
+        self,
+        deviation: torch.Tensor,
+        size: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """d (v + ε)^(-1/2) ŵ + b̂, of weights that broadcast with d; `size` are the statistics v."""
+        y = deviation * self.moments.along(torch.rsqrt(size + self.eps).to(deviation.dtype))
+        if weight is not None:
+            y = y * weight
+        return y if bias is None else y + bias
 
 
 class ChannelNormalisation(Normalisation):

@@ -90,14 +90,8 @@ class TransposedConvolution(
         windows = Layout(shape, on_x, [batch, channels.inputs, *needed], (0, 2, *spatial))
         y_shape = (shape[0], self.out_channels, *y_sides)
         y = Layout(y_shape, on_y, [batch, channels.outputs, *outputs], (0, 1, *spatial))
-        weight = Layout(
-            (self.in_channels, self.out_channels // self.groups, *kernel),
-            with_index_zero(partition, 0, *spatial),
-            [channels.weight_rows, channels.weight_columns, *(((0, side),) for side in kernel)],
-            (*channels.weight_axes, *(None,) * dims),
-        )
-        bias = Layout(
-            (self.out_channels,), with_index_zero(partition, 0, 2, *spatial), [channels.outputs], (1,)
+        weight, bias = self.learnt_layouts(
+            channels, (self.in_channels, self.out_channels // self.groups, *kernel)
         )
         self.trims: tuple[int, ...] = ()
         """The lengths by which the full result falls short of this worker's outputs, the last dimension first, as torch's `pad` has it."""

@@ -16,7 +16,7 @@ from adjointlab.core.partition import Partition
 from adjointlab.layers.distributed import DistributedModule
 from adjointlab.typing import Communicator
 
-__all__ = ["Arguments", "cuts_over", "dtypes", "layer_of", "twin_of"]
+__all__ = ["Arguments", "cuts_over", "drawn_shape", "dtypes", "layer_of", "twin_of"]
 
 Arguments: TypeAlias = dict[str, object]
 """A case: the arguments by name, with element types as strings, as a file has them."""
@@ -43,6 +43,11 @@ def twin_of(*classes: type[nn.Module]) -> Callable[..., nn.Module]:
         return torch_class(**{name: value for name, value in given.items() if name in known})
 
     return make
+
+
+def drawn_shape(draw: DrawFn, order: int) -> tuple[int, ...]:
+    """A shape of that order, longer where it has few dimensions; of more than one, some may have no length."""
+    return tuple(draw(st.integers(0 if order > 1 else 1, 6 if order < 3 else 3)) for _ in range(order))
 
 
 def cuts_over(draw: DrawFn, shape: tuple[int, ...], partition: Partition) -> tuple[tuple[int, ...], ...]:

@@ -11,7 +11,7 @@ from torch import nn
 from adjointlab.core import strategies
 from adjointlab.engine.subject import subject
 from adjointlab.layers.dropout import Dropout, SeededDropout
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of
+from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, layer_of
 
 __all__ = ["dropouts"]
 
@@ -26,9 +26,7 @@ def dropouts(draw: DrawFn, ranks: int) -> Arguments:
     order = draw(st.integers(1, 4))
     return {
         "partition": draw(strategies.partitions(ranks, order, whole=False)),
-        "input_shape": tuple(
-            draw(st.integers(0 if order > 1 else 1, 6 if order < 3 else 3)) for _ in range(order)
-        ),
+        "input_shape": drawn_shape(draw, order),
         "p": draw(st.sampled_from((0.5, 0.0, 0.25, 1.0))),
         "seed": draw(st.integers(-(2**63), 2**64 - 1)),
         "inplace": draw(st.booleans()),

@@ -14,7 +14,7 @@ from adjointlab.engine.subject import subject
 from adjointlab.layers.group_norm import GroupNorm
 from adjointlab.layers.instance_norm import InstanceNormalisation
 from adjointlab.layers.layer_norm import LayerNorm, RMSNorm
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, layer_of, twin_of
 from adjointlab.typing import Communicator
 
 __all__ = ["group_norms", "instance_norms", "layer_norms", "rms_norms"]
@@ -22,7 +22,7 @@ __all__ = ["group_norms", "instance_norms", "layer_norms", "rms_norms"]
 
 def _over_last_dimensions(draw: DrawFn, ranks: int) -> Arguments:
     order = draw(st.integers(1, 4))
-    shape = tuple(draw(st.integers(0 if order > 1 else 1, 6 if order < 3 else 3)) for _ in range(order))
+    shape = drawn_shape(draw, order)
     normalised = draw(st.integers(1, order))
     if torch.Size(shape[order - normalised :]).numel() == 1:
         # The deviation of a single value is 0, and torch's result x α + (b - μ α) is off by the rounding of terms that no bound knows.

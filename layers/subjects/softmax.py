@@ -9,14 +9,14 @@ from torch import nn
 from adjointlab.core import strategies
 from adjointlab.engine.subject import subject
 from adjointlab.layers.softmax import LogSoftmax, Softmax
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, layer_of, twin_of
 
 __all__ = ["log_softmaxes", "softmaxes"]
 
 
 def _exponentials(draw: DrawFn, ranks: int) -> Arguments:
     order = draw(st.integers(1, 4))
-    shape = tuple(draw(st.integers(0 if order > 1 else 1, 6 if order < 3 else 3)) for _ in range(order))
+    shape = drawn_shape(draw, order)
     return {
         "partition": draw(strategies.partitions(ranks, order, whole=False)),
         "input_shape": shape,
