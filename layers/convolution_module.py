@@ -1,4 +1,4 @@
-"""What the convolutions have alike, whichever way they move data: torch's arguments, and the windows of the input that follow from them."""
+"""The arguments of torch's convolutions, and the windows of the input that follow from them: alike whichever way a layer moves data."""
 
 from __future__ import annotations
 

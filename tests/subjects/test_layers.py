@@ -10,6 +10,7 @@ from adjointlab.layers.subjects import installed as subjects
 
 TestLinear = al.coherence_tests(subjects.linears)
 TestConvolution = al.coherence_tests(subjects.convolutions)
+TestStationaryConvolution = al.coherence_tests(subjects.stationary_convolutions)
 TestTransposedConvolution = al.coherence_tests(subjects.transposed_convolutions)
 TestMaxPool = al.coherence_tests(subjects.max_pools)
 TestAveragePool = al.coherence_tests(subjects.average_pools)
