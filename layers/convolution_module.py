@@ -58,7 +58,7 @@ class ConvolutionModule(TorchLayer):
         self.rounding = 0.0 if self.dtype == torch.float64 else 2.0**-18
 
     def windows(self, x: Layout) -> HaloGeometry:
-        """What each worker needs of an input that lies so, for outputs that are balanced in the spatial dimensions."""
+        """The windows that workers need of an input that lies so, for outputs that are balanced in the spatial dimensions."""
         dims = len(self.kernel)
         return HaloGeometry.from_kernel(
             x,
