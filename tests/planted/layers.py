@@ -48,6 +48,7 @@ from adjointlab.layers.pooling import (
 from adjointlab.layers.pooling.adaptive import AdaptiveAveragePooling
 from adjointlab.layers.resampling import Resampling
 from adjointlab.layers.softmax import LogSoftmax, Softmax
+from adjointlab.layers.stationary_convolution import StationaryConv1d, StationaryConvolution
 from adjointlab.layers.subjects import installed as subjects
 from adjointlab.layers.subjects.embedding import with_legal_indices
 from adjointlab.layers.subjects.losses import class_loss, with_legal_target
@@ -63,6 +64,17 @@ from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.sum_reduce import SumReduce
 from tests.planted.altered import Altered, averaged, not_reduced
 from tests.planted.bug import PlantedBug
+from tests.planted.stationary import (
+    BiasBeforeTheSum,
+    GatheredFromTheOtherSubgrid,
+    InputGradientNotScattered,
+    OutputOnTheGridOfTheInput,
+    PartsInTheOrderOfRanks,
+    SliceInPlaceOfTheSum,
+    StationaryWeightGradientAveraged,
+    WeightOnTheExchangedGrid,
+    stationary_lines,
+)
 
 # Convolution.
 
@@ -831,6 +843,7 @@ def lines(draw: Any, ranks: int) -> dict[str, Any]:
 
 FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] = (
     (Convolution, (Conv1d,), lines),
+    (StationaryConvolution, (StationaryConv1d,), stationary_lines),
     (
         TransposedConvolution,
         (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d),
@@ -914,6 +927,16 @@ PLANTED = (
     ),
     planted("forward mode without the sum", TangentsNotSummed, "jacobian"),
     planted("cotangent divided among the summands", CotangentSharedOut, "gradients"),
+    planted("stationary weight on the exchanged grid", WeightOnTheExchangedGrid, "sequential", 4),
+    planted("stationary output on the input's grid", OutputOnTheGridOfTheInput, "sequential", 4),
+    planted(
+        "stationary input gathered from the other sub-grid", GatheredFromTheOtherSubgrid, "sequential", 4
+    ),
+    planted("gathered channels in the order of ranks", PartsInTheOrderOfRanks, "sequential"),
+    planted("gathered input's gradient not summed", InputGradientNotScattered, "gradients"),
+    planted("slice in place of a reduce-scatter", SliceInPlaceOfTheSum, "sequential"),
+    planted("bias added before a reduce-scatter", BiasBeforeTheSum, "sequential"),
+    planted("stationary weight's gradient averaged", StationaryWeightGradientAveraged, "gradients"),
     planted("transposed convolution's halo without dilation", HaloWithoutDilation, "sequential"),
     planted("transposed convolution pads every part", OutputsPlacedFromTheFirstInput, "sequential"),
     planted("local statistics", LocalStatistics, "sequential"),
