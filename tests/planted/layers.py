@@ -33,6 +33,7 @@ from adjointlab.layers.layer_norm import LayerNorm, RMSNorm
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.losses import CrossEntropyLoss, KLDivLoss, NLLLoss
 from adjointlab.layers.losses.classes import ClassLoss
+from adjointlab.layers.matrix_product import MatrixProduct
 from adjointlab.layers.normalisation import ChannelNormalisation
 from adjointlab.layers.padding import Padding
 from adjointlab.layers.pooling import (
@@ -64,6 +65,11 @@ from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.sum_reduce import SumReduce
 from tests.planted.altered import Altered, averaged, not_reduced
 from tests.planted.bug import PlantedBug
+from tests.planted.matrix_products import (
+    OwnSummandForTheProduct,
+    PanelGradientNotSummed,
+    PanelOfAnotherStep,
+)
 from tests.planted.stationary import (
     BiasBeforeTheSum,
     GatheredFromTheOtherSubgrid,
@@ -850,6 +856,7 @@ FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] =
         subjects.transposed_convolutions,
     ),
     (Linear, (), subjects.linears),
+    (MatrixProduct, (), subjects.matrix_products),
     (BatchNormalisation, (BatchNorm1d, BatchNorm2d, BatchNorm3d), subjects.batch_norms),
     (GroupNorm, (), subjects.group_norms),
     (LayerNorm, (), subjects.layer_norms),
@@ -937,6 +944,9 @@ PLANTED = (
     planted("slice in place of a reduce-scatter", SliceInPlaceOfTheSum, "sequential"),
     planted("bias added before a reduce-scatter", BiasBeforeTheSum, "sequential"),
     planted("stationary weight's gradient averaged", StationaryWeightGradientAveraged, "gradients"),
+    planted("panel of another step", PanelOfAnotherStep, "sequential", 1),
+    planted("panel's gradient not summed", PanelGradientNotSummed, "gradients"),
+    planted("own summand taken for the product", OwnSummandForTheProduct, "sequential"),
     planted("transposed convolution's halo without dilation", HaloWithoutDilation, "sequential"),
     planted("transposed convolution pads every part", OutputsPlacedFromTheFirstInput, "sequential"),
     planted("local statistics", LocalStatistics, "sequential"),

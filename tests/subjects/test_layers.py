@@ -33,6 +33,7 @@ TestNegativeLogLikelihood = al.coherence_tests(subjects.negative_log_likelihoods
 TestAttention = al.coherence_tests(subjects.attentions)
 TestConcatenation = al.coherence_tests(subjects.concatenations)
 TestSplit = al.coherence_tests(subjects.splits)
+TestMatrixProduct = al.coherence_tests(subjects.matrix_products)
 TestEmbedding = al.coherence_tests(subjects.embeddings)
 TestUpsample = al.coherence_tests(subjects.upsamplings)
 TestPadding = al.coherence_tests(subjects.paddings)
