@@ -38,7 +38,7 @@ class PanelGradientNotSummed(MatrixProduct):
 
 
 class OwnSummandForTheProduct(MatrixProduct):
-    """Where a factor stays, takes the own summand of the product's panel for the sum over the columns of the grid."""
+    """Takes, if a factor stays, the own summand of the product's panel for the sum over the columns of the grid."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
