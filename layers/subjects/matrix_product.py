@@ -13,7 +13,7 @@ from adjointlab.core import strategies
 from adjointlab.core.partition import Partition
 from adjointlab.engine.subject import subject
 from adjointlab.layers.matrix_product import ALGORITHMS, MatrixProduct, Product
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of
+from adjointlab.layers.subjects.common import Arguments, dtypes, grids_up_to, layer_of
 
 __all__ = ["matrix_products"]
 
@@ -27,11 +27,7 @@ def matrix_products(draw: DrawFn, ranks: int) -> Arguments:
     """Matrices, at times batches of them or empty, all dimensions cut, in panels of any width; fewer rows and columns than workers."""
     lead = draw(st.sampled_from(((), (), (), (1,), (3,))))
     m, k, n = draw(strategies.shapes(3, 5))
-    order = len(lead) + 2
-    # Among all grids, few of which are of one worker, from small to large.
-    grid = draw(
-        st.sampled_from([grid for size in range(ranks) for grid in strategies.grids(size + 1, order)])
-    )
+    grid = draw(st.sampled_from(grids_up_to(ranks, len(lead) + 2)))
     return {
         "a_shape": (*lead, m, k),
         "b_shape": (*lead, k, n),
