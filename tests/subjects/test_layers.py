@@ -10,6 +10,7 @@ from adjointlab.layers.subjects import installed as subjects
 
 TestLinear = al.coherence_tests(subjects.linears)
 TestConvolution = al.coherence_tests(subjects.convolutions)
+TestStationaryConvolution = al.coherence_tests(subjects.stationary_convolutions)
 TestTransposedConvolution = al.coherence_tests(subjects.transposed_convolutions)
 TestMaxPool = al.coherence_tests(subjects.max_pools)
 TestAveragePool = al.coherence_tests(subjects.average_pools)
@@ -32,6 +33,7 @@ TestNegativeLogLikelihood = al.coherence_tests(subjects.negative_log_likelihoods
 TestAttention = al.coherence_tests(subjects.attentions)
 TestConcatenation = al.coherence_tests(subjects.concatenations)
 TestSplit = al.coherence_tests(subjects.splits)
+TestMatrixProduct = al.coherence_tests(subjects.matrix_products)
 TestEmbedding = al.coherence_tests(subjects.embeddings)
 TestUpsample = al.coherence_tests(subjects.upsamplings)
 TestPadding = al.coherence_tests(subjects.paddings)
