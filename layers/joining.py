@@ -163,7 +163,7 @@ class Stack(DistributedModule):
         return self.steps.of(self.stacked(self.check_inputs(*x)))
 
     def stacked(self, x: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """What lies on this worker, on the same worker."""
+        """This worker's parts of the inputs, stacked."""
         if self.partition.is_active(self.rank):
             return torch.stack(x, self.dim)
         return connected(x[0].new_zeros(self.local_output_shape), *x)
