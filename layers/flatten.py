@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from adjointlab.layers.reshape import Groups, Reshape
+from adjointlab.layers.reshape import Groups, Reshape, groups_of_one_split
 
 __all__ = ["Flatten"]
 
@@ -40,8 +40,4 @@ class Flatten(Reshape, torch_classes=(nn.Flatten,)):
         # Torch has found both dimensions legal.
         first, last = module.start_dim % order, module.end_dim % order
         fewer = last - first
-        return [
-            *((range(dim, dim + 1),) * 2 for dim in range(first)),
-            (range(first, last + 1), range(first, first + 1)),
-            *((range(dim, dim + 1), range(dim - fewer, dim - fewer + 1)) for dim in range(last + 1, order)),
-        ]
+        return [(merged, one) for one, merged in groups_of_one_split(order - fewer, first, fewer + 1)]

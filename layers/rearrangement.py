@@ -12,15 +12,16 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from adjointlab.core.layout import Layout
+from adjointlab.core.layout import Layout, Window, balanced_cut
 from adjointlab.core.space import Space
+from adjointlab.layers.channels import windows_of
 from adjointlab.layers.differentiable import differentiable
 from adjointlab.layers.distributed import TorchLayer, dtype_name
 from adjointlab.layers.torch_modules import result_of
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.typing import Communicator
 
-__all__ = ["Rearrangement", "Step", "Steps", "checked_target"]
+__all__ = ["Rearrangement", "Step", "Steps", "checked_target", "in_units"]
 
 Step: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
@@ -114,3 +115,10 @@ def checked_target(target: Layout, shape: tuple[int, ...]) -> Layout:
             f"target: a layout of a tensor of shape {target.shape}, but the output has shape {shape}"
         )
     return target
+
+
+def in_units(windows: Sequence[Window], unit: int, length: int) -> tuple[Window, ...]:
+    """Windows of `length` blocks of `unit` elements each: those that hold the same elements, or else the balanced ones."""
+    if unit and all(end % unit == 0 for window in windows for end in window):
+        return tuple((start // unit, stop // unit) for start, stop in windows)
+    return windows_of(balanced_cut(length, len(windows)))

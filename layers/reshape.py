@@ -35,9 +35,9 @@ from torch import nn
 from adjointlab.core.layout import Layout, Window, balanced_cut
 from adjointlab.core.partition import Partition
 from adjointlab.layers.channels import windows_of
-from adjointlab.layers.rearrangement import Rearrangement, Steps
+from adjointlab.layers.rearrangement import Rearrangement, Steps, in_units
 
-__all__ = ["Groups", "Reshape", "Reshaped", "Unflatten", "add_reshaping"]
+__all__ = ["Groups", "Reshape", "Reshaped", "Unflatten", "add_reshaping", "groups_of_one_split"]
 
 Groups: TypeAlias = Sequence[tuple[range, range]]
 """Pairs of dimensions of x and of y that have as many elements; together all dimensions, in their order."""
@@ -77,15 +77,9 @@ class Unflatten(Reshape, torch_classes=(nn.Unflatten,)):
     """`torch.nn.Unflatten`, without names of dimensions; see :class:`Reshape`."""
 
     def groups(self, module: nn.Module, y_shape: tuple[int, ...]) -> Groups:
-        order = len(self.input_shape)
-        given = module.dim
-        assert isinstance(given, int)
-        dim, more = given % order, len(y_shape) - order
-        after = [
-            (range(each, each + 1), range(each + more, each + more + 1)) for each in range(dim + 1, order)
-        ]
-        before = [(range(each, each + 1),) * 2 for each in range(dim)]
-        return [*before, (range(dim, dim + 1), range(dim, dim + 1 + more)), *after]
+        order, dim = len(self.input_shape), module.dim
+        assert isinstance(dim, int)
+        return groups_of_one_split(order, dim % order, len(y_shape) - order + 1)
 
 
 class _Cut(NamedTuple):
@@ -123,6 +117,17 @@ def add_reshaping(steps: Steps, y_shape: tuple[int, ...], groups: Groups) -> Non
     steps.reshape(Layout(y_shape, Partition(over, workers.ranks), boxes.windows))
 
 
+def groups_of_one_split(order: int, dim: int, parts: int) -> Groups:
+    """The groups of a tensor one dimension of which is split into so many."""
+    return [
+        (range(each, each + 1), range(start, stop))
+        for each in range(order)
+        for start, stop in [
+            (each + (parts - 1) * (each > dim), each + 1 + (parts - 1) * (each >= dim)),
+        ]
+    ]
+
+
 def _boxes(shape: tuple[int, ...], workers: Partition, cuts: Sequence[_Cut]) -> Layout:
     """The layout in which of each group one dimension is cut, and the others are whole."""
     windows: list[tuple[Window, ...]] = [((0, side),) for side in shape]
@@ -148,10 +153,8 @@ def _cut_of_input(x: Layout, dims: range) -> _Cut:
 def _cut_of_output(shape: tuple[int, ...], dims: range, given: _Cut) -> _Cut:
     """The cut that leaves the intervals where they are, and else the balanced one."""
     cut = _balanced(shape, dims, len(given.windows))
-    if cut.per_index and all(end % cut.per_index == 0 for window in given.intervals for end in window):
-        windows = tuple((start // cut.per_index, stop // cut.per_index) for start, stop in given.intervals)
-        return cut._replace(windows=windows)
-    return cut
+    assert cut.dim is not None
+    return cut._replace(windows=in_units(given.intervals, cut.per_index, shape[cut.dim]))
 
 
 def _balanced(shape: tuple[int, ...], dims: range, workers: int) -> _Cut:
