@@ -408,7 +408,10 @@ class ProcessWorld(ABC):
             return Returned(None), watched  # replaced by what the rank was cancelled as, when the run ends
         except BaseException as exception:
             interrupts.hold()  # also where one has come just before
-            outcome = Raised.of(exception)
+            if isinstance(exception, KeyboardInterrupt) and not interrupts.have_come:
+                outcome = Raised.of_no_signal(exception)
+            else:
+                outcome = Raised.of(exception)
             self._note_raised(exception, outcome)
             return outcome, watched
 
