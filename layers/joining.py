@@ -181,7 +181,7 @@ class Split(TorchLayer, torch_classes=(Part,)):
         shape = self.input_shape
         whole = torch.empty(shape, device="meta")
         result_of(module, whole)
-        parts = [tuple(part.shape) for part in module(whole)]
+        parts = [tuple(part.shape) for part in module.forward(whole)]
         self.check_order(shape)
         given = module.dim
         assert isinstance(given, int)

@@ -60,7 +60,7 @@ class Permute(Rearrangement, torch_classes=(Permuted,)):
     def plan(self, module: nn.Module, y_shape: tuple[int, ...]) -> None:
         # Lengths that all differ say which dimension went where, whatever the module calls it.
         lengths = tuple(range(1, len(y_shape) + 1))
-        dims = [length - 1 for length in module(torch.empty(lengths, device="meta")).shape]
+        dims = [length - 1 for length in module.forward(torch.empty(lengths, device="meta")).shape]
         x = self.steps.layout
         ranks = np.reshape(x.partition.ranks, x.partition.shape).transpose(dims)
         permuted = Partition(ranks.shape, ranks.ravel().tolist())
