@@ -54,9 +54,7 @@ def multihead_attentions(draw: DrawFn, ranks: int) -> Arguments:
     features = heads * draw(st.integers(1, 2))
     queries, batch = draw(st.integers(1, 5)), draw(st.integers(1, 2))
     batch_first = draw(st.booleans())
-    partition = draw(strategies.partitions(ranks, 3, whole=False))
-    return {
-        "partition": partition,
+    arguments: Arguments = {
         "input_shape": (batch, queries, features) if batch_first else (queries, batch, features),
         "embed_dim": features,
         "num_heads": heads,
@@ -66,10 +64,10 @@ def multihead_attentions(draw: DrawFn, ranks: int) -> Arguments:
         "batch_first": batch_first,
         "keys": draw(st.one_of(st.just(queries), st.integers(1, 5))),
         "algorithm": draw(st.sampled_from(ALGORITHMS)),
-        "call": {
-            "need_weights": partition.shape[2] == 1 and draw(st.booleans()),
-            "average_attn_weights": draw(st.booleans()),
-            "is_causal": draw(st.booleans()),
-        },
         "dtype": draw(dtypes),
     }
+    call = {name: draw(st.booleans()) for name in ("need_weights", "average_attn_weights", "is_causal")}
+    # Last, as the number of draws depends on the number of ranks: so cases shrink to fewer.
+    partition = draw(strategies.partitions(ranks, 3, whole=False))
+    call["need_weights"] &= partition.shape[2] == 1
+    return {**arguments, "partition": partition, "call": call}

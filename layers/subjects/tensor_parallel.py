@@ -47,14 +47,14 @@ def parallel_linear(comm: Any, *, kind: type[nn.Module], **case: Any) -> nn.Modu
 )
 def column_parallel_linears(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs whole or cut along the sequence, outputs cut or gathered, in balanced and in uneven parts, some of them empty."""
-    case, outputs = _linear(draw, ranks), draw(st.integers(1, 6))
+    case, outputs = _linear(draw), draw(st.integers(1, 6))
     sequence_parallel = len(case["input_shape"]) > 1 and draw(st.booleans())
     return {
         **case,
         "out_features": outputs,
         "sequence_parallel": sequence_parallel,
         "gather_output": not sequence_parallel and draw(st.booleans()),
-        "cut": _cut(draw, outputs, case["partition"].size),
+        **_over(draw, ranks, outputs),
     }
 
 
@@ -66,23 +66,22 @@ def column_parallel_linears(draw: DrawFn, ranks: int) -> Arguments:
 )
 def row_parallel_linears(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs cut or whole, outputs whole or cut along the sequence, in balanced and in uneven parts, some of them empty."""
-    case = _linear(draw, ranks)
+    case = _linear(draw)
     sequence_parallel = len(case["input_shape"]) > 1 and draw(st.booleans())
     return {
         **case,
         "out_features": draw(st.integers(1, 4)),
         "sequence_parallel": sequence_parallel,
         "input_is_parallel": sequence_parallel or draw(st.booleans()),
-        "cut": _cut(draw, case["in_features"], case["partition"].size),
+        **_over(draw, ranks, case["in_features"]),
     }
 
 
-def _linear(draw: DrawFn, ranks: int) -> dict[str, Any]:
+def _linear(draw: DrawFn) -> dict[str, Any]:
     lead, features = draw(st.integers(0, 2)), draw(st.integers(1, 6))
     # A sequence to cut has an element: parts that are all empty are copies, and the lab sees no one tensor in them.
     shape = tuple(draw(st.integers(int(dim == 0), 4)) for dim in range(lead))
     return {
-        "partition": draw(strategies.partitions(ranks, 1, whole=False)),
         "input_shape": (*shape, features),
         "in_features": features,
         "bias": draw(st.booleans()),
@@ -91,5 +90,11 @@ def _linear(draw: DrawFn, ranks: int) -> dict[str, Any]:
     }
 
 
-def _cut(draw: DrawFn, features: int, parts: int) -> tuple[int, ...] | None:
-    return draw(strategies.cuts(features, parts)) if draw(st.booleans()) else None
+def _over(draw: DrawFn, ranks: int, features: int) -> dict[str, Any]:
+    # Last, as the number of draws depends on the number of ranks: so cases shrink to fewer.
+    partition = draw(strategies.partitions(ranks, 1, whole=False))
+    uneven = draw(st.booleans())
+    return {
+        "partition": partition,
+        "cut": draw(strategies.cuts(features, partition.size)) if uneven else None,
+    }

@@ -32,6 +32,7 @@ TestNegativeLogLikelihood = al.coherence_tests(subjects.negative_log_likelihoods
 TestColumnParallelLinear = al.coherence_tests(subjects.column_parallel_linears)
 TestRowParallelLinear = al.coherence_tests(subjects.row_parallel_linears)
 TestAttention = al.coherence_tests(subjects.attentions)
+TestMultiheadAttention = al.coherence_tests(subjects.multihead_attentions)
 TestConcatenation = al.coherence_tests(subjects.concatenations)
 TestSplit = al.coherence_tests(subjects.splits)
 TestEmbedding = al.coherence_tests(subjects.embeddings)
