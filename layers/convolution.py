@@ -34,11 +34,12 @@ from torch.nn import functional
 
 from adjointlab.core.layout import Layout, balanced_cut
 from adjointlab.layers.channels import ChannelModule, windows_of
-from adjointlab.layers.differentiable import connected, of_nothing
+from adjointlab.layers.differentiable import carried, connected, of_nothing
 from adjointlab.layers.distributed import dtype_name, with_index_zero
+from adjointlab.layers.overlap import OverlappedConvolution
 from adjointlab.layers.padded import Padded, Paddings, convolution_of, paddings
 from adjointlab.layers.torch_modules import per_dim, result_of, spatial_dims
-from adjointlab.primitives.halo_exchange import HaloExchange
+from adjointlab.primitives.halo_exchange import OverlappedHaloExchange
 from adjointlab.primitives.halo_geometry import HaloGeometry
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "Convolution", "Padded"]
@@ -56,13 +57,20 @@ class Convolution(ChannelModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)
     output (n, out_channels, *sides) over P_n, P_co and P_spatial, on those whose index along P_ci is 0. Everybody else
     takes and returns tensors of zero volume. The output is balanced.
 
+    With `overlap` the interior is convolved while the halo travels, and in backward the weight's gradient computed while that of the
+    halo does: equal results, and equal messages (:mod:`adjointlab.layers.overlap`). Where P_co is cut, it changes nothing: the
+    broadcast over P_co waits for the halo.
+
     With `groups` above 1 one of P_co and P_ci must be 1, and the other cuts between groups.
 
     Raises `ValueError`, in torch's words, for what torch refuses, and for a padding mode other than "zeros" and
     "circular", a partition of another order, and groups over both P_co and P_ci.
     """
 
-    def lay_out(self, module: nn.Module) -> None:
+    options = ("overlap",)
+    overlapped: OverlappedConvolution | None = None
+
+    def lay_out(self, module: nn.Module, *, overlap: bool = False) -> None:
         partition, shape = self.partition, self.input_shape
         kernel, pads, mode = self._read(module)
         dims = len(kernel)
@@ -110,10 +118,15 @@ class Convolution(ChannelModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)
         weight, bias = self.learnt_layouts(
             channels, (self.out_channels, self.in_channels // self.groups, *kernel)
         )
-        self.exchange: HaloExchange = HaloExchange(
+        exchange = OverlappedHaloExchange(
             self.comm, x, geometry.window, periodic=geometry.periodic, dtype=dtype_name(self.dtype)
         )
-        self.compose(module, x, y, weight, bias, window=geometry.window)
+        if overlap and partition.shape[1] == 1 and not exchange.is_identity:
+            self.overlapped = OverlappedConvolution(exchange, kernel, self.stride, self.dilation)
+            self.compose(module, x, y, weight, bias)
+        else:
+            self.exchange = exchange
+            self.compose(module, x, y, weight, bias, window=geometry.window)
 
     def _read(self, module: nn.Module) -> tuple[tuple[int, ...], Paddings, str]:
         """Take over the module's arguments; return its kernel, its padding (left, right) by dimension, and the padding mode."""
@@ -149,11 +162,13 @@ class Convolution(ChannelModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)
             len(self.stride) - 1
         ]
         bias_inside: torch.Tensor | None = None
-        if not self.partition.is_active(self.rank) or 0 in (
-            x.numel(),
-            weight.numel(),
-            *self.local_output_shape,
+        overlapped = self.overlapped
+        if overlapped is not None and (
+            self._has_nothing(overlapped.window_size, weight) or torch.is_autocast_enabled(x.device.type)
         ):
+            # The same messages, one after the other: here only, whatever other workers do.
+            x, overlapped = carried(overlapped.exchange, x), None
+        if overlapped is None and self._has_nothing(x.numel(), weight):
             tensors = (x, weight) if bias is None else (x, weight, bias)
             y = of_nothing(self.local_output_shape, convolve, *tensors)
         else:
@@ -163,12 +178,20 @@ class Convolution(ChannelModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)
                 # only zeros: its gradient is then a result of the same backward step on all of them.
                 channels = weight.shape[0]
                 bias_inside = bias if bias.numel() == channels else connected(x.new_zeros(channels), bias)
-            y = convolve(x, weight, bias_inside, self.stride, 0, self.dilation, groups)
+            if overlapped is None:
+                y = convolve(x, weight, bias_inside, self.stride, 0, self.dilation, groups)
+            else:
+                y = overlapped(x, weight, bias_inside, groups)
             if any(other_outputs):  # the outputs of other groups are other workers' summands
                 y = functional.pad(y, (0, 0) * len(self.stride) + other_outputs)
         if bias is None or bias_inside is bias or bias.numel() == 0:
             return y
         return y + bias.reshape(-1, *(1,) * len(self.stride))
+
+    def _has_nothing(self, window_size: int, weight: torch.Tensor) -> bool:
+        """Return True on a worker that has no element of the window, of the weight, or of y."""
+        is_active = self.partition.is_active(self.rank)
+        return not is_active or 0 in (window_size, weight.numel(), *self.local_output_shape)
 
 
 class Conv1d(Convolution, torch_classes=(nn.Conv1d,)):

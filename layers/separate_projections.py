@@ -42,7 +42,7 @@ class SeparateProjections(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What torch's module returns, with the causal mask if `is_causal`, and twice differentiable."""
+        """Return what torch's module does, with the causal mask if `is_causal`, and twice differentiable."""
         if self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         bias = None

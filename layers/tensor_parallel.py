@@ -65,7 +65,7 @@ class CopyToWorkers(LinearOperator):
 
 
 class _TensorParallel(TorchLayer, torch_classes=(nn.Linear,)):
-    """What both layers have in common: a line of workers, and tensors that are whole or cut along one dimension."""
+    """Base of both layers: a line of workers, and tensors that are whole or cut along one dimension."""
 
     weight: nn.Parameter
     bias: nn.Parameter | None

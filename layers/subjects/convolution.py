@@ -20,15 +20,17 @@ from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of
 __all__ = ["convolutions"]
 
 
-def _sequential_convolution(
+def sequential_convolution(
     *,
     dims: int,
     dtype: str,
     padding: str | Paddings,
     partition: object,
     input_shape: object,
+    overlap: object = False,
     **arguments: Any,
 ) -> nn.Module:
+    """The sequential twin of a case."""
     torch_class = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
     make: Callable[..., nn.Module] = partial(torch_class, dtype=getattr(torch, dtype), **arguments)
     if isinstance(padding, str):
@@ -40,7 +42,7 @@ def _sequential_convolution(
 
 @subject(
     layer=layer_of(Conv1d, Conv2d, Conv3d),
-    sequential=_sequential_convolution,
+    sequential=sequential_convolution,
     twice_differentiable=True,
     name="Convolution",
 )
@@ -62,6 +64,7 @@ def convolutions(draw: DrawFn, ranks: int) -> Arguments:
     groups = draw(st.integers(1, 3))
     channels = [groups * draw(st.integers(1, 3 if groups == 1 else 2)) for _ in range(2)]
     batch, bias, dtype = draw(st.integers(0, 3)), draw(st.booleans()), draw(dtypes)
+    overlap = draw(st.booleans())
     # Last, as the number of draws depends on the number of ranks: so cases shrink to fewer.
     partition = draw(strategies.partitions(ranks, dims + 3, whole=False))
     if 1 not in partition.shape[1:3]:
@@ -80,4 +83,5 @@ def convolutions(draw: DrawFn, ranks: int) -> Arguments:
         "bias": bias,
         "padding_mode": mode,
         "dtype": dtype,
+        "overlap": overlap,
     }

@@ -1,4 +1,4 @@
-"""Planted bugs of tensor-parallel layers and multi-head attention: each one slip in a layer of the library."""
+"""Planted bugs of tensor-parallel layers, overlap and multi-head attention: each one slip in a layer of the library."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from functools import partial
 from typing import Any
 
 import torch
+from hypothesis import strategies as st
 from torch import nn
 
 import adjointlab as al
 from adjointlab.core.layout import Layout
 from adjointlab.engine.subject import Subject
+from adjointlab.layers.convolution import Conv1d, Convolution
 from adjointlab.layers.differentiable import carried
 from adjointlab.layers.linear import affine_summand
 from adjointlab.layers.multihead_attention import MultiheadAttention
+from adjointlab.layers.overlap import OverlappedConvolution
 from adjointlab.layers.subjects import installed as subjects
+from adjointlab.layers.subjects.common import layer_of
+from adjointlab.layers.subjects.convolution import sequential_convolution
 from adjointlab.layers.subjects.multihead_attention import multihead_attention, sequential_multihead_attention
 from adjointlab.layers.subjects.tensor_parallel import parallel_linear, sequential_linear
 from adjointlab.layers.tensor_parallel import ColumnParallelLinear, RowParallelLinear
@@ -154,6 +159,134 @@ class QueryGradientOfTheFirstHeads(MultiheadAttention):
         self.spread_inputs = (not_reduced(query), *others)  # type: ignore[assignment]
 
 
+# Overlap of convolution and exchange.
+
+
+class OverlapsWrongly(Convolution):
+    """A convolution whose overlap is of the class `kind`."""
+
+    kind: type[OverlappedConvolution]
+
+    def lay_out(self, module: nn.Module, **options: Any) -> None:
+        super().lay_out(module, **options)
+        if self.overlapped is not None:
+            self.overlapped.__class__ = self.kind
+
+
+class AddsTheRimTwice(OverlappedConvolution):
+    """The slabs of the rim are added up, and each is whole, so that corners count twice; so does a rim of one dimension."""
+
+    def forward(self, x: Any, weight: Any, bias: Any, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
+        y, window = super().forward(x, weight, bias, groups)
+        for part in self.rim if self.interior is not None else ():
+            again = self.convolve(window[(..., *part.inputs)], weight, None, groups)
+            y[(..., *part.outputs)] += again
+        return y, window
+
+
+class RimBeforeTheHaloIsThere(OverlappedConvolution):
+    """The rim is convolved while messages travel too."""
+
+    def forward(self, x: Any, weight: Any, bias: Any, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
+        early: list[torch.Tensor] = []
+        window: Any = self.exchange.forward_while(
+            x,
+            lambda window: early.append(self.convolve(window, weight, bias, groups)),  # type: ignore[arg-type]
+        )
+        return early[0], window
+
+
+class InteriorReadsTheHalo(OverlappedConvolution):
+    """The interior is wider by an output on each side."""
+
+    def forward(self, x: Any, weight: Any, bias: Any, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
+        wide: list[torch.Tensor] = []
+        y, window = super().forward(x, weight, bias, groups)
+        if self.interior is None:
+            return y, window
+        (outputs,) = self.interior.outputs
+        first, last = max(0, outputs.start - 1), min(y.shape[-1], outputs.stop + 1)
+        own = window.clone()
+        bulk, over = (
+            space.tensors[0].layout.window(self.exchange.comm.Get_rank())
+            for space in (self.exchange.domain, self.exchange.codomain)
+        )
+        assert bulk is not None
+        assert over is not None
+        own[..., : max(0, bulk[2][0] - over[2][0])] = 0
+        own[..., bulk[2][1] - over[2][0] :] = 0
+        wide.append(self.convolve(own, weight, bias, groups))
+        y = y.clone()
+        y[..., first:last] = wide[0][..., first:last]
+        return y, window
+
+
+class WeightGradientOfOwnCells(OverlappedConvolution):
+    """The weight's gradient, computed while the halo's cotangent travels, takes the halo for zeros."""
+
+    def gradients(self, cotangent: Any, window: torch.Tensor, *others: Any) -> Any:
+        bulk, over = (
+            space.tensors[0].layout.window(self.exchange.comm.Get_rank())
+            for space in (self.exchange.domain, self.exchange.codomain)
+        )
+        assert bulk is not None
+        assert over is not None
+        own = window.clone()
+        own[..., : max(0, bulk[2][0] - over[2][0])] = 0
+        own[..., max(0, bulk[2][1] - over[2][0]) :] = 0
+        return super().gradients(cotangent, own, *others)
+
+
+class DataGradientOfTheInterior(OverlappedConvolution):
+    """What is sent back is the data gradient of the interior's outputs alone."""
+
+    def gradients(
+        self, cotangent: Any, window: Any, weight: Any, groups: int, wanted: tuple[bool, bool, bool]
+    ) -> Any:
+        inner = torch.zeros_like(cotangent)
+        if self.interior is not None:
+            at = (..., *self.interior.outputs)
+            inner[at] = cotangent[at]
+        of_x, _, _ = super().gradients(inner, window, weight, groups, (True, False, False))
+        return of_x, *super().gradients(cotangent, window, weight, groups, wanted)[1:]
+
+
+def overlaps_wrongly(kind: type[OverlappedConvolution]) -> type[OverlapsWrongly]:
+    """The convolution with an overlap of that class."""
+    return type(kind.__name__, (OverlapsWrongly,), {"kind": kind})
+
+
+def convolution(comm: Any, *, kind: type[Convolution], dims: int, **case: Any) -> nn.Module:
+    """The convolution of a case in one dimension."""
+    return layer_of(type(kind.__name__, (kind, Conv1d), {}))(comm, **case)
+
+
+@al.subject(layer=partial(convolution, kind=Convolution), sequential=sequential_convolution, name="lines")
+def lines(draw: Any, ranks: int) -> dict[str, Any]:
+    """Convolutions of one dimension, all with overlap."""
+    kernel, stride = draw(st.integers(1, 4)), draw(st.integers(1, 2))
+    padding = draw(st.integers(0, kernel // 2))
+    bias = draw(st.booleans())
+    channels = draw(st.integers(1, 2))
+    spatial = draw(al.strategies.partitions(ranks, 1, whole=False))
+    return {
+        "dims": 1,
+        "partition": al.Partition((1, 1, 1, *spatial.shape), spatial.ranks),
+        "input_shape": (1, channels, draw(st.integers(kernel, 4 * spatial.size + kernel))),
+        "in_channels": channels,
+        "out_channels": draw(st.integers(1, 2)),
+        "kernel_size": (kernel,),
+        "stride": (stride,),
+        "padding": ((padding, padding),),
+        "dilation": (1,),
+        "groups": 1,
+        "bias": bias,
+        "padding_mode": "zeros",
+        "dtype": "float64",
+        "overlap": True,
+    }
+
+
 def planted(bug: str, kind: type[nn.Module], check: str, least_ranks: int = 2) -> PlantedBug:
     """A bug with the strategy and the sequential twin of the right layer."""
     right, sequential, layer = next(
@@ -173,6 +306,7 @@ def planted(bug: str, kind: type[nn.Module], check: str, least_ranks: int = 2) -
 FAMILIES: tuple[tuple[type[nn.Module], Subject, Any, Any], ...] = (
     (ColumnParallelLinear, subjects.column_parallel_linears, sequential_linear, parallel_linear),
     (RowParallelLinear, subjects.row_parallel_linears, sequential_linear, parallel_linear),
+    (Convolution, lines, sequential_convolution, convolution),
     (
         MultiheadAttention,
         subjects.multihead_attentions,
