@@ -323,6 +323,19 @@ PLANTED = (
     planted("gathered output's gradient summed", GatheredGradientSummed, "gradients"),
     planted("row-parallel gradient reduced twice", GradientReducedTwice, "gradients"),
     planted("scattered input's gradient not gathered", PartOfTheWholeInputNotScattered, "gradients"),
+    planted("overlap adds the rim twice", overlaps_wrongly(AddsTheRimTwice), "sequential"),
+    planted(
+        "overlap starts before the exchange is complete",
+        overlaps_wrongly(RimBeforeTheHaloIsThere),
+        "sequential",
+    ),
+    planted("overlap's interior reads the halo", overlaps_wrongly(InteriorReadsTheHalo), "sequential"),
+    planted(
+        "overlap's weight gradient of own cells", overlaps_wrongly(WeightGradientOfOwnCells), "gradients"
+    ),
+    planted(
+        "overlap sends the interior's data gradient", overlaps_wrongly(DataGradientOfTheInterior), "gradients"
+    ),
     planted(
         "heads without their part of the output projection", FirstPartOfTheOutputProjection, "sequential"
     ),
