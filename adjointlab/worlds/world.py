@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
@@ -95,6 +95,11 @@ class Raised:
         types = tuple(filter(_is_known_everywhere, type(exception).__mro__))
         text = "".join(formatted.format())
         return cls(type(exception).__name__, message_of(exception), text, exception, types)
+
+    @classmethod
+    def of_no_signal(cls, exception: KeyboardInterrupt) -> Raised:
+        """The outcome of a rank whose body raised what stands for a signal, though none had come: it ends its case alone."""
+        return replace(cls.of(exception), exception=None, types=(BaseException,))
 
     @classmethod
     def overdue(cls, exception: Overdue, stack: str) -> Raised:

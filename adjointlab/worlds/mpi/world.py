@@ -130,6 +130,10 @@ class MPIWorld(ProcessWorld):
 
     # Every rank
 
+    def _cut_off(self) -> None:
+        for comm in (*self._communicators.values(), *self._registry.derived):
+            comm.retire("this is a child process, which a rank has forked")
+
     def _begin_run(self, command: Command, patience: float) -> None:
         guard = self._guard
         guard.patience = patience
