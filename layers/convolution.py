@@ -57,8 +57,8 @@ class Convolution(ChannelModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)
     output (n, out_channels, *sides) over P_n, P_co and P_spatial, on those whose index along P_ci is 0. Everybody else
     takes and returns tensors of zero volume. The output is balanced.
 
-    With `overlap` the interior is convolved while the halo travels, and in backward the weight's gradient computed while that of the
-    halo does: equal results, and equal messages (:mod:`adjointlab.layers.overlap`). Where P_co is cut, it changes nothing: the
+    With `overlap` the interior is convolved while the halo is exchanged, and in backward the weight's gradient computed while that of the
+    halo is sent: equal results, and equal messages (:mod:`adjointlab.layers.overlap`). Where P_co is cut, it changes nothing: the
     broadcast over P_co waits for the halo.
 
     With `groups` above 1 one of P_co and P_ci must be 1, and the other cuts between groups.

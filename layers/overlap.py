@@ -1,4 +1,4 @@
-"""Convolution while its halo travels [Kuehn20, section 3.2]: interior first, then the rim.
+"""Convolution while its halo is exchanged [Kuehn20, section 3.2]: interior first, then the rim.
 
     forward    start H x    y of the interior    wait    y of the rim, joined
     adjoint    δx̂ = the data gradient    start H* δx̂    δw, the weight gradient    wait, and add what came
@@ -187,7 +187,7 @@ class _Overlapped(Function):
             return None, None, None, of_x, of_weight, of_bias
         # The data gradient is computed on every rank, whatever requires a gradient: its halo is other ranks'.
         sent = whole(gradients(True, False, False)[0])
-        # While it travels, the other two. `sent` is not written before they are complete.
+        # While it is sent, the other two. `sent` is not written before they are complete.
         learnt: list[_Gradients] = []
         own = exchange.adjoint_while(sent, lambda: learnt.append(gradients(False, wants_weight, wants_bias)))
         return None, None, None, cast("torch.Tensor", own), *learnt[0][1:]

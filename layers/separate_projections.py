@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from adjointlab.layers.attention import attention_weights
+
 __all__ = ["SeparateProjections", "separated"]
 
 
@@ -18,14 +20,14 @@ class SeparateProjections(nn.Module):
     k_proj_weight: nn.Parameter
     v_proj_weight: nn.Parameter
     q_proj_bias: nn.Parameter | None
-    k_proj_bias: nn.Parameter
-    v_proj_bias: nn.Parameter
+    k_proj_bias: nn.Parameter | None
+    v_proj_bias: nn.Parameter | None
     out_proj_weight: nn.Parameter
     out_proj_bias: nn.Parameter | None
 
     def __init__(self, module: nn.MultiheadAttention) -> None:
         super().__init__()
-        self.module_arguments = module.embed_dim, module.num_heads
+        self.num_heads = module.num_heads
         self.batch_first = module.batch_first
         for name, value in separated(module.state_dict()).items():
             self.register_parameter(name, nn.Parameter(value.clone()))
@@ -42,19 +44,31 @@ class SeparateProjections(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return what torch's module does, with the causal mask if `is_causal`, and twice differentiable."""
-        if self.batch_first:
-            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-        bias = None
-        if self.q_proj_bias is not None:
-            bias = torch.cat((self.q_proj_bias, self.k_proj_bias, self.v_proj_bias))
-        mask = torch.ones(query.shape[0], key.shape[0], dtype=torch.bool).triu(1) if is_causal else None
-        y, weights = functional.multi_head_attention_forward(
-            query, key, value, *self.module_arguments, None, bias, None, None, False, 0.0, self.out_proj_weight,
-            self.out_proj_bias, attn_mask=mask, use_separate_proj_weight=True, q_proj_weight=self.q_proj_weight,
-            k_proj_weight=self.k_proj_weight, v_proj_weight=self.v_proj_weight, average_attn_weights=average_attn_weights,
-        )  # fmt: skip
-        return (y.transpose(0, 1) if self.batch_first else y), (weights if need_weights else None)
+        """Return what torch's module does, with the causal mask if `is_causal`; twice differentiable.
+
+        The mask replaces scores, as in :mod:`adjointlab.layers.attention`. Torch adds it, and has NaN where a score is infinite.
+        """
+        inputs = (
+            (query, key, value) if self.batch_first else tuple(x.transpose(0, 1) for x in (query, key, value))
+        )
+        learnt = (
+            (self.q_proj_weight, self.q_proj_bias),
+            (self.k_proj_weight, self.k_proj_bias),
+            (self.v_proj_weight, self.v_proj_bias),
+        )
+        q, k, v = (
+            functional.linear(x, weight, bias).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for x, (weight, bias) in zip(inputs, learnt, strict=True)
+        )
+        weights = attention_weights(q, k, is_causal=is_causal)
+        y = functional.linear(
+            (weights @ v).transpose(1, 2).flatten(2), self.out_proj_weight, self.out_proj_bias
+        )
+        if not self.batch_first:
+            y = y.transpose(0, 1)
+        if not need_weights:
+            return y, None
+        return y, weights.mean(1) if average_attn_weights else weights
 
 
 def separated(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

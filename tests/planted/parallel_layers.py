@@ -222,7 +222,7 @@ class InteriorReadsTheHalo(OverlappedConvolution):
 
 
 class WeightGradientOfOwnCells(OverlappedConvolution):
-    """The weight's gradient, computed while the halo's cotangent travels, takes the halo for zeros."""
+    """The weight's gradient, computed while the halo's cotangent is sent, takes the halo for zeros."""
 
     def gradients(self, cotangent: Any, window: torch.Tensor, *others: Any) -> Any:
         bulk, over = (
@@ -238,7 +238,7 @@ class WeightGradientOfOwnCells(OverlappedConvolution):
 
 
 class DataGradientOfTheInterior(OverlappedConvolution):
-    """What is sent back is the data gradient of the interior's outputs alone."""
+    """Sends back the data gradient of the interior's outputs alone."""
 
     def gradients(
         self, cotangent: Any, window: Any, weight: Any, groups: int, wanted: tuple[bool, bool, bool]
