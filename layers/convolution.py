@@ -32,8 +32,9 @@ from torch.nn import functional
 from adjointlab.core.layout import Layout, balanced_cut
 from adjointlab.layers.channels import ChannelModule, windows_of
 from adjointlab.layers.convolution_module import ConvolutionModule
-from adjointlab.layers.differentiable import connected, of_nothing
+from adjointlab.layers.differentiable import carried, connected, of_nothing
 from adjointlab.layers.distributed import with_index_zero
+from adjointlab.layers.overlap import OverlappedConvolution
 from adjointlab.layers.padded import Padded
 from adjointlab.primitives.halo_exchange import HaloExchange
 
@@ -50,13 +51,20 @@ class Convolution(ConvolutionModule, ChannelModule, torch_classes=(nn.Conv1d, nn
     output (n, out_channels, *sides) over P_n, P_co and P_spatial, on those whose index along P_ci is 0. Everybody else
     takes and returns tensors of zero volume. The output is balanced.
 
+    With `overlap` the interior is convolved while the halo is exchanged, and in backward the weight's gradient computed while that of the
+    halo is sent: equal results, and equal messages (:mod:`adjointlab.layers.overlap`). Where P_co is cut, it changes nothing: the
+    broadcast over P_co waits for the halo.
+
     With `groups` above 1 one of P_co and P_ci must be 1, and the other cuts between groups.
 
     Raises `ValueError`, in torch's words, for what torch refuses, and for a padding mode other than "zeros" and
     "circular", a partition of another order, and groups over both P_co and P_ci.
     """
 
-    def lay_out(self, module: nn.Module) -> None:
+    options = ("overlap",)
+    overlapped: OverlappedConvolution | None = None
+
+    def lay_out(self, module: nn.Module, *, overlap: bool = False) -> None:
         self.read(module)
         partition, shape, dims = self.partition, self.input_shape, len(self.kernel)
         if partition.order != dims + 3:
@@ -81,16 +89,23 @@ class Convolution(ConvolutionModule, ChannelModule, torch_classes=(nn.Conv1d, nn
         weight, bias = self.learnt_layouts(
             channels, (self.out_channels, self.in_channels // self.groups, *self.kernel)
         )
-        self.exchange: HaloExchange = self.exchange_of(geometry)
-        self.compose(module, x, y, weight, bias, window=geometry.window)
+        exchange = self.exchange_of(geometry)
+        if overlap and partition.shape[1] == 1 and not exchange.is_identity:
+            self.overlapped = OverlappedConvolution(exchange, self.kernel, self.stride, self.dilation)
+            self.compose(module, x, y, weight, bias)
+        else:
+            self.exchange: HaloExchange = exchange
+            self.compose(module, x, y, weight, bias, window=geometry.window)
 
     def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         bias_inside: torch.Tensor | None = None
-        if not self.partition.is_active(self.rank) or 0 in (
-            x.numel(),
-            weight.numel(),
-            *self.local_output_shape,
+        overlapped = self.overlapped
+        if overlapped is not None and (
+            self._has_nothing(overlapped.window_size, weight) or torch.is_autocast_enabled(x.device.type)
         ):
+            # The same messages, one after the other: here only, whatever other workers do.
+            x, overlapped = carried(overlapped.exchange, x), None
+        if overlapped is None and self._has_nothing(x.numel(), weight):
             tensors = (x, weight) if bias is None else (x, weight, bias)
             y = of_nothing(self.local_output_shape, self.convolve, *tensors)
         else:
@@ -100,12 +115,20 @@ class Convolution(ConvolutionModule, ChannelModule, torch_classes=(nn.Conv1d, nn
                 # only zeros: its gradient is then a result of the same backward step on all of them.
                 channels = weight.shape[0]
                 bias_inside = bias if bias.numel() == channels else connected(x.new_zeros(channels), bias)
-            y = self.convolve(x, weight, bias_inside, groups)
+            if overlapped is None:
+                y = self.convolve(x, weight, bias_inside, groups)
+            else:
+                y = overlapped(x, weight, bias_inside, groups)
             if any(other_outputs):  # the outputs of other groups are other workers' summands
                 y = functional.pad(y, (0, 0) * len(self.stride) + other_outputs)
         if bias is None or bias_inside is bias or bias.numel() == 0:
             return y
         return y + bias.reshape(-1, *(1,) * len(self.stride))
+
+    def _has_nothing(self, window_size: int, weight: torch.Tensor) -> bool:
+        """Return True on a worker that has no element of the window, of the weight, or of y."""
+        is_active = self.partition.is_active(self.rank)
+        return not is_active or 0 in (window_size, weight.numel(), *self.local_output_shape)
 
 
 class Conv1d(Convolution, torch_classes=(nn.Conv1d,)):

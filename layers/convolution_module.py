@@ -13,7 +13,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.layers.distributed import TorchLayer, dtype_name
 from adjointlab.layers.padded import Padded, convolution_of, paddings
 from adjointlab.layers.torch_modules import per_dim, result_of, spatial_dims
-from adjointlab.primitives.halo_exchange import HaloExchange
+from adjointlab.primitives.halo_exchange import OverlappedHaloExchange
 from adjointlab.primitives.halo_geometry import HaloGeometry
 
 __all__ = ["ConvolutionModule"]
@@ -70,9 +70,9 @@ class ConvolutionModule(TorchLayer):
             output_cuts=(x.ends(0), x.ends(1), *(None,) * dims),
         )
 
-    def exchange_of(self, geometry: HaloGeometry) -> HaloExchange:
+    def exchange_of(self, geometry: HaloGeometry) -> OverlappedHaloExchange:
         """The exchange from the bulks to the windows, padding included."""
-        return HaloExchange(
+        return OverlappedHaloExchange(
             self.comm,
             geometry.bulk,
             geometry.window,

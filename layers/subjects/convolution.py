@@ -27,6 +27,7 @@ def sequential_convolution(
     padding: str | Paddings,
     partition: object,
     input_shape: object,
+    overlap: object = False,
     **arguments: Any,
 ) -> nn.Module:
     """The convolution of torch's for the arguments of a case, padded apart where left and right differ."""
@@ -81,9 +82,9 @@ def drawn_convolution(draw: DrawFn) -> dict[str, Any]:
 )
 def convolutions(draw: DrawFn, ranks: int) -> Arguments:
     """One to three dimensions; batch, channels and features cut; kernels with all that torch lets them have."""
-    arguments = drawn_convolution(draw)
+    arguments, overlap = drawn_convolution(draw), draw(st.booleans())
     # Last, as the number of draws depends on the number of ranks: so cases shrink to fewer.
     partition = draw(strategies.partitions(ranks, arguments["dims"] + 3, whole=False))
     if 1 not in partition.shape[1:3]:
         arguments["groups"] = 1
-    return {**arguments, "partition": partition}
+    return {**arguments, "partition": partition, "overlap": overlap}

@@ -9,8 +9,11 @@ import pytest
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World
+from tests.planted import layers, parallel_layers
 from tests.planted.bug import PlantedBug
-from tests.planted.layers import PLANTED, RIGHT
+from tests.planted.layers import RIGHT
+
+PLANTED = (*layers.PLANTED, *parallel_layers.PLANTED)
 
 SEEDS = (1, 2, 3)
 """One search finds a bug; where it stops at a large case, another is made."""
