@@ -34,7 +34,6 @@ _DEVICES: Final = 8
 
 def jax_function(
     function: UserFunction,
-    reference: UserFunction | None = None,
     *,
     linear: bool = False,
     prepare: Prepare = elementwise,
@@ -52,7 +51,7 @@ def jax_function(
     Both functions are compiled by `jax.jit`, with 64-bit types where an argument has one. ``prepare(*inputs)`` makes legal inputs of drawn
     ones, as for a layer.
     """
-    devices = _number_of_devices()
+    reference, devices = options.pop("reference", None), _number_of_devices()
     options.setdefault("ranks", [count for count in (1, 2, 3, 4, 8) if count <= devices])
 
     @wraps(function)

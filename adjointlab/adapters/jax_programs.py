@@ -45,11 +45,13 @@ class Program:
         return tuple(result) if isinstance(result, tuple | list) else (result,)
 
     def results(self, x: Sequence[Global]) -> tuple[Global, ...]:
-        return _compiled()[0](self, tuple(x))
+        returned: tuple[Global, ...] = _compiled()[0](self, tuple(x))
+        return returned
 
     def gradients(self, x: Sequence[Global], y: Sequence[Global]) -> tuple[Global, ...]:
         """The gradients at `x` of cotangents `y`; zero for integers. A function of integers alone is linear, and transposed as such."""
-        return _compiled()[1](self, tuple(x), tuple(y))
+        returned: tuple[Global, ...] = _compiled()[1](self, tuple(x), tuple(y))
+        return returned
 
 
 @cache
@@ -117,7 +119,8 @@ def as_module(applied: _Applied) -> Any:
         forward_mode = False  # custom_vjp has none
 
         def forward(self, *x: Any) -> Any:
-            return Apply.apply(*x)
+            function: Any = Apply
+            return function.apply(*x)
 
     return Module()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,7 +15,7 @@ from adjointlab.core.layer import Prepare
 from adjointlab.core.operator import AdaptedOperator, Direction
 from adjointlab.core.partition import Partition
 from adjointlab.core.placements import sharded
-from adjointlab.core.space import Space, Tensor
+from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.engine.adapters import UserFunction
 from adjointlab.engine.subject import SubjectError
 from adjointlab.typing import Array, Communicator
@@ -126,13 +127,17 @@ class _Devices:
         tensors, shardings = [], []
         for number, (shape, spec, dtype) in enumerate(described):
             shardings.append(NamedSharding(self.mesh, PartitionSpec(*spec)))
-            shardings[-1].shard_shape(tuple(shape))
             names = {
                 dim: (entry,) if isinstance(entry, str) else entry for dim, entry in enumerate(spec) if entry
             }
             cut_by = {dim: [axes.index(axis) for axis in entry] for dim, entry in names.items()}
+            for dim, mesh_dims in cut_by.items():
+                if shape[dim] % (parts := math.prod(grid.shape[mesh_dim] for mesh_dim in mesh_dims)):
+                    raise ValueError(
+                        f"inputs: JAX shards evenly, and {shape[dim]} is not divisible by {parts}, as {spec} has it for {tuple(shape)}"
+                    )
             copies = len(axes) - sum(map(len, cut_by.values()))
-            types = ("varying",) * len(cut_by) + ("invariant",) * copies
+            types = (LocalType.VARYING,) * len(cut_by) + (LocalType.INVARIANT,) * copies
             tensors.append(Tensor(sharded(grid, cut_by, shape), dtype, types, f"{name}{number or ''}"))
         return _Placing(Space(*tensors), shardings, self.ranks)
 
