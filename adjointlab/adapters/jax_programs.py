@@ -16,7 +16,9 @@ from adjointlab.engine.adapters import UserFunction
 from adjointlab.engine.case import from_data, to_data
 from adjointlab.typing import Array, NumpyArray
 
-__all__ = ["Global", "Program", "Whole", "as_module", "in_library", "precision", "put"]
+__all__ = [
+    "Global", "Program", "Whole", "as_module", "gradients_of", "in_jax", "in_library", "precision", "put",
+]  # fmt: skip
 
 _WIDE: Final = frozenset({"float64", "complex128", "int64"})
 _OF_ARRAYS: Final = frozenset({"mesh", "devices", "inputs", "specs", "dtype"})
@@ -49,7 +51,7 @@ class Program:
         return returned
 
     def gradients(self, x: Sequence[Global], y: Sequence[Global]) -> tuple[Global, ...]:
-        """The gradients at `x` of cotangents `y`; zero for integers. A function of integers alone is linear, and transposed as such."""
+        """The gradients at `x` of cotangents `y` (:func:`gradients_of`)."""
         returned: tuple[Global, ...] = _compiled()[1](self, tuple(x), tuple(y))
         return returned
 
@@ -58,27 +60,36 @@ class Program:
 def _compiled() -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The results of a program, and its gradients, each compiled."""
     import jax
-    from jax import numpy as jnp
 
     def results(program: Program, x: tuple[Global, ...]) -> tuple[Global, ...]:
         return program(*x)
 
-    def gradients(program: Program, x: tuple[Global, ...], y: tuple[Global, ...]) -> Any:
-        if not any(map(is_inexact, x)):
-            return jax.linear_transpose(program, *x)(y)
-        outputs, pullback = jax.vjp(program, *x)
-        # JAX transposes without conjugation, and the cotangents of integers have no bits.
-        cotangents = tuple(
-            entry.conj() if is_inexact(out) else np.zeros(out.shape, jax.dtypes.float0)
-            for out, entry in zip(outputs, y, strict=True)
-        )
-        found = zip(x, pullback(cotangents), strict=True)
-        return tuple(entry.conj() if is_inexact(at) else jnp.zeros_like(at) for at, entry in found)
+    return jax.jit(results, static_argnums=0), jax.jit(gradients_of, static_argnums=0)
+
+
+def gradients_of(
+    function: Callable[..., Any], x: Sequence[Global], y: Sequence[Global]
+) -> tuple[Global, ...]:
+    """The gradients at `x` of cotangents `y`, of a function that returns a tuple; zero for integers.
+
+    A function of integers alone is taken for linear, and transposed as such.
+    """
+    import jax
+    from jax import numpy as jnp
 
     def is_inexact(array: Global) -> bool:
         return bool(jnp.issubdtype(array.dtype, jnp.inexact))
 
-    return jax.jit(results, static_argnums=0), jax.jit(gradients, static_argnums=0)
+    if not any(map(is_inexact, x)):
+        return tuple(jax.linear_transpose(function, *x)(tuple(y)))
+    outputs, pullback = jax.vjp(function, *x)
+    # JAX transposes without conjugation, and the cotangents of integers have no bits.
+    cotangents = tuple(
+        entry.conj() if is_inexact(out) else np.zeros(out.shape, jax.dtypes.float0)
+        for out, entry in zip(outputs, y, strict=True)
+    )
+    found = zip(x, pullback(cotangents), strict=True)
+    return tuple(entry.conj() if is_inexact(at) else jnp.zeros_like(at) for at, entry in found)
 
 
 def precision(*given: Array) -> AbstractContextManager[Any]:
@@ -133,16 +144,17 @@ class Whole:
 
     def forward(self, *x: Array) -> tuple[Array, ...]:
         with precision(*x):
-            found = self._program.results([*map(_in_jax, x)])
+            found = self._program.results([*map(in_jax, x)])
             return in_library(x[0], found, [each.dtype.name for each in found])
 
     def pullback(self, x: Sequence[Array], y: Sequence[Array]) -> tuple[Array, ...]:
         with precision(*x, *y):
-            found = self._program.gradients([*map(_in_jax, x)], [*map(_in_jax, y)])
+            found = self._program.gradients([*map(in_jax, x)], [*map(in_jax, y)])
             return in_library(x[0], found, [each.dtype.name for each in found])
 
 
-def _in_jax(array: Array) -> Global:
+def in_jax(array: Array) -> Global:
+    """An array of any library as one of JAX."""
     return put(arrays.to_numpy(array), arrays.dtype_name(array))
 
 

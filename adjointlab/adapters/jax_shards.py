@@ -166,7 +166,7 @@ class _Placing:
         ]
 
     def scattered(self, comm: Communicator, found: Sequence[Global], like: Array) -> tuple[Array, ...]:
-        """What this rank's device holds of arrays that the first rank has, in the library of another array. Collective."""
+        """The shards on this rank's device, of arrays that the first rank has, in the library of another array. Collective."""
         import jax
 
         placed = [jax.device_put(array, to) for array, to in zip(found, self.shardings, strict=False)]
