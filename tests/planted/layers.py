@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -33,6 +33,7 @@ from adjointlab.layers.layer_norm import LayerNorm, RMSNorm
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.losses import CrossEntropyLoss, KLDivLoss, NLLLoss
 from adjointlab.layers.losses.classes import ClassLoss
+from adjointlab.layers.matrix_product import MatrixProduct
 from adjointlab.layers.normalisation import ChannelNormalisation
 from adjointlab.layers.padding import Padding
 from adjointlab.layers.pooling import (
@@ -59,6 +60,7 @@ from adjointlab.layers.resampling import Resampling
 from adjointlab.layers.reshape import Reshape, Unflatten
 from adjointlab.layers.shuffle import ChannelShuffle, PixelShuffle, PixelUnshuffle
 from adjointlab.layers.softmax import LogSoftmax, Softmax
+from adjointlab.layers.stationary_convolution import StationaryConv1d, StationaryConvolution
 from adjointlab.layers.subjects import installed as subjects
 from adjointlab.layers.subjects.class_probabilities import probability_loss
 from adjointlab.layers.subjects.embedding import with_legal_indices
@@ -75,45 +77,24 @@ from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.sum_reduce import SumReduce
 from tests.planted import small_layers
+from tests.planted.altered import Altered, averaged, not_reduced
 from tests.planted.bug import PlantedBug
-
-
-class Altered(al.LinearOperator):
-    """An operator with another function in the place of one of its directions, or of both."""
-
-    def __init__(
-        self,
-        operator: al.LinearOperator,
-        *,
-        forward: Callable[[Any], Any] | None = None,
-        adjoint: Callable[[Any], Any] | None = None,
-    ) -> None:
-        self.comm, self.domain, self.codomain = operator.comm, operator.domain, operator.codomain
-        self._forward, self._adjoint = forward or operator.forward, adjoint or operator.adjoint
-
-    def forward(self, *x: Any) -> Any:
-        return self._forward(*x)
-
-    def adjoint(self, *y: Any) -> Any:
-        return self._adjoint(*y)
-
-
-def not_reduced(broadcast: Broadcast) -> Altered:
-    """A broadcast whose adjoint keeps what the root itself has, without the sum over the other workers."""
-    layout, rank = broadcast.domain.tensors[0].layout, broadcast.comm.Get_rank()
-
-    def own(y: torch.Tensor) -> torch.Tensor:
-        return y.clone() if layout.partition.is_active(rank) else y.new_zeros(layout.local_shape(rank))
-
-    return Altered(broadcast, adjoint=own)
-
-
-def averaged(broadcast: Broadcast) -> Altered:
-    """A broadcast whose adjoint takes the mean, as data-parallel training does."""
-    source, target = (space.tensors[0].layout.partition for space in (broadcast.domain, broadcast.codomain))
-    copies = target.size // source.size
-    return Altered(broadcast, adjoint=lambda y: broadcast.adjoint(y) / copies)
-
+from tests.planted.matrix_products import (
+    OwnSummandForTheProduct,
+    PanelGradientNotSummed,
+    PanelOfAnotherStep,
+)
+from tests.planted.stationary import (
+    BiasBeforeTheSum,
+    GatheredFromTheOtherSubgrid,
+    InputGradientNotScattered,
+    OutputOnTheGridOfTheInput,
+    PartsInTheOrderOfRanks,
+    SliceInPlaceOfTheSum,
+    StationaryWeightGradientAveraged,
+    WeightOnTheExchangedGrid,
+    stationary_lines,
+)
 
 # Convolution.
 
@@ -914,12 +895,14 @@ MOVED: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] = (
 
 FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] = (
     (Convolution, (Conv1d,), lines),
+    (StationaryConvolution, (StationaryConv1d,), stationary_lines),
     (
         TransposedConvolution,
         (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d),
         subjects.transposed_convolutions,
     ),
     (Linear, (), subjects.linears),
+    (MatrixProduct, (), subjects.matrix_products),
     (BatchNormalisation, (BatchNorm1d, BatchNorm2d, BatchNorm3d), subjects.batch_norms),
     (GroupNorm, (), subjects.group_norms),
     (LayerNorm, (), subjects.layer_norms),
@@ -1003,6 +986,19 @@ PLANTED = (
     ),
     planted("forward mode without the sum", TangentsNotSummed, "jacobian"),
     planted("cotangent divided among the summands", CotangentSharedOut, "gradients"),
+    planted("stationary weight on the exchanged grid", WeightOnTheExchangedGrid, "sequential", 4),
+    planted("stationary output on the input's grid", OutputOnTheGridOfTheInput, "sequential", 4),
+    planted(
+        "stationary input gathered from the other sub-grid", GatheredFromTheOtherSubgrid, "sequential", 4
+    ),
+    planted("gathered channels in the order of ranks", PartsInTheOrderOfRanks, "sequential"),
+    planted("gathered input's gradient not summed", InputGradientNotScattered, "gradients"),
+    planted("slice in place of a reduce-scatter", SliceInPlaceOfTheSum, "sequential"),
+    planted("bias added before a reduce-scatter", BiasBeforeTheSum, "sequential"),
+    planted("stationary weight's gradient averaged", StationaryWeightGradientAveraged, "gradients"),
+    planted("panel of another step", PanelOfAnotherStep, "sequential", 1),
+    planted("panel's gradient not summed", PanelGradientNotSummed, "gradients"),
+    planted("own summand taken for the product", OwnSummandForTheProduct, "sequential"),
     planted("transposed convolution's halo without dilation", HaloWithoutDilation, "sequential"),
     planted("transposed convolution pads every part", OutputsPlacedFromTheFirstInput, "sequential"),
     planted("local statistics", LocalStatistics, "sequential"),
