@@ -67,6 +67,17 @@ def test_what_is_right_in_pylops_mpi_is_found_coherent(
     assert alarms(adjointlab_world, find_subject(f"{EXAMPLES}/{reference}"), SMALL) == {}
 
 
+@pytest.mark.skipif(find_spec("spmd_types") is None, reason="needs spmd_types")
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's, of names that spmd_types calls
+@pytest.mark.parametrize("subject", ["sums", "gathers"])
+def test_what_spmd_types_says_of_its_functions_is_found_coherent(
+    adjointlab_world: World, subject: str, alarms: Callable[..., dict[str, str]]
+) -> None:
+    assert (
+        alarms(adjointlab_world, find_subject(f"{EXAMPLES}/spmd_types_collectives.py:{subject}"), SMALL) == {}
+    )
+
+
 @with_pylops_mpi
 @on_real_ranks
 def test_the_halo_of_pylops_mpi_is_found_to_crop_where_it_should_sum(adjointlab_world: World) -> None:
