@@ -46,8 +46,9 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
     """Calls with new data, on two instances in turn; each gives what a fresh instance gives, and what it returned still holds
     after the later calls.
 
-    The adjoints are called in the opposite order, as a backward pass does. The last call follows one on NaN: a value that
-    overflows passes with its call, but NaN stays for ever in a buffer that is cleared by arithmetic (0 * NaN is NaN).
+    One adjoint comes before any forward; the others are called in the opposite order, as a backward pass does. The last call
+    follows one on NaN: a value that overflows passes with its call, but NaN stays for ever in a buffer that is cleared by
+    arithmetic (0 * NaN is NaN).
     """
 
     name = "reentrancy"
@@ -56,6 +57,9 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
     def observe(self, context: CheckContext) -> ReentrancyObservation:
         bound = context.integers()
         used, other = context.operator, context.fresh()
+        # Before any forward: an adjoint that receives what a forward has sent finds nothing here. Later on it would, for there
+        # are as many calls of either, and an MPI library may buffer what is sent.
+        context.adjoint(context.dual(0, bound))
         forward = _calls(context, context.forward, lambda call: context.primal(call, bound), used, other)
         adjoint = _calls(
             context, context.adjoint, lambda call: context.dual(_CALLS - call, bound), used, other

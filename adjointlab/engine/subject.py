@@ -32,6 +32,7 @@ from adjointlab.engine.adapters import (
 from adjointlab.engine.parallel import DataParallel, DTensorRecipe, MakeOptimizer, Parallelize, ParallelRecipe
 from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
+from adjointlab.worlds.forks import forks_ended
 
 __all__ = ["Kind", "Options", "Subject", "SubjectError", "declarations", "subject"]
 
@@ -142,7 +143,8 @@ class Subject:
 
     def drawn(self, draw: DrawFn, ranks: int) -> dict[str, object]:
         """Draw the parameters of a case inside another strategy, with its `draw`."""
-        result: object = self.draws(draw, ranks)
+        with forks_ended("the strategy"):
+            result: object = self.draws(draw, ranks)
         if not isinstance(result, Mapping):
             raise SubjectError(
                 f"{self.name}: the strategy returned {result!r}, not a dictionary of arguments; {_EXAMPLE}"

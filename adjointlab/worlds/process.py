@@ -270,6 +270,11 @@ class Interrupts:
             if signal.getsignal(number) == self._receive:
                 signal.signal(number, self._receive)
 
+    @property
+    def have_come(self) -> bool:
+        """False where user code that raises KeyboardInterrupt has made it up; True too where others handle the signals."""
+        return self.number != 0 or not self._before
+
     def allow(self) -> None:
         """Let interrupts through from here on, and raise one that was held back: user code begins."""
         self._held = False

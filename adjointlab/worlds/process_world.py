@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from adjointlab.worlds.forks import forks_cut_off, forks_ended
 from adjointlab.worlds.heartbeat import Heartbeats, LastSeen
 from adjointlab.worlds.interposition import CurrentRun, Interposition
 from adjointlab.worlds.pickling import PackedException, pack_outcome, unpack_outcome
@@ -162,6 +163,10 @@ class ProcessWorld(ABC):
     @abstractmethod
     def _finish_last_run(self, was_clean: bool) -> None:
         """Free what the last run has made; if it was not clean, leave it behind."""
+
+    @abstractmethod
+    def _cut_off(self) -> None:
+        """Have the communicators of this child process, which user code of the run has forked, refuse every call."""
 
     @abstractmethod
     def _notify_failure(self) -> None:
@@ -396,11 +401,16 @@ class ProcessWorld(ABC):
             payload = pickle.loads(command.payload)  # noqa: S301 - from our own leader
             refuse_replaced(BEFORE)
             context, current = self._enter_run(command)
-            with Interposition(current), process_groups_of(current, command.ranks):
+            with (
+                Interposition(current),
+                process_groups_of(current, command.ranks),
+                forks_cut_off(self._cut_off),
+            ):
                 try:
                     interrupts.allow()
                     who = f"rank {context.rank}"
-                    with self._watchdog_thread.watch(who, payload, limit, self._progress) as watched:
+                    watching = self._watchdog_thread.watch(who, payload, limit, self._progress)
+                    with watching as watched, forks_ended(who):
                         return Returned(body(context, payload)), watched
                 finally:
                     interrupts.hold()
@@ -408,7 +418,10 @@ class ProcessWorld(ABC):
             return Returned(None), watched  # replaced by what the rank was cancelled as, when the run ends
         except BaseException as exception:
             interrupts.hold()  # also where one has come just before
-            outcome = Raised.of(exception)
+            if isinstance(exception, KeyboardInterrupt) and not interrupts.have_come:
+                outcome = Raised.of_no_signal(exception)
+            else:
+                outcome = Raised.of(exception)
             self._note_raised(exception, outcome)
             return outcome, watched
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Protocol, TypeVar
 
@@ -35,6 +35,7 @@ __all__ = [
     "Runner",
     "World",
     "WorldName",
+    "causes",
     "message_of",
 ]
 
@@ -97,6 +98,11 @@ class Raised:
         return cls(type(exception).__name__, message_of(exception), text, exception, types)
 
     @classmethod
+    def of_no_signal(cls, exception: KeyboardInterrupt) -> Raised:
+        """The outcome of a rank whose body raised what stands for a signal, though none had come: it ends its case alone."""
+        return replace(cls.of(exception), exception=None, types=(BaseException,))
+
+    @classmethod
     def overdue(cls, exception: Overdue, stack: str) -> Raised:
         """The outcome of a rank in which the watchdog has raised `exception`, whatever user code has made of that."""
         name = f"{Overdue.__module__}.{Overdue.__qualname__}"
@@ -121,6 +127,16 @@ def _is_known_everywhere(kind: type) -> bool:
     module = sys.modules.get(kind.__module__)
     is_installed = kind.__module__ == "builtins" or kind.__module__.startswith("adjointlab.")
     return is_installed and getattr(module, kind.__qualname__, None) is kind
+
+
+def causes(exception: BaseException) -> Iterator[BaseException]:
+    """`exception` and what it was raised from, each once: user code can make a circle of them."""
+    seen: set[int] = set()
+    cause: BaseException | None = exception
+    while cause is not None and id(cause) not in seen:
+        yield cause
+        seen.add(id(cause))
+        cause = cause.__cause__ or cause.__context__
 
 
 def message_of(exception: BaseException) -> str:
@@ -290,7 +306,7 @@ class WorldName(StrEnum):
 
     @property
     def ranks_run_under(self) -> str:
-        """What the ranks run under, in the words of a report."""
+        """Name of the system that ranks run under, in the words of a report."""
         return _RANKS_RUN_UNDER[self]
 
 

@@ -122,11 +122,9 @@ FAULTS = declared(
         ),
         fault(
             "sys.exit(0) in a child process",
-            ("no return",),
-            (*COHERENT, "no return"),
+            COHERENT,
             first={"forward": child_that_exits},
             ranks=0,
-            is_fatal=True,
         ),
         fault("sys.exit(0) in a reference", EXIT, reference=reference(sys.exit), check="sequential", ranks=1),
         RuntimeFault(
@@ -163,11 +161,9 @@ FAULTS = declared(
         ended("execv of another program", replaced_by_another_program),
         fault(
             "fork whose child comes back",
-            ("no return",),
-            (*COHERENT, "no return"),
+            COHERENT,
             first={"forward": child_that_comes_back},
             ranks=0,
-            is_fatal=True,
         ),
         ended("MPI_Finalize", finalizing),
         of_corpus("sys.exit(0) at import", "exit_at_import", ("SystemExit",), is_refused=True),

@@ -42,6 +42,7 @@ EXPECTED = {
     "world_communicator_in_a_tuple": (ExitCode.INCOHERENT, "not the transpose"),
     "communicator_made_at_import": (ExitCode.UNJUDGED, "made before the case began"),
     "refusal_swallowed": (ExitCode.UNJUDGED, "communication past the run"),
+    "message_from_forward_to_adjoint": (ExitCode.UNJUDGED, "deadlock"),
     "checks_own_exception": (ExitCode.UNJUDGED, "the checks' own"),
     "only_empty_tensors": (ExitCode.UNJUDGED, "no tensor of the case has an element"),
     "message_fails_at_import": (ExitCode.USAGE, "its __str__ failed"),

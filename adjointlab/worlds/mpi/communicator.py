@@ -192,6 +192,8 @@ class GuardedComm(CommBase):
         """Do not use it any more. (It is freed when the run has ended well.)"""
         if self not in self.registry.derived:
             raise RuntimeError("the run's own communicator belongs to the world and cannot be freed")
+        if self.freed is not None:
+            self.inner.Free()  # raises, as every call on it does
         # MPI_Comm_free is collective and may wait for the other members, which cannot be revoked. So all ranks do it after
         # the run, if that was clean.
         self.freed = self.inner

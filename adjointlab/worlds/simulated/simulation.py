@@ -16,6 +16,7 @@ from adjointlab.typing import Status
 from adjointlab.worlds.arguments import fill_status, mark_cancelled
 from adjointlab.worlds.call_sites import call_site_of_thread, came_back
 from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
+from adjointlab.worlds.forks import forks_cut_off
 from adjointlab.worlds.interposition import Interposition
 from adjointlab.worlds.module_state import ModuleState
 from adjointlab.worlds.process_group import process_groups_of
@@ -29,7 +30,17 @@ from adjointlab.worlds.simulated.schedules.replay import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.strategies import strategy_for
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.watchdog import Elapsed, Overdue, Watchdog, overdue, stack_of_thread
-from adjointlab.worlds.world import Blocked, Finding, FindingKind, Outcome, PeerFailed, Raised, Returned, Run
+from adjointlab.worlds.world import (
+    Blocked,
+    Dead,
+    Finding,
+    FindingKind,
+    Outcome,
+    PeerFailed,
+    Raised,
+    Returned,
+    Run,
+)
 
 __all__ = ["Diagnosis", "Simulation", "SimulationWatchdog"]
 
@@ -96,7 +107,7 @@ class Simulation:
 
     def run(self) -> Run:
         """Run it to its end."""
-        with Interposition(self), process_groups_of(self, None):
+        with Interposition(self), process_groups_of(self, None), forks_cut_off(self._cut_off):
             outcomes = self.scheduler.run()
         # After a failure, what is left behind follows from it, and is not worth a finding.
         if not self.findings and all(isinstance(outcome, Returned) for outcome in outcomes):
@@ -112,6 +123,10 @@ class Simulation:
             decisions,
             frozenset(communicating),
         )
+
+    def _cut_off(self) -> None:
+        for task in self.scheduler.tasks:
+            task.cancelled_as = task.cancelled_as or Dead("it is a child process")
 
     # What interposition asks
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.forks import forks_ended
 from adjointlab.worlds.process import RepeatedInterrupt
 from adjointlab.worlds.randomness import GlobalStreams
 from adjointlab.worlds.schedule import Schedule
@@ -132,7 +133,8 @@ def _run_rank(simulation: Simulation, task: Task, body: Body, payload: object) -
     comm = Communicator(simulation, task, simulation.everyone, task.rank)
     simulation.communicators[task.rank] = comm
     try:
-        return Returned(body(RankContext(task.rank, comm.size, comm), payload))
+        with forks_ended(f"rank {task.rank}"):
+            return Returned(body(RankContext(task.rank, comm.size, comm), payload))
     except Cancelled:
         return task.cancelled_as or Dead("cancelled")
     except BaseException as exception:

@@ -144,6 +144,10 @@ class TorchWorld(ProcessWorld):
         """Nothing is left of it: groups are closed when their case ends."""
         self._ranks_of_last_run = 0
 
+    def _cut_off(self) -> None:
+        # gloo offers nothing for it: a child that communicates is left to the watchdog.
+        pass
+
     def _notify_failure(self) -> None:
         self._waits.notify_failure()
 

@@ -22,6 +22,7 @@ pytestmark = [
 ]
 
 PROGRAM = """
+import signal
 import sys
 import numpy as np
 from adjointlab.worlds.mpi.world import MPIWorld
@@ -40,7 +41,7 @@ def body(context, what):
     if what == "small message":
         comm.send(what, (rank + 1) % size)
     if what == "interrupt" and rank == 1:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
     comm.Barrier()
     return comm.allreduce(1)
 

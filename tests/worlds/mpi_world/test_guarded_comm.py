@@ -326,3 +326,13 @@ def test_a_freed_communicator_cannot_be_used(world):
         derived.Barrier()
 
     assert all("has been freed" in outcome.message for outcome in world.run(body).outcomes)
+
+
+def test_a_communicator_that_is_freed_twice_ends_its_run_alone(world):
+    def body(context, _):
+        derived = context.comm.Dup()
+        derived.Free()
+        derived.Free()
+
+    assert all("has been freed" in outcome.message for outcome in world.run(body).outcomes)
+    assert world.run(lambda context, _: context.comm.allreduce(1)).completed

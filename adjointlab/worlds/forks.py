@@ -1,0 +1,70 @@
+"""Child processes that user code forks: they do not communicate in their parent's place, and do not come back from user code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import ClassVar, NoReturn
+
+__all__ = ["forks_cut_off", "forks_ended"]
+
+
+class _AtFork:
+    """The calls in a child. (Python cannot forget what it is to call in one, so it is told once.)"""
+
+    cut_offs: ClassVar[list[Callable[[], None]]] = []
+
+    @classmethod
+    @cache
+    def install(cls) -> None:
+        """Have Python make them."""
+        os.register_at_fork(after_in_child=cls._cut_off)
+
+    @classmethod
+    def _cut_off(cls) -> None:
+        for cut_off in cls.cut_offs:
+            cut_off()
+
+
+@contextmanager
+def forks_cut_off(cut_off: Callable[[], None]) -> Iterator[None]:
+    """Context in which a child that is forked calls `cut_off`, which makes its communicators refuse every further call.
+
+    A child has the connections of its parent but none of its threads. What it sent would come in its parent's place, and what
+    it received the parent would wait for.
+    """
+    _AtFork.install()
+    _AtFork.cut_offs.append(cut_off)
+    try:
+        yield
+    finally:
+        _AtFork.cut_offs.remove(cut_off)
+
+
+@contextmanager
+def forks_ended(who: str) -> Iterator[None]:
+    """Context for user code: a child process forked in it ends where it would leave it, however it does; `who` has forked it."""
+    parent = os.getpid()
+    try:
+        yield
+    except BaseException as exception:
+        if os.getpid() != parent:
+            _end(who, exception)
+        raise
+    if os.getpid() != parent:
+        _end(who, None)
+
+
+def _end(who: str, exception: BaseException | None) -> NoReturn:
+    """End this process with the exit code that it would have had."""
+    # Not sys.exit: its hooks are the parent's, and what is buffered in sys.stdout may be too.
+    if isinstance(exception, SystemExit):
+        code = exception.code if isinstance(exception.code, int) else int(exception.code is not None)
+        os._exit(code)
+    how = "" if exception is None else f", by {type(exception).__name__}"
+    text = f"adjointlab: a child process that {who} has forked came back from user code{how}, and ends here\n"
+    with suppress(OSError):
+        os.write(2, text.encode(errors="backslashreplace"))
+    os._exit(int(exception is not None))
