@@ -119,7 +119,7 @@ def _cuts(partition_spec: Iterable[str | tuple[str, ...] | None], mesh: Axes) ->
 
 
 def _placement(type_: object) -> object:
-    """What :meth:`Space.of_dtensor` takes for a type along an axis."""
+    """The placement for a type along an axis, as :meth:`Space.of_dtensor` takes it."""
     if type(type_).__name__ == "Shard":  # of spmd_types or of DTensor: they have the same attribute
         return type_
     name = str(getattr(type_, "value", type_))
