@@ -77,6 +77,17 @@ def test_the_functions_of_jax_are_coherent(adjointlab_world: World, name: str, c
     assert investigate(adjointlab_world, subject, check, Budget(1, ranks=2, seed=1)).status is Status.COHERENT
 
 
+@pytest.mark.skipif(find_spec("spmd_types") is None, reason="needs spmd_types")
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's, of names that spmd_types calls
+@pytest.mark.parametrize("subject", ["sums", "gathers"])
+def test_what_spmd_types_says_of_its_functions_is_found_coherent(
+    adjointlab_world: World, subject: str, alarms: Callable[..., dict[str, str]]
+) -> None:
+    assert (
+        alarms(adjointlab_world, find_subject(f"{EXAMPLES}/spmd_types_collectives.py:{subject}"), SMALL) == {}
+    )
+
+
 @with_pylops_mpi
 @on_real_ranks
 def test_the_halo_of_pylops_mpi_is_found_to_crop_where_it_should_sum(adjointlab_world: World) -> None:

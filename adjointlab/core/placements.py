@@ -36,12 +36,14 @@ class Placed(NamedTuple):
 
 
 _SHARD: Final = "shard"
+_LOCAL_TYPES: Final = ("varying", "replicated", "partial", "invariant")
 
 
 def placed(mesh: _Mesh | Sequence[int], placements: Sequence[object], shape: Sequence[int]) -> Placed:
     """The layout of a DTensor of global `shape` with `placements` on `mesh`, a DeviceMesh or the shape of one.
 
-    Raises `ValueError` for placements that the mesh or the tensor cannot have, and for those that have no local type.
+    The name of a local type is a placement too: whole tensors of that type along the mesh dimension. Raises `ValueError` for
+    placements that the mesh or the tensor cannot have, and for those that have no local type.
     """
     grid = _grid_of(mesh)
     extents = grid.shape
@@ -127,6 +129,8 @@ def _grid_of(mesh: _Mesh | Sequence[int]) -> Partition:
 
 def _kind(placement: Any) -> str:
     """The local type along the mesh dimension, or :data:`_SHARD`."""
+    if isinstance(placement, str) and placement in _LOCAL_TYPES:
+        return placement
     name = type(placement).__name__
     if name in ("Shard", "_StridedShard"):
         return _SHARD
@@ -135,5 +139,6 @@ def _kind(placement: Any) -> str:
     if name == "Partial" and placement.reduce_op == "sum":
         return "partial"
     raise ValueError(
-        f"placements: {placement!r} has no local type; those of Shard(dim), _StridedShard, Replicate() and Partial('sum') are known"
+        f"placements: {placement!r} has no local type; those of Shard(dim), _StridedShard, Replicate() and Partial('sum') are known, and "
+        f"the names {', '.join(_LOCAL_TYPES)}"
     )

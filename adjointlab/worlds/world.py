@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from adjointlab.worlds.call_sites import came_back, is_lab, is_worlds
 from adjointlab.worlds.schedule import Schedule
@@ -303,6 +303,18 @@ class WorldName(StrEnum):
     SIMULATED = "simulated"
     MPI = "mpi"
     TORCH = "torch"
+
+    @property
+    def ranks_run_under(self) -> str:
+        """Name of the system that ranks run under, in the words of a report."""
+        return _RANKS_RUN_UNDER[self]
+
+
+_RANKS_RUN_UNDER: Final = {
+    WorldName.SIMULATED: "simulation",
+    WorldName.MPI: "MPI",
+    WorldName.TORCH: "torchrun",
+}
 
 
 class World(Protocol):
