@@ -103,8 +103,10 @@ class Convolution(ConvolutionModule, ChannelModule, torch_classes=(nn.Conv1d, nn
         if overlapped is not None and (
             self._has_nothing(overlapped.window_size, weight) or torch.is_autocast_enabled(x.device.type)
         ):
-            # The same messages, one after the other: here only, whatever other workers do.
-            x, overlapped = carried(overlapped.exchange, x), None
+            # The same messages, one after the other: here only, whatever other workers do. These exchange in the backward pass of
+            # x, weight and bias together, so here too all three lead back through the exchange, of whichever a gradient is asked.
+            learnt = (weight,) if bias is None else (weight, bias)
+            x, overlapped = carried(overlapped.exchange, connected(x, *learnt)), None
         if overlapped is None and self._has_nothing(x.numel(), weight):
             tensors = (x, weight) if bias is None else (x, weight, bias)
             y = of_nothing(self.local_output_shape, self.convolve, *tensors)

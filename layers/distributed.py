@@ -65,16 +65,23 @@ class DistributedModule(DistributedParameters):
                 f"{len(shape)}: each dimension lies along one of the partition"
             )
 
-    def check_inputs(self, *x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def check_inputs(
+        self, *x: torch.Tensor, check_others: Callable[[], None] = lambda: None
+    ) -> tuple[torch.Tensor, ...]:
         """Collective, the first thing of a forward pass: raise the same error on every rank unless each got what `domain` says.
 
         A rank that is idle in a tensor's layout may have any tensor of zero volume. Returns the tensors, those of idle ranks
-        in the shape and element type that operators take there.
+        in the shape and element type that operators take there. `check_others` checks what else the call was given.
 
         Raises `ValueError` for a local tensor of another shape or element type, `TypeError` for what is no tensor; so for
         the parameters and buffers that the layer has now, as others may have been put in their place.
         """
-        raise_together(self.comm, lambda: self._check_inputs(x))
+
+        def check() -> None:
+            check_others()
+            self._check_inputs(x)
+
+        raise_together(self.comm, check)
         return tuple(
             local
             if tensor.layout.partition.is_active(self.rank)

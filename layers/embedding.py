@@ -18,7 +18,7 @@ from torch import nn
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
-from adjointlab.layers.differentiable import carried, connected
+from adjointlab.layers.differentiable import carried, of_nothing
 from adjointlab.layers.distributed import TorchLayer, dtype_name, with_index_zero
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.sum_reduce import SumReduce
@@ -87,7 +87,9 @@ class Embedding(TorchLayer, torch_classes=(nn.Embedding,)):
         """This worker's summand of y: zeros where an index is of another worker's vocabulary."""
         start, stop = self.window
         if start == stop:
-            return connected(weight.new_zeros(self.local_output_shape), weight)
+            # A row is chosen here too: what that saves, a checkpoint computes again, as on the other workers.
+            first = indices.new_zeros(1)
+            return of_nothing(self.local_output_shape, lambda zero: zero.index_select(0, first), weight)
         own = (indices >= start) & (indices < stop)
         # Any row stands for those of other workers, and `where` drops it: not a product, as a row may be infinite.
         at = torch.where(own, indices - start, 0)

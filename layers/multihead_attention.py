@@ -167,8 +167,12 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The local tensors of the output and of the weights, or `None` without these, from those of query, key and value."""
-        self._refuse(key_padding_mask, attn_mask, need_weights)
-        inputs = self.check_inputs(query, key, value)
+        inputs = self.check_inputs(
+            query,
+            key,
+            value,
+            check_others=lambda: self._refuse(key_padding_mask, attn_mask, need_weights),
+        )
         q, k, v = (self._projected(number, x) for number, x in enumerate(inputs))
         weights = None
         if need_weights:
@@ -209,7 +213,7 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
     def _refuse(
         self, key_padding_mask: torch.Tensor | None, attn_mask: torch.Tensor | None, need_weights: bool
     ) -> None:
-        """Raise `ValueError` for arguments of a call that are not supported; they are the same on every rank."""
+        """Raise `ValueError` for arguments of a call that are not supported."""
         for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
             if mask is not None:
                 raise ValueError(f"{name}: no mask is supported but the causal one, is_causal=True")

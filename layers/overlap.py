@@ -19,7 +19,7 @@ from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-from adjointlab.layers.differentiable import _anchor, _applied
+from adjointlab.layers.differentiable import _anchor, _applied, connected
 from adjointlab.layers.output_parts import Part, parts_of_outputs, without_halo
 from adjointlab.primitives.halo_exchange import OverlappedHaloExchange
 from adjointlab.typing import Array
@@ -184,6 +184,10 @@ class _Overlapped(Function):
             # must be what it goes through on a rank that does not overlap.
             of_y, of_weight, of_bias = gradients(True, wants_weight, wants_bias)
             (of_x,) = _applied(exchange.H, (whole(of_y),), end)
+            # Also where a gradient is asked of the weight or bias alone, as on a rank that does not overlap.
+            of_weight, of_bias = (
+                None if each is None else connected(each, of_x) for each in (of_weight, of_bias)
+            )
             return None, None, None, of_x, of_weight, of_bias
         # The data gradient is computed on every rank, whatever requires a gradient: its halo is other ranks'.
         sent = whole(gradients(True, False, False)[0])

@@ -37,6 +37,10 @@ def strided_partition(
             f"strides: {room} for a distribution {sides}, but it takes three of them, for batch, channels and image, and a "
             "distribution with these and at least one side of the image"
         )
+    if min(*sides, *room) < 1:
+        raise ValueError(
+            f"strides: {room} for a distribution {sides}, but each of them, and of its sides, is at least 1"
+        )
     (parts, channels, *image), (_, per_channel, per_image) = sides, room
     for number, needed, given in (
         ("3.1", prod(image), per_image),

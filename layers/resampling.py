@@ -19,12 +19,12 @@ import torch
 
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.space import Space
-from adjointlab.layers.differentiable import carried, connected
+from adjointlab.layers.differentiable import carried, of_nothing
 from adjointlab.layers.distributed import TorchLayer, dtype_name
 from adjointlab.layers.torch_modules import result_of
 from adjointlab.primitives.halo_exchange import HaloExchange
 
-__all__ = ["AlongDim", "Resampling", "Taps"]
+__all__ = ["AlongDim", "Resampling", "Taps", "first_elements"]
 
 AlongDim = Callable[[torch.Tensor], torch.Tensor]
 """A function of torch's from (1, channels, side) to (1, channels, new side), linear and the same in every channel."""
@@ -146,7 +146,12 @@ class Resampling(TorchLayer):
         (x,) = self.check_inputs(x)
         x = carried(self.exchange, x)
         if 0 in (*self.local_output_shape, *x.shape):  # no outputs, or none that depends on an element
-            return connected(x.new_zeros(self.local_output_shape), x)
+            return of_nothing(self.local_output_shape, first_elements, x)
         for dim, taps in self.taps:
             x = taps.applied(x, dim)
         return x
+
+
+def first_elements(x: torch.Tensor) -> torch.Tensor:
+    """The first element along the last dimension, chosen as other workers choose theirs: for those that choose none."""
+    return x.index_select(-1, torch.zeros(1, dtype=torch.int64, device=x.device))

@@ -20,7 +20,7 @@ from torch.nn import functional
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import carried, of_nothing
 from adjointlab.layers.pooling.windows import global_positions
-from adjointlab.layers.resampling import AlongDim, Resampling, Taps
+from adjointlab.layers.resampling import AlongDim, Resampling, Taps, first_elements
 from adjointlab.layers.torch_modules import spatial_dims
 
 __all__ = [
@@ -88,7 +88,7 @@ class AdaptiveMaxPooling(
             self.dims - 1
         ]
         if 0 in (*self.local_output_shape, *x.shape):
-            y = of_nothing(self.local_output_shape, lambda zero: pool(zero, 1), x)
+            y = of_nothing(self.local_output_shape, lambda zero: pool(first_elements(zero), 1), x)
             indices = y.new_zeros(self.local_output_shape, dtype=torch.int64)
             return (y, indices) if self.return_indices else y
         elements = [_elements(taps).to(x.device) for _, taps in self.taps]

@@ -1,20 +1,29 @@
-"""Convolutions and affine layer over workers of which the last is left with nothing: it takes part in every derivative."""
+"""Layers over workers of which the last is left with nothing: it takes part in every derivative."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.core.partition import Partition
 from adjointlab.layers import convolution
 from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d
 from adjointlab.layers.distributed import connected
+from adjointlab.layers.embedding import Embedding
 from adjointlab.layers.linear import Linear
+from adjointlab.layers.padding import ReflectionPad1d
+from adjointlab.layers.pooling.adaptive import AdaptiveAvgPool1d, AdaptiveMaxPool1d
+from adjointlab.layers.pooling.average import AvgPool1d
+from adjointlab.layers.pooling.maximum import MaxPool1d
 from adjointlab.layers.stationary_convolution import StationaryConv1d, StationaryConv2d
+from adjointlab.layers.upsampling import Upsample
 from adjointlab.worlds.world import World
 
 from .derivative_assertions import (
@@ -116,6 +125,55 @@ def test_a_worker_with_nothing_to_do_takes_part_in_every_derivative(
 @pytest.mark.parametrize("case", CASES)
 def test_a_worker_with_nothing_to_do_takes_part_in_a_checkpoint(adjointlab_world: World, case: str) -> None:
     check_with_idle_worker(adjointlab_world, case, True, assert_checkpoint_matches)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize(
+    ("layer", "twin"),
+    [
+        (AdaptiveAvgPool1d, nn.AdaptiveAvgPool1d(3)),
+        (AdaptiveMaxPool1d, nn.AdaptiveMaxPool1d(3)),
+        (AvgPool1d, nn.AvgPool1d(2)),
+        (MaxPool1d, nn.MaxPool1d(2)),
+        (ReflectionPad1d, nn.ReflectionPad1d(1)),
+        (Upsample, nn.Upsample(scale_factor=2)),
+        (Embedding, nn.Embedding(4, 2, dtype=DOUBLE)),
+    ],
+    ids=lambda given: getattr(given, "__name__", ""),
+)
+def test_an_idle_worker_takes_part_in_a_checkpoint_of_a_layer_that_sends_nothing(
+    adjointlab_world: World, layer: Any, twin: Any, power: int
+) -> None:
+    """No operator stands in the graph that would keep all ranks in step; with a second derivative, twice."""
+    shape = (1,) if layer is Embedding else (1, 2, 5)
+
+    def body(comm: Any) -> None:
+        module = copy.deepcopy(twin)  # each rank's own
+        distributed = layer(comm, Partition((1, 1, 1)), shape, module, dtype=DOUBLE)
+        is_worker, leaves, wholes = (
+            comm.Get_rank() == 0,
+            list(distributed.parameters()),
+            [*module.parameters()],
+        )
+        whole = torch.zeros(shape, dtype=torch.int64)
+        x = whole if is_worker else whole[:0]
+        if layer is not Embedding:
+            whole = sines(*shape).requires_grad_()
+            x = whole.detach()[: int(is_worker)].requires_grad_()
+            leaves, wholes = [x], [whole]
+        y, want = checkpoint(distributed, x, use_reentrant=False), module(whole)
+        if (
+            layer is not AdaptiveMaxPool1d
+        ):  # of which a second derivative has no other path than through the pool
+            y, want = y**2, want**2
+        wants = torch.autograd.grad(want.sum(), wholes, create_graph=power == 2)
+        gots = torch.autograd.grad(y.sum(), leaves, create_graph=power == 2)
+        if power == 2:
+            wants = torch.autograd.grad((wants[0] ** 2).sum(), wholes)
+            gots = torch.autograd.grad((gots[0] ** 2).sum(), leaves)
+        torch.testing.assert_close(gots[0], wants[0] if is_worker else wants[0][:0].reshape_as(gots[0]))
+
+    run_on_ranks(adjointlab_world, min(adjointlab_world.ranks, 2), body)
 
 
 @pytest.mark.parametrize("case", CASES)

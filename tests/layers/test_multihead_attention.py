@@ -128,3 +128,16 @@ def test_what_it_cannot_do_is_refused_by_name_on_every_rank(
         layer(**{"query": x, "key": x, "value": x, **called})
 
     assert error_of_every_rank(adjointlab_world, 2, body).startswith(message)
+
+
+def test_a_mask_on_one_rank_is_the_same_error_on_every_rank(adjointlab_world: World) -> None:
+    """A rank without queries has no reason to pass one."""
+    if adjointlab_world.ranks < 2:
+        pytest.skip("needs 2 ranks")
+
+    def body(comm: Any) -> None:
+        layer = MultiheadAttention(comm, Partition((1, 2, 1)), (4, 2, 4), 4, 2)
+        x = torch.zeros(layer.domain.tensors[0].layout.local_shape(comm.Get_rank()))
+        layer(x, x, x, attn_mask=torch.zeros(4, 4) if comm.Get_rank() == 0 else None)
+
+    assert error_of_every_rank(adjointlab_world, 2, body).startswith("attn_mask: no mask is supported")

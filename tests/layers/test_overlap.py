@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.layers.convolution import Conv2d
+from adjointlab.layers.convolution import Conv1d, Conv2d
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.output_parts import parts_of_outputs
 from adjointlab.primitives.halo_exchange import OverlappedHaloExchange
@@ -102,6 +102,30 @@ def test_under_autocast_one_rank_may_leave_the_overlap_out(adjointlab_world: Wor
         )
         assert torch.equal(y, want)
         y.sum().backward()
+
+    run_on_ranks(adjointlab_world, ranks, body)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("wanted", ["weight", "bias", "x"])
+def test_a_gradient_in_a_part_of_the_leaves_is_taken_where_some_rank_has_no_outputs(
+    adjointlab_world: World, wanted: str, overlap: bool
+) -> None:
+    """Only ranks with outputs overlap, and torch leaves out what does not lead to a leaf; a second derivative too."""
+    ranks, shape = min(adjointlab_world.ranks, 3), (1, 2, 4)
+    twin = nn.Conv1d(2, 3, 3, dtype=DOUBLE)
+    whole = torch.arange(8, dtype=DOUBLE).reshape(shape)
+
+    def body(comm: Any) -> None:
+        layer = Conv1d(comm, Partition((1, 1, 1, ranks)), shape, twin, overlap=overlap)
+        local = local_window(whole, layer.domain.tensors[0].layout, comm.Get_rank())
+        first: dict[str, Any] = {"weight": layer.weight, "bias": layer.bias, "x": local.requires_grad_()}
+        leaf = first[wanted]
+        (gradient,) = torch.autograd.grad((layer(local) ** 2).sum(), leaf, create_graph=True)
+        torch.autograd.grad((gradient**2).sum(), leaf)
+        y = layer(local if wanted == "x" else local.detach())
+        (again,) = torch.autograd.grad((y**2).sum(), leaf)
+        assert torch.equal(again, gradient)
 
     run_on_ranks(adjointlab_world, ranks, body)
 

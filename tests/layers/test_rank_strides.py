@@ -52,3 +52,9 @@ def test_the_inequality_that_fails_is_named(
 ) -> None:
     with pytest.raises(ValueError, match=f"inequality {number}"):
         strided_partition(distribution, strides, range(size))
+
+
+@pytest.mark.parametrize(("distribution", "strides"), [((2, 0, 1), (2, 1, 1)), ((2, 1, 1), (2, -1, -1))])
+def test_sides_and_strides_are_positive(distribution: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"strides: .* at least 1"):
+        strided_partition(distribution, strides, range(4))
