@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
+import adjointlab as al
 from adjointlab.checks.check import checks_of
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
+from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import World
 
 
@@ -27,3 +29,13 @@ def alarms(pytestconfig: pytest.Config) -> Callable[[World, Subject, Budget], di
         return {check: str(verdict) for check, verdict in verdicts.items() if not verdict.is_coherent}
 
     return run
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[al.SimulatedWorld]:
+    """Simulated ranks, for what need not be seen over MPI too."""
+    if is_launched():
+        pytest.skip("simulated ranks need no processes of MPI")
+    simulated = al.SimulatedWorld(4)
+    yield simulated
+    simulated.close()

@@ -236,7 +236,8 @@ class Space:
         """The space of a DTensor of global `shape` with `placements` on `mesh`, a DeviceMesh or the shape of one.
 
         ``Shard`` cuts as ``torch.chunk`` does. ``Replicate`` is invariant and ``Partial`` partial, as DTensor places gradients by
-        default (``docs/local-types.md``). Raises `ValueError` for placements that cannot hold the tensor.
+        default (``docs/local-types.md``); a local type is a placement too, by its name, as in ``["replicated", Shard(0)]``. Raises
+        `ValueError` for placements that cannot hold the tensor.
         """
         layout, types = placed(mesh, placements, shape)
         return cls(layout, dtype=dtype, types=types, name=name)

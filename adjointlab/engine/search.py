@@ -45,7 +45,7 @@ from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.single_steps import MOST_STEPS, one_step_smaller, size
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.world import FindingKind, Run, Runner, World, WorldName, message_of
+from adjointlab.worlds.world import FindingKind, Run, Runner, World, message_of
 
 __all__ = ["NONDETERMINISTIC", "Budget", "SearchResult", "investigate"]
 
@@ -500,12 +500,12 @@ class Search:
             judgement.verdict,
             lines=(
                 *lines,
-                ("made smaller", f"with simulated ranks, and seen again under {self._launched()}"),
+                (
+                    "made smaller",
+                    f"with simulated ranks, and seen again under {self._world.name.ranks_run_under}",
+                ),
             ),
         )
-
-    def _launched(self) -> str:
-        return "torchrun" if self._world.name is WorldName.TORCH else "MPI"
 
     def _with_fewer_schedules(self, failure: _Failing) -> Case:
         """Return the failing case without the schedules that its failure does not need."""

@@ -144,7 +144,7 @@ def pytest_report_header(config: pytest.Config) -> str:
     session = config.stash.get(_session_key, None)
     where = "simulated"
     if session is not None and profile.world is not WorldName.SIMULATED:
-        where = f"{'torchrun' if launched_world() == 'torch' else 'MPI'}, {session.size} ranks"
+        where = f"{WorldName(launched_world()).ranks_run_under}, {session.size} ranks"
     under = f" under {profile.schedules} schedules" if profile.schedules > 1 else ""
     return (
         f"adjointlab: {where}, {profile.cases} cases for each test{under}, --adjointlab-seed={profile.seed}"

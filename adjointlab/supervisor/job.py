@@ -247,6 +247,10 @@ class Job:
             if ending_since is None and self._is_ending():
                 ending_since = now
                 self._memory.look(self._processes(), again=True)
+            elif ending_since is None and any(rank.end for rank in self._ranks):
+                # The others have judged all that there was too, but may never come back from MPI's end of the process, as those
+                # whose connections user code has closed.
+                ending_since, grace = now, patience
             if ending_since is not None:
                 # Also for launchers that do not notice that their ranks are gone.
                 if now - ending_since > grace:

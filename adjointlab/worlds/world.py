@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from adjointlab.worlds.call_sites import came_back, is_lab, is_worlds
 from adjointlab.worlds.schedule import Schedule
@@ -35,6 +35,7 @@ __all__ = [
     "Runner",
     "World",
     "WorldName",
+    "causes",
     "message_of",
 ]
 
@@ -126,6 +127,16 @@ def _is_known_everywhere(kind: type) -> bool:
     module = sys.modules.get(kind.__module__)
     is_installed = kind.__module__ == "builtins" or kind.__module__.startswith("adjointlab.")
     return is_installed and getattr(module, kind.__qualname__, None) is kind
+
+
+def causes(exception: BaseException) -> Iterator[BaseException]:
+    """`exception` and what it was raised from, each once: user code can make a circle of them."""
+    seen: set[int] = set()
+    cause: BaseException | None = exception
+    while cause is not None and id(cause) not in seen:
+        yield cause
+        seen.add(id(cause))
+        cause = cause.__cause__ or cause.__context__
 
 
 def message_of(exception: BaseException) -> str:
@@ -292,6 +303,18 @@ class WorldName(StrEnum):
     SIMULATED = "simulated"
     MPI = "mpi"
     TORCH = "torch"
+
+    @property
+    def ranks_run_under(self) -> str:
+        """Name of the system that ranks run under, in the words of a report."""
+        return _RANKS_RUN_UNDER[self]
+
+
+_RANKS_RUN_UNDER: Final = {
+    WorldName.SIMULATED: "simulation",
+    WorldName.MPI: "MPI",
+    WorldName.TORCH: "torchrun",
+}
 
 
 class World(Protocol):

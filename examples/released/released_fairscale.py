@@ -35,4 +35,5 @@ def check(kind, function, name):
 copies = check("copy", mappings.copy_to_model_parallel_region, "fairscale.copy")
 sums = check("reduce", mappings.reduce_from_model_parallel_region, "fairscale.reduce")
 scatters = check("scatter", mappings.scatter_to_model_parallel_region, "fairscale.scatter")
+copies_in_place = check("copy", mappings.copy_to_model_parallel_region, "fairscale.copy.in_place")
 gathers = check("gather", mappings.gather_from_model_parallel_region, "fairscale.gather")

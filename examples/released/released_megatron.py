@@ -37,6 +37,8 @@ def check(kind, function, name, orders=CONTIGUOUS, ranks=(1, 2, 3, 4, 8), **opti
 
 copies = check("copy", mappings.copy_to_tensor_model_parallel_region, "megatron.copy")
 sums = check("reduce", mappings.reduce_from_tensor_model_parallel_region, "megatron.reduce")
+copies_in_place = check("copy", mappings.copy_to_tensor_model_parallel_region, "megatron.copy.in_place")
+sums_in_place = check("reduce", mappings.reduce_from_tensor_model_parallel_region, "megatron.reduce.in_place")
 scatters = check("scatter", mappings.scatter_to_tensor_model_parallel_region, "megatron.scatter")
 gathers = check("gather", mappings.gather_from_tensor_model_parallel_region, "megatron.gather")
 sequence_scatters = check(

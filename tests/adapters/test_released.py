@@ -52,6 +52,9 @@ def needs(package: str) -> pytest.MarkDecorator:
         pytest.param("released_megatron.py", 3, 1, marks=needs("megatron")),
         pytest.param("released_fairscale.py", 3, 1, marks=needs("fairscale")),
         pytest.param("released_torch_harmonics.py", 3, 1, marks=needs("torch_harmonics")),
+        pytest.param("released_neuraloperator.py", 3, 1, marks=needs("neuralop")),
+        pytest.param("released_physicsnemo.py", 3, 1, marks=needs("physicsnemo")),
+        pytest.param("released_spmd_types.py", 3, 2, marks=needs("spmd_types")),
     ],
 )
 def test_it_is_coherent_but_for_what_is_known(

@@ -33,7 +33,9 @@ def _simulated(world: World) -> None:
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=[planted.bug for planted in PLANTED])
-def test_a_planted_bug_is_found_and_shrunk_to_three_ranks(world: World, planted: PlantedBug) -> None:
+def test_a_planted_bug_is_found_and_shrunk_to_three_ranks_or_as_few_as_show_it(
+    world: World, planted: PlantedBug
+) -> None:
     ranks = []
     for seed in SEEDS:
         report = investigate(world, planted.subject, planted.check, Budget(seed=seed, shrinking=20.0))
@@ -44,7 +46,7 @@ def test_a_planted_bug_is_found_and_shrunk_to_three_ranks(world: World, planted:
         if planted.bug in HANG:
             assert report.verdict.kind in ("deadlock", "mismatched collective")
         ranks.append(report.case.ranks)
-        if ranks[-1] <= 3:
+        if ranks[-1] <= max(3, planted.least_ranks):
             return
     pytest.fail(f"shrunk to {ranks} ranks with the seeds {SEEDS}")
 

@@ -27,3 +27,27 @@ def test_a_launcher_that_is_none_is_named(tmp_path: Path) -> None:
     without = supervised("--launcher", "mpiexec", "--", "python", "-V", cwd=tmp_path)
     assert without.returncode == 2
     assert "say how many ranks" in without.stderr
+
+
+HANGS_AT_ITS_END = """
+import ctypes
+from adjointlab.worlds.launch import launched_rank
+from tests.faults.operators import right
+
+if launched_rank():
+    c = ctypes.CDLL(None)
+    c.__cxa_atexit(c.pause, None, None)
+"""
+
+
+@needs_mpi
+def test_a_rank_that_hangs_below_python_when_the_others_have_ended_does_not_hold_the_job(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "hanging.py").write_text(HANGS_AT_ITS_END)
+    command = ("--patience", "2", "-n", "2", "--", "adjointlab", "check", "hanging.py:right", *ADJOINT)
+    ended = supervised(*command, cwd=tmp_path)
+
+    assert kinds(tmp_path) == {"Shift": ""}
+    assert ended.returncode == 0, ended.stderr
+    assert left_in(tmp_path) == []

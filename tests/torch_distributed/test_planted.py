@@ -57,6 +57,10 @@ def reduce_rows(y: torch.Tensor, rows: list[int]) -> torch.Tensor:
     return own
 
 
+def reduce_even_shares(y: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    return reduce_rows(y, [len(part) for part in y.tensor_split(len(rows))])
+
+
 def own_rows_alone(y: torch.Tensor, rows: list[int]) -> torch.Tensor:
     return y.split(list(rows))[dist.get_rank()].clone()
 
@@ -294,6 +298,7 @@ WRONG = {
     "split sizes of forward in backward": Code(
         exchanged, exchange, exchange_back_with_the_sizes_of_forward, 3
     ),
+    "even split sizes for uneven rows": Code(rows_and_copies, gather_rows, reduce_even_shares),
     "wrong group in backward": Code(over_columns, summed_over_columns, summed_over_rows),
     "ring in the same direction": Code(blocks, shift, shift, 3),
     "sum of an invariant gradient": Code(chunked, full, own_chunk_of_sum),

@@ -54,6 +54,11 @@ def test_without_a_launcher_the_world_is_simulated() -> None:
     world.close()
 
 
+def test_each_world_has_words_for_what_its_ranks_run_under() -> None:
+    words = [name.ranks_run_under for name in WorldName]
+    assert len(set(words)) == len(words)
+
+
 @pytest.mark.parametrize(
     ("environment", "rank"),
     [

@@ -29,7 +29,7 @@ from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.polling import keep_alive
 from adjointlab.worlds.process_world import Command, Conclusion, ProcessWorld, any_raised
 from adjointlab.worlds.watchdog import Overdue, Watchdog, Watched
-from adjointlab.worlds.world import Exhausted, Outcome, Raised, RankContext, Run, WorldName
+from adjointlab.worlds.world import Exhausted, Outcome, Raised, RankContext, Run, WorldName, causes
 
 __all__ = ["MPIWorld"]
 
@@ -150,7 +150,7 @@ class MPIWorld(ProcessWorld):
         return self._guard.progress()
 
     def _note_raised(self, exception: BaseException, outcome: Raised) -> None:
-        self._guard.saw_mpi_error = _is_due_to_mpi(exception)
+        self._guard.saw_mpi_error = any(isinstance(each, MPI.Exception) for each in causes(exception))
         if isinstance(exception, KeyboardInterrupt | Overdue):
             # These come at any byte code: perhaps between the start of a request and its entry in the guard. Its
             # buffers are alive in the frames of the traceback, so the exception is kept.
@@ -235,13 +235,6 @@ class MPIWorld(ProcessWorld):
         # and with it a stray message, to a new one.
         keep_alive(inner)
         self.leaked_communicators += 1
-
-
-def _is_due_to_mpi(exception: BaseException | None) -> bool:
-    """Return True if `exception`, or one that it was raised from, is an error of MPI."""
-    while exception is not None and not isinstance(exception, MPI.Exception):
-        exception = exception.__cause__ or exception.__context__
-    return exception is not None
 
 
 def _max_communicators() -> int:

@@ -24,6 +24,7 @@ from adjointlab.worlds.world import (
     PeerFailed,
     Raised,
     Returned,
+    causes,
 )
 
 __all__ = ["GroupFailure", "RankStatistics", "communicating", "conclude", "failure_of"]
@@ -84,11 +85,9 @@ def failure_of(
     `waited` says whether that call has lasted for about as long as patience. The ranks of a deadlock lose it one after another, and
     the first one closes its connections to the others.
     """
-    cause: BaseException | None = exception
-    while cause is not None:
+    for cause in causes(exception):
         if isinstance(cause, RuntimeError) and (kind := _kind_of(cause)) is not None:
             return GroupFailure(kind, *_place_of(cause, last), waited or kind is FailureKind.TIMEOUT)
-        cause = cause.__cause__ or cause.__context__
     return None
 
 

@@ -210,6 +210,16 @@ def test_ctrl_c_in_a_rank_that_has_swallowed_the_watchdogs_exception_ends_every_
         impatient_world.run(body)
 
 
+def test_causes_of_an_exception_that_form_a_circle_end_its_run_alone(world):
+    def body(context, _):
+        error = ValueError("first")
+        error.__cause__ = KeyError("second")
+        error.__cause__.__cause__ = error
+        raise error
+
+    assert [outcome.kind for outcome in world.run(body).outcomes] == ["ValueError"] * world.ranks
+
+
 def test_an_interrupt_that_user_code_has_made_up_ends_its_run_alone(world):
     def body(context, _):
         raise KeyboardInterrupt

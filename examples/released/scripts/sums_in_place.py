@@ -1,0 +1,68 @@
+"""Sums that Megatron-core 0.16.1, fairscale 0.4.13, neuraloperator 2.0.0 and PhysicsNeMo 2.2.2 make in memory that is not their own.
+
+The gradient of a sum a + b is one tensor for both. Where a is the result of a copy into a parallel region, the backward pass of the copy
+sums it over the ranks in place, and b gets the sum too. The other way out, a reduction from the region, sums its argument in place, which the
+function that computed it may have kept for its own backward pass.
+"""
+
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+
+
+def megatron():
+    from megatron.core.tensor_parallel import mappings
+
+    group = dist.group.WORLD
+    return (
+        lambda x: mappings.copy_to_tensor_model_parallel_region(x, group),
+        lambda x: mappings.reduce_from_tensor_model_parallel_region(x, group),
+    )
+
+
+def fairscale():
+    from fairscale.nn.model_parallel import initialize, mappings
+
+    initialize.initialize_model_parallel(dist.get_world_size())
+    return mappings.copy_to_model_parallel_region, mappings.reduce_from_model_parallel_region
+
+
+def neuraloperator():
+    from neuralop.mpu import comm, mappings
+
+    comm._MODEL_PARALLEL_GROUP = dist.group.WORLD
+    return mappings.copy_to_model_parallel_region, mappings.reduce_from_model_parallel_region
+
+
+def physicsnemo():
+    from physicsnemo.distributed import DistributedManager, mappings
+
+    DistributedManager._shared_state.update(_is_initialized=True, _groups={"group": dist.group.WORLD})
+    return (
+        lambda x: mappings.copy_to_parallel_region(x, "group"),
+        lambda x: mappings.reduce_from_parallel_region(x, "group"),
+    )
+
+
+def main(rank, store, package):
+    dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=2)
+    copy, reduce = globals()[package]()
+
+    a, b = (torch.zeros(2, requires_grad=True) for _ in range(2))
+    beside = b * 1
+    (copy(a) + beside).backward(torch.ones(2))
+    print(f"rank {rank}: copy: b.grad = {b.grad.tolist()}, should be 1")
+
+    x = torch.zeros(2, requires_grad=True)
+    try:
+        reduce(x.exp()).sum().backward()
+        print(f"rank {rank}: reduce: x.grad = {x.grad.tolist()}, should be 1")
+    except RuntimeError as error:
+        print(f"rank {rank}: reduce: {error}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(main, (tempfile.mktemp(), sys.argv[1]), nprocs=2)
