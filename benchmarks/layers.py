@@ -1,8 +1,9 @@
-"""The distributed convolution beside the sequential layer on one core and beside a floor, and what it holds of activations.
+"""The distributed convolutions beside the sequential layer on one core and beside a floor, and what they hold of activations.
 
     mpiexec -n 2 python benchmarks/layers.py
     mpiexec -n 4 python benchmarks/layers.py
     mpiexec -n 2 python benchmarks/layers.py --sides 64     a quick look
+    mpiexec -n 4 python benchmarks/layers.py --stationary   channels and filters cut, by each stationary algorithm
 
 Forward and backward of a convolution with kernel 3 and padding 1, 16 channels in and out, 16 images, float32, one thread of
 torch on each rank. The sides are cut: rows on two workers, rows and columns on four. The sequential layer runs on rank 0 while
@@ -12,6 +13,9 @@ the ratio of the medians is what counts.
 
 Activations are the bytes that autograd saves for backward, counted as they are packed, each storage once, on the worker with most of
 them; the last column holds them beside those of the sequential layer, divided by the number of workers.
+
+The stationary algorithms cut channels among all workers, 2 x 2 for stationary-w on four. Their convolutions are the three of a block
+of ResNet-50, of 8 images.
 """
 
 from __future__ import annotations
@@ -30,8 +34,12 @@ from torch.nn import functional
 from adjointlab import Partition
 from adjointlab.layers.convolution import Conv2d
 from adjointlab.layers.distributed import local_window
+from adjointlab.layers.stationary_convolution import StationaryConv2d
 
 SIDES, BATCH, CHANNELS, KERNEL = (64, 128, 256, 512), 16, 16, 3
+BLOCK = ((256, 64, 1), (64, 64, 3), (64, 256, 1))
+"""Channels, filters and kernel of the convolutions of a block."""
+IMAGES, IMAGE_SIDE = 8, 28
 COMM = MPI.COMM_WORLD
 Call = Callable[[], object]
 
@@ -188,14 +196,67 @@ def measured(side: int, rounds: int) -> list[str]:
     ]
 
 
+def stationary(channels: int, filters: int, kernel: int, rounds: int) -> list[list[str]]:
+    """A row of the table for each algorithm."""
+    rank, size, shape = COMM.Get_rank(), COMM.Get_size(), (IMAGES, channels, IMAGE_SIDE, IMAGE_SIDE)
+    torch.manual_seed(0)
+    whole = nn.Conv2d(channels, filters, kernel, padding=kernel // 2, bias=False)
+    partitions = {
+        "stationary-x": Partition((1, size, 1, 1)),
+        "stationary-y": Partition((1, size, 1, 1)),
+        "stationary-w": Partition((1, max(1, size // 2), min(2, size), 1, 1)),
+    }
+    images = torch.rand(shape)
+    cotangents = torch.rand(IMAGES, filters, IMAGE_SIDE, IMAGE_SIDE)
+    layers, inputs, calls = {}, {}, dict[str, Call]()
+    for name, partition in partitions.items():
+        layers[name] = layer = StationaryConv2d(COMM, partition, shape, whole, algorithm=name)
+        (x,), (y,) = layer.domain.tensors, layer.codomain.tensors
+        inputs[name] = local_window(images, x.layout, rank).requires_grad_()
+        calls[name] = passes(layer, inputs[name], local_window(cotangents, y.layout, rank))
+    alone = passes(whole, images.requires_grad_(), cotangents) if rank == 0 else lambda: None
+    taken = interleaved({"sequential": alone, **calls}, repeats=1, rounds=rounds, meet=COMM.Barrier)
+    slowest = {name: COMM.allreduce(seconds, MPI.MAX) for name, seconds in taken.items()}
+    share = COMM.bcast(saved_bytes(lambda: whole(images)) / size if rank == 0 else None)
+    rows = []
+    for name, layer in layers.items():
+        held = COMM.allreduce(saved_bytes(lambda: layer(inputs[name])), MPI.MAX)  # noqa: B023
+        rows.append(
+            [
+                f"{channels} to {filters}, kernel {kernel}: {name}",
+                f"{slowest['sequential'] * 1e3:.1f}",
+                f"{slowest[name] * 1e3:.1f}",
+                f"{slowest['sequential'] / slowest[name]:.2f}",
+                f"{held / 2**20:.1f}",
+                f"{held / share:.2f}",
+            ]
+        )
+    return rows
+
+
+def print_stationary(rounds: int) -> None:
+    """The table of the stationary algorithms."""
+    rows = [row for arguments in BLOCK for row in stationary(*arguments, rounds)]
+    if COMM.Get_rank() == 0:
+        print_table(
+            f"Convolutions of {IMAGES} images of {IMAGE_SIDE}x{IMAGE_SIDE}, forward and backward, {COMM.Get_size()} workers: milliseconds",
+            ("layer", "sequential", "distributed", "speed-up", "MiB saved", "of sequential/P"),
+            rows,
+        )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sides", type=int, nargs="+", default=SIDES)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--stationary", action="store_true", help="the stationary algorithms instead")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    if options.stationary:
+        print_stationary(options.rounds)
+        return
     rows = [measured(side, options.rounds) for side in options.sides]
     if COMM.Get_rank() == 0:
         print_table(

@@ -79,6 +79,24 @@ class AffineModule(TorchLayer):
         # Under autocast a summand comes in the lower precision; messages, and their sums, stay in the layer's own.
         return carried(self.sum_y, self.summand(x, weight, bias).to(x.dtype))
 
+    def ranks_of_weight(self) -> tuple[int, ...]:
+        """The ranks whose gradients of this rank's part of the weight are summed [Kuehn20, section 3.1]; none where it alone has one."""
+        groups = self.spread_weight.pattern.groups
+        ranks = next((group.many for group in groups if self.rank in group.many), ())
+        return tuple(ranks) if len(ranks) > 1 else ()
+
+    def bytes_of_gradients(self) -> int:
+        """The size of this rank's own gradients of weight and bias, before they are summed [Kuehn20, section 3.1]."""
+        spread = (self.spread_weight, self.spread_bias)
+        return sum(self._bytes(each.codomain) for each in spread if each is not None)
+
+    def bytes_of_tensors(self) -> tuple[int, int]:
+        """The sizes of this rank's local tensors of input and output [Kuehn20, section 3.1]."""
+        return self._bytes(self.domain), self._bytes(self.codomain)
+
+    def _bytes(self, space: Space) -> int:
+        return sum(tensor.layout.local_size(self.rank) * tensor.element.itemsize for tensor in space.tensors)
+
     def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """This worker's summand of y. A bias without elements is one that another worker of the same sum adds."""
         raise NotImplementedError

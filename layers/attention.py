@@ -36,7 +36,7 @@ from adjointlab.layers.distributed import DistributedModule, dtype_name
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.typing import Communicator
 
-__all__ = ["Attention", "ScaledDotProductAttention"]
+__all__ = ["Attention", "ScaledDotProductAttention", "attention_weights"]
 
 ALGORITHMS = ("ring", "all-to-all")
 
@@ -50,11 +50,18 @@ class ScaledDotProductAttention(nn.Module):
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The tensor y (n, heads, queries, features of v)."""
-        scores = q @ k.transpose(-1, -2) * _scale(self.scale, q.shape[-1])
-        if self.is_causal:
-            allowed = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-            scores = scores.masked_fill(~allowed, -torch.inf)
-        return torch.softmax(scores, -1) @ v
+        return attention_weights(q, k, self.scale, is_causal=self.is_causal) @ v
+
+
+def attention_weights(
+    q: torch.Tensor, k: torch.Tensor, scale: float | None = None, *, is_causal: bool = False
+) -> torch.Tensor:
+    """The weights softmax(q kᵀ · scale + mask) of all keys for each query, from whole sequences."""
+    scores = q @ k.transpose(-1, -2) * _scale(scale, q.shape[-1])
+    if is_causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~allowed, -torch.inf)
+    return torch.softmax(scores, -1)
 
 
 class Attention(DistributedModule):
@@ -135,7 +142,10 @@ class Attention(DistributedModule):
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from those of q, k and v."""
-        q, k, v = self.check_inputs(q, k, v)
+        return self.attend(*self.check_inputs(q, k, v))
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from those of q, k and v, which are known to lie in the domain."""
         if self.spread:
             q, k, v = (apply(move, x) for move, x in zip(self.spread, (q, k, v), strict=True))
         features = k.shape[-1]

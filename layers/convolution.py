@@ -25,28 +25,23 @@ workers (| bulk, [ ] window):
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias, cast
-
 import torch
 from torch import nn
 from torch.nn import functional
 
 from adjointlab.core.layout import Layout, balanced_cut
 from adjointlab.layers.channels import ChannelModule, windows_of
-from adjointlab.layers.differentiable import connected, of_nothing
-from adjointlab.layers.distributed import dtype_name, with_index_zero
-from adjointlab.layers.padded import Padded, Paddings, convolution_of, paddings
-from adjointlab.layers.torch_modules import per_dim, result_of, spatial_dims
+from adjointlab.layers.convolution_module import ConvolutionModule
+from adjointlab.layers.differentiable import carried, connected, of_nothing
+from adjointlab.layers.distributed import with_index_zero
+from adjointlab.layers.overlap import OverlappedConvolution
+from adjointlab.layers.padded import Padded
 from adjointlab.primitives.halo_exchange import HaloExchange
-from adjointlab.primitives.halo_geometry import HaloGeometry
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "Convolution", "Padded"]
 
-TorchConvolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
-
-class Convolution(ChannelModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+class Convolution(ConvolutionModule, ChannelModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)):
     """`torch.nn.Conv1d`, `2d` or `3d` over `partition` = P_n x P_co x P_ci x P_spatial, for inputs of `input_shape`.
 
     Made from a module of torch's, or a :class:`Padded` one; :class:`Conv1d`, :class:`Conv2d` and :class:`Conv3d` also
@@ -56,50 +51,34 @@ class Convolution(ChannelModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)
     output (n, out_channels, *sides) over P_n, P_co and P_spatial, on those whose index along P_ci is 0. Everybody else
     takes and returns tensors of zero volume. The output is balanced.
 
+    With `overlap` the interior is convolved while the halo is exchanged, and in backward the weight's gradient computed while that of the
+    halo is sent: equal results, and equal messages (:mod:`adjointlab.layers.overlap`). Where P_co is cut, it changes nothing: the
+    broadcast over P_co waits for the halo.
+
     With `groups` above 1 one of P_co and P_ci must be 1, and the other cuts between groups.
 
     Raises `ValueError`, in torch's words, for what torch refuses, and for a padding mode other than "zeros" and
     "circular", a partition of another order, and groups over both P_co and P_ci.
     """
 
-    def lay_out(self, module: nn.Module) -> None:
-        partition, shape = self.partition, self.input_shape
-        kernel, pads, mode = self._read(module)
-        dims = len(kernel)
-        if len(shape) != dims + 2 or shape[1] != self.in_channels:
-            raise ValueError(
-                f"input_shape: {shape} is not (batch, in_channels = {self.in_channels}, {dims} spatial sides)"
-            )
+    options = ("overlap",)
+    overlapped: OverlappedConvolution | None = None
+
+    def lay_out(self, module: nn.Module, *, overlap: bool = False) -> None:
+        self.read(module)
+        partition, shape, dims = self.partition, self.input_shape, len(self.kernel)
         if partition.order != dims + 3:
             raise ValueError(
                 f"partition: of order {partition.order} ({partition}), but a {dims}-d convolution needs {dims + 3}: batch, "
                 f"output channels, input channels, and {dims} spatial dimensions"
             )
-        if mode not in ("zeros", "circular"):
-            raise ValueError(f"padding_mode: {mode!r} is neither 'zeros' nor 'circular'")
-        if min(self.dilation) < 1:
-            # Torch refuses this in these words, but not for the empty batch below.
-            raise ValueError("non-positive dilation is not supported")
-        result_of(module, torch.empty(0, *shape[1:], dtype=self.dtype))
-        # In single precision libraries choose other algorithms (Winograd's, FFT) by the shape, which a cut changes. They may
-        # differ by 64 of its units of rounding, 2**-24.
-        self.rounding = 0.0 if self.dtype == torch.float64 else 2.0**-18
-
         channels = self.cut_channels(partition)
         # Dimensions of the partition: 0 the batch, 1 output channels, 2 input channels, from 3 on spatial ones.
         spatial = tuple(range(3, dims + 3))
         batch = windows_of(balanced_cut(shape[0], partition.shape[0]))
         bulk = [windows_of(balanced_cut(shape[dim + 2], partition.shape[dim + 3])) for dim in range(dims)]
         x = Layout(shape, with_index_zero(partition, 1), [batch, channels.inputs, *bulk], (0, 2, *spatial))
-        geometry = HaloGeometry.from_kernel(
-            x,
-            (1, 1, *kernel),
-            stride=(1, 1, *self.stride),
-            dilation=(1, 1, *self.dilation),
-            padding=((0, 0), (0, 0), *pads),
-            periodic=tuple(range(2, dims + 2)) if mode == "circular" else (),
-            output_cuts=(x.ends(0), x.ends(1), *(None,) * dims),
-        )
+        geometry = self.windows(x)
         assert geometry.output is not None
         y = Layout(
             (shape[0], self.out_channels, *geometry.output.shape[2:]),
@@ -108,54 +87,27 @@ class Convolution(ChannelModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)
             (0, 1, *spatial),
         )
         weight, bias = self.learnt_layouts(
-            channels, (self.out_channels, self.in_channels // self.groups, *kernel)
+            channels, (self.out_channels, self.in_channels // self.groups, *self.kernel)
         )
-        self.exchange: HaloExchange = HaloExchange(
-            self.comm, x, geometry.window, periodic=geometry.periodic, dtype=dtype_name(self.dtype)
-        )
-        self.compose(module, x, y, weight, bias, window=geometry.window)
-
-    def _read(self, module: nn.Module) -> tuple[tuple[int, ...], Paddings, str]:
-        """Take over the module's arguments; return its kernel, its padding (left, right) by dimension, and the padding mode."""
-        convolution = cast(TorchConvolution, module.convolution if isinstance(module, Padded) else module)
-        dims = spatial_dims(convolution)
-        kernel = per_dim("kernel_size", convolution.kernel_size, dims)
-        self.in_channels, self.out_channels = convolution.in_channels, convolution.out_channels
-        self.groups = convolution.groups
-        self.stride = per_dim("stride", convolution.stride, dims)
-        self.dilation = per_dim("dilation", convolution.dilation, dims)
-        if isinstance(module, Padded):
-            self.padding, mode = module.padding, module.mode
+        exchange = self.exchange_of(geometry)
+        if overlap and partition.shape[1] == 1 and not exchange.is_identity:
+            self.overlapped = OverlappedConvolution(exchange, self.kernel, self.stride, self.dilation)
+            self.compose(module, x, y, weight, bias)
         else:
-            self.padding, mode = (
-                paddings(convolution.padding, kernel, self.dilation),
-                convolution.padding_mode,
-            )
-        return kernel, self.padding, mode
-
-    @classmethod
-    def torch_module(cls, dtype: torch.dtype | None, *arguments: object, **named: object) -> nn.Module:
-        is_module = bool(arguments) and isinstance(arguments[0], nn.Module)
-        if is_module or len(cls.torch_classes) > 1:
-            return super().torch_module(dtype, *arguments, **named)
-        return convolution_of(cls.torch_classes[0], *arguments, dtype=dtype, **named)
-
-    @classmethod
-    def check_sequential(cls, module: nn.Module) -> None:
-        super().check_sequential(module.convolution if isinstance(module, Padded) else module)
+            self.exchange: HaloExchange = exchange
+            self.compose(module, x, y, weight, bias, window=geometry.window)
 
     def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        convolve: Callable[..., torch.Tensor] = (functional.conv1d, functional.conv2d, functional.conv3d)[
-            len(self.stride) - 1
-        ]
         bias_inside: torch.Tensor | None = None
-        if not self.partition.is_active(self.rank) or 0 in (
-            x.numel(),
-            weight.numel(),
-            *self.local_output_shape,
+        overlapped = self.overlapped
+        if overlapped is not None and (
+            self._has_nothing(overlapped.window_size, weight) or torch.is_autocast_enabled(x.device.type)
         ):
+            # The same messages, one after the other: here only, whatever other workers do.
+            x, overlapped = carried(overlapped.exchange, x), None
+        if overlapped is None and self._has_nothing(x.numel(), weight):
             tensors = (x, weight) if bias is None else (x, weight, bias)
-            y = of_nothing(self.local_output_shape, convolve, *tensors)
+            y = of_nothing(self.local_output_shape, self.convolve, *tensors)
         else:
             x, groups, other_outputs = self.own_groups(x)
             if bias is not None:
@@ -163,12 +115,20 @@ class Convolution(ChannelModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)
                 # only zeros: its gradient is then a result of the same backward step on all of them.
                 channels = weight.shape[0]
                 bias_inside = bias if bias.numel() == channels else connected(x.new_zeros(channels), bias)
-            y = convolve(x, weight, bias_inside, self.stride, 0, self.dilation, groups)
+            if overlapped is None:
+                y = self.convolve(x, weight, bias_inside, groups)
+            else:
+                y = overlapped(x, weight, bias_inside, groups)
             if any(other_outputs):  # the outputs of other groups are other workers' summands
                 y = functional.pad(y, (0, 0) * len(self.stride) + other_outputs)
         if bias is None or bias_inside is bias or bias.numel() == 0:
             return y
         return y + bias.reshape(-1, *(1,) * len(self.stride))
+
+    def _has_nothing(self, window_size: int, weight: torch.Tensor) -> bool:
+        """Return True on a worker that has no element of the window, of the weight, or of y."""
+        is_active = self.partition.is_active(self.rank)
+        return not is_active or 0 in (window_size, weight.numel(), *self.local_output_shape)
 
 
 class Conv1d(Convolution, torch_classes=(nn.Conv1d,)):

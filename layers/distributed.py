@@ -174,8 +174,7 @@ class TorchLayer(DistributedModule):
             raise ValueError(f"module: {name}, but {cls.__name__} is made from {cls._torch_names()}")
         if type(module).forward is not torch_class.forward:
             raise ValueError(
-                f"module: {name} has a forward of its own, but {cls.__name__} computes what "
-                f"torch.nn.{torch_class.__name__} does"
+                f"module: {name} has a forward of its own, but {cls.__name__} computes what {_qualified(torch_class)} does"
             )
 
     @classmethod
@@ -194,7 +193,12 @@ class TorchLayer(DistributedModule):
 
     @classmethod
     def _torch_names(cls) -> str:
-        return " or ".join(f"torch.nn.{torch_class.__name__}" for torch_class in cls.torch_classes)
+        return " or ".join(map(_qualified, cls.torch_classes))
+
+
+def _qualified(module: type[nn.Module]) -> str:
+    """The name of a module of torch's, or of one of ours that is a function of torch's."""
+    return f"torch.nn.{module.__name__}" if module.__module__.startswith("torch.") else module.__name__
 
 
 def with_index_zero(partition: Partition, *dims: int) -> Partition:

@@ -1,6 +1,7 @@
-"""Concatenation and splitting across cuts: y = [x_1 ... x_m] along one dimension, and the parts of a tensor.
+"""Concatenation, stacking and splitting across cuts: y = [x_1 ... x_m] along one dimension, and the parts of a tensor.
 
     concatenation  forward    each x_i is repartitioned to what of it lies in the worker's part of y, and these are joined there
+    stacking       forward    the worker's parts of all x_i are stacked along the new dimension, which is not cut
     splitting      forward    x is repartitioned to the worker's parts of each y_i
     adjoint        of each repartition, the repartition back
 
@@ -19,13 +20,14 @@ from torch import nn
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
-from adjointlab.layers.differentiable import apply
-from adjointlab.layers.distributed import DistributedModule, dtype_name
+from adjointlab.layers.differentiable import apply, connected
+from adjointlab.layers.distributed import DistributedModule, TorchLayer, dtype_name
+from adjointlab.layers.rearrangement import Steps, checked_target
 from adjointlab.layers.torch_modules import result_of
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.typing import Communicator
 
-__all__ = ["Concatenation", "Join", "Part", "Split"]
+__all__ = ["Chunk", "Chunks", "Concatenation", "Join", "Part", "Pile", "Split", "Stack"]
 
 
 class Join(nn.Module):
@@ -50,6 +52,30 @@ class Part(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The parts."""
         return torch.split(x, self.sizes, self.dim)
+
+
+class Chunks(nn.Module):
+    """`torch.chunk` as a module."""
+
+    def __init__(self, chunks: int, dim: int = 0) -> None:
+        super().__init__()
+        self.chunks, self.dim = chunks, dim
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The parts."""
+        return torch.chunk(x, self.chunks, self.dim)
+
+
+class Pile(nn.Module):
+    """`torch.stack` as a module."""
+
+    def __init__(self, dim: int = 0) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, *x: torch.Tensor) -> torch.Tensor:
+        """The stacked tensor."""
+        return torch.stack(x, self.dim)
 
 
 class Concatenation(DistributedModule):
@@ -93,37 +119,78 @@ class Concatenation(DistributedModule):
         return torch.cat([apply(move, each) for move, each in zip(self.moves, x, strict=True)], self.dim)
 
 
-class Split(DistributedModule):
-    """`torch.split` of a tensor of `input_shape` along `dim`, over `partition`, of its order; all parts are balanced over it too.
+class Stack(DistributedModule):
+    """`torch.stack` of tensors of `input_shapes`, which must be equal, along a new dimension `dim`; all over `partition`, and balanced.
 
-    `sizes` are those of the parts, or one for all but the last. For `torch.chunk`, give the size of its first part.
+    The new dimension is not cut, so that nothing is sent: the output lies over the same workers. `target`, a layout of the output
+    over any ranks, says where it is wanted instead.
 
-    Raises `ValueError`, in torch's words, for sizes that do not add up, and for a partition of another order.
+    Raises `ValueError`, in torch's words, for shapes that do not fit, and for a partition of another order than the inputs, and a
+    target that is no layout of the output.
     """
 
     def __init__(
         self,
         comm: Communicator,
         partition: Partition,
-        input_shape: Sequence[int],
-        sizes: int | Sequence[int],
+        input_shapes: Sequence[Sequence[int]],
         dim: int = 0,
         *,
+        target: Layout | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        module = Part(sizes, dim)
+        module = Pile(dim)
         super().__init__(comm, partition, module)
-        shape = tuple(input_shape)
+        shapes = [tuple(shape) for shape in input_shapes]
+        y_shape = tuple(result_of(module, *(torch.empty(shape, device="meta") for shape in shapes)).shape)
+        self.check_order(shapes[0])
+        self.dim, name = dim % len(y_shape), dtype_name(dtype or torch.get_default_dtype())
+        x, before = Layout(shapes[0], partition), partition.shape[: self.dim]
+        new = Partition((*before, 1, *partition.shape[self.dim :]), partition.ranks)
+        stacked = Layout(y_shape, new)
+        self.local_output_shape = stacked.local_shape(self.rank)
+        self.steps = Steps(comm, stacked, name)
+        if target is not None:
+            self.steps.move(checked_target(target, y_shape))
+        self.domain = Space(*(Tensor(x, name, name=f"x{number}") for number in range(len(shapes))))
+        self.codomain = Space(self.steps.layout, dtype=name, name="y")
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+    def forward(self, *x: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from those of all x."""
+        return self.steps.of(self.stacked(self.check_inputs(*x)))
+
+    def stacked(self, x: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """This worker's parts of the inputs, stacked."""
+        if self.partition.is_active(self.rank):
+            return torch.stack(x, self.dim)
+        return connected(x[0].new_zeros(self.local_output_shape), *x)
+
+
+class Split(TorchLayer, torch_classes=(Part,)):
+    """`torch.split` of a tensor of `input_shape` along `dim`, over `partition`, of its order; all parts are balanced over it too.
+
+    `sizes` are those of the parts, or one for all but the last.
+
+    Raises `ValueError`, in torch's words, for sizes that do not add up, and for a partition of another order.
+    """
+
+    def lay_out(self, module: nn.Module) -> None:
+        shape = self.input_shape
         whole = torch.empty(shape, device="meta")
         result_of(module, whole)
-        parts = [tuple(part.shape) for part in module(whole)]
+        parts = [tuple(part.shape) for part in module.forward(whole)]
         self.check_order(shape)
-        self.dim, name = dim % len(shape), dtype_name(dtype or torch.get_default_dtype())
-        x = Layout(shape, partition)
-        outputs = [Layout(part, partition) for part in parts]
+        given = module.dim
+        assert isinstance(given, int)
+        self.dim, name = given % len(shape), dtype_name(self.dtype)
+        x = Layout(shape, self.partition)
+        outputs = [Layout(part, self.partition) for part in parts]
         starts = accumulate((part[self.dim] for part in parts[:-1]), initial=0)
         self.moves = [
-            Repartition(comm, x, _placed(y, shape, self.dim, start), dtype=name)
+            Repartition(self.comm, x, _placed(y, shape, self.dim, start), dtype=name)
             for y, start in zip(outputs, starts, strict=True)
         ]
         self.domain = Space(x, dtype=name)
@@ -136,6 +203,10 @@ class Split(DistributedModule):
         """The local tensors of all parts, from that of x."""
         (x,) = self.check_inputs(x)
         return tuple(apply(move, x) for move in self.moves)
+
+
+class Chunk(Split, torch_classes=(Chunks,)):
+    """`torch.chunk` of a tensor of `input_shape` into `chunks` parts along `dim`, or into fewer, as torch has it; see :class:`Split`."""
 
 
 def _shifted(y: Layout, shape: tuple[int, ...], dim: int, part: Window) -> Layout:

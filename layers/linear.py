@@ -20,7 +20,7 @@ from adjointlab.layers.affine import AffineModule
 from adjointlab.layers.differentiable import connected
 from adjointlab.layers.distributed import with_index_zero
 
-__all__ = ["Linear"]
+__all__ = ["Linear", "affine_summand"]
 
 
 class Linear(AffineModule, torch_classes=(nn.Linear,)):
@@ -54,9 +54,13 @@ class Linear(AffineModule, torch_classes=(nn.Linear,)):
         )
 
     def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        if bias is not None and bias.numel():
-            return functional.linear(x, weight, bias)
-        # An empty bias is another worker's to add; here y depends on it in the graph, so that this worker too takes
-        # part in the reduction of the bias's gradient.
-        y = functional.linear(x, weight)
-        return y if bias is None else connected(y, bias)
+        return affine_summand(x, weight, bias)
+
+
+def affine_summand(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """A worker's summand x Wᵀ + b; a bias without elements is one that another worker of the same sum adds."""
+    if bias is not None and bias.numel():
+        return functional.linear(x, weight, bias)
+    # Here y depends on the empty bias in the graph, so that this worker too takes part in the reduction of its gradient.
+    y = functional.linear(x, weight)
+    return y if bias is None else connected(y, bias)

@@ -21,7 +21,7 @@ __all__ = ["DistributedParameters", "local_window"]
 
 
 class DistributedParameters(nn.Module):
-    """A module whose parameters and buffers lie on some ranks of `comm`, cut or not, and have zero volume elsewhere.
+    """A module whose parameters and buffers lie on some ranks of `comm`, and have zero volume elsewhere.
 
     `parameter_space` and `buffer_space` say where. Names, and all ranks' values together, are those of the sequential
     `module` that it is made from; the mode is that of `module` too.
@@ -112,8 +112,9 @@ class DistributedParameters(nn.Module):
         Raises `ValueError` for parameters of other names or shapes.
         """
         self.load_sequential_state_dict(module.state_dict())
-        for name, parameter in module.named_parameters():
-            self.get_parameter(name).requires_grad_(parameter.requires_grad)
+        for tensor in self.parameter_space.tensors:
+            whole = module.get_parameter(self.sequential_name(tensor.name))
+            self.get_parameter(tensor.name).requires_grad_(whole.requires_grad)
         self.train(module.training)
 
     def load_sequential_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -133,10 +134,15 @@ class DistributedParameters(nn.Module):
         # The module's own initial values are of no interest, nor should they move the generator on.
         with torch.random.fork_rng(devices=[]):
             module = self.sequential()
-        module.load_state_dict(state)
+        module.requires_grad_(False).load_state_dict(state)
         for tensor in self.parameter_space.tensors:
-            module.get_parameter(tensor.name).requires_grad_(self.get_parameter(tensor.name).requires_grad)
+            if self.get_parameter(tensor.name).requires_grad:
+                module.get_parameter(self.sequential_name(tensor.name)).requires_grad_()
         return module.train(self.training)
+
+    def sequential_name(self, name: str) -> str:
+        """The name that the sequential module has for the parameter that holds the layer's parameter `name`."""
+        return name
 
     def sequential_state_dict(self) -> dict[str, torch.Tensor]:
         """Collective: the state_dict of the sequential module, on every rank."""

@@ -28,9 +28,36 @@ TorchClasses: TypeAlias = tuple[type[nn.Module], ...]
 
 _COUNTS = {1: "one int", 2: "two ints", 3: "three ints"}
 _BY_SPATIAL_DIMS = (
-    (nn.Conv1d, nn.ConvTranspose1d, nn.MaxPool1d, nn.AvgPool1d),
-    (nn.Conv2d, nn.ConvTranspose2d, nn.MaxPool2d, nn.AvgPool2d),
-    (nn.Conv3d, nn.ConvTranspose3d, nn.MaxPool3d, nn.AvgPool3d),
+    (
+        nn.Conv1d,
+        nn.ConvTranspose1d,
+        nn.MaxPool1d,
+        nn.AvgPool1d,
+        nn.LPPool1d,
+        nn.MaxUnpool1d,
+        nn.AdaptiveAvgPool1d,
+        nn.AdaptiveMaxPool1d,
+    ),
+    (
+        nn.Conv2d,
+        nn.ConvTranspose2d,
+        nn.MaxPool2d,
+        nn.AvgPool2d,
+        nn.LPPool2d,
+        nn.MaxUnpool2d,
+        nn.AdaptiveAvgPool2d,
+        nn.AdaptiveMaxPool2d,
+    ),
+    (
+        nn.Conv3d,
+        nn.ConvTranspose3d,
+        nn.MaxPool3d,
+        nn.AvgPool3d,
+        nn.LPPool3d,
+        nn.MaxUnpool3d,
+        nn.AdaptiveAvgPool3d,
+        nn.AdaptiveMaxPool3d,
+    ),
 )
 
 
@@ -54,7 +81,7 @@ def per_dim(name: str, value: Sides, dims: int) -> tuple[int, ...]:
     return given * dims if len(given) == 1 else given
 
 
-def result_of(module: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
+def result_of(module: nn.Module, *inputs: object) -> torch.Tensor:
     """The (first) result of `module` for inputs that cost nothing: without samples, or without memory.
 
     Torch checks arguments and shapes in a call, and first of all: so an empty batch is enough to learn the shape of

@@ -15,7 +15,7 @@ paper's, phase by phase. The implementation of both is the phases, in :mod:`adjo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
 from adjointlab.core import arrays
@@ -32,7 +32,7 @@ from adjointlab.primitives.halo_plan import halo_plan
 from adjointlab.primitives.validation import arguments_renamed, check_layout
 from adjointlab.typing import Array, Communicator
 
-__all__ = ["HaloExchange", "images"]
+__all__ = ["HaloExchange", "OverlappedHaloExchange", "images"]
 
 
 class HaloExchange(LinearOperator):
@@ -113,6 +113,13 @@ class HaloExchange(LinearOperator):
 
     def forward(self, x: Array, out: Array | None = None) -> Array:
         """The local tensor of y = H x, in `out` if given."""
+        return self._forward(x, out, lambda _: None)
+
+    def adjoint(self, y: Array, out: Array | None = None) -> Array:
+        """The local tensor of H* y, in `out` if given."""
+        return self._adjoint(y, out, lambda: None)
+
+    def _forward(self, x: Array, out: Array | None, meanwhile: Callable[[Array], None]) -> Array:
         batch = check_argument(self.domain.tensors[0], x, self._rank)
         if self._phases is None:
             return arrays.copy(x)
@@ -120,12 +127,12 @@ class HaloExchange(LinearOperator):
 
         def keep_own() -> None:
             arrays.copy_into(y[plan.own_in_window], x[plan.own_in_bulk])
+            meanwhile(y)
 
         self._phases.forward(x, y, batch, meanwhile=keep_own)
         return y
 
-    def adjoint(self, y: Array, out: Array | None = None) -> Array:
-        """The local tensor of H* y, in `out` if given."""
+    def _adjoint(self, y: Array, out: Array | None, meanwhile: Callable[[], None]) -> Array:
         batch = check_argument(self.codomain.tensors[0], y, self._rank)
         if self._phases is None:
             return arrays.copy(y)
@@ -135,9 +142,26 @@ class HaloExchange(LinearOperator):
             if plan.trims:  # cells that this worker does not need: others may add to them
                 arrays.clear(x)
             arrays.copy_into(x[plan.own_in_bulk], y[plan.own_in_window])
+            meanwhile()
 
         self._phases.adjoint(y, x, batch, meanwhile=keep_own)
         return x
+
+
+class OverlappedHaloExchange(HaloExchange):
+    """H, with something to compute while messages travel; a worker outside the partition computes nothing.
+
+    An error that `meanwhile` raises is raised after its phase's messages are complete, so that nothing is received into memory that
+    is freed by then.
+    """
+
+    def forward_while(self, x: Array, meanwhile: Callable[[Array], None]) -> Array:
+        """The local tensor of y = H x. ``meanwhile(y)`` may read what of y is not halo: own cells, and padding."""
+        return self._forward(x, None, meanwhile)
+
+    def adjoint_while(self, y: Array, meanwhile: Callable[[], None]) -> Array:
+        """The local tensor of H* y. ``meanwhile()`` may read y, but not write it."""
+        return self._adjoint(y, None, meanwhile)
 
 
 def images(owned: Window, needed: Window, period: int | None) -> list[tuple[Window, Window]]:

@@ -65,14 +65,16 @@ class HaloPhases:
                         arrays.copy_into(cells, sources[source][index])
                 if link.sends:
                     requests.append(comm.Isend(sent.memory, link.peer, _TAG))
-            if phase_number == 0:  # while the first messages travel
-                for padding in self.plan.padding:
-                    arrays.clear(y[padding])
-                if meanwhile is not None:
-                    meanwhile()
-            # Not Waitany: MPICH's takes many times longer where there are more ranks than cores.
-            if requests:
-                MPI.Request.Waitall(requests)
+            try:
+                if phase_number == 0:  # while the first messages travel
+                    for padding in self.plan.padding:
+                        arrays.clear(y[padding])
+                    if meanwhile is not None:
+                        meanwhile()
+            finally:  # an error of `meanwhile` must not free memory that messages are received into
+                # Not Waitany: MPICH's takes many times longer where there are more ranks than cores.
+                if requests:
+                    MPI.Request.Waitall(requests)
             for message in received:
                 for cells, _, index in message.pieces:
                     arrays.copy_into(y[index], cells)
@@ -98,10 +100,12 @@ class HaloPhases:
             for link, message in zip(links, messages, strict=True):
                 if link.receives:
                     requests.append(comm.Isend(message.memory, link.peer, _TAG))
-            if number == 0 and meanwhile is not None:
-                meanwhile()
-            if requests:
-                MPI.Request.Waitall(requests)
+            try:
+                if number == 0 and meanwhile is not None:
+                    meanwhile()
+            finally:
+                if requests:
+                    MPI.Request.Waitall(requests)
             for link in links:
                 for cells, source, index in link.sent.pieces:
                     arrays.add_into(sources[source][index], cells)

@@ -24,6 +24,7 @@ BUDGET = Budget(30, seed=1)
 SMALL = Budget(20, ranks=4, seed=1)  # PyLops-MPI gathers all local shapes for each array that it makes
 
 with_pylops_mpi = pytest.mark.skipif(find_spec("pylops_mpi") is None, reason="needs pylops-mpi")
+with_jax = pytest.mark.skipif(find_spec("jax") is None, reason="needs JAX: the extra `jax` installs it")
 in_the_simulated_world = pytest.mark.skipif(
     is_launched(), reason="a hang of real ranks ends the session, supervised or not"
 )
@@ -76,6 +77,15 @@ def test_what_spmd_types_says_of_its_functions_is_found_coherent(
     assert (
         alarms(adjointlab_world, find_subject(f"{EXAMPLES}/spmd_types_collectives.py:{subject}"), SMALL) == {}
     )
+
+
+@with_jax
+@pytest.mark.parametrize(("name", "check"), [("shifts", "adjoint"), ("blocks", "gradients")])
+def test_the_functions_of_jax_are_coherent(adjointlab_world: World, name: str, check: str) -> None:
+    subject = find_subject(
+        f"{EXAMPLES}/jax_shard_map.py:{name}"
+    )  # compiling takes most of a second for a case
+    assert investigate(adjointlab_world, subject, check, Budget(1, ranks=2, seed=1)).status is Status.COHERENT
 
 
 @with_pylops_mpi

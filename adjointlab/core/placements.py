@@ -11,14 +11,14 @@ mesh dimension cuts later than it stands, after so many shards of the dimensions
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, Final, NamedTuple, Protocol
 
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import Partition
 
-__all__ = ["Placed", "chunks", "placed"]
+__all__ = ["Placed", "chunks", "placed", "sharded"]
 
 
 class _Mesh(Protocol):
@@ -60,24 +60,32 @@ def placed(mesh: _Mesh | Sequence[int], placements: Sequence[object], shape: Seq
                 raise ValueError(f"placements: {placement} cannot hold a tensor of shape {tuple(shape)}")
             cut_by.setdefault(dim % len(shape), []).append(mesh_dim)
     cut_by = {dim: _in_order(mesh_dims, placements, extents) for dim, mesh_dims in cut_by.items()}
-    # A dimension of the partition for each tensor dimension that is cut, then one for each mesh dimension that holds copies.
-    copied = [mesh_dim for mesh_dim, kind in enumerate(kinds) if kind != _SHARD]
-    parts_of = [*cut_by.values(), *([mesh_dim] for mesh_dim in copied)]
-    sides = [math.prod(extents[mesh_dim] for mesh_dim in mesh_dims) for mesh_dims in parts_of]
-    in_partition_order = [mesh_dim for mesh_dims in parts_of for mesh_dim in mesh_dims]
+    kinds_of_copies = (kind for kind in kinds if kind != _SHARD)
+    return Placed(sharded(grid, cut_by, shape), ("varying",) * len(cut_by) + tuple(kinds_of_copies))
+
+
+def sharded(grid: Partition, cut_by: Mapping[int, Sequence[int]], shape: Sequence[int]) -> Layout:
+    """The layout of a tensor whose dimension k the grid dimensions ``cut_by[k]`` shard, one after the other as ``torch.chunk`` does.
+
+    Its partition has a dimension for each entry of `cut_by`, and behind them one for each other grid dimension, which holds copies.
+    """
+    extents, cutting = grid.shape, {grid_dim for grid_dims in cut_by.values() for grid_dim in grid_dims}
+    copied = [grid_dim for grid_dim in range(grid.order) if grid_dim not in cutting]
+    parts_of = [*cut_by.values(), *([grid_dim] for grid_dim in copied)]
+    sides = [math.prod(extents[grid_dim] for grid_dim in grid_dims) for grid_dims in parts_of]
+    in_partition_order = [grid_dim for grid_dims in parts_of for grid_dim in grid_dims]
     members = []
-    for index in product(*(range(extents[mesh_dim]) for mesh_dim in in_partition_order)):
+    for index in product(*(range(extents[grid_dim]) for grid_dim in in_partition_order)):
         at = dict(zip(in_partition_order, index, strict=True))
-        members.append(grid.rank([at[mesh_dim] for mesh_dim in range(grid.order)]))
+        members.append(grid.rank([at[grid_dim] for grid_dim in range(grid.order)]))
     axes = {dim: axis for axis, dim in enumerate(cut_by)}
     windows = [
-        _nested_chunks((0, side), [extents[mesh_dim] for mesh_dim in cut_by.get(dim, ())])
+        _nested_chunks((0, side), [extents[grid_dim] for grid_dim in cut_by.get(dim, ())])
         for dim, side in enumerate(shape)
     ]
-    layout = Layout(
+    return Layout(
         tuple(shape), Partition(sides, members), windows, [axes.get(dim) for dim in range(len(shape))]
     )
-    return Placed(layout, ("varying",) * len(cut_by) + tuple(kinds[mesh_dim] for mesh_dim in copied))
 
 
 def chunks(window: Window, parts: int) -> list[Window]:

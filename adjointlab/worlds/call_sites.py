@@ -2,7 +2,8 @@
 
 A frame on the stack of a rank belongs to one of four kinds of code. Reports name a line of the first kind that there is::
 
-    user code       operators, and the lab's own primitives and layers, which are tested like them
+    user code       operators; the lab's own primitives and layers, which are tested like them; and its adapters, which communicate
+                    for code that does not (all shards of which are in one process)
     torch           it calls process groups for user code, and in a backward pass for the lab
     the lab         checks, engine, core ...: it calls operators, and makes some calls of its own around them
     the worlds      this package, adjointlab.MPI, its process groups, and the threads that ranks run on
@@ -44,7 +45,7 @@ _WORLDS: Final = (
     str(MPI.__file__),
     _LAB + "torch_distributed" + os.sep,
 )
-_TESTED_BY_LAB: Final = tuple(_LAB + package + os.sep for package in ("primitives", "layers"))
+_TESTED_BY_LAB: Final = tuple(_LAB + package + os.sep for package in ("primitives", "layers", "adapters"))
 
 
 class CallSite(NamedTuple):

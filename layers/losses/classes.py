@@ -60,12 +60,16 @@ class ClassLoss(Loss):
         loss = cast(nn.NLLLoss, module)
         given = loss.weight
         element = torch.get_default_dtype() if given is None else given.dtype
-        result_of(module, torch.empty(0, self.classes, dtype=element), torch.empty(0, dtype=torch.int64))
+        result_of(module, torch.empty(0, self.classes, dtype=element), self.no_targets(element))
         self.ignore_index = loss.ignore_index
         self.make_operators(self.input_layout)
         whole = type(loss)(None if given is None else given.detach().to(self.dtype))
         everyone = Partition((self.comm.Get_size(),))
         self.own(whole, {"weight": Layout((self.classes,), everyone, axes=(None,))})
+
+    def no_targets(self, dtype: torch.dtype) -> torch.Tensor:
+        """The targets of no inputs, for inputs of that element type."""
+        return torch.empty(0, dtype=torch.int64)
 
     def make_operators(self, x: Layout) -> None:
         """Collective: make the operators between the workers that have the same targets, and all of them."""
@@ -120,7 +124,10 @@ class ClassLoss(Loss):
 
     def _check_inputs(self, x: tuple[torch.Tensor, ...]) -> None:
         super()._check_inputs(x)
-        judged = x[1].detach()
+        self.check_targets(x[1].detach())
+
+    def check_targets(self, judged: torch.Tensor) -> None:
+        """Raise `ValueError`, in torch's words, for targets of this rank that are no classes."""
         judged = judged[judged != self.ignore_index]
         wrong = judged[(judged < 0) | (judged >= self.classes)]
         if wrong.numel():

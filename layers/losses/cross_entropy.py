@@ -2,19 +2,21 @@
 
 forward    x̂ ← x̂ - max_{P_c} max x̂                 no gradient: the loss does not depend on the maximum
            s = 𝒜_{P_c} Σ exp x̂
-           l̂ = Σ a ∘ (log s - x̂)                     as all losses over classes (classes.py)
+           l̂ = Σ a ∘ (log s - x̂)                     as all losses over classes (classes.py); of probabilities t, a = w ∘ t
            l = R_{P→root} l̂
 adjoint    that of each step in the reverse order, with 𝒜* = 𝒜
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout
+from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import apply, connected
 from adjointlab.layers.distributed import dtype_name
 from adjointlab.layers.largest import Largest
@@ -25,12 +27,28 @@ __all__ = ["CrossEntropyLoss"]
 
 
 class CrossEntropyLoss(ClassLoss, torch_classes=(nn.CrossEntropyLoss,)):
-    """`torch.nn.CrossEntropyLoss` of logits; see :class:`ClassLoss`. Targets of class probabilities are not legal.
+    """`torch.nn.CrossEntropyLoss` of logits; see :class:`ClassLoss`.
 
-    Raises `ValueError` for a label smoothing outside of [0, 1] too.
+    With `probabilities` the targets are numbers for each class, of the input's element type and shape, and lie as it does: a worker
+    has those of the classes whose logits it has. Torch takes targets of the input's shape for such; a layer is told when it is made.
+    A mean then divides by the number of positions, whatever the weights.
+
+    Raises `ValueError` for a label smoothing outside of [0, 1] too, and for an `ignore_index` of at least 0 with probabilities.
     """
 
     argument_names = ("weight", "ignore_index", "reduction", "label_smoothing")
+    options = (*ClassLoss.options, "probabilities")
+
+    def lay_out(
+        self,
+        module: nn.modules.loss._Loss,
+        root: int = 0,
+        all_reduce: bool = False,
+        cuts: Sequence[Sequence[int] | None] | None = None,
+        probabilities: bool = False,
+    ) -> None:
+        self.probabilities = probabilities
+        super().lay_out(module, root, all_reduce, cuts)
 
     def plan(self, module: nn.Module) -> None:
         super().plan(module)
@@ -39,12 +57,18 @@ class CrossEntropyLoss(ClassLoss, torch_classes=(nn.CrossEntropyLoss,)):
         # gradient are differences of is of the order of 1, with the lab's small integers, also where hardly anything is left.
         self.rounding, self.reach = 2.0**-44 if self.dtype == torch.float64 else 2.0**-17, 1.0
 
+    def no_targets(self, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(0, self.classes, dtype=dtype) if self.probabilities else super().no_targets(dtype)
+
     def make_operators(self, x: Layout) -> None:
         super().make_operators(x)
         self.sum_exponentials = AllSumReduce(
             self.comm, self.per_target, (self.class_dim,), dtype=dtype_name(self.dtype)
         )
         self.largest = Largest(self.comm, x, self.class_dim)
+        if self.probabilities:
+            name = dtype_name(self.dtype)
+            self.domain = Space(Tensor(x, name), Tensor(x, name, name="targets"))
 
     def normalised(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if not self.partition.is_active(self.rank):
@@ -53,3 +77,33 @@ class CrossEntropyLoss(ClassLoss, torch_classes=(nn.CrossEntropyLoss,)):
         x = x - self.largest.of(x).unsqueeze(self.class_dim)
         sums = apply(self.sum_exponentials, torch.exp(x).sum(self.class_dim))
         return x, torch.log(sums)
+
+    def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The local tensor of the loss, from those of the input and of the targets."""
+        if not self.probabilities:
+            return super().forward(x, targets)
+        x, targets = self.check_inputs(x, targets)
+        x, log_sums = self.normalised(x)
+        losses = numbers = connected(log_sums, targets)
+        if self.partition.is_active(self.rank):
+            losses = self.expected(x, targets, log_sums)
+            is_first = self.partition.index(self.rank)[self.class_dim] == 0
+            numbers = torch.full_like(log_sums, float(is_first), requires_grad=False)
+        return self.reduced_over_targets(losses, numbers)
+
+    def expected(self, x: torch.Tensor, targets: torch.Tensor, log_sums: torch.Tensor) -> torch.Tensor:
+        """The contributions of this worker's classes to the loss of each position.
+
+        `x` and `log_sums` are as :meth:`normalised` returns them.
+        """
+        if self.label_smoothing:
+            targets = targets * (1 - self.label_smoothing) + self.label_smoothing / self.classes
+        terms = (log_sums.unsqueeze(self.class_dim) - x) * targets
+        if self.weight is not None:
+            own = self.weight[slice(*self.class_window)]
+            terms = terms * own.reshape(-1, *(1,) * (x.dim() - self.class_dim - 1))
+        return terms.sum(self.class_dim)
+
+    def check_targets(self, judged: torch.Tensor) -> None:
+        if not self.probabilities:
+            super().check_targets(judged)

@@ -65,7 +65,7 @@ class Loss(TorchLayer):
     argument_names: ClassVar[tuple[str, ...]]
     """Torch's arguments in their order, without the deprecated ones among them."""
 
-    options = ("root", "all_reduce", "cuts")
+    options: ClassVar[tuple[str, ...]] = ("root", "all_reduce", "cuts")
 
     def lay_out(
         self,

@@ -30,7 +30,7 @@ class AveragePooling(Pooling, torch_classes=(nn.AvgPool1d, nn.AvgPool2d, nn.AvgP
 
     def lay_out(self, module: Any) -> None:
         super().lay_out(module)
-        self.count_include_pad: bool = module.count_include_pad
+        self.count_include_pad: bool = getattr(module, "count_include_pad", True)  # which LPPool has not
         divisor: int | None = getattr(module, "divisor_override", None)  # which AvgPool1d has not
         sides = self.input_shape[-self.dims :]
         counts = [self._counts(dim, sides[dim]) for dim in range(self.dims)]
@@ -51,6 +51,10 @@ class AveragePooling(Pooling, torch_classes=(nn.AvgPool1d, nn.AvgPool2d, nn.AvgP
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)
+        return self.averages(x)
+
+    def averages(self, x: torch.Tensor) -> torch.Tensor:
+        """Collective: the means of the windows of x."""
         x = carried(self.exchange, x)
         if self._has_outputs(x):
             y = self._sums(x, self.kernel_size, self.stride)

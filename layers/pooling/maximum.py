@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import carried, of_nothing
-from adjointlab.layers.pooling.windows import Pooling
+from adjointlab.layers.pooling.windows import Pooling, global_positions
 
 __all__ = ["MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxPooling"]
 
@@ -68,12 +68,10 @@ class MaxPooling(Pooling, torch_classes=(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3
 
     def _globally(self, indices: torch.Tensor, sides: Sequence[int]) -> torch.Tensor:
         """Row-major positions in the global tensor, from those in a local one of the given sides."""
-        result = torch.zeros_like(indices)
-        whole = self.domain.tensors[0].layout.shape[-self.dims :]
-        for dim, (start, _) in enumerate(self.window):
-            local = indices // math.prod(sides[dim + 1 :]) % sides[dim]
-            result += (local + start) * math.prod(whole[dim + 1 :])
-        return result
+        elements = [
+            torch.arange(start, start + side) for (start, _), side in zip(self.window, sides, strict=True)
+        ]
+        return global_positions(indices, elements, self.domain.tensors[0].layout.shape[-self.dims :])
 
 
 class MaxPool1d(MaxPooling, torch_classes=(nn.MaxPool1d,)):

@@ -17,6 +17,7 @@ than the input's, some halos are negative and the input is trimmed. With kernel 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -29,7 +30,7 @@ from adjointlab.layers.torch_modules import per_dim, result_of, spatial_dims
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_geometry import HaloGeometry
 
-__all__ = ["Pooling"]
+__all__ = ["Pooling", "global_positions"]
 
 
 class Pooling(TorchLayer):
@@ -53,9 +54,12 @@ class Pooling(TorchLayer):
         lengths = result_of(module, probe).shape[-dims:]
         self.check_order(shape)
         self.kernel_size = per_dim("kernel_size", module.kernel_size, dims)
-        is_empty = isinstance(module.stride, Sequence) and not module.stride  # which torch takes for none
-        self.stride = self.kernel_size if is_empty else per_dim("stride", module.stride, dims)
-        self.padding = per_dim("padding", module.padding, dims)
+        # Torch takes an empty stride for none.
+        has_stride = module.stride is not None and not (
+            isinstance(module.stride, Sequence) and not module.stride
+        )
+        self.stride = per_dim("stride", module.stride, dims) if has_stride else self.kernel_size
+        self.padding = per_dim("padding", getattr(module, "padding", 0), dims)
         self.dilation = per_dim("dilation", getattr(module, "dilation", 1), dims)
         name = dtype_name(self.dtype)
         x = Layout(shape, partition)
@@ -107,3 +111,15 @@ def _within_the_tensor(geometry: HaloGeometry) -> Layout:
         for dim, each_bulk in enumerate(geometry.window.windows)
     ]
     return Layout(bulk.shape, bulk.partition, windows, bulk.axes)
+
+
+def global_positions(
+    positions: torch.Tensor, elements: Sequence[torch.Tensor], whole: Sequence[int]
+) -> torch.Tensor:
+    """Row-major positions in a tensor of sides `whole`, from those in a local one, whose indices in each dimension `elements` has."""
+    result = torch.zeros_like(positions)
+    sides = [len(each) for each in elements]
+    for dim, each in enumerate(elements):
+        local = positions // math.prod(sides[dim + 1 :]) % sides[dim]
+        result += each.to(positions.device)[local] * math.prod(whole[dim + 1 :])
+    return result

@@ -16,7 +16,7 @@ from adjointlab.core.partition import Partition
 from adjointlab.layers.distributed import DistributedModule
 from adjointlab.typing import Communicator
 
-__all__ = ["Arguments", "cuts_over", "drawn_shape", "dtypes", "layer_of", "twin_of"]
+__all__ = ["Arguments", "cuts_over", "drawn_shape", "dtypes", "grids_up_to", "layer_of", "twin_of"]
 
 Arguments: TypeAlias = dict[str, object]
 """A case: the arguments by name, with element types as strings, as a file has them."""
@@ -48,6 +48,11 @@ def twin_of(*classes: type[nn.Module]) -> Callable[..., nn.Module]:
 def drawn_shape(draw: DrawFn, order: int) -> tuple[int, ...]:
     """A shape of that order, longer where it has few dimensions; of more than one, some may have no length."""
     return tuple(draw(st.integers(0 if order > 1 else 1, 6 if order < 3 else 3)) for _ in range(order))
+
+
+def grids_up_to(ranks: int, order: int) -> list[tuple[int, ...]]:
+    """The grids of at most so many workers, from small to large: of a uniform choice few have one worker, and many cut several dimensions."""
+    return [grid for size in range(ranks) for grid in strategies.grids(size + 1, order)]
 
 
 def cuts_over(draw: DrawFn, shape: tuple[int, ...], partition: Partition) -> tuple[tuple[int, ...], ...]:

@@ -17,18 +17,20 @@ from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d, Padded
 from adjointlab.layers.padded import Paddings, paddings
 from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of
 
-__all__ = ["convolutions"]
+__all__ = ["convolutions", "drawn_convolution", "sequential_convolution"]
 
 
-def _sequential_convolution(
+def sequential_convolution(
     *,
     dims: int,
     dtype: str,
     padding: str | Paddings,
     partition: object,
     input_shape: object,
+    overlap: object = False,
     **arguments: Any,
 ) -> nn.Module:
+    """The convolution of torch's for the arguments of a case, padded apart where left and right differ."""
     torch_class = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
     make: Callable[..., nn.Module] = partial(torch_class, dtype=getattr(torch, dtype), **arguments)
     if isinstance(padding, str):
@@ -38,14 +40,8 @@ def _sequential_convolution(
     return Padded(make(padding=0), padding, arguments["padding_mode"])
 
 
-@subject(
-    layer=layer_of(Conv1d, Conv2d, Conv3d),
-    sequential=_sequential_convolution,
-    twice_differentiable=True,
-    name="Convolution",
-)
-def convolutions(draw: DrawFn, ranks: int) -> Arguments:
-    """One to three dimensions; batch, channels and features cut; kernels with all that torch lets them have."""
+def drawn_convolution(draw: DrawFn) -> dict[str, Any]:
+    """The arguments of a convolution, but for its partition: kernels with all that torch lets them have."""
     dims = draw(st.integers(1, 3))
     kernel = tuple(draw(st.integers(1, 3)) for _ in range(dims))
     dilation = tuple(draw(st.integers(1, 2)) for _ in range(dims))
@@ -62,13 +58,8 @@ def convolutions(draw: DrawFn, ranks: int) -> Arguments:
     groups = draw(st.integers(1, 3))
     channels = [groups * draw(st.integers(1, 3 if groups == 1 else 2)) for _ in range(2)]
     batch, bias, dtype = draw(st.integers(0, 3)), draw(st.booleans()), draw(dtypes)
-    # Last, as the number of draws depends on the number of ranks: so cases shrink to fewer.
-    partition = draw(strategies.partitions(ranks, dims + 3, whole=False))
-    if 1 not in partition.shape[1:3]:
-        groups = 1
     return {
         "dims": dims,
-        "partition": partition,
         "input_shape": (batch, channels[0], *sides),
         "in_channels": channels[0],
         "out_channels": channels[1],
@@ -81,3 +72,19 @@ def convolutions(draw: DrawFn, ranks: int) -> Arguments:
         "padding_mode": mode,
         "dtype": dtype,
     }
+
+
+@subject(
+    layer=layer_of(Conv1d, Conv2d, Conv3d),
+    sequential=sequential_convolution,
+    twice_differentiable=True,
+    name="Convolution",
+)
+def convolutions(draw: DrawFn, ranks: int) -> Arguments:
+    """One to three dimensions; batch, channels and features cut; kernels with all that torch lets them have."""
+    arguments, overlap = drawn_convolution(draw), draw(st.booleans())
+    # Last, as the number of draws depends on the number of ranks: so cases shrink to fewer.
+    partition = draw(strategies.partitions(ranks, arguments["dims"] + 3, whole=False))
+    if 1 not in partition.shape[1:3]:
+        arguments["groups"] = 1
+    return {**arguments, "partition": partition, "overlap": overlap}

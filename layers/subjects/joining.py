@@ -1,31 +1,21 @@
-"""Cases of concatenation and splitting."""
+"""Cases of concatenation, stacking and splitting."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from torch import nn
 
 from adjointlab.core import strategies
 from adjointlab.engine.subject import subject
-from adjointlab.layers.joining import Concatenation, Join, Part, Split
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of
+from adjointlab.layers.joining import Chunk, Chunks, Concatenation, Join, Part, Pile, Split, Stack
+from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, layer_of, twin_of
 
-__all__ = ["concatenations", "splits"]
-
-
-def _join(*, dim: int, **_: Any) -> nn.Module:
-    return Join(dim)
+__all__ = ["chunks", "concatenations", "splits", "stacks"]
 
 
-def _part(*, sizes: int | Sequence[int], dim: int, **_: Any) -> nn.Module:
-    return Part(sizes, dim)
-
-
-@subject(layer=layer_of(Concatenation), sequential=_join, twice_differentiable=True, name="Concatenation")
+@subject(
+    layer=layer_of(Concatenation), sequential=twin_of(Join), twice_differentiable=True, name="Concatenation"
+)
 def concatenations(draw: DrawFn, ranks: int) -> Arguments:
     """One to three tensors of order one to three, along any dimension, cut in any, also in that one."""
     order = draw(st.integers(1, 3))
@@ -44,7 +34,7 @@ def concatenations(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@subject(layer=layer_of(Split), sequential=_part, twice_differentiable=True, name="Split")
+@subject(layer=layer_of(Split), sequential=twin_of(Part), twice_differentiable=True, name="Split")
 def splits(draw: DrawFn, ranks: int) -> Arguments:
     """A tensor of order one to three, along any dimension, cut in any; into parts of given sizes, or of one size."""
     order = draw(st.integers(1, 3))
@@ -62,5 +52,37 @@ def splits(draw: DrawFn, ranks: int) -> Arguments:
         "input_shape": tuple(shape),
         "sizes": sizes,
         "dim": dim,
+        "dtype": draw(dtypes),
+    }
+
+
+@subject(layer=layer_of(Chunk), sequential=twin_of(Chunks), twice_differentiable=True, name="Chunk")
+def chunks(draw: DrawFn, ranks: int) -> Arguments:
+    """A tensor of order one to three, along any dimension, cut in any; into more chunks than there are elements, too."""
+    order = draw(st.integers(1, 3))
+    return {
+        "partition": draw(strategies.partitions(ranks, order, whole=False)),
+        "input_shape": drawn_shape(draw, order),
+        "chunks": draw(st.integers(1, 4)),
+        "dim": draw(st.integers(-order, order - 1)),
+        "dtype": draw(dtypes),
+    }
+
+
+@subject(layer=layer_of(Stack), sequential=twin_of(Pile), twice_differentiable=True, name="Stack")
+def stacks(draw: DrawFn, ranks: int) -> Arguments:
+    """One to three tensors of order zero to three, along a new dimension anywhere, which a target may cut."""
+    shape = draw(strategies.shapes(draw(st.sampled_from((1, 2, 3, 0)))))
+    order, number = len(shape), draw(st.integers(1, 3))
+    dim = draw(st.integers(-order - 1, order))
+    at = dim % (order + 1)
+    stacked = (*shape[:at], number, *shape[at:])
+    return {
+        "partition": draw(strategies.partitions(ranks, order, whole=False)),
+        "input_shapes": [shape] * number,
+        "dim": dim,
+        "target": draw(strategies.layouts(ranks, shape=stacked, whole=False))
+        if draw(st.booleans())
+        else None,
         "dtype": draw(dtypes),
     }

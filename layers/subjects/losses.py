@@ -66,7 +66,7 @@ def _with_legal_targets(
     return layer
 
 
-def _class_weights(classes: int, weighted: bool, dtype: str) -> torch.Tensor | None:
+def class_weights(classes: int, weighted: bool, dtype: str) -> torch.Tensor | None:
     return (torch.arange(classes) % 3 + 1).to(getattr(torch, dtype)) / 2 if weighted else None
 
 
@@ -84,7 +84,7 @@ def class_loss(
     layer = kind(
         comm,
         input_shape=input_shape,
-        weight=_class_weights(classes, weighted, dtype),
+        weight=class_weights(classes, weighted, dtype),
         dtype=getattr(torch, dtype),
         **arguments,
     )
@@ -103,7 +103,7 @@ def _sequential_class_loss(
     class_dim = min(1, len(input_shape) - 1)
     names = {"ignore_index", "reduction", "label_smoothing"} & arguments.keys()
     module = kind(
-        _class_weights(input_shape[class_dim], weighted, dtype), **{name: arguments[name] for name in names}
+        class_weights(input_shape[class_dim], weighted, dtype), **{name: arguments[name] for name in names}
     )
     windows = tuple((0, side) for dim, side in enumerate(input_shape) if dim != class_dim)
     return _with_legal_targets(module, input_shape[class_dim], arguments["ignore_index"], windows)
@@ -133,7 +133,7 @@ def _loss_arguments(draw: DrawFn, ranks: int, shape: tuple[int, ...], reduction:
 )
 def cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
     """Logits of order one to four in any cut; class weights, label smoothing and ignored targets; where legal, empty batches."""
-    return _over_classes(draw, ranks) | {"label_smoothing": draw(st.sampled_from((0.0, 0.25, 0.1, 1.0)))}
+    return over_classes(draw, ranks) | {"label_smoothing": draw(st.sampled_from((0.0, 0.25, 0.1, 1.0)))}
 
 
 @subject(
@@ -144,10 +144,10 @@ def cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
 )
 def negative_log_likelihoods(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs as of the cross-entropy."""
-    return _over_classes(draw, ranks)
+    return over_classes(draw, ranks)
 
 
-def _over_classes(draw: DrawFn, ranks: int) -> Arguments:
+def over_classes(draw: DrawFn, ranks: int) -> Arguments:
     order = draw(st.integers(1, 4))
     reduction = draw(st.sampled_from(Loss.reduction_names))
     classes = draw(st.integers(1, 6))

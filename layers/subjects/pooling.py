@@ -1,6 +1,10 @@
-"""Cases of max and average pooling."""
+"""Cases of max, average and power-average pooling, and of unpooling."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -8,11 +12,27 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
+from adjointlab.core.layout import Window
 from adjointlab.engine.subject import subject
-from adjointlab.layers.pooling import AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d
+from adjointlab.layers.pooling import (
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    LPPool1d,
+    LPPool2d,
+    LPPool3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+    MaxUnpool1d,
+    MaxUnpool2d,
+    MaxUnpool3d,
+    MaxUnpooling,
+)
 from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, twin_of
+from adjointlab.typing import Communicator
 
-__all__ = ["average_pools", "max_pools"]
+__all__ = ["average_pools", "max_pools", "max_unpools", "power_average_pools", "unpool", "with_legal_indices"]
 
 
 def _pooling_arguments(draw: DrawFn, ranks: int, dims: int, *, dilated: bool) -> Arguments:
@@ -77,3 +97,125 @@ def average_pools(draw: DrawFn, ranks: int) -> Arguments:
     if dims > 1:
         arguments["divisor_override"] = draw(st.sampled_from((None, None, 1, 8, 3, -2)))
     return arguments
+
+
+def _positive(x: torch.Tensor) -> tuple[torch.Tensor]:
+    """Sums of odd powers have no roots where they are negative, and no derivative where they are 0."""
+    return (x + 5,)
+
+
+@subject(
+    layer=layer_of(LPPool1d, LPPool2d, LPPool3d),
+    sequential=twin_of(nn.LPPool1d, nn.LPPool2d, nn.LPPool3d),
+    prepare=_positive,
+    twice_differentiable=True,
+    name="LPPooling",
+)
+def power_average_pools(draw: DrawFn, ranks: int) -> Arguments:
+    """One to three dimensions, without padding; powers that are whole, and not."""
+    dims = draw(st.integers(1, 3))
+    arguments = _pooling_arguments(draw, ranks, dims, dilated=False)
+    padding, shape = arguments.pop("padding"), arguments["input_shape"]
+    assert isinstance(padding, tuple)
+    assert isinstance(shape, tuple)
+    sides = (side + 2 * each for side, each in zip(shape[-dims:], padding, strict=True))
+    kernel = arguments["kernel_size"]
+    assert isinstance(kernel, tuple)
+    return {
+        **arguments,
+        "input_shape": (*shape[:-dims], *sides),
+        # Torch takes a number in one dimension.
+        "kernel_size": kernel[0] if dims == 1 else kernel,
+        "norm_type": draw(st.sampled_from((2.0, 1.0, 3.0, 2.5))),
+    }
+
+
+class _Unpool(nn.Module):
+    """Torch's unpooling with the size of the output as an argument of the module."""
+
+    def __init__(self, module: nn.Module, output_size: tuple[int, ...] | None) -> None:
+        super().__init__()
+        self.module, self.output_size = module, output_size
+
+    def forward(self, x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        """The unpooled tensor."""
+        y: torch.Tensor = self.module(
+            x, indices, None if self.output_size is None else list(self.output_size)
+        )
+        return y
+
+
+def with_legal_indices(
+    layer: nn.Module, sides: Sequence[int], windows: Sequence[Window] | None, *, mirrored: bool, **case: Any
+) -> nn.Module:
+    """The layer, with indices that all differ: each in the window of its input, or where that is in the mirrored output.
+
+    `windows` are those of the layer's input in the spatial dimensions (`None` on a rank that has none), `sides` the output's.
+    """
+
+    def prepare(_: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        x, drawn = inputs
+        index = torch.zeros_like(drawn)
+        kernels, strides = case["kernel_size"], case["stride"] or case["kernel_size"]
+        for dim, (start, stop) in enumerate(windows or ()):
+            first = torch.arange(start, stop) * strides[dim] - case["padding"][dim]
+            along = first.reshape(-1, *(1,) * (len(sides) - dim - 1)) + (drawn.abs() + dim) % kernels[dim]
+            along = along.clamp(0, sides[dim] - 1)
+            index += (sides[dim] - 1 - along if mirrored else along) * math.prod(sides[dim + 1 :])
+        return x, index
+
+    layer.register_forward_pre_hook(prepare)
+    return layer
+
+
+_UNPOOLS = (MaxUnpool1d, MaxUnpool2d, MaxUnpool3d)
+
+
+def unpool(
+    comm: Communicator, *, kinds: Sequence[type[MaxUnpooling]] = _UNPOOLS, mirrored: bool, **case: Any
+) -> nn.Module:
+    """An unpooling layer that is given legal indices."""
+    made = layer_of(*kinds)(comm, **case)
+    assert isinstance(made, MaxUnpooling)
+    x, y = made.domain.tensors[0].layout, made.codomain.tensors[0].layout
+    window = x.window(comm.Get_rank())
+    spatial = None if window is None else window[-made.dims :]
+    return with_legal_indices(made, y.shape[-made.dims :], spatial, mirrored=mirrored, **case)
+
+
+def _sequential_unpool(*, mirrored: bool, input_shape: tuple[int, ...], dims: int, **case: Any) -> nn.Module:
+    kind = (nn.MaxUnpool1d, nn.MaxUnpool2d, nn.MaxUnpool3d)[dims - 1]
+    module = kind(case["kernel_size"], case["stride"], case["padding"])
+    given = case["output_size"]
+    strides = case["stride"] or case["kernel_size"]
+    whole = input_shape[-dims:]
+    sides = given or [
+        (side - 1) * s + k - 2 * p
+        for side, s, k, p in zip(whole, strides, case["kernel_size"], case["padding"], strict=True)
+    ]
+    twin = _Unpool(module, given)
+    return with_legal_indices(twin, sides, [(0, side) for side in whole], mirrored=mirrored, **case)
+
+
+@subject(layer=unpool, sequential=_sequential_unpool, twice_differentiable=True, name="MaxUnpooling")
+def max_unpools(draw: DrawFn, ranks: int) -> Arguments:
+    """One to three dimensions, windows side by side or apart; each element near where it came from, or at the other end."""
+    dims = draw(st.integers(1, 3))
+    kernel = tuple(draw(st.integers(1, 3)) for _ in range(dims))
+    stride = tuple(k + draw(st.integers(0, 2)) for k in kernel) if draw(st.booleans()) else None
+    padding = tuple(draw(st.integers(0, (k - 1) // 2)) for k in kernel)
+    sides = tuple(draw(st.integers(1, (7, 4, 3)[dims - 1])) for _ in range(dims))
+    batch = (draw(st.integers(0, 3)),) if draw(st.integers(0, 4)) else ()
+    sizes = zip(sides, stride or kernel, kernel, padding, strict=True)
+    longer = tuple((side - 1) * s + k - 2 * p + draw(st.integers(0, s - 1)) for side, s, k, p in sizes)
+    return {
+        "dims": dims,
+        "partition": draw(strategies.partitions(ranks, dims + 1 + len(batch), whole=False)),
+        "input_shape": (*batch, draw(st.integers(1, 3)), *sides),
+        "kernel_size": kernel,
+        "stride": stride,
+        "padding": padding,
+        "output_size": longer if draw(st.booleans()) else None,
+        "mirrored": draw(st.booleans()),
+        "dtype": draw(dtypes),
+    }

@@ -1,4 +1,4 @@
-"""Cases of interpolation, padding and adaptive average pooling."""
+"""Cases of interpolation, padding and adaptive pooling."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from torch import nn
 from adjointlab.core import strategies
 from adjointlab.engine.subject import subject
 from adjointlab.layers.padding import Padding
-from adjointlab.layers.pooling.adaptive import AdaptiveAveragePooling
+from adjointlab.layers.pooling.adaptive import AdaptiveAveragePooling, AdaptiveMaxPooling
 from adjointlab.layers.subjects.common import Arguments, dtypes
 from adjointlab.layers.upsampling import Upsample
 from adjointlab.typing import Communicator
 
-__all__ = ["adaptive_average_pools", "paddings", "upsamplings"]
+__all__ = ["adaptive_average_pools", "adaptive_max_pools", "paddings", "upsamplings"]
 
 
 def _layer(comm: Communicator, **case: Any) -> nn.Module:
     module = _sequential(**case)
     kind = next(
-        each for each in (Upsample, AdaptiveAveragePooling, Padding) if isinstance(module, each.torch_classes)
+        each
+        for each in (Upsample, AdaptiveAveragePooling, AdaptiveMaxPooling, Padding)
+        if isinstance(module, each.torch_classes)
     )
     return kind(comm, case["partition"], case["input_shape"], module, dtype=getattr(torch, case["dtype"]))
 
@@ -37,7 +39,7 @@ def _sequential(*, torch_class: str, arguments: dict[str, Any], **_: Any) -> nn.
 
 def _case(
     draw: DrawFn, ranks: int, sides: tuple[int, ...], lead: int, torch_class: str, arguments: Arguments
-) -> Arguments:
+) -> dict[str, Any]:
     shape = (*(draw(st.integers(1, 3)) for _ in range(lead)), *sides)
     return {
         "partition": draw(strategies.partitions(ranks, len(shape), whole=False)),
@@ -97,10 +99,21 @@ def paddings(draw: DrawFn, ranks: int) -> Arguments:
 @subject(layer=_layer, sequential=_sequential, twice_differentiable=True, name="AdaptiveAveragePooling")
 def adaptive_average_pools(draw: DrawFn, ranks: int) -> Arguments:
     """One to three dimensions, each cut, with and without a batch; to larger and smaller sizes, and to that of the input."""
+    return _adaptive(draw, ranks, "Avg")
+
+
+@subject(layer=_layer, sequential=_sequential, twice_differentiable=True, name="AdaptiveMaxPooling")
+def adaptive_max_pools(draw: DrawFn, ranks: int) -> Arguments:
+    """Sizes as of the average; with the indices and without; many equal elements."""
+    case = _adaptive(draw, ranks, "Max")
+    return case | {"arguments": {**case["arguments"], "return_indices": draw(st.booleans())}}
+
+
+def _adaptive(draw: DrawFn, ranks: int, kind: str) -> dict[str, Any]:
     dims = draw(st.integers(1, 3))
     length = st.integers(1, 6) if dims == 1 else st.one_of(st.none(), st.integers(1, 6))
     arguments: Arguments = {
         "output_size": tuple(draw(length) for _ in range(dims)) if dims > 1 else draw(length)
     }
-    name = f"AdaptiveAvgPool{dims}d"
+    name = f"Adaptive{kind}Pool{dims}d"
     return _case(draw, ranks, _sides(draw, dims), draw(st.integers(1, 2)), name, arguments)

@@ -37,3 +37,13 @@ def test_a_pair_of_functions_of_lists_is_an_operator(
         return dict(domain=each, codomain=each)
 
     assert investigate(world, prefix_sums, "adjoint", Budget(10, ranks=3, seed=1)).status is status
+
+
+def test_ranks_communicate_for_a_function_that_has_all_shards(world: al.SimulatedWorld) -> None:
+    @al.subject.pair(*of_lists(sums, later_sums))
+    def prefix_sums(draw: Any, ranks: int) -> dict[str, Any]:
+        each = al.Space(al.Layout((2 * ranks,), al.Partition((ranks,))))
+        return dict(domain=each, codomain=each)
+
+    counts = investigate(world, prefix_sums, "adjoint", Budget(5, ranks=3, seed=1)).counts
+    assert counts.communicating == counts.on_several_ranks > 0

@@ -165,7 +165,10 @@ FAULTS = declared(
             first={"forward": child_that_comes_back},
             ranks=0,
         ),
-        ended("MPI_Finalize", finalizing),
+        # It may wait for the other ranks, which do not call it.
+        simulated_process(
+            fault("MPI_Finalize", ENDED, (*ENDED, "no return"), first={"forward": finalizing}),
+        ),
         of_corpus("sys.exit(0) at import", "exit_at_import", ("SystemExit",), is_refused=True),
         of_corpus("os._exit(0) in a hook at the end of the process", "exit_hook", WRONG, ranks=1),
         of_corpus("pytest.skip in adjoint", "pytest_skip_in_a_call", ("raised Skipped",), ranks=1),

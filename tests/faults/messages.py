@@ -170,7 +170,12 @@ FAULTS = declared(
         of("wrong source", ReceivesFromTheWrongSide, DEADLOCK, ranks=3),
         of("wrong destination", SendsToTheWrongSide, DEADLOCK, ranks=3),
         of("blocking send to itself", SendsToItself, DEADLOCK, ranks=1),
-        of("message in forward that adjoint receives", ReceivesInTheOtherDirection, (*DEADLOCK, *LEFT_OVER)),
+        of(
+            "message in forward that adjoint receives",
+            ReceivesInTheOtherDirection,
+            (*DEADLOCK, *LEFT_OVER),
+            check="reentrancy",  # the others call both equally often, and Open MPI buffers the message
+        ),
         of("two messages of one tag in the wrong order", MixesUpTwo, WRONG),
         of("any tag where tags matter", TakesAnyTag, WRONG, ranks=0),
         fault(

@@ -149,3 +149,32 @@ def test_initial_values_are_torchs_for_the_same_seed(adjointlab_world: World) ->
         assert all(torch.equal(value, twin.state_dict()[name]) for name, value in state.items())
 
     run_on_ranks(adjointlab_world, ranks, body)
+
+
+def test_a_convolution_says_who_sums_its_weight_and_how_many_bytes(adjointlab_world: World) -> None:
+    if adjointlab_world.ranks < 4:
+        pytest.skip("needs 4 ranks")
+
+    def body(comm: Any) -> tuple[Any, ...]:
+        over = Partition((2, 2, 1, 1), (3, 1, 2, 0))
+        layer = Conv1d(comm, over, (3, 2, 5), 2, 3, 3)
+        return layer.ranks_of_weight(), layer.bytes_of_gradients(), *layer.bytes_of_tensors()
+
+    # Ranks 3 and 2 have two filters of 2 x 3 and their biases, 1 and 0 the third; 3 and 1 two samples, 2 and 0 the third, and
+    # 3 and 2 the input. Four bytes each.
+    assert run_on_ranks(adjointlab_world, 4, body) == (
+        ((1, 0), 4 * (6 + 1), 0, 4 * 3),
+        ((1, 0), 4 * (6 + 1), 0, 4 * 2 * 3),
+        ((3, 2), 4 * 2 * (6 + 1), 4 * 2 * 5, 4 * 2 * 3),
+        ((3, 2), 4 * 2 * (6 + 1), 4 * 2 * 2 * 5, 4 * 2 * 2 * 3),
+    )
+
+
+def test_a_weight_that_one_rank_alone_uses_is_summed_by_nobody(adjointlab_world: World) -> None:
+    ranks = min(adjointlab_world.ranks, 2)
+    values = run_on_ranks(
+        adjointlab_world,
+        ranks,
+        lambda comm: Conv1d(comm, Partition((1, ranks, 1, 1)), (1, 1, 4), 1, 2, 3).ranks_of_weight(),
+    )
+    assert values == ((),) * ranks

@@ -55,8 +55,7 @@ def test_where_the_first_flattened_dimension_alone_is_cut_nothing_travels(adjoin
 
     def body(comm: Any) -> None:
         layer = Flatten(comm, Partition((1, ranks, 1)), (2, 5, 3), dtype=DOUBLE)
-        assert layer.gather is None
-        assert layer.deliver is None
+        assert not layer.steps.moves
         assert_matches_twin(comm, layer, nn.Flatten(), numbered(2, 5, 3))
 
     run_on_ranks(adjointlab_world, ranks, body)

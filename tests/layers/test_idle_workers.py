@@ -1,4 +1,4 @@
-"""Convolution and affine layer over workers of which the last is left with nothing: it takes part in every derivative."""
+"""Convolutions and affine layer over workers of which the last is left with nothing: it takes part in every derivative."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from adjointlab.layers import convolution
 from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d
 from adjointlab.layers.distributed import connected
 from adjointlab.layers.linear import Linear
+from adjointlab.layers.stationary_convolution import StationaryConv1d, StationaryConv2d
 from adjointlab.worlds.world import World
 
 from .derivative_assertions import (
@@ -62,6 +63,15 @@ CONVOLUTIONS: dict[str, Callable[[int], Case]] = {
 }
 CASES: dict[str, Callable[[int], Case]] = {
     **{f"convolution, {name}": case for name, case in CONVOLUTIONS.items()},
+    "stationary convolution, fewer input channels than workers": lambda n: convolved(
+        StationaryConv1d, (1, n, 1, 1), (2, n - 1, 4), n - 1, 2 * n
+    ),
+    "stationary convolution, fewer filters than workers": lambda n: convolved(
+        StationaryConv1d, (1, 1, n, 1), (2, 2 * n, 4), 2 * n, n - 1
+    ),
+    "stationary convolution, an idle worker": lambda n: convolved(
+        StationaryConv2d, (1, n - 1, 1, 1), (2, 4, 5, 4), 4, 3, padding=(1, 2), stride=2
+    ),
     "linear, fewer rows than workers": lambda n: affine((n, 1, 1), (n - 1, 3)),
     "linear, fewer inputs than workers": lambda n: affine((1, 1, n), (2, n - 1)),
     "linear, fewer outputs than workers": lambda n: affine((1, n, 1), (2, 3), n - 1),

@@ -15,7 +15,17 @@ from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.core.partition import Partition
 from adjointlab.layers import pooling
 from adjointlab.layers.distributed import local_window
-from adjointlab.layers.pooling import AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d
+from adjointlab.layers.pooling import (
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool3d,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    LPPool1d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+)
 from adjointlab.layers.subjects import installed as subjects
 from adjointlab.layers.torch_modules import spatial_dims
 from adjointlab.primitives.halo_geometry import halo_geometry
@@ -116,6 +126,9 @@ POOLS: list[tuple[Any, Any, Callable[[int], tuple[tuple[int, ...], tuple[int, ..
     (AvgPool1d, nn.AvgPool1d(3), lambda n: ((1, 1, n), (2, 2, 3))),
     (AvgPool2d, nn.AvgPool2d(3), lambda n: ((1, n - 1, 1, 1), (1, n - 1, 4, 4))),
     (AvgPool3d, nn.AvgPool3d(2, 3), lambda n: ((1, n, 1, 1), (2, 5, 4, 4))),
+    (LPPool1d, nn.LPPool1d(2.0, 3), lambda n: ((1, 1, n), (2, 2, 3))),
+    (AdaptiveMaxPool1d, nn.AdaptiveMaxPool1d(1), lambda n: ((1, 1, n), (2, 2, 5))),
+    (AdaptiveMaxPool3d, nn.AdaptiveMaxPool3d((1, 2, 2)), lambda n: ((1, n, 1, 1), (2, 5, 4, 3))),
 ]
 """Of the number of workers, partition and shape such that the last one has no outputs, or no part in it."""
 

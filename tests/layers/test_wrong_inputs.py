@@ -14,8 +14,11 @@ from adjointlab.core.partition import Partition
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d
 from adjointlab.layers.distributed import DistributedModule
 from adjointlab.layers.flatten import Flatten
+from adjointlab.layers.joining import Stack
 from adjointlab.layers.losses import CrossEntropyLoss, MSELoss
+from adjointlab.layers.permute import Permute
 from adjointlab.layers.pointwise import Pointwise
+from adjointlab.layers.pooling import MaxUnpool1d
 from adjointlab.layers.repartition import Repartition
 from adjointlab.worlds.world import World
 
@@ -41,6 +44,14 @@ WRONG: dict[str, tuple[Make, str, tuple[int, ...]]] = {
         (2, 3, 5, 4),
     ),
     "Flatten, as many elements": (lambda c, n: Flatten(c, columns(3, n), (2, 3 * n, 4)), "x", (2, 4, 3)),
+    "Permute": (lambda c, n: Permute(c, columns(3, n), (2, 3 * n, 4), (2, 0, 1)), "x", (4, 2, 3)),
+    "Stack, one input": (lambda c, n: Stack(c, columns(2, n), [(2, 3 * n)] * 2), "x1", (2, 4)),
+    "MaxUnpool1d, indices": (lambda c, n: MaxUnpool1d(c, columns(3, n), (1, n, 3), 2), "indices", (1, 1, 4)),
+    "CrossEntropyLoss, probabilities of all classes where they are cut": (
+        lambda c, n: CrossEntropyLoss(c, columns(2, n), (4, 3 * n), probabilities=True),
+        "targets",
+        (4, 12),
+    ),
     "Pointwise": (lambda c, n: Pointwise(c, Layout((2, 3 * n), columns(2, n)), nn.ReLU()), "x", (2, 4)),
     "Repartition, a batch of tensors": (
         lambda c, n: Repartition(c, Layout((2, 3 * n), columns(2, n)), Layout((2, 3 * n), Partition((1, 1)))),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -28,29 +28,44 @@ from adjointlab.layers.instance_norm import (
     InstanceNorm3d,
     InstanceNormalisation,
 )
-from adjointlab.layers.joining import Concatenation, Split
+from adjointlab.layers.joining import Chunk, Concatenation, Split, Stack
 from adjointlab.layers.layer_norm import LayerNorm, RMSNorm
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.losses import CrossEntropyLoss, KLDivLoss, NLLLoss
 from adjointlab.layers.losses.classes import ClassLoss
+from adjointlab.layers.matrix_product import MatrixProduct
 from adjointlab.layers.normalisation import ChannelNormalisation
 from adjointlab.layers.padding import Padding
 from adjointlab.layers.pooling import (
+    AdaptiveAveragePooling,
+    AdaptiveMaxPooling,
     AveragePooling,
     AvgPool1d,
     AvgPool2d,
     AvgPool3d,
+    LPPool1d,
+    LPPool2d,
+    LPPool3d,
+    LPPooling,
     MaxPool1d,
     MaxPool2d,
     MaxPool3d,
     MaxPooling,
+    MaxUnpool1d,
+    MaxUnpool2d,
+    MaxUnpool3d,
+    MaxUnpooling,
 )
-from adjointlab.layers.pooling.adaptive import AdaptiveAveragePooling
 from adjointlab.layers.resampling import Resampling
+from adjointlab.layers.reshape import Reshape, Unflatten
+from adjointlab.layers.shuffle import ChannelShuffle, PixelShuffle, PixelUnshuffle
 from adjointlab.layers.softmax import LogSoftmax, Softmax
+from adjointlab.layers.stationary_convolution import StationaryConv1d, StationaryConvolution
 from adjointlab.layers.subjects import installed as subjects
+from adjointlab.layers.subjects.class_probabilities import probability_loss
 from adjointlab.layers.subjects.embedding import with_legal_indices
 from adjointlab.layers.subjects.losses import class_loss, with_legal_target
+from adjointlab.layers.subjects.pooling import unpool
 from adjointlab.layers.transposed_convolution import (
     ConvTranspose1d,
     ConvTranspose2d,
@@ -61,45 +76,25 @@ from adjointlab.layers.upsampling import Upsample
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.sum_reduce import SumReduce
+from tests.planted import small_layers
+from tests.planted.altered import Altered, averaged, not_reduced
 from tests.planted.bug import PlantedBug
-
-
-class Altered(al.LinearOperator):
-    """An operator with another function in the place of one of its directions, or of both."""
-
-    def __init__(
-        self,
-        operator: al.LinearOperator,
-        *,
-        forward: Callable[[Any], Any] | None = None,
-        adjoint: Callable[[Any], Any] | None = None,
-    ) -> None:
-        self.comm, self.domain, self.codomain = operator.comm, operator.domain, operator.codomain
-        self._forward, self._adjoint = forward or operator.forward, adjoint or operator.adjoint
-
-    def forward(self, *x: Any) -> Any:
-        return self._forward(*x)
-
-    def adjoint(self, *y: Any) -> Any:
-        return self._adjoint(*y)
-
-
-def not_reduced(broadcast: Broadcast) -> Altered:
-    """A broadcast whose adjoint keeps what the root itself has, without the sum over the other workers."""
-    layout, rank = broadcast.domain.tensors[0].layout, broadcast.comm.Get_rank()
-
-    def own(y: torch.Tensor) -> torch.Tensor:
-        return y.clone() if layout.partition.is_active(rank) else y.new_zeros(layout.local_shape(rank))
-
-    return Altered(broadcast, adjoint=own)
-
-
-def averaged(broadcast: Broadcast) -> Altered:
-    """A broadcast whose adjoint takes the mean, as data-parallel training does."""
-    source, target = (space.tensors[0].layout.partition for space in (broadcast.domain, broadcast.codomain))
-    copies = target.size // source.size
-    return Altered(broadcast, adjoint=lambda y: broadcast.adjoint(y) / copies)
-
+from tests.planted.matrix_products import (
+    OwnSummandForTheProduct,
+    PanelGradientNotSummed,
+    PanelOfAnotherStep,
+)
+from tests.planted.stationary import (
+    BiasBeforeTheSum,
+    GatheredFromTheOtherSubgrid,
+    InputGradientNotScattered,
+    OutputOnTheGridOfTheInput,
+    PartsInTheOrderOfRanks,
+    SliceInPlaceOfTheSum,
+    StationaryWeightGradientAveraged,
+    WeightOnTheExchangedGrid,
+    stationary_lines,
+)
 
 # Convolution.
 
@@ -753,6 +748,23 @@ class IndicesInTheLocalTensor(MaxPooling):
         return indices
 
 
+class GradientsOfUnpooledElementsStay(MaxUnpooling):
+    """Each worker keeps the gradients of its own elements, and drops those of elements that it was given."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        gather, dims = self.gather, self.dims
+        (x,) = gather.domain.tensors
+
+        def own(y: torch.Tensor) -> torch.Tensor:
+            window = x.layout.window(self.rank)
+            if window is None:
+                return y.new_zeros(x.layout.local_shape(self.rank))
+            return y[(..., *(slice(start, stop) for start, stop in window[-dims:]))].clone()
+
+        self.gather = Altered(gather, adjoint=own)  # type: ignore[assignment]
+
+
 # A loss.
 
 
@@ -866,14 +878,31 @@ def lines(draw: Any, ranks: int) -> dict[str, Any]:
     }
 
 
+MOVED: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] = (
+    (Unflatten, (), subjects.unflattenings),
+    (Reshape, (), subjects.reshapes),
+    (Stack, (), subjects.stacks),
+    (Chunk, (), subjects.chunks),
+    (PixelShuffle, (), subjects.pixel_shuffles),
+    (PixelUnshuffle, (), subjects.pixel_unshuffles),
+    (ChannelShuffle, (), subjects.channel_shuffles),
+    (AdaptiveMaxPooling, (), subjects.adaptive_max_pools),
+    (LPPooling, (LPPool1d, LPPool2d, LPPool3d), subjects.power_average_pools),
+    (MaxUnpooling, (MaxUnpool1d, MaxUnpool2d, MaxUnpool3d), subjects.max_unpools),
+    (small_layers.OfProbabilities, (), subjects.probability_cross_entropies),
+)
+"""Families of small layers, before the classes that they derive from; the right ones are in tests/subjects/test_layers.py alone."""
+
 FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] = (
     (Convolution, (Conv1d,), lines),
+    (StationaryConvolution, (StationaryConv1d,), stationary_lines),
     (
         TransposedConvolution,
         (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d),
         subjects.transposed_convolutions,
     ),
     (Linear, (), subjects.linears),
+    (MatrixProduct, (), subjects.matrix_products),
     (BatchNormalisation, (BatchNorm1d, BatchNorm2d, BatchNorm3d), subjects.batch_norms),
     (GroupNorm, (), subjects.group_norms),
     (LayerNorm, (), subjects.layer_norms),
@@ -901,7 +930,9 @@ FAMILIES: tuple[tuple[type[DistributedModule], tuple[Any, ...], Subject], ...] =
 
 def with_layer(kind: type[DistributedModule]) -> Subject:
     """The subject of the family of `kind`, with `kind` in the place of the layer."""
-    bases, right = next((bases, right) for family, bases, right in FAMILIES if issubclass(kind, family))
+    bases, right = next(
+        (bases, right) for family, bases, right in (*MOVED, *FAMILIES) if issubclass(kind, family)
+    )
     (_, prepare, _), (sequential,) = right.build.args, right.reference.args  # type: ignore[attr-defined, union-attr]
     kinds = [type(f"{kind.__name__}{dims}d", (kind, base), {}) for dims, base in enumerate(bases, start=1)]
 
@@ -909,6 +940,10 @@ def with_layer(kind: type[DistributedModule]) -> Subject:
         given = (
             {**arguments, "dtype": getattr(torch, arguments["dtype"])} if "dtype" in arguments else arguments
         )
+        if issubclass(kind, small_layers.OfProbabilities):
+            return cast(CrossEntropyLoss, probability_loss(comm, kind=kind, **arguments))
+        if issubclass(kind, MaxUnpooling):
+            return cast(MaxUnpooling, unpool(comm, kinds=kinds, dims=dims, **arguments))
         if issubclass(kind, ClassLoss):
             return cast(ClassLoss, class_loss(comm, kind=kind, **arguments))
         if issubclass(kind, KLDivLoss):
@@ -951,6 +986,19 @@ PLANTED = (
     ),
     planted("forward mode without the sum", TangentsNotSummed, "jacobian"),
     planted("cotangent divided among the summands", CotangentSharedOut, "gradients"),
+    planted("stationary weight on the exchanged grid", WeightOnTheExchangedGrid, "sequential", 4),
+    planted("stationary output on the input's grid", OutputOnTheGridOfTheInput, "sequential", 4),
+    planted(
+        "stationary input gathered from the other sub-grid", GatheredFromTheOtherSubgrid, "sequential", 4
+    ),
+    planted("gathered channels in the order of ranks", PartsInTheOrderOfRanks, "sequential"),
+    planted("gathered input's gradient not summed", InputGradientNotScattered, "gradients"),
+    planted("slice in place of a reduce-scatter", SliceInPlaceOfTheSum, "sequential"),
+    planted("bias added before a reduce-scatter", BiasBeforeTheSum, "sequential"),
+    planted("stationary weight's gradient averaged", StationaryWeightGradientAveraged, "gradients"),
+    planted("panel of another step", PanelOfAnotherStep, "sequential", 1),
+    planted("panel's gradient not summed", PanelGradientNotSummed, "gradients"),
+    planted("own summand taken for the product", OwnSummandForTheProduct, "sequential"),
     planted("transposed convolution's halo without dilation", HaloWithoutDilation, "sequential"),
     planted("transposed convolution pads every part", OutputsPlacedFromTheFirstInput, "sequential"),
     planted("local statistics", LocalStatistics, "sequential"),
@@ -982,6 +1030,24 @@ PLANTED = (
     planted("label smoothing over the own classes", SmoothedOverTheOwnClasses, "sequential"),
     planted("mean over the own weights", DividedByOwnWeights, "sequential"),
     planted("batch mean of the own part", BatchMeanOfTheOwnPart, "sequential"),
+    planted("reshaped on each worker", small_layers.ReshapedLocally, "sequential"),
+    planted("unflattened in the other order", small_layers.UnflattenedInTheOtherOrder, "sequential", 1),
+    planted("stacked along another dimension", small_layers.StackedAlongAnotherDimension, "sequential", 1),
+    planted("chunks of the own part", small_layers.ChunksOfTheOwnPart, "sequential"),
+    planted("pixels of an uneven channel cut", small_layers.PixelsOfAnUnevenChannelCut, "sequential"),
+    planted("blocks of pixels from the own first one", small_layers.PixelsOfTheOwnPart, "sequential"),
+    planted("channels left where they are cut", small_layers.ChannelsLeftWhereTheyAreCut, "sequential"),
+    planted("adaptive maximum of the own part", small_layers.AdaptiveMaximaOfTheOwnPart, "sequential"),
+    planted("adaptive indices in the own part", small_layers.AdaptiveIndicesInTheOwnPart, "sequential"),
+    planted("clipped windows of a power average", small_layers.ClippedWindowsCountedWhole, "sequential", 1),
+    planted("unpooled by local index", small_layers.UnpooledByLocalIndex, "sequential"),
+    planted("unpooled elements' gradients stay", GradientsOfUnpooledElementsStay, "gradients"),
+    planted(
+        "probabilities smoothed over the own classes",
+        small_layers.ProbabilitiesSmoothedOverTheOwnClasses,
+        "sequential",
+    ),
+    planted("positions counted by every worker", small_layers.PositionsCountedByEveryWorker, "sequential"),
     planted("average counts padding", AverageCountsPadding, "sequential", 1),
     planted("maximum pads with zero", MaximumOfZeros, "sequential", 1),
     planted("indices in the local tensor", IndicesInTheLocalTensor, "sequential"),

@@ -18,6 +18,7 @@ from adjointlab.worlds.mpi.buffer_watch import BufferWatch
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.message_log import OBJECT, MessageLog, ReceiveEntry, set_envelope
+from adjointlab.worlds.polling import keep_alive
 
 __all__ = ["GuardedRequest", "ObjectReceive", "ReceiveQueue", "fill"]
 
@@ -128,6 +129,9 @@ class GuardedRequest(_OpenRequest, MPI.Request):  # type: ignore[misc] # both ha
     def Free(self) -> None:
         """Let it complete unseen."""
         self.guard.open_requests.pop(id(self), None)
+        if not self.is_complete():
+            # Nobody will know when MPI has done with the buffer. Memory that it writes into must not be given to others.
+            keep_alive(self.call)
         super().Free()
 
     def test(self, status: Status | None = None) -> tuple[bool, None]:

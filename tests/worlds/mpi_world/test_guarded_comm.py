@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -311,6 +314,22 @@ def test_a_cancelled_receive_is_not_left_open(world):
             request.Wait()
 
     assert world.run(body).completed
+
+
+def test_the_buffer_of_a_request_that_is_freed_before_it_is_complete_stays_alive(world):
+    def body(context, _):
+        # It cannot have come: the other rank sends it after the barrier.
+        buffer = np.zeros(3)
+        context.comm.Irecv(buffer, (context.rank - 1) % context.size, 9).Free()
+        alive = weakref.ref(buffer)
+        del buffer
+        gc.collect()
+        is_alive = alive() is not None
+        context.comm.Barrier()
+        context.comm.Send(np.ones(3), (context.rank + 1) % context.size, 9)
+        return is_alive
+
+    assert all(world.run(body).values)
 
 
 def test_the_worlds_communicator_cannot_be_freed(world):

@@ -1,0 +1,173 @@
+"""Functions that JAX differentiates, of whole global arrays, compiled once for each case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+import numpy as np
+
+from adjointlab.core import arrays
+from adjointlab.engine.adapters import UserFunction
+from adjointlab.engine.case import from_data, to_data
+from adjointlab.typing import Array, NumpyArray
+
+__all__ = [
+    "Global", "Program", "Whole", "as_module", "gradients_of", "in_jax", "in_library", "precision", "put",
+]  # fmt: skip
+
+_WIDE: Final = frozenset({"float64", "complex128", "int64"})
+_OF_ARRAYS: Final = frozenset({"mesh", "devices", "inputs", "specs", "dtype"})
+"""Entries of a case that are no arguments of its function."""
+
+Global: TypeAlias = Any
+"""A `jax.Array`: of a mesh, with all its shards."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function with the arguments of a case, as JSON: equal ones are compiled once."""
+
+    function: UserFunction
+    arguments: bytes
+    mesh: Any = None  # that of a sharded function
+
+    @classmethod
+    def of(cls, function: UserFunction, parameters: Mapping[str, Any], mesh: Any = None) -> Program:
+        arguments = {name: value for name, value in parameters.items() if name not in _OF_ARRAYS}
+        return cls(function, msgspec.json.encode(to_data(arguments)), mesh)
+
+    def __call__(self, *x: Global) -> tuple[Global, ...]:
+        mesh = () if self.mesh is None else (self.mesh,)
+        result = self.function(*mesh, *x, **from_data(msgspec.json.decode(self.arguments)))
+        return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+    def results(self, x: Sequence[Global]) -> tuple[Global, ...]:
+        returned: tuple[Global, ...] = _compiled()[0](self, tuple(x))
+        return returned
+
+    def gradients(self, x: Sequence[Global], y: Sequence[Global]) -> tuple[Global, ...]:
+        """The gradients at `x` of cotangents `y` (:func:`gradients_of`)."""
+        returned: tuple[Global, ...] = _compiled()[1](self, tuple(x), tuple(y))
+        return returned
+
+
+@cache
+def _compiled() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The results of a program, and its gradients, each compiled."""
+    import jax
+
+    def results(program: Program, x: tuple[Global, ...]) -> tuple[Global, ...]:
+        return program(*x)
+
+    return jax.jit(results, static_argnums=0), jax.jit(gradients_of, static_argnums=0)
+
+
+def gradients_of(
+    function: Callable[..., Any], x: Sequence[Global], y: Sequence[Global]
+) -> tuple[Global, ...]:
+    """The gradients at `x` of cotangents `y`, of a function that returns a tuple; zero for integers.
+
+    A function of integers alone is taken for linear, and transposed as such.
+    """
+    import jax
+    from jax import numpy as jnp
+
+    def is_inexact(array: Global) -> bool:
+        return bool(jnp.issubdtype(array.dtype, jnp.inexact))
+
+    if not any(map(is_inexact, x)):
+        return tuple(jax.linear_transpose(function, *x)(tuple(y)))
+    outputs, pullback = jax.vjp(function, *x)
+    # JAX transposes without conjugation, and the cotangents of integers have no bits.
+    cotangents = tuple(
+        entry.conj() if is_inexact(out) else np.zeros(out.shape, jax.dtypes.float0)
+        for out, entry in zip(outputs, y, strict=True)
+    )
+    found = zip(x, pullback(cotangents), strict=True)
+    return tuple(entry.conj() if is_inexact(at) else jnp.zeros_like(at) for at, entry in found)
+
+
+def precision(*given: Array) -> AbstractContextManager[Any]:
+    """64-bit types where an array has one; else those that the user has configured."""
+    import jax
+
+    return jax.enable_x64(True) if not _WIDE.isdisjoint(map(arrays.dtype_name, given)) else nullcontext()
+
+
+class _Applied(Protocol):
+    """A function of arrays of any library, and its gradients."""
+
+    def forward(self, *x: Array) -> tuple[Array, ...]: ...
+
+    def pullback(self, x: Sequence[Array], y: Sequence[Array]) -> tuple[Array, ...]: ...
+
+
+def as_module(applied: _Applied) -> Any:
+    """A module of torch that calls it, and has its gradients."""
+    import torch
+    from torch.autograd.function import once_differentiable
+
+    class Apply(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *x: Any) -> Any:
+            ctx.save_for_backward(*x)
+            y = applied.forward(*x)
+            ctx.mark_non_differentiable(*(each for each in y if arrays.dtype_of(each).is_integer))
+            return y
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *y: Any) -> Any:
+            found = zip(applied.pullback(ctx.saved_tensors, y), ctx.needs_input_grad, strict=True)
+            return tuple(gradient if is_needed else None for gradient, is_needed in found)
+
+    class Module(torch.nn.Module):
+        forward_mode = False  # custom_vjp has none
+
+        def forward(self, *x: Any) -> Any:
+            function: Any = Apply
+            return function.apply(*x)
+
+    return Module()
+
+
+class Whole:
+    """A sequential function."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def forward(self, *x: Array) -> tuple[Array, ...]:
+        with precision(*x):
+            found = self._program.results([*map(in_jax, x)])
+            return in_library(x[0], found, [each.dtype.name for each in found])
+
+    def pullback(self, x: Sequence[Array], y: Sequence[Array]) -> tuple[Array, ...]:
+        with precision(*x, *y):
+            found = self._program.gradients([*map(in_jax, x)], [*map(in_jax, y)])
+            return in_library(x[0], found, [each.dtype.name for each in found])
+
+
+def in_jax(array: Array) -> Global:
+    """An array of any library as one of JAX."""
+    return put(arrays.to_numpy(array), arrays.dtype_name(array))
+
+
+def put(array: NumpyArray, dtype: str, device: Any = None) -> Global:
+    """An array of that element type on a device."""
+    import jax
+
+    return jax.device_put(array.astype(jax.numpy.dtype(dtype)), device or jax.devices("cpu")[0])
+
+
+def in_library(like: Array, found: Sequence[Any], names: Sequence[str]) -> tuple[Array, ...]:
+    """Arrays of JAX, of element types so called, in the library of another."""
+    return tuple(
+        arrays.from_numpy(np.array(each, arrays.dtype(name).in_numpy), name, arrays.library_of(like))
+        for each, name in zip(found, names, strict=True)
+    )

@@ -1,0 +1,101 @@
+"""The arguments of torch's convolutions, and the windows of the input that follow from them: alike whichever way a layer moves data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias, cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from adjointlab.core.layout import Layout
+from adjointlab.layers.distributed import TorchLayer, dtype_name
+from adjointlab.layers.padded import Padded, convolution_of, paddings
+from adjointlab.layers.torch_modules import per_dim, result_of, spatial_dims
+from adjointlab.primitives.halo_exchange import OverlappedHaloExchange
+from adjointlab.primitives.halo_geometry import HaloGeometry
+
+__all__ = ["ConvolutionModule"]
+
+_TorchConvolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+
+class ConvolutionModule(TorchLayer):
+    """A layer made from a convolution of torch's, from a :class:`Padded` one, or from the arguments of either."""
+
+    def read(self, module: nn.Module) -> None:
+        """Take over the module's arguments.
+
+        Raises `ValueError`, in torch's words, for an input that torch refuses, and for a padding mode other than "zeros" and
+        "circular".
+        """
+        convolution = cast(_TorchConvolution, module.convolution if isinstance(module, Padded) else module)
+        dims, shape = spatial_dims(convolution), self.input_shape
+        self.kernel = per_dim("kernel_size", convolution.kernel_size, dims)
+        self.in_channels, self.out_channels = convolution.in_channels, convolution.out_channels
+        self.groups = convolution.groups
+        self.stride = per_dim("stride", convolution.stride, dims)
+        self.dilation = per_dim("dilation", convolution.dilation, dims)
+        if isinstance(module, Padded):
+            self.padding, self.padding_mode = module.padding, module.mode
+        else:
+            self.padding = paddings(convolution.padding, self.kernel, self.dilation)
+            self.padding_mode = convolution.padding_mode
+        if len(shape) != dims + 2 or shape[1] != self.in_channels:
+            raise ValueError(
+                f"input_shape: {shape} is not (batch, in_channels = {self.in_channels}, {dims} spatial sides)"
+            )
+        if self.padding_mode not in ("zeros", "circular"):
+            raise ValueError(f"padding_mode: {self.padding_mode!r} is neither 'zeros' nor 'circular'")
+        if min(self.dilation) < 1:
+            # Torch refuses this in these words, but not for the empty batch below.
+            raise ValueError("non-positive dilation is not supported")
+        y = result_of(module, torch.empty(0, *shape[1:], dtype=self.dtype))
+        self.output_sides = tuple(y.shape[2:])
+        # In single precision libraries choose other algorithms (Winograd's, FFT) by the shape, which a cut changes. They may
+        # differ by 64 of its units of rounding, 2**-24.
+        self.rounding = 0.0 if self.dtype == torch.float64 else 2.0**-18
+
+    def windows(self, x: Layout) -> HaloGeometry:
+        """The windows that workers need of an input that lies so, for outputs that are balanced in the spatial dimensions."""
+        dims = len(self.kernel)
+        return HaloGeometry.from_kernel(
+            x,
+            (1, 1, *self.kernel),
+            stride=(1, 1, *self.stride),
+            dilation=(1, 1, *self.dilation),
+            padding=((0, 0), (0, 0), *self.padding),
+            periodic=tuple(range(2, dims + 2)) if self.padding_mode == "circular" else (),
+            output_cuts=(x.ends(0), x.ends(1), *(None,) * dims),
+        )
+
+    def exchange_of(self, geometry: HaloGeometry) -> OverlappedHaloExchange:
+        """The exchange from the bulks to the windows, padding included."""
+        return OverlappedHaloExchange(
+            self.comm,
+            geometry.bulk,
+            geometry.window,
+            periodic=geometry.periodic,
+            dtype=dtype_name(self.dtype),
+        )
+
+    def convolve(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, groups: int = 1
+    ) -> torch.Tensor:
+        """Torch's convolution of a local window, which has its padding already."""
+        convolution: Callable[..., torch.Tensor] = (functional.conv1d, functional.conv2d, functional.conv3d)[
+            len(self.stride) - 1
+        ]
+        return convolution(x, weight, bias, self.stride, 0, self.dilation, groups)
+
+    @classmethod
+    def torch_module(cls, dtype: torch.dtype | None, *arguments: object, **named: object) -> nn.Module:
+        is_module = bool(arguments) and isinstance(arguments[0], nn.Module)
+        if is_module or len(cls.torch_classes) > 1:
+            return super().torch_module(dtype, *arguments, **named)
+        return convolution_of(cls.torch_classes[0], *arguments, dtype=dtype, **named)
+
+    @classmethod
+    def check_sequential(cls, module: nn.Module) -> None:
+        super().check_sequential(module.convolution if isinstance(module, Padded) else module)

@@ -1,0 +1,244 @@
+"""Distributed multi-head attention over P_n x P_h x P_s: batch, heads and sequence may be cut.
+
+    forward    x̂ = B_{P_x→P} x, for the query, key and value      Ŵ = B_{P_w→P} W, for the four projections
+               q, k, v = x̂ Ŵᵀ + b̂                                of the worker's own heads
+               a = Attention(q, k, v)                              of the worker's own heads, along the sequence as P_s has it
+               ŷ = a Ŵ_oᵀ                                          the own heads' summand
+               y = R_{P→P_y} ŷ
+    adjoint    that of each step in the reverse order
+
+P_x and P_y are P with P_h = 1, and P_w is P with P_n = P_s = 1: a worker has the rows of the input projections, and the columns of the
+output projection, that are of its heads. So heads cost one broadcast of each input and one reduction of the output: what a column-
+and a row-parallel layer cost. :mod:`adjointlab.layers.attention` has what is moved along the sequence.
+
+Torch keeps the three input projections in one parameter, whose rows of one head are no single window. The layer has them apart, as
+torch itself does where they differ in size, and joins them in what it exchanges with sequential modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+from torch import nn
+
+from adjointlab.core.layout import Layout, balanced_cut
+from adjointlab.core.space import Space, Tensor
+from adjointlab.layers.attention import Attention, attention_weights
+from adjointlab.layers.channels import windows_of
+from adjointlab.layers.differentiable import carried
+from adjointlab.layers.distributed import TorchLayer, dtype_name, with_index_zero
+from adjointlab.layers.linear import affine_summand
+from adjointlab.layers.separate_projections import SeparateProjections, separated
+from adjointlab.primitives.broadcast import Broadcast
+from adjointlab.primitives.sum_reduce import SumReduce
+
+__all__ = ["MultiheadAttention"]
+
+_INPUTS = ("query", "key", "value")
+
+
+class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
+    """`torch.nn.MultiheadAttention` over `partition` = P_n x P_h x P_s, for queries of global shape `input_shape`.
+
+    Called with (query, key, value), of shapes (queries, n, embed_dim), (keys, n, kdim) and (keys, n, vdim), with `batch_first` of
+    (n, queries, embed_dim) and so on; `keys` is by default as many as queries. They and the output are cut over P_n and P_s, on the
+    workers whose index along P_h is 0; everybody else takes and returns tensors of zero volume. Heads are cut over P_h. Along the
+    sequence `algorithm` is "ring" or "all-to-all".
+
+    Arguments of a call are torch's, and so is the result, a pair. `is_causal` needs no mask beside it. `need_weights` must be `False`
+    where P_s cuts the sequence; the weights, averaged, lie as the output does, and those of each head where the head does.
+
+    Raises `ValueError` for an input that is not (queries, n, embed_dim), a partition of another order, `add_bias_kv` and `add_zero_attn`;
+    and in a call for `key_padding_mask`, `attn_mask`, weights over a cut sequence, and dropout in training.
+    """
+
+    options = ("keys", "algorithm")
+    q_proj_weight: nn.Parameter
+    k_proj_weight: nn.Parameter
+    v_proj_weight: nn.Parameter
+    out_proj_weight: nn.Parameter
+    out_proj_bias: nn.Parameter | None
+
+    def lay_out(
+        self, module: nn.MultiheadAttention, *, keys: int | None = None, algorithm: str = "ring"
+    ) -> None:
+        comm, partition, shape = self.comm, self.partition, self.input_shape
+        if len(shape) != 3 or shape[2] != module.embed_dim or partition.order != 3:
+            raise ValueError(
+                f"input_shape: {shape} over the partition {partition}, but multi-head attention needs (queries, n, embed_dim = "
+                f"{module.embed_dim}), with batch_first (n, queries, embed_dim), over batch, heads and sequence"
+            )
+        for name, given in (
+            ("add_bias_kv", module.bias_k is not None),
+            ("add_zero_attn", module.add_zero_attn),
+        ):
+            if given:
+                raise ValueError(f"{name}: True is not supported")
+        self.embed_dim, self.num_heads, self.head_dim = module.embed_dim, module.num_heads, module.head_dim
+        self.dropout, self.batch_first, self.rounding = module.dropout, module.batch_first, None
+        self.separate_inputs = not module._qkv_same_embed_dim
+        queries, n = (shape[1], shape[0]) if self.batch_first else shape[:2]
+        self.attention = Attention(
+            comm,
+            partition,
+            (n, self.num_heads, queries, self.head_dim),
+            keys=keys,
+            algorithm=algorithm,
+            dtype=self.dtype,
+        )
+        keys = queries if keys is None else keys
+        self.dtype_name = dtype_name(self.dtype)
+        ends = balanced_cut(self.num_heads, partition.shape[1])
+        self.of_heads = windows_of([head * self.head_dim for head in ends])
+        """The features of each part of the heads."""
+        on_face = with_index_zero(partition, 1)
+        axes = (0, 2, None) if self.batch_first else (2, 0, None)
+
+        def sequence(length: int, features: int) -> Layout:
+            sides = (n, length, features) if self.batch_first else (length, n, features)
+            return Layout(sides, on_face, axes=axes)
+
+        q, k, v = (
+            sequence(queries, self.embed_dim),
+            sequence(keys, module.kdim),
+            sequence(keys, module.vdim),
+        )
+        self.spread_inputs = tuple(
+            Broadcast(comm, x, partition, dtype=self.dtype_name, preserve_batch=False) for x in (q, k, v)
+        )
+        summands = Layout(q.shape, partition, q.windows, axes)
+        self.joined_heads = Layout(q.shape, partition, [*q.windows[:2], self.of_heads], (*axes[:2], 1))
+        self.sum_y = SumReduce(comm, summands, on_face, dtype=self.dtype_name, preserve_batch=False)
+        inputs = zip(_INPUTS, (q, k, v), strict=True)
+        self.domain = Space(*(Tensor(x, self.dtype_name, name=name) for name, x in inputs))
+        self.codomain = Space(q, dtype=self.dtype_name, name="y")
+        separate = SeparateProjections(module)
+        layouts = {
+            name: self._parameter_layout(name, tuple(parameter.shape))
+            for name, parameter in separate.named_parameters()
+        }
+        self.spread = {
+            name: Broadcast(
+                comm,
+                layout,
+                on_face if name == "out_proj_bias" else partition,
+                dtype=self.dtype_name,
+                preserve_batch=False,
+            )
+            for name, layout in layouts.items()
+        }
+        self.own(separate, layouts)
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(module.get_parameter(self.sequential_name(name)).requires_grad)
+        scores = Layout((n, queries, keys), partition, axes=(0, None, None))
+        self.sum_weights = SumReduce(comm, scores, on_face, dtype=self.dtype_name, preserve_batch=False)
+
+    def _parameter_layout(self, name: str, shape: tuple[int, ...]) -> Layout:
+        """Each part once: rows of an input projection and columns of the output projection by heads, its bias whole."""
+        if name == "out_proj_bias":
+            return Layout(shape, with_index_zero(self.partition, 0, 1, 2), axes=(None,))
+        cut_dim = 1 if name == "out_proj_weight" else 0
+        windows = [self.of_heads if dim == cut_dim else ((0, side),) for dim, side in enumerate(shape)]
+        axes = [1 if dim == cut_dim else None for dim in range(len(shape))]
+        return Layout(shape, with_index_zero(self.partition, 0, 2), windows, axes)
+
+    def results(self, need_weights: bool = True, average_attn_weights: bool = True) -> Space:
+        """The space of what a call with these arguments returns."""
+        (y,) = self.codomain.tensors
+        if not need_weights:
+            return Space(y)
+        (averaged,) = self.sum_weights.codomain.tensors
+        n, queries, keys = averaged.layout.shape
+        per_head = Layout((n, self.num_heads, queries, keys), self.partition, axes=(0, 1, None, None))
+        weights = averaged.layout if average_attn_weights else per_head
+        return Space(y, Tensor(weights, self.dtype_name, name="weights"))
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_padding_mask: torch.Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: torch.Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The local tensors of the output and of the weights, or `None` without these, from those of query, key and value."""
+        self._refuse(key_padding_mask, attn_mask, need_weights)
+        inputs = self.check_inputs(query, key, value)
+        q, k, v = (self._projected(number, x) for number, x in enumerate(inputs))
+        weights = None
+        if need_weights:
+            weights = attention_weights(q, k, is_causal=is_causal)
+            heads = weights @ v
+        else:
+            self.attention.is_causal = is_causal
+            heads = self.attention.attend(q, k, v)
+        if not self.batch_first:
+            heads = heads.permute(2, 0, 1, 3)
+        else:
+            heads = heads.transpose(1, 2)
+        heads = heads.reshape(self.joined_heads.local_shape(self.rank))
+        bias = (
+            None if self.out_proj_bias is None else carried(self.spread["out_proj_bias"], self.out_proj_bias)
+        )
+        weight = carried(self.spread["out_proj_weight"], self.out_proj_weight)
+        y = carried(self.sum_y, affine_summand(heads, weight, bias).to(query.dtype))
+        if weights is not None and average_attn_weights:
+            weights = carried(self.sum_weights, weights.sum(1).to(query.dtype) / self.num_heads)
+        return y, weights
+
+    def _projected(self, number: int, x: torch.Tensor) -> torch.Tensor:
+        """The own heads of one of query, key and value, as (n, heads, sequence, head_dim)."""
+        letter = "qkv"[number]
+        x = carried(self.spread_inputs[number], x)
+        weight, bias = (
+            None if parameter is None else carried(self.spread[name], parameter)
+            for name in (f"{letter}_proj_weight", f"{letter}_proj_bias")
+            for parameter in [self._parameters[name]]
+        )
+        assert weight is not None
+        heads = affine_summand(x, weight, bias)
+        heads = heads.reshape(*heads.shape[:2], weight.shape[0] // self.head_dim, self.head_dim)
+        heads = heads.transpose(1, 2) if self.batch_first else heads.permute(1, 2, 0, 3)
+        return heads.reshape(self.attention.domain.tensors[number].layout.local_shape(self.rank))
+
+    def _refuse(
+        self, key_padding_mask: torch.Tensor | None, attn_mask: torch.Tensor | None, need_weights: bool
+    ) -> None:
+        """Raise `ValueError` for arguments of a call that are not supported; they are the same on every rank."""
+        for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
+            if mask is not None:
+                raise ValueError(f"{name}: no mask is supported but the causal one, is_causal=True")
+        if need_weights and self.partition.shape[2] > 1:
+            raise ValueError(
+                "need_weights: no worker has the weights of all keys where the sequence is cut; call with need_weights=False"
+            )
+        if self.training and self.dropout:
+            raise ValueError(
+                f"dropout: {self.dropout} of the weights is not supported in training; make the module with dropout=0"
+            )
+
+    def sequential(self) -> nn.Module:
+        module = cast(nn.MultiheadAttention, super().sequential())
+        # In the order of torch's constructor; the module has no reset_parameters.
+        module.out_proj.reset_parameters()
+        module._reset_parameters()
+        return module
+
+    def sequential_name(self, name: str) -> str:
+        if name.startswith("out_proj"):
+            return name.replace("out_proj_", "out_proj.")
+        return name if name.endswith("weight") and self.separate_inputs else f"in_proj_{name.split('_')[-1]}"
+
+    def load_sequential_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        super().load_sequential_state_dict(separated(state))
+
+    def sequential_state_dict(self) -> dict[str, torch.Tensor]:
+        parts: dict[str, list[torch.Tensor]] = {}
+        for name, value in super().sequential_state_dict().items():
+            parts.setdefault(self.sequential_name(name), []).append(value)
+        return {name: torch.cat(values) for name, values in parts.items()}

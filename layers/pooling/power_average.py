@@ -1,0 +1,49 @@
+"""Distributed power-average pooling: y = (Σ x^p)^(1/p) over each window, the exchange and the sum of average pooling.
+
+    forward    x ← H x^p                          powers are exchanged, whose zeros beyond the tensor add nothing
+               y = (k AVG(x))^(1/p)               on each worker, k the volume of the window
+
+As in torch, a window that `ceil_mode` lets lead out of the tensor counts k times the mean of what it has.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from adjointlab.layers.pooling.average import AveragePooling
+
+__all__ = ["LPPool1d", "LPPool2d", "LPPool3d", "LPPooling"]
+
+
+class LPPooling(AveragePooling, torch_classes=(nn.LPPool1d, nn.LPPool2d, nn.LPPool3d)):
+    """`torch.nn.LPPool1d`, `2d` or `3d` over `partition`; see :class:`Pooling`."""
+
+    def lay_out(self, module: Any) -> None:
+        super().lay_out(module)
+        self.norm_type = float(module.norm_type)
+        self.rounding, self.reach = None, 0.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from that of x."""
+        (x,) = self.check_inputs(x)
+        means = self.averages(x.pow(self.norm_type))
+        # Torch's own expression, which is NaN of a negative sum, and has torch's gradient at 0.
+        sums = (torch.sign(means) * functional.relu(torch.abs(means))).mul(math.prod(self.kernel_size))
+        return sums.pow(1.0 / self.norm_type)
+
+
+class LPPool1d(LPPooling, torch_classes=(nn.LPPool1d,)):
+    """`torch.nn.LPPool1d` over P_n x P_c x P_0; see :class:`LPPooling`."""
+
+
+class LPPool2d(LPPooling, torch_classes=(nn.LPPool2d,)):
+    """`torch.nn.LPPool2d` over P_n x P_c x P_1 x P_0; see :class:`LPPooling`."""
+
+
+class LPPool3d(LPPooling, torch_classes=(nn.LPPool3d,)):
+    """`torch.nn.LPPool3d` over P_n x P_c x P_2 x P_1 x P_0; see :class:`LPPooling`."""

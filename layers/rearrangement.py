@@ -1,0 +1,124 @@
+"""Layers whose output has the elements of the input in other places: moves between workers, and moves on each worker.
+
+Where the output lies follows from where the input does, with as little sent as the function allows. `target` says where it is wanted
+instead, so that a layer needs no repartition after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import nn
+
+from adjointlab.core.layout import Layout, Window, balanced_cut
+from adjointlab.core.space import Space
+from adjointlab.layers.channels import windows_of
+from adjointlab.layers.differentiable import differentiable
+from adjointlab.layers.distributed import TorchLayer, dtype_name
+from adjointlab.layers.torch_modules import result_of
+from adjointlab.primitives.repartition import Repartition
+from adjointlab.typing import Communicator
+
+__all__ = ["Rearrangement", "Step", "Steps", "checked_target", "in_units"]
+
+Step: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Steps:
+    """A chain of repartitions, and of functions on each worker, that carries a tensor from `layout` on.
+
+    `layout` is where the tensor lies after the steps so far; `moves` are the repartitions among them.
+    """
+
+    def __init__(self, comm: Communicator, layout: Layout, dtype: str) -> None:
+        self.comm, self.layout, self.dtype = comm, layout, dtype
+        self.moves: list[Repartition] = []
+        self._steps: list[Step] = []
+
+    def move(self, target: Layout) -> None:
+        """Collective: carry the tensor to another layout of the same shape; nothing where every rank has its part already."""
+        if not Space(self.layout).fits(Space(target)):
+            self.moves.append(Repartition(self.comm, self.layout, target, dtype=self.dtype))
+            self._steps.append(differentiable(self.moves[-1]))
+        self.layout = target
+
+    def reshape(self, target: Layout) -> None:
+        """Give each worker's part the shape that it has in `target`, with its elements in the same order."""
+        shape = target.local_shape(self.comm.Get_rank())
+        self.apply(lambda x: x.reshape(shape), target)
+
+    def apply(self, function: Step, target: Layout) -> None:
+        """Apply a function on each rank, idle ones too, after which the tensor lies as `target` says."""
+        self._steps.append(function)
+        self.layout = target
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor after all steps."""
+        for step in self._steps:
+            x = step(x)
+        return x
+
+
+class Rearrangement(TorchLayer):
+    """A layer over `partition`, of the order of the input, which is cut in any dimensions; a subclass plans its steps.
+
+    `target`, a layout of the output over any ranks, says where it is wanted: that of the next layer's input,
+    ``linear.domain.tensors[0].layout``. Without it the output lies as the subclass says. Either way
+    ``codomain.tensors[0].layout`` is where.
+
+    `cuts` are the boundaries of the input in each dimension (default, and for `None` in one: balanced).
+
+    Raises `ValueError`, in torch's words, for what torch refuses; and for a partition of another order than the input, and a
+    target that is no layout of the output.
+    """
+
+    options = ("target", "cuts")
+
+    def lay_out(
+        self,
+        module: nn.Module,
+        target: Layout | None = None,
+        cuts: Sequence[Sequence[int] | None] | None = None,
+    ) -> None:
+        shape, name = self.input_shape, dtype_name(self.dtype)
+        y_shape = self.output_shape(module)
+        self.check_order(shape)
+        x = Layout.cut(shape, self.partition, (None,) * len(shape) if cuts is None else cuts)
+        self.steps = Steps(self.comm, x, name)
+        self.plan(module, y_shape)
+        if target is not None:
+            self.steps.move(checked_target(target, y_shape))
+        self.domain = Space(x, dtype=name)
+        self.codomain = Space(self.steps.layout, dtype=name, name="y")
+
+    def output_shape(self, module: nn.Module) -> tuple[int, ...]:
+        """The shape of the result. Raises `ValueError`, in torch's words, where there is none."""
+        # On the device "meta" a tensor has a shape and no elements; an empty batch will not do where it is moved.
+        return tuple(result_of(module, torch.empty(self.input_shape, device="meta")).shape)
+
+    def plan(self, module: nn.Module, y_shape: tuple[int, ...]) -> None:
+        """Collective: add the steps from the input's layout to one of the output."""
+        raise NotImplementedError
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from that of x."""
+        (x,) = self.check_inputs(x)
+        return self.steps.of(x)
+
+
+def checked_target(target: Layout, shape: tuple[int, ...]) -> Layout:
+    """The target, if it is a layout of the output, which has that shape. Raises `ValueError`."""
+    if target.shape != shape:
+        raise ValueError(
+            f"target: a layout of a tensor of shape {target.shape}, but the output has shape {shape}"
+        )
+    return target
+
+
+def in_units(windows: Sequence[Window], unit: int, length: int) -> tuple[Window, ...]:
+    """Windows of `length` blocks of `unit` elements each: those that hold the same elements, or else the balanced ones."""
+    if unit and all(end % unit == 0 for window in windows for end in window):
+        return tuple((start // unit, stop // unit) for start, stop in windows)
+    return windows_of(balanced_cut(length, len(windows)))

@@ -1,0 +1,120 @@
+"""Pixel and channel shuffles of a tensor that is cut in any dimensions: blocks of channels or pixels stay together.
+
+    forward    x ← T x               of what is shuffled together, nothing is cut
+               y = shuffle(x)        on each worker
+               y ← T y               to where it is wanted, if that is elsewhere
+    adjoint    that of each step in the reverse order
+
+For an upscaling by r = 2 the r² channels of an output channel must lie on one worker: of the twelve channels of x over two
+workers, the cut moves from 6 to 8, and that of the three channels of y is at 2. Pixels are scaled where they are. The other way
+round, r x r pixels must lie on one worker, and channels stay where they are. Where they do so already, nothing is sent.
+
+The channels of a channel shuffle are a matrix, of a row for each group, that is transposed: it is cut along its columns first.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import nn
+
+from adjointlab.core.layout import Layout, Window, balanced_cut
+from adjointlab.core.partition import Partition
+from adjointlab.layers.channels import windows_of
+from adjointlab.layers.rearrangement import Rearrangement, in_units
+from adjointlab.layers.reshape import add_reshaping, groups_of_one_split
+from adjointlab.layers.torch_modules import result_of
+
+__all__ = ["ChannelShuffle", "PixelShuffle", "PixelUnshuffle"]
+
+
+class _PixelLayer(Rearrangement):
+    """A shuffle between the last three dimensions, for inputs (..., channels, height, width)."""
+
+    def output_shape(self, module: nn.Module) -> tuple[int, ...]:
+        shape = self.input_shape
+        # For its errors alone: on the device "meta" torch (2.13) has other words, and without elements another shape.
+        result_of(module, torch.empty(0, *shape[-3:]) if len(shape) >= 3 else torch.empty(shape))
+        return super().output_shape(module)
+
+
+class PixelShuffle(_PixelLayer, torch_classes=(nn.PixelShuffle,)):
+    """`torch.nn.PixelShuffle`; see :class:`Rearrangement`.
+
+    The output is cut where the input is, times the factor; its channels where those of the input are, or else balanced.
+    """
+
+    def plan(self, module: nn.Module, y_shape: tuple[int, ...]) -> None:
+        r, x = cast(nn.PixelShuffle, module).upscale_factor, self.steps.layout
+        *lead, in_channels, height, width = x.windows
+        channels = in_units(in_channels, r * r, y_shape[-3])
+        self.steps.move(Layout(x.shape, x.partition, [*lead, _times(channels, r * r), height, width]))
+        y = Layout(y_shape, x.partition, [*lead, channels, _times(height, r), _times(width, r)])
+        *batch, c, h, w = y.local_shape(self.rank)
+
+        def shuffle(local: torch.Tensor) -> torch.Tensor:
+            blocks = local.reshape(*batch, c, r, r, h // r, w // r)
+            return blocks.movedim((-2, -4, -1, -3), (-4, -3, -2, -1)).reshape(*batch, c, h, w)
+
+        self.steps.apply(shuffle, y)
+
+
+class PixelUnshuffle(_PixelLayer, torch_classes=(nn.PixelUnshuffle,)):
+    """`torch.nn.PixelUnshuffle`; see :class:`Rearrangement`.
+
+    The output is cut where the input is, divided by the factor, or else balanced; its channels where those of the input are.
+    """
+
+    def plan(self, module: nn.Module, y_shape: tuple[int, ...]) -> None:
+        r, x = cast(nn.PixelUnshuffle, module).downscale_factor, self.steps.layout
+        *lead, channels, in_height, in_width = x.windows
+        height, width = in_units(in_height, r, y_shape[-2]), in_units(in_width, r, y_shape[-1])
+        self.steps.move(Layout(x.shape, x.partition, [*lead, channels, _times(height, r), _times(width, r)]))
+        y = Layout(y_shape, x.partition, [*lead, _times(channels, r * r), height, width])
+        *batch, c, h, w = y.local_shape(self.rank)
+
+        def unshuffle(local: torch.Tensor) -> torch.Tensor:
+            blocks = local.reshape(*batch, c // (r * r), h, r, w, r)
+            return blocks.movedim((-3, -1, -4, -2), (-4, -3, -2, -1)).reshape(*batch, c, h, w)
+
+        self.steps.apply(unshuffle, y)
+
+
+class ChannelShuffle(Rearrangement, torch_classes=(nn.ChannelShuffle,)):
+    """`torch.nn.ChannelShuffle`, for inputs (n, channels, ...); see :class:`Rearrangement`.
+
+    The output is cut where the input is, but for the channels, in multiples of the number of groups.
+    """
+
+    def plan(self, module: nn.Module, y_shape: tuple[int, ...]) -> None:
+        groups, (n, channels, *sides) = cast(nn.ChannelShuffle, module).groups, y_shape
+        per_group = channels // groups
+        workers = self.steps.layout.partition.shape
+        is_cut = workers[1] > 1
+        matrix = (n, groups, per_group, *sides)
+        if is_cut:
+            add_reshaping(self.steps, matrix, groups_of_one_split(len(y_shape), 1, 2))
+            x = self.steps.layout
+            over = Partition((workers[0], 1, *workers[1:]), x.partition.ranks)
+            columns = windows_of(balanced_cut(per_group, workers[1]))
+            windows = [x.windows[0], ((0, groups),), columns, *x.windows[3:]]
+            self.steps.move(Layout(matrix, over, windows))
+        else:
+            x, columns = self.steps.layout, ((0, per_group),)
+        over = Partition(workers, x.partition.ranks)
+        y = Layout(
+            y_shape, over, [x.windows[0], _times(columns, groups), *x.windows[len(x.windows) - len(sides) :]]
+        )
+        own_n, own_channels, *own_sides = y.local_shape(self.rank)
+
+        def shuffle(local: torch.Tensor) -> torch.Tensor:
+            own = local.reshape(own_n, groups, own_channels // groups, *own_sides)
+            return own.transpose(1, 2).reshape(own_n, own_channels, *own_sides)
+
+        self.steps.apply(shuffle, y)
+
+
+def _times(windows: tuple[Window, ...], unit: int) -> tuple[Window, ...]:
+    """The windows of blocks as windows of elements."""
+    return tuple((start * unit, stop * unit) for start, stop in windows)

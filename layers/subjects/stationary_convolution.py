@@ -1,0 +1,51 @@
+"""Cases of the stationary convolutions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+from torch import nn
+
+from adjointlab.core import strategies
+from adjointlab.core.partition import Partition
+from adjointlab.engine.subject import subject
+from adjointlab.layers.stationary_convolution import (
+    ALGORITHMS,
+    StationaryConv1d,
+    StationaryConv2d,
+    StationaryConv3d,
+)
+from adjointlab.layers.subjects.common import Arguments, grids_up_to, layer_of
+from adjointlab.layers.subjects.convolution import drawn_convolution, sequential_convolution
+
+__all__ = ["stationary_convolutions"]
+
+
+def _sequential(*, algorithm: str, **arguments: Any) -> nn.Module:
+    return sequential_convolution(**arguments)
+
+
+@subject(
+    layer=layer_of(StationaryConv1d, StationaryConv2d, StationaryConv3d),
+    sequential=_sequential,
+    twice_differentiable=True,
+    name="StationaryConvolution",
+)
+def stationary_convolutions(draw: DrawFn, ranks: int) -> Arguments:
+    """All algorithms in one to three dimensions; fewer channels than workers; kernels with all that torch lets them have."""
+    arguments = drawn_convolution(draw)
+    algorithm, dims = draw(st.sampled_from(ALGORITHMS)), arguments["dims"]
+    has_filters = draw(st.booleans()) if algorithm == "auto" else algorithm == "stationary-w"
+    # Last, as the number of draws depends on the number of ranks: so cases shrink to fewer. Channels first, which are what
+    # these layers cut, among all grids from small to large.
+    c, f = draw(st.sampled_from(grids_up_to(ranks, 2)))
+    n, *sides = draw(st.sampled_from(grids_up_to(ranks // (c * f), dims + 1)))
+    grid = (n, c, f, *sides) if has_filters else (n, c * f, *sides)
+    partition = Partition(grid, draw(strategies.rank_orders(ranks, math.prod(grid))))
+    # Where groups are cut nothing else is to be seen.
+    if (has_filters and c > 1 and f > 1) or draw(st.sampled_from((True, True, False))):
+        arguments["groups"] = 1
+    return {**arguments, "algorithm": algorithm, "partition": partition}
