@@ -8,16 +8,14 @@
     adjoint    that of each step in the reverse order
 
 Dimensions of x and of y form groups of as many elements on both sides, as few dimensions in each as there can be, and each group
-is a tensor of its own: a batch that stays is cut as before. Reshaping 4 x 3 to 2 x 6 over two workers moves nothing, to
-3 x 4 (groups are marked by a frame) half a row:
+is a tensor of its own: a batch that stays is cut as before. Over two workers, 4 x 3 becomes 2 x 6 without a message, and 3 x 4 with
+one of two elements:
 
-        +---------+      +-----------------+        +-------------+
-        | 0  1  2 |      | 0  1  2  3  4 5 |        | 0  1  2  3  |   the first worker has 0 to 5, and needs 0 to 7
-        | 3  4  5 |      | ------          |        | 4  5  6  7  |
-        | ------- |  →   | 6  7  8  9 10 11|    →   | ----------  |
-        | 6  7  8 |      +-----------------+        | 8  9 10 11  |
-        | 9 10 11 |                                 +-------------+
-        +---------+
+        0  1  2             0  1  2  3  4  5             0  1  2  3         the first worker has 0 to 5,
+        3  4  5             ----------------             4  5  6  7         and needs 0 to 7
+        -------      →      6  7  8  9 10 11      or     ----------
+        6  7  8                                          8  9 10 11
+        9 10 11
 
 A window [a, b) of the cut dimension is the interval [a n, b n) of its group, where n is the number of elements of the dimensions
 that follow it; those before it have length 1. Where the intervals are such multiples already, nothing is sent.
@@ -110,22 +108,16 @@ def add_reshaping(steps: Steps, y_shape: tuple[int, ...], groups: Groups) -> Non
         cuts = [_cut_of_output(y_shape, dims, cut) for (_, dims), cut in zip(groups, cuts, strict=True)]
     steps.move(Layout(sizes, workers, [cut.intervals for cut in cuts]))
     boxes = _boxes(y_shape, workers, cuts)
-    over = [1] * len(y_shape)
-    for cut in cuts:
-        if cut.dim is not None:
-            over[cut.dim] = len(cut.windows)
-    steps.reshape(Layout(y_shape, Partition(over, workers.ranks), boxes.windows))
+    along = Partition([len(windows) for windows in boxes.windows], workers.ranks)
+    steps.reshape(Layout(y_shape, along, boxes.windows))
 
 
 def groups_of_one_split(order: int, dim: int, parts: int) -> Groups:
     """The groups of a tensor one dimension of which is split into so many."""
-    return [
-        (range(each, each + 1), range(start, stop))
-        for each in range(order)
-        for start, stop in [
-            (each + (parts - 1) * (each > dim), each + 1 + (parts - 1) * (each >= dim)),
-        ]
-    ]
+    more = parts - 1
+    before = [(range(each, each + 1), range(each, each + 1)) for each in range(dim)]
+    after = [(range(each, each + 1), range(each + more, each + more + 1)) for each in range(dim + 1, order)]
+    return [*before, (range(dim, dim + 1), range(dim, dim + parts)), *after]
 
 
 def _boxes(shape: tuple[int, ...], workers: Partition, cuts: Sequence[_Cut]) -> Layout:

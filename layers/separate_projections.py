@@ -56,10 +56,10 @@ class SeparateProjections(nn.Module):
             (self.k_proj_weight, self.k_proj_bias),
             (self.v_proj_weight, self.v_proj_bias),
         )
-        q, k, v = (
-            functional.linear(x, weight, bias).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for x, (weight, bias) in zip(inputs, learnt, strict=True)
+        projected = (
+            functional.linear(x, weight, bias) for x, (weight, bias) in zip(inputs, learnt, strict=True)
         )
+        q, k, v = (x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2) for x in projected)
         weights = attention_weights(q, k, is_causal=is_causal)
         y = functional.linear(
             (weights @ v).transpose(1, 2).flatten(2), self.out_proj_weight, self.out_proj_bias

@@ -89,23 +89,14 @@ class ChannelShuffle(Rearrangement, torch_classes=(nn.ChannelShuffle,)):
 
     def plan(self, module: nn.Module, y_shape: tuple[int, ...]) -> None:
         groups, (n, channels, *sides) = cast(nn.ChannelShuffle, module).groups, y_shape
-        per_group = channels // groups
-        workers = self.steps.layout.partition.shape
-        is_cut = workers[1] > 1
+        per_group, workers = channels // groups, self.steps.layout.partition
         matrix = (n, groups, per_group, *sides)
-        if is_cut:
-            add_reshaping(self.steps, matrix, groups_of_one_split(len(y_shape), 1, 2))
-            x = self.steps.layout
-            over = Partition((workers[0], 1, *workers[1:]), x.partition.ranks)
-            columns = windows_of(balanced_cut(per_group, workers[1]))
-            windows = [x.windows[0], ((0, groups),), columns, *x.windows[3:]]
-            self.steps.move(Layout(matrix, over, windows))
-        else:
-            x, columns = self.steps.layout, ((0, per_group),)
-        over = Partition(workers, x.partition.ranks)
-        y = Layout(
-            y_shape, over, [x.windows[0], _times(columns, groups), *x.windows[len(x.windows) - len(sides) :]]
-        )
+        add_reshaping(self.steps, matrix, groups_of_one_split(len(y_shape), 1, 2))
+        of_batch, _, _, *of_sides = self.steps.layout.windows
+        columns = windows_of(balanced_cut(per_group, workers.shape[1]))
+        over = Partition((workers.shape[0], 1, *workers.shape[1:]), workers.ranks)
+        self.steps.move(Layout(matrix, over, [of_batch, ((0, groups),), columns, *of_sides]))
+        y = Layout(y_shape, workers, [of_batch, _times(columns, groups), *of_sides])
         own_n, own_channels, *own_sides = y.local_shape(self.rank)
 
         def shuffle(local: torch.Tensor) -> torch.Tensor:

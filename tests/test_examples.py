@@ -68,6 +68,15 @@ def test_what_is_right_in_pylops_mpi_is_found_coherent(
     assert alarms(adjointlab_world, find_subject(f"{EXAMPLES}/{reference}"), SMALL) == {}
 
 
+@with_jax
+@pytest.mark.parametrize(("name", "check"), [("shifts", "adjoint"), ("blocks", "gradients")])
+def test_the_functions_of_jax_are_coherent(adjointlab_world: World, name: str, check: str) -> None:
+    subject = find_subject(
+        f"{EXAMPLES}/jax_shard_map.py:{name}"
+    )  # compiling takes most of a second for a case
+    assert investigate(adjointlab_world, subject, check, Budget(1, ranks=2, seed=1)).status is Status.COHERENT
+
+
 @pytest.mark.skipif(find_spec("spmd_types") is None, reason="needs spmd_types")
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's, of names that spmd_types calls
 @pytest.mark.parametrize("subject", ["sums", "gathers"])
@@ -77,15 +86,6 @@ def test_what_spmd_types_says_of_its_functions_is_found_coherent(
     assert (
         alarms(adjointlab_world, find_subject(f"{EXAMPLES}/spmd_types_collectives.py:{subject}"), SMALL) == {}
     )
-
-
-@with_jax
-@pytest.mark.parametrize(("name", "check"), [("shifts", "adjoint"), ("blocks", "gradients")])
-def test_the_functions_of_jax_are_coherent(adjointlab_world: World, name: str, check: str) -> None:
-    subject = find_subject(
-        f"{EXAMPLES}/jax_shard_map.py:{name}"
-    )  # compiling takes most of a second for a case
-    assert investigate(adjointlab_world, subject, check, Budget(1, ranks=2, seed=1)).status is Status.COHERENT
 
 
 @with_pylops_mpi

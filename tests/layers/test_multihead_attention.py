@@ -11,6 +11,7 @@ from torch import nn
 from adjointlab.core.partition import Partition
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.multihead_attention import MultiheadAttention
+from adjointlab.layers.separate_projections import SeparateProjections
 from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
@@ -57,6 +58,20 @@ def test_values_and_gradients_are_those_of_torchs_module(
             torch.testing.assert_close(own, local_window(gradient, tensor.layout, comm.Get_rank()))
 
     run_on_ranks(adjointlab_world, ranks, body)
+
+
+@pytest.mark.parametrize("named", [{}, {"batch_first": True, "bias": False}, {"kdim": 2, "vdim": 5}])
+def test_the_sequential_twin_is_torchs_module(named: dict[str, Any]) -> None:
+    torch.manual_seed(2)
+    module = nn.MultiheadAttention(6, 3, dtype=DOUBLE, **named)
+    for parameter in module.parameters():
+        nn.init.uniform_(parameter)
+    q, k, v = (sines(4, 4, features) for features in (6, module.kdim, module.vdim))
+    mask = torch.ones(4, 4, dtype=torch.bool).triu(1)
+    for average in (True, False):
+        want = module(q, k, v, attn_mask=mask, average_attn_weights=average)
+        got = SeparateProjections(module)(q, k, v, average_attn_weights=average, is_causal=True)
+        torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("named", [{}, {"bias": False}, {"kdim": 2, "vdim": 5}])
