@@ -191,8 +191,10 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
         )
         weight = carried(self.spread["out_proj_weight"], self.out_proj_weight)
         y = carried(self.sum_y, affine_summand(heads, weight, bias).to(query.dtype))
-        if weights is not None and average_attn_weights:
-            weights = carried(self.sum_weights, weights.sum(1).to(query.dtype) / self.num_heads)
+        if weights is not None:
+            weights = weights.to(query.dtype)
+            if average_attn_weights:
+                weights = carried(self.sum_weights, weights.sum(1) / self.num_heads)
         return y, weights
 
     def _projected(self, number: int, x: torch.Tensor) -> torch.Tensor:

@@ -141,3 +141,20 @@ def test_a_mask_on_one_rank_is_the_same_error_on_every_rank(adjointlab_world: Wo
         layer(x, x, x, attn_mask=torch.zeros(4, 4) if comm.Get_rank() == 0 else None)
 
     assert error_of_every_rank(adjointlab_world, 2, body).startswith("attn_mask: no mask is supported")
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_under_autocast_all_results_are_of_the_layers_element_type(
+    adjointlab_world: World, average: bool
+) -> None:
+    ranks = min(adjointlab_world.ranks, 2)
+
+    def body(comm: Any) -> None:
+        layer = MultiheadAttention(comm, Partition((1, ranks, 1)), (4, 2, 4), 4, 2)
+        x = torch.ones(layer.domain.tensors[0].layout.local_shape(comm.Get_rank()))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            results = layer(x, x, x, average_attn_weights=average)
+        wanted = [tensor.dtype for tensor in layer.results(average_attn_weights=average).tensors]
+        assert [str(result.dtype) for result in results] == [f"torch.{dtype}" for dtype in wanted]
+
+    run_on_ranks(adjointlab_world, ranks, body)
