@@ -28,7 +28,7 @@ from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.repartition import Repartition
 from tests.planted.bug import PlantedBug
-from tests.planted.layers import Altered, not_reduced
+from tests.planted.layers import Altered
 
 # Column- and row-parallel linear layers.
 
@@ -148,15 +148,6 @@ class ScaledByTheEmbedding(MultiheadAttention):
     def lay_out(self, module: nn.MultiheadAttention, **options: Any) -> None:
         super().lay_out(module, **options)
         self.attention.scale = self.embed_dim**-0.5
-
-
-class QueryGradientOfTheFirstHeads(MultiheadAttention):
-    """The gradients of the query from the heads of other workers are forgotten."""
-
-    def lay_out(self, module: nn.MultiheadAttention, **options: Any) -> None:
-        super().lay_out(module, **options)
-        query, *others = self.spread_inputs
-        self.spread_inputs = (not_reduced(query), *others)  # type: ignore[assignment]
 
 
 # Overlap of convolution and exchange.
@@ -342,5 +333,4 @@ PLANTED = (
     planted("output bias of every head's worker", OutputBiasOfEveryHead, "sequential"),
     planted("attention weights averaged over the own heads", WeightsAveragedOverOwnHeads, "sequential"),
     planted("scores scaled by embed_dim", ScaledByTheEmbedding, "sequential", 1),
-    planted("query gradient not reduced over heads", QueryGradientOfTheFirstHeads, "gradients"),
 )
