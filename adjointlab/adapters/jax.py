@@ -72,7 +72,7 @@ def jax_function(
     if not linear:
         if reference is None:
             raise SubjectError(
-                f"{function.__name__} is not linear: give the sequential function as `reference`"
+                f"{getattr(function, '__name__', function)} is not linear: give the sequential function as `reference`"
             )
         declare = subject.layer(layer, lambda **case: as_module(whole(**case)), prepare=prepare, **options)
     else:

@@ -102,6 +102,8 @@ class _Devices:
     def of(cls, comm: Communicator, mesh: Any, ranks: Sequence[int]) -> _Devices:
         import jax
 
+        if not isinstance(mesh, Mapping) and len(mesh) > len(_AXES):
+            raise SubjectError(f"mesh: {mesh} has more axes than {', '.join(_AXES)}; give extents by name")
         extents = mesh if isinstance(mesh, Mapping) else dict(zip(_AXES, mesh, strict=False))
         grid, present = Partition(tuple(extents.values()), ranks), jax.devices("cpu")
         if len(present) < comm.Get_size():

@@ -247,9 +247,8 @@ class Job:
             if ending_since is None and self._is_ending():
                 ending_since = now
                 self._memory.look(self._processes(), again=True)
-            elif ending_since is None and any(rank.end for rank in self._ranks):
-                # The others have judged all that there was too, but may never come back from MPI's end of the process, as those
-                # whose connections user code has closed.
+            elif ending_since is None and self._has_nothing_left():
+                # They may never come back from MPI's end of the process, as those whose connections user code has closed.
                 ending_since, grace = now, patience
             if ending_since is not None:
                 # Also for launchers that do not notice that their ranks are gone.
@@ -269,6 +268,16 @@ class Job:
     def _is_ending(self) -> bool:
         """Return True if some rank has died, or all have ended."""
         return any(rank.has_died for rank in self._ranks) or all(rank.end for rank in self._ranks)
+
+    def _has_nothing_left(self) -> bool:
+        """Return True if some rank has ended, and each other one has come to the end of its interpreter.
+
+        One that still works has all the time that it makes progress in: ranks of simulated tests share none.
+        """
+        ends = [rank.end is not None for rank in self._ranks]
+        return any(ends) and all(
+            has_ended or rank.is_finished for has_ended, rank in zip(ends, self._ranks, strict=True)
+        )
 
     def _processes(self) -> list[int]:
         """The processes of the ranks that run on this machine."""

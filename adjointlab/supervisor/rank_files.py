@@ -64,6 +64,11 @@ class RankFiles:
         return self.path("hooked").exists()
 
     @property
+    def is_finished(self) -> bool:
+        """True once its interpreter has nothing left to do but to end; of a hooked rank."""
+        return self.path("finished").exists()
+
+    @property
     def process(self) -> RankProcess | None:
         """The rank's process, once it has started."""
         return self._decoded("pid", RankProcess)

@@ -30,7 +30,7 @@ class _AtFork:
 
 @contextmanager
 def forks_cut_off(cut_off: Callable[[], None]) -> Iterator[None]:
-    """Context in which a child that is forked calls `cut_off`, which makes its communicators refuse every further call.
+    """Context in which a child that is forked calls `cut_off`, which makes its communicators and open requests refuse every call.
 
     A child has the connections of its parent but none of its threads. What it sent would come in its parent's place, and what
     it received the parent would wait for.
@@ -62,7 +62,7 @@ def _end(who: str, exception: BaseException | None) -> NoReturn:
     # Not sys.exit: its hooks are the parent's, and what is buffered in sys.stdout may be too.
     if isinstance(exception, SystemExit):
         code = exception.code if isinstance(exception.code, int) else int(exception.code is not None)
-        os._exit(code)
+        os._exit(code & 0xFF)  # all that a parent sees of it; os._exit refuses what is no int of C
     how = "" if exception is None else f", by {type(exception).__name__}"
     text = f"adjointlab: a child process that {who} has forked came back from user code{how}, and ends here\n"
     with suppress(OSError):

@@ -272,8 +272,15 @@ class Interrupts:
 
     @property
     def have_come(self) -> bool:
-        """False where user code that raises KeyboardInterrupt has made it up; True too where others handle the signals."""
-        return self.number != 0 or not self._before
+        """False where user code that raises KeyboardInterrupt has made it up; True too where others handle the signals.
+
+        These may also be handlers that user code has set: of what they have received nothing is known here.
+        """
+        return (
+            self.number != 0
+            or not self._before
+            or any(signal.getsignal(number) != self._receive for number in self._before)
+        )
 
     def allow(self) -> None:
         """Let interrupts through from here on, and raise one that was held back: user code begins."""

@@ -166,7 +166,7 @@ class ProcessWorld(ABC):
 
     @abstractmethod
     def _cut_off(self) -> None:
-        """Have the communicators of this child process, which user code of the run has forked, refuse every call."""
+        """Have the communicators and open requests of this child process, which user code of the run has forked, refuse every call."""
 
     @abstractmethod
     def _notify_failure(self) -> None:

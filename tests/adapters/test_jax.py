@@ -201,6 +201,8 @@ def test_what_cannot_be_a_case_is_refused(world: al.SimulatedWorld) -> None:
 
     with pytest.raises(SubjectError, match="give the sequential function"):
         jax_function(same)
+    with pytest.raises(SubjectError, match="give the sequential function"):
+        jax_function(partial(same))
 
     @jax_function(same, linear=True)
     def no_inputs(draw: Any, ranks: int) -> dict[str, Any]:
@@ -210,7 +212,13 @@ def test_what_cannot_be_a_case_is_refused(world: al.SimulatedWorld) -> None:
     def uneven(draw: Any, ranks: int) -> dict[str, Any]:
         return dict(inputs=(3,), specs=P("x"))
 
+    @jax_function(same, linear=True, ranks=[2])
+    def axes_without_names(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(2,), specs=P("x"), mesh=(ranks, 1, 1, 1))
+
     with pytest.raises(SubjectError, match="needs `inputs`"):
         no_inputs.drawn(lambda strategy: None, 2)  # type: ignore[arg-type,return-value]
     found = investigate(world, uneven, "adjoint", Budget(1, ranks=2, seed=1)).verdict
     assert "3 is not divisible by 2" in found.headline
+    found = investigate(world, axes_without_names, "adjoint", Budget(1, ranks=2, seed=1)).verdict
+    assert "more axes than x, y, z" in found.headline

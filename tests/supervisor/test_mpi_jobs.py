@@ -29,6 +29,25 @@ def test_a_launcher_that_is_none_is_named(tmp_path: Path) -> None:
     assert "say how many ranks" in without.stderr
 
 
+GOES_ON = """
+import time
+from adjointlab.worlds.launch import launched_rank
+
+if launched_rank() == 0:
+    time.sleep(1.5)
+    open("went-on", "w").close()
+"""
+
+
+@needs_mpi
+def test_a_rank_that_goes_on_when_another_has_ended_is_not_ended(tmp_path: Path) -> None:
+    (tmp_path / "goes_on.py").write_text(GOES_ON)
+    ended = supervised("--patience", "0.5", "-n", "2", "--", "python", "goes_on.py", cwd=tmp_path)
+
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "went-on").exists()
+
+
 HANGS_AT_ITS_END = """
 import ctypes
 from adjointlab.worlds.launch import launched_rank

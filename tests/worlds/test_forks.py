@@ -23,8 +23,14 @@ def exit_code_of_child(leave):
 
 @pytest.mark.parametrize(
     ("leave", "code"),
-    [(lambda: None, 0), (lambda: sys.exit(7), 7), (lambda: sys.exit("why"), 1), (lambda: 1 / 0, 1)],
-    ids=["returns", "exits with a number", "exits with a text", "raises"],
+    [
+        (lambda: None, 0),
+        (lambda: sys.exit(7), 7),
+        (lambda: sys.exit((1 << 40) + 7), 7),
+        (lambda: sys.exit("why"), 1),
+        (lambda: 1 / 0, 1),
+    ],
+    ids=["returns", "exits with a number", "exits with a large number", "exits with a text", "raises"],
 )
 def test_a_child_ends_with_the_exit_code_that_it_would_have_had(leave, code):
     assert exit_code_of_child(leave) == code

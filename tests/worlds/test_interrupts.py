@@ -88,3 +88,10 @@ def test_an_interrupt_as_hypothesis_begins_is_no_failure_of_its_own(monkeypatch:
         interrupts.allow()
         with pytest.raises(KeyboardInterrupt):
             investigate(SimulatedWorld(2), right, "adjoint", Budget(3, seed=0))
+
+
+def test_a_signal_that_a_handler_of_user_code_turns_into_an_interrupt_is_not_made_up() -> None:
+    with Interrupts() as interrupts:
+        assert not interrupts.have_come
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        assert interrupts.have_come

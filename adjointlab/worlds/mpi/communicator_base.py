@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
@@ -18,6 +18,7 @@ from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.message_log import MessageLog
 from adjointlab.worlds.mpi.requests import GuardedRequest, ReceiveQueue, fill
+from adjointlab.worlds.mpi.retired import Retired
 
 __all__ = ["CommBase", "CommunicatorRegistry"]
 
@@ -86,7 +87,7 @@ class CommBase(LocalCalls):
             # They are bound to MPI's communicator.
             del self.__dict__[name]
         self._built.clear()
-        self.inner = self.receives.inner = cast("MPI.Intracomm", _Retired(reason))
+        self.inner = self.receives.inner = cast("MPI.Intracomm", Retired(reason))
 
     def _predefined(self, key: int | ours.Keyval) -> Any:
         return None if isinstance(key, ours.Keyval) else self.inner.Get_attr(key)
@@ -154,13 +155,3 @@ class CommBase(LocalCalls):
         self.agreed += 1
         key = (kind, self.key, self.agreed)
         return self.registry.agreements.agree(key, self.ranks, arguments, action, call)
-
-
-class _Retired:
-    """Takes the place of MPI's communicator where that must not be used any more."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise ours.Exception(f"this communicator cannot be used: {self._reason}", ours.ERR_COMM)

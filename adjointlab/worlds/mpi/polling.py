@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from mpi4py import MPI
 
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.interposition import own_handle
+from adjointlab.worlds.mpi.retired import Retired
 from adjointlab.worlds.polling import keep_alive, poll_until
 
 __all__ = ["ObjectChannel"]
@@ -25,6 +26,10 @@ class ObjectChannel:
         self.rank = self.comm.rank
         self.size = self.comm.size
         self._sending: list[MPI.Request] = []
+
+    def retire(self, reason: str) -> None:
+        """Make every further use of it on this process an error that says `reason`."""
+        self.comm = cast("MPI.Intracomm", Retired(reason))
 
     def send(self, message: object, dest: int, tag: int) -> None:
         """Send without waiting; a large message goes out while this process polls for others."""

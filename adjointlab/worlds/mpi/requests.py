@@ -6,7 +6,7 @@ and it is an :class:`adjointlab.MPI.Request`, so that the wait for several can b
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 from mpi4py import MPI
 
@@ -46,6 +46,15 @@ class _OpenRequest(ours.Request):
     def is_complete(self) -> bool:
         """Return True if user code has completed it, perhaps through mpi4py's own functions."""
         return not bool(self)
+
+    def retire(self, reason: str) -> None:
+        """Make every further call on it an error that says `reason`."""
+
+        def refuse(*_: object) -> NoReturn:
+            raise ours.Exception(f"this request cannot be used: {reason}", ours.ERR_OTHER)
+
+        for name in ("Test", "test", "Wait", "wait", "Get_status", "Cancel", "cancel", "Free"):
+            setattr(self, name, refuse)
 
 
 class GuardedRequest(_OpenRequest, MPI.Request):  # type: ignore[misc] # both have a Waitall of their own

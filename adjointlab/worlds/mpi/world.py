@@ -131,8 +131,12 @@ class MPIWorld(ProcessWorld):
     # Every rank
 
     def _cut_off(self) -> None:
+        reason = "this is a child process, which a rank has forked"
+        self._control.retire(reason)
         for comm in (*self._communicators.values(), *self._registry.derived):
-            comm.retire("this is a child process, which a rank has forked")
+            comm.retire(reason)
+        for request in self._guard.open_requests.values():
+            request.retire(reason)
 
     def _begin_run(self, command: Command, patience: float) -> None:
         guard = self._guard

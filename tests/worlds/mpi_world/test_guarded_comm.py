@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import weakref
 
 import numpy as np
@@ -355,3 +357,40 @@ def test_a_communicator_that_is_freed_twice_ends_its_run_alone(world):
 
     assert all("has been freed" in outcome.message for outcome in world.run(body).outcomes)
     assert world.run(lambda context, _: context.comm.allreduce(1)).completed
+
+
+def test_a_child_process_has_no_part_in_what_its_parent_has_begun(world):
+    def refused_in_child(calls):
+        child = os.fork()
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        signal.alarm(3)  # ends a child that waits
+        refused = 0
+        for call in calls:
+            try:
+                call()
+            except BaseException as exception:
+                refused += "this is a child process" in str(exception)
+        os._exit(refused)
+
+    def body(context, _):
+        comm = context.comm
+        found, after = np.zeros(1), (comm.rank + 1) % comm.size
+        requests = [comm.Irecv(found, tag=1), comm.irecv(tag=2)]
+        calls = [
+            *(lambda each=each: each.Wait() for each in requests),
+            *(lambda each=each: each.Test() for each in requests),
+            lambda: MPI.Request.Waitall(requests),
+            lambda: comm.Barrier(),
+            lambda: comm.Dup(),
+            lambda: comm.Split(0),
+        ]
+        refused = refused_in_child(calls) if comm.rank == 0 else len(calls)
+        comm.Barrier()  # nothing can have come before
+        comm.Send(np.ones(1), after, 1)
+        comm.send("object", after, 2)
+        requests[0].Wait()
+        return refused - len(calls), found[0], requests[1].wait()
+
+    run = world.run(body)
+    assert run.values == ((0, 1.0, "object"),) * world.ranks, run
