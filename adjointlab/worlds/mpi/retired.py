@@ -1,4 +1,4 @@
-"""What takes the place of MPI's communicators where they must not be used any more."""
+"""The stand-in for a communicator of MPI's that must not be used any more."""
 
 from __future__ import annotations
 
