@@ -57,7 +57,8 @@ def multihead_attentions(draw: DrawFn, ranks: int) -> Arguments:
     """Batch, heads and sequence cut; both algorithms; causal or not; keys and values of other lengths; the weights where nothing cuts them."""
     heads = draw(st.integers(1, 3))
     features = heads * draw(st.integers(1, 2))
-    queries, batch = draw(st.integers(1, 5)), draw(st.integers(1, 2))
+    # Two keys at least: the weight of a single one is 1, so torch's gradients are exactly 0, and a ring's what its rounding leaves.
+    queries, batch = draw(st.integers(2, 5)), draw(st.integers(1, 2))
     batch_first = draw(st.booleans())
     arguments: Arguments = {
         "input_shape": (batch, queries, features) if batch_first else (queries, batch, features),
@@ -67,7 +68,7 @@ def multihead_attentions(draw: DrawFn, ranks: int) -> Arguments:
         "kdim": draw(st.one_of(st.none(), st.integers(1, 3))),
         "vdim": draw(st.one_of(st.none(), st.integers(1, 3))),
         "batch_first": batch_first,
-        "keys": draw(st.one_of(st.just(queries), st.integers(1, 5))),
+        "keys": draw(st.one_of(st.just(queries), st.integers(2, 5))),
         "algorithm": draw(st.sampled_from(ALGORITHMS)),
         "dtype": draw(dtypes),
     }
