@@ -272,6 +272,7 @@ FAULTS = declared(
         fault(
             "probed and matched, never received",
             (*DEADLOCK, *LEFT_OVER, "request left open"),
+            ("raised AttributeError",),  # refused by name there
             everywhere={"forward": matched_and_forgotten},
         ),
         fault(
@@ -282,6 +283,7 @@ FAULTS = declared(
         fault(
             "buffered send without a buffer",
             ("coherent", "raised Exception", *LEFT_OVER),
+            ("raised AttributeError",),  # refused by name there
             first={"forward": lambda op: op.comm.Bsend(np.ones(1), 0, 9)},
         ),
     ),
