@@ -147,14 +147,14 @@ class Tolerance:
 
 
 class WhereNotFinite(Enum):
-    """The values that are right where the expected one is NaN or infinite."""
+    """The values that are right although they are not finite."""
 
     WRONG = auto()
     """None."""
     ALIKE = auto()
-    """NaN and infinities; which of them it is depends on the order of a sum."""
+    """NaN and infinities where the expected one is NaN or infinite; which of them it is depends on the order of a sum."""
     UNJUDGED = auto()
-    """Any."""
+    """Any where the expected one is NaN or infinite, and NaN anywhere: a formula may have a product of zero and infinity."""
 
 
 EXACT = Tolerance(0.0)
@@ -189,8 +189,10 @@ def first_difference(
             with np.errstate(invalid="ignore"):
                 near = np.abs(array - want[rank]) <= tolerance.allowed(scale)
             if unbounded:
-                judged = not_finite is WhereNotFinite.ALIKE
-                near = np.where(np.isfinite(want[rank]), near, ~(np.isfinite(array) & judged))
+                if not_finite is WhereNotFinite.UNJUDGED:
+                    near = near | np.isnan(array) | ~np.isfinite(want[rank])
+                else:
+                    near = np.where(np.isfinite(want[rank]), near, ~np.isfinite(array))
             # Negated, so that NaN counts as different. Arrays of Python integers give Python's booleans in order 0.
             wrong = ~np.asarray(near, dtype=bool)
             if wrong.any():

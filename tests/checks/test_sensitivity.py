@@ -45,6 +45,30 @@ def test_what_is_written_in_place_is_as_uncertain_as_it_is_rounded(function: Cal
     assert 0 < allowed < 1e-12 * abs(result).max()
 
 
+def allowed(function: Callable[[Any], Any], x: Any) -> float:
+    """The difference from `function` of `x` that rounding may make."""
+    _, allowances = measured(lambda: {"y": (function(x).numpy(),)})
+    return allowances["y"][0]
+
+
+def test_a_result_that_cancels_to_zero_is_as_uncertain_as_its_terms() -> None:
+    x = torch.tensor([2e3, 1e3], dtype=torch.float32)
+    assert allowed(lambda x: x.sum() - x.flip(0).sum(), x) >= 1e-4
+
+
+def test_a_normalisation_of_equal_values_is_as_uncertain_as_the_values_times_its_factor() -> None:
+    x = torch.full((2, 1), 2.0**14 + 1)
+    assert torch.finfo(torch.float32).eps * x.max() / 1e-5**0.5 <= allowed(nn.BatchNorm1d(1, affine=False), x)
+
+
+def test_integers_at_a_kink_are_exact() -> None:
+    def of_a_tie(x: Any) -> Any:
+        return torch.relu(x.sum()) * 1e4 + (x.sum() > 0)
+
+    x = torch.tensor([3.0, -1.0, -2.0], dtype=torch.float32)
+    assert allowed(of_a_tie, x) < 1e-6
+
+
 def test_wrong_running_statistics_are_found_where_no_rounding_is_declared() -> None:
     def norm(momentum: float) -> Any:
         return nn.BatchNorm1d(3, momentum=momentum, affine=False, dtype=torch.float64)

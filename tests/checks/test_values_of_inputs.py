@@ -263,6 +263,21 @@ def test_summands_are_finite() -> None:
     assert not found(subject, "infinite", cases=3)
 
 
+def test_a_gradient_may_have_products_of_zero_and_infinity_that_the_sequential_one_has_not() -> None:
+    class Identity(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            return g + 0 * x
+
+    assert not found(rows(Identity.apply, torch.clone), "infinite", cases=3)
+
+
 # The values.
 
 
