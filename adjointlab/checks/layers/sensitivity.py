@@ -35,11 +35,11 @@ Allowances: TypeAlias = Mapping[str, tuple[float, ...]]
 """The difference that rounding may make to each tensor of the results of one name."""
 
 _SAMPLES = 3
-_SAFETY = 16.0
+_SAFETY = 8.0
 """Factor on the largest difference of the samples, whose errors add up at random and not at the worst."""
 
-_ERROR = 2.0
-"""Units in the last place by which arguments and results are wrong."""
+_ERROR = 8.0
+"""Units in the last place by which arguments and results are wrong at most: so many that two errors seldom cancel."""
 
 _GROWTH = 64.0
 """Factor on the errors that tells a kink, where the difference stays, from an ill-conditioned result, where it grows."""
@@ -160,7 +160,7 @@ def _perturbation() -> Callable[[int, float, bool], AbstractContextManager[objec
     from torch.utils._pytree import tree_flatten, tree_map
 
     class Perturbation(TorchDispatchMode):
-        """Operations with arguments and results that are wrong by `error` units in the last place, at random."""
+        """Operations with arguments and results that are wrong by up to `error` units in the last place, at random."""
 
         def __init__(self, sample: int, error: float, spares_integers: bool) -> None:
             super().__init__()  # type: ignore[no-untyped-call]
@@ -215,12 +215,11 @@ def _perturbation() -> Callable[[int, float, bool], AbstractContextManager[objec
         def factors(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
             """Factors near one: of equal values equal ones, or independent ones."""
             if elementwise:
-                up = (torch.frexp(value.double()).mantissa * self.factor).frac().abs() < 0.5
+                fractions = (torch.frexp(value.double()).mantissa * self.factor).frac().abs()
             else:
-                up = torch.rand(value.shape, generator=self.generator) < 0.5
-            size = self.error * torch.finfo(value.dtype).eps
+                fractions = torch.rand(value.shape, generator=self.generator, dtype=torch.float64)
             # In the value's own precision, where an infinity stays one.
-            errors = torch.where(up, size, -size).to(value.dtype)
+            errors = ((2 * fractions - 1) * self.error * torch.finfo(value.dtype).eps).to(value.dtype)
             if spares_integers:
                 largest = 2.0**-_SPARE_BITS / torch.finfo(value.dtype).eps
                 errors[(value == value.round()) & (value.abs() <= largest)] = 0.0
