@@ -31,13 +31,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 
 from adjointlab.core.operator import LinearOperator, apply_forward
 from adjointlab.core.space import check_argument
 
-__all__ = ["apply", "carried", "connected", "differentiable", "of_nothing"]
+__all__ = ["PositionalFunction", "apply", "carried", "connected", "differentiable", "of_nothing"]
 
 
 def apply(operator: LinearOperator, *x: torch.Tensor) -> Any:
@@ -96,7 +97,7 @@ def of_nothing(
 def _applied(
     operator: LinearOperator, x: tuple[torch.Tensor, ...], anchor: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ...]:
-    *outputs, _ = _Apply.apply(_anchor(x) if anchor is None else anchor, operator, *x)  # type: ignore[no-untyped-call]
+    *outputs, _ = _Apply.apply(_anchor(x) if anchor is None else anchor, operator, *x)
     return tuple(outputs)
 
 
@@ -106,6 +107,21 @@ def _anchor(x: tuple[torch.Tensor, ...]) -> torch.Tensor:
     return torch.zeros(0, device=device, requires_grad=torch.is_grad_enabled())
 
 
+class PositionalFunction(Function):
+    """A function whose ``forward`` has no defaults, so that it takes the arguments of ``apply`` as they are.
+
+    Torch's own ``apply`` binds them to the signature of ``forward`` in every call where there is a ``setup_context``,
+    which takes longer than all else that an application does.
+    """
+
+    @classmethod
+    def apply(cls, *arguments: Any) -> Any:
+        """Apply the function, as ``Function.apply`` does."""
+        if torch._C._are_functorch_transforms_active():
+            return super().apply(*arguments)  # type: ignore[no-untyped-call]
+        return super(Function, cls).apply(*unwrap_dead_wrappers(arguments))  # type: ignore[misc]
+
+
 class _Context(FunctionCtx):
     """State of one application between its forward and its backward pass."""
 
@@ -113,7 +129,7 @@ class _Context(FunctionCtx):
     saved_tensors: tuple[torch.Tensor, ...]
 
 
-class _Apply(Function):
+class _Apply(PositionalFunction):
     """One application; the last of its outputs is the empty one.
 
     It is the only tensor that is saved, and every rank saves it. A non-reentrant checkpoint computes a function again

@@ -15,11 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
 import torch
-from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-from adjointlab.layers.differentiable import _anchor, _applied, connected
+from adjointlab.layers.differentiable import PositionalFunction, _anchor, _applied, connected
 from adjointlab.layers.output_parts import Part, parts_of_outputs, without_halo
 from adjointlab.primitives.halo_exchange import OverlappedHaloExchange
 from adjointlab.typing import Array
@@ -62,7 +61,7 @@ class OverlappedConvolution:
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int
     ) -> torch.Tensor:
         """The local tensor of y, from that of x; the result requires a gradient while gradients are recorded."""
-        y, _, _ = _Overlapped.apply(_anchor((x,)), self, groups, x, weight, bias)  # type: ignore[no-untyped-call]
+        y, _, _ = _Overlapped.apply(_anchor((x,)), self, groups, x, weight, bias)
         return cast("torch.Tensor", y)
 
     def convolve(
@@ -128,7 +127,7 @@ class _Context(FunctionCtx):
     saved_tensors: tuple[torch.Tensor, ...]
 
 
-class _Overlapped(Function):
+class _Overlapped(PositionalFunction):
     """One call. Outputs are y, the window, and the empty tensor by which all ranks stay in passes through a backward pass.
 
     With the window as an output, the backward pass is a function of tensors of the graph, and so differentiable: a second

@@ -332,8 +332,11 @@ def _holders(space: Space) -> set[int]:
 
 def batch_shape(tensor: Tensor, array: Array, rank: int) -> tuple[int, ...]:
     """Return (b,) for an array of the shape (*local shape of `tensor` on `rank`, b) with b of at least 1, else ()."""
-    shape, local = tuple(map(int, array.shape)), tensor.layout.local_shape(rank)
-    return shape[-1:] if len(shape) == len(local) + 1 and shape[:-1] == local and shape[-1] > 0 else ()
+    local = tensor.layout.local_shape(rank)
+    if len(array.shape) != len(local) + 1:
+        return ()
+    shape = tuple(map(int, array.shape))
+    return shape[-1:] if shape[:-1] == local and shape[-1] > 0 else ()
 
 
 def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | None = None) -> str:
@@ -341,6 +344,8 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
 
     `batch` is the shape of the batch that it must come in; by default any will do.
     """
+    if not batch and _is_local(tensor, value, rank):
+        return ""
     layout = tensor.layout
     if not arrays.is_array(value):
         return f"a {type(value).__name__} on rank {rank}, not an array"
@@ -368,6 +373,12 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
     )
 
 
+def _is_local(tensor: Tensor, value: object, rank: int) -> bool:
+    """Return True for the local tensor of an active rank, in no batch: nearly always, and every call of every operator asks."""
+    layout = tensor.layout
+    return layout.partition.is_active(rank) and arrays.matches(value, layout.local_shape(rank), tensor.dtype)
+
+
 def check_argument(tensor: Tensor, array: object, rank: int, name: str = "") -> tuple[int, ...]:
     """Raise unless `array`, called `name` (default: the tensor's), can be the local tensor of `tensor` on `rank`.
 
@@ -379,9 +390,8 @@ def check_argument(tensor: Tensor, array: object, rank: int, name: str = "") -> 
     Returns the shape of the batch, () or (b,). Raises `TypeError` for what is no array, else `ValueError`, each naming the
     argument and the rank.
     """
-    layout = tensor.layout
-    if layout.partition.is_active(rank) and arrays.matches(array, layout.local_shape(rank), tensor.dtype):
-        return ()  # nearly always, and every call of every operator asks
+    if _is_local(tensor, array, rank):
+        return ()
     found = mismatch(tensor, array, rank)
     if not arrays.is_array(array):
         raise TypeError(f"{name or tensor.name}: {found}; pass its local tensor")

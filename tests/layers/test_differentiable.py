@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -246,3 +247,42 @@ def test_a_rank_that_stays_away_from_a_pruned_backward_pass_is_named(adjointlab_
     done = run(adjointlab_world, body)
     assert not done.completed
     assert any("rank 0 (which has ended)" in finding.text for finding in done.findings)
+
+
+def test_an_application_does_not_bind_its_arguments_to_a_signature(
+    adjointlab_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signature = inspect.signature
+    bound: list[object] = []
+
+    def recorded(function: Any, **options: Any) -> inspect.Signature:
+        bound.append(function)
+        return signature(function, **options)
+
+    monkeypatch.setattr(inspect, "signature", recorded)
+
+    def body(context: RankContext, _: Any) -> Any:
+        x = x_of(context.rank).requires_grad_()
+        composed(context.comm)(x).sum().backward()
+        return True
+
+    values_of(adjointlab_world, body)
+    assert bridge._Apply.forward not in bound
+
+
+def test_torchs_function_transforms_are_those_of_autograd(adjointlab_world: World) -> None:
+    def body(context: RankContext, _: Any) -> Any:
+        function = cubed(context.comm)
+        x = x_of(context.rank)
+
+        def value(x: torch.Tensor) -> torch.Tensor:
+            return function(x).sum() / RANKS
+
+        first = torch.func.grad(value)(x)
+        second = torch.func.grad(lambda x: torch.func.grad(value)(x).sum())(x)
+        tangent = torch.func.jvp(function, (x,), (torch.ones_like(x),))[1]
+        return first.tolist(), second.tolist(), tangent.tolist()
+
+    if adjointlab_world.name == "simulated":
+        pytest.skip("a transform is a state of the process, which simulated ranks share")
+    assert values_of(adjointlab_world, body)[1] == ([3.0, 12.0, 27.0], [6.0, 12.0, 18.0], [3.0, 12.0, 27.0])
