@@ -31,11 +31,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._functorch.utils import unwrap_dead_wrappers
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 from torch.autograd.function import FunctionCtx
 
-from adjointlab.core.operator import LinearOperator, apply_forward
+from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forward
 from adjointlab.core.space import check_argument
 
 __all__ = ["PositionalFunction", "apply", "carried", "connected", "differentiable", "of_nothing"]
@@ -119,7 +118,16 @@ class PositionalFunction(Function):
         """Apply the function, as ``Function.apply`` does."""
         if torch._C._are_functorch_transforms_active():
             return super().apply(*arguments)  # type: ignore[no-untyped-call]
-        return super(Function, cls).apply(*unwrap_dead_wrappers(arguments))  # type: ignore[misc]
+        return super(Function, cls).apply(*arguments)  # type: ignore[misc]
+
+
+def _is_differentiated() -> bool:
+    """Return True if torch is to differentiate what is computed now, in any mode; the same on all ranks, of one pass."""
+    return (
+        torch.is_grad_enabled()
+        or forward_ad._current_level >= 0
+        or torch._C._are_functorch_transforms_active()
+    )
 
 
 class _Context(FunctionCtx):
@@ -154,8 +162,12 @@ class _Apply(PositionalFunction):
 
     @staticmethod
     def backward(ctx: _Context, *y: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (anchor,) = ctx.saved_tensors
-        # Not once_differentiable: the adjoint is applied as a function too, so that its backward pass is F again.
+        (anchor,) = (
+            ctx.saved_tensors
+        )  # in any case: a checkpoint computes its function again here, on every rank
+        if not _is_differentiated():
+            return None, None, *apply_adjoint(ctx.operator, y[:-1])
+        # The adjoint is applied as a function too, so that its backward pass is F again.
         return None, None, *_applied(ctx.operator.H, y[:-1], anchor)
 
     @staticmethod

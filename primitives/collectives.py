@@ -132,12 +132,13 @@ class OneToManyOperator(LinearOperator):
             result = self._zero_volume(array, self._has_one, self.many, batch)
         else:
             result = result_array(self.many, array, out, self.rank, batch)
+        sent, filled = arrays.in_numpy(array, result)
         for role in self._roles:
             if role.comm is not None:
                 # The root sends from its argument, so the collective costs it no copy.
-                role.comm.Bcast(arrays.message(array if role.is_one else result), root=role.root)
+                role.comm.Bcast(arrays.message(sent if role.is_one else filled), root=role.root)
             if role.is_one and role.is_among_many:
-                arrays.copy_into(result, array)  # after the collective, so that nobody waits for it
+                arrays.copy_into(filled, sent)  # after the collective, so that nobody waits for it
         return result
 
     def _sum_to_one(self, array: Array, out: Array | None = None) -> Array:
@@ -151,17 +152,18 @@ class OneToManyOperator(LinearOperator):
             result = self._zero_volume(array, self._has_many, self.one, batch)
         else:
             result = result_array(self.one, array, out, self.rank, batch)
+        held, filled = arrays.in_numpy(array, result)
         for role in self._roles:
             if role.comm is None:
                 if role.is_one and role.is_among_many:
-                    arrays.copy_into(result, array)
+                    arrays.copy_into(filled, held)
                 continue
             # MPI_Reduce sums over all members. The one adds zeros if it holds no summand.
             summand = arrays.summable(
-                array if role.is_among_many else arrays.zeros((*role.shape, *batch), self.one.dtype, array)
+                held if role.is_among_many else arrays.zeros((*role.shape, *batch), self.one.dtype, held)
             )
             if role.is_one:
-                sum_into(result, partial(role.comm.Reduce, summand, root=role.root))
+                sum_into(filled, partial(role.comm.Reduce, summand, root=role.root))
             else:
                 role.comm.Reduce(summand, None, root=role.root)
         return result
@@ -198,6 +200,7 @@ def result_array(
         raise ValueError(
             f"out: an array on rank {rank} is not in row-major order, so nothing can be received into it"
         )
+    arrays.note_change(out)  # MPI writes there, and NumPy
     return out
 
 

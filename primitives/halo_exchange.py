@@ -124,12 +124,13 @@ class HaloExchange(LinearOperator):
         if self._phases is None:
             return arrays.copy(x)
         y, plan = result_array(self.codomain.tensors[0], x, out, self._rank, batch), self._phases.plan
+        bulk, window = arrays.in_numpy(x, y)
 
         def keep_own() -> None:
-            arrays.copy_into(y[plan.own_in_window], x[plan.own_in_bulk])
+            arrays.copy_into(window[plan.own_in_window], bulk[plan.own_in_bulk])
             meanwhile(y)
 
-        self._phases.forward(x, y, batch, meanwhile=keep_own)
+        self._phases.forward(bulk, window, batch, meanwhile=keep_own)
         return y
 
     def _adjoint(self, y: Array, out: Array | None, meanwhile: Callable[[], None]) -> Array:
@@ -137,14 +138,15 @@ class HaloExchange(LinearOperator):
         if self._phases is None:
             return arrays.copy(y)
         x, plan = result_array(self.domain.tensors[0], y, out, self._rank, batch), self._phases.plan
+        bulk, window = arrays.in_numpy(x, y)
 
         def keep_own() -> None:
             if plan.trims:  # cells that this worker does not need: others may add to them
-                arrays.clear(x)
-            arrays.copy_into(x[plan.own_in_bulk], y[plan.own_in_window])
+                arrays.clear(bulk)
+            arrays.copy_into(bulk[plan.own_in_bulk], window[plan.own_in_window])
             meanwhile()
 
-        self._phases.adjoint(y, x, batch, meanwhile=keep_own)
+        self._phases.adjoint(window, bulk, batch, meanwhile=keep_own)
         return x
 
 

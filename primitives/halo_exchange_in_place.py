@@ -162,9 +162,10 @@ class HaloExchangeInPlace(HaloExchange):
         if self._phases is None:
             return arrays.copy(x)
         y = result_array(self.codomain.tensors[0], x, out, self._rank, batch)
-        bulk = self._bulk(x)
+        before, after = arrays.in_numpy(x, y)
+        bulk = self._bulk(before)
         # The faces are sent from x, while its bulk is copied to y.
-        self._phases.forward(bulk, y, batch, meanwhile=lambda: arrays.copy_into(self._bulk(y), bulk))
+        self._phases.forward(bulk, after, batch, meanwhile=lambda: arrays.copy_into(self._bulk(after), bulk))
         return y
 
     def adjoint(self, y: Array, out: Array | None = None) -> Array:
@@ -175,13 +176,14 @@ class HaloExchangeInPlace(HaloExchange):
         if self._phases is None:
             return arrays.copy(y)
         x = result_array(self.domain.tensors[0], y, out, self._rank, batch)
-        bulk = self._bulk(x)
+        before, after = arrays.in_numpy(y, x)
+        bulk = self._bulk(after)
 
         def keep_bulk() -> None:
-            self._clear_halo(x)
-            arrays.copy_into(bulk, self._bulk(y))
+            self._clear_halo(after)
+            arrays.copy_into(bulk, self._bulk(before))
 
-        self._phases.adjoint(y, bulk, batch, meanwhile=keep_bulk)
+        self._phases.adjoint(before, bulk, batch, meanwhile=keep_bulk)
         return x
 
     def forward_(self, x: Array) -> Array:
@@ -189,7 +191,9 @@ class HaloExchangeInPlace(HaloExchange):
         batch = check_argument(self.domain.tensors[0], x, self._rank)
         check_writable("x", x, self._rank)
         if self._phases is not None:
-            self._phases.forward(self._bulk(x), x, batch)
+            (padded,) = arrays.in_numpy(x)
+            arrays.note_change(x)
+            self._phases.forward(self._bulk(padded), padded, batch)
         return x
 
     def adjoint_(self, y: Array) -> Array:
@@ -197,8 +201,10 @@ class HaloExchangeInPlace(HaloExchange):
         batch = check_argument(self.codomain.tensors[0], y, self._rank)
         check_writable("y", y, self._rank)
         if self._phases is not None:
-            self._phases.adjoint(y, self._bulk(y), batch)
-            self._clear_halo(y)  # last: the phases read it
+            (padded,) = arrays.in_numpy(y)
+            arrays.note_change(y)
+            self._phases.adjoint(padded, self._bulk(padded), batch)
+            self._clear_halo(padded)  # last: the phases read it
         return y
 
     def _bulk(self, padded: Array) -> Array:

@@ -198,13 +198,16 @@ class Redistribute(LinearOperator):
         if not self.grid.is_active(self._rank):
             return arrays.copy(array)
         result = result_array(target.tensors[0], array, out, self._rank, batch)
+        array, filled = arrays.in_numpy(array, result)
         if not stages:
-            return self._copy(array, result)
+            self._copy(array, filled)
+            return result
         # Only the last stage writes into the result. A batch has a size of its own, so its intermediates are not kept.
         *first, last = stages
         for stage, number in zip(first, between, strict=True):
             array = stage(array, None if batch else self._intermediate(number, array))
-        return last(array, result)
+        last(array, filled)
+        return result
 
     def _intermediate(self, number: int, like: Array) -> Array:
         """Memory for the tensor after step `number`: made once for each array library."""

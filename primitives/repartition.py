@@ -229,6 +229,12 @@ class _Exchange:
         else:
             shape = (*self.target.layout.local_shape(self.rank), *batch)
             result = arrays.empty(shape, self.target.dtype, array)
+        filled, argument = arrays.in_numpy(result, array)
+        self._fill(filled, argument, batch)
+        return result
+
+    def _fill(self, result: Array, array: Array, batch: tuple[int, ...]) -> None:
+        """Collective: write the result that `array` and what the others hold make."""
         total = result if not self._widens else arrays.empty(result.shape, "float32", array)
         # Before any receive is posted, as memory that MPI receives into must not be touched.
         for index in self._cleared:
@@ -269,7 +275,6 @@ class _Exchange:
             arrays.add_into(total[index], view)
         if self._widens:
             arrays.copy_into(result, total)
-        return result
 
     def _receive(self, buffer: Array, source: int) -> Request:
         return self.comm.Irecv(arrays.message(buffer), source=source, tag=_TAG)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DTYPES", "LIBRARIES", "Dtype", "add", "add_into", "clear", "conjugate", "copy", "copy_into", "dtype",
-    "dtype_name", "dtype_of", "empty", "from_numpy", "from_summable", "installed", "is_array",
+    "dtype_name", "dtype_of", "empty", "from_numpy", "from_summable", "in_numpy", "installed", "is_array",
     "is_dtensor", "is_row_major", "is_writable", "kept", "library_of", "local_gradient", "local_part", "matches",
-    "may_share_memory", "message", "scale", "summable", "supports", "to_numpy", "warm_up_torch", "zeros",
+    "may_share_memory", "message", "note_change", "scale", "summable", "supports", "to_numpy", "warm_up_torch", "zeros",
 ]  # fmt: skip
 
 LIBRARIES = ("numpy", "torch", "cupy")
@@ -247,6 +247,28 @@ def message(array: Array) -> NumpyArray:
     return contiguous
 
 
+def in_numpy(*given: Array) -> tuple[Array, ...]:
+    """Return views of the arrays' memory as NumPy arrays, outside any graph, if NumPy can hold all of them, else `given`.
+
+    Views and copies of these cost a fifth of what torch takes for them. What is written here is no change that torch
+    knows of: see :func:`note_change`.
+    """
+    if all(map(_is_in_numpy, given)):
+        return tuple(
+            array if isinstance(array, np.ndarray) else cast(Any, array).detach().numpy() for array in given
+        )
+    return given
+
+
+def note_change(array: Array) -> None:
+    """Let torch know that `array` was written into through other views of its memory, if it is a tensor of torch.
+
+    A graph that has saved the tensor for its backward pass then refuses it, as it does after torch's own assignments.
+    """
+    if _is_torch(array) and not array.is_inference():
+        sys.modules["torch"].autograd.graph.increment_version(array)
+
+
 def is_row_major(array: Array) -> bool:
     """Return True if :func:`message` of the array is its own memory, so that it can be received into."""
     if _is_torch(array):
@@ -311,6 +333,17 @@ def _address_range(tensor: torch.Tensor) -> tuple[int, int]:
         # The last element lies sum((n_k - 1) * stride_k) elements behind the first.
         span = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + span * tensor.element_size()
+
+
+def _is_in_numpy(array: Array) -> bool:
+    """Return True if NumPy can hold a view of the array's memory, with the same values."""
+    if isinstance(array, np.ndarray):
+        return True
+    return (
+        _is_torch(array)
+        and array.device.type == "cpu"
+        and not (_is_bfloat16(array) or array.is_conj() or array.is_neg())
+    )
 
 
 def _not_scalar(value: Array) -> Array:

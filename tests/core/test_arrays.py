@@ -115,6 +115,21 @@ def test_the_message_of_a_row_major_array_is_its_memory_itself(
 
 @given(strided())
 @small
+def test_views_in_numpy_are_the_memory_itself_or_the_arrays(
+    case: tuple[Any, np.ndarray[Any, Any], str],
+) -> None:
+    array, expected, name = case
+    (view,) = arrays.in_numpy(array)
+    assert np.array_equal(arrays.to_numpy(view), expected)
+    is_lazy = arrays.library_of(array) == "torch" and (array.is_conj() or array.is_neg())
+    assert (view is array) == (arrays.library_of(array) == "numpy" or name == "bfloat16" or is_lazy)
+    if view is not array and expected.size:
+        assert view.ctypes.data == array.data_ptr()
+        assert arrays.in_numpy(array, arrays.zeros((1,), "bfloat16", "torch"))[0] is array
+
+
+@given(strided())
+@small
 def test_a_copy_is_row_major_and_shares_no_memory(case: tuple[Any, np.ndarray[Any, Any], str]) -> None:
     array, expected, name = case
     library = arrays.library_of(array)

@@ -270,6 +270,34 @@ def test_an_application_does_not_bind_its_arguments_to_a_signature(
     assert bridge._Apply.forward not in bound
 
 
+def test_only_a_backward_pass_that_is_differentiated_applies_the_adjoint_as_a_function(
+    adjointlab_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied = bridge._applied
+
+    def body(context: RankContext, _: Any) -> Any:
+        calls: list[object] = []
+
+        def recorded(operator: Any, x: Any, anchor: Any = None) -> Any:
+            calls.append(operator)
+            return applied(operator, x, anchor)
+
+        spread, _total = operators(context.comm)
+        x = x_of(context.rank).requires_grad_()
+        numbers = []
+        for create_graph in (False, True):
+            y = apply(spread, x)
+            with monkeypatch.context() as patched:
+                patched.setattr(bridge, "_applied", recorded)
+                torch.autograd.grad(y.sum(), [x], create_graph=create_graph)
+            numbers.append(len(calls))
+        return numbers
+
+    if adjointlab_world.name == "simulated":
+        pytest.skip("simulated ranks share the module that is patched")
+    assert values_of(adjointlab_world, body) == ([0, 1],) * RANKS
+
+
 def test_torchs_function_transforms_are_those_of_autograd(adjointlab_world: World) -> None:
     def body(context: RankContext, _: Any) -> Any:
         function = cubed(context.comm)

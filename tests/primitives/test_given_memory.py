@@ -106,3 +106,38 @@ def test_in_place_what_cannot_be_written_is_refused_before_the_first_message(
             getattr(operator, direction)(fixed)
 
     spmd(3, body)
+
+
+@pytest.mark.parametrize("direction", ["forward", "adjoint"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_graph_that_saved_the_memory_refuses_it_once_a_result_was_written_there(
+    name: str, direction: str, spmd: Any
+) -> None:
+    def body(comm: Any) -> None:
+        rank, operator = comm.Get_rank(), OPERATORS[name](comm)
+        spaces = [space.tensors[0].layout for space in (operator.domain, operator.codomain)]
+        source, target = spaces if direction == "forward" else spaces[::-1]
+        out = torch.ones(target.local_shape(rank), dtype=torch.float64)
+        given = {"out": out} if target.partition.is_active(rank) else {}
+        squared = torch.ones_like(out, requires_grad=True) * out
+        getattr(operator, direction)(torch.ones(source.local_shape(rank), dtype=torch.float64), **given)
+        if given:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                squared.sum().backward()
+
+    spmd(3, body)
+
+
+@pytest.mark.parametrize("direction", ["forward_", "adjoint_"])
+def test_a_graph_that_saved_a_tensor_refuses_it_once_it_was_exchanged_in_place(
+    direction: str, spmd: Any
+) -> None:
+    def body(comm: Any) -> None:
+        operator = HaloExchangeInPlace(comm, CUT, WINDOWS)
+        x = torch.ones(operator.domain.tensors[0].layout.local_shape(comm.Get_rank()), dtype=torch.float64)
+        squared = torch.ones_like(x, requires_grad=True) * x
+        getattr(operator, direction)(x)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            squared.sum().backward()
+
+    spmd(3, body)
