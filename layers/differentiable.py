@@ -103,7 +103,7 @@ def _applied(
 def _anchor(x: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """An empty tensor that puts the application into the graph, whatever requires a gradient on this rank."""
     device = x[0].device if x else None
-    return torch.zeros(0, device=device, requires_grad=torch.is_grad_enabled())
+    return torch.empty(0, device=device, requires_grad=torch.is_grad_enabled())
 
 
 class PositionalFunction(Function):
@@ -149,7 +149,7 @@ class _Apply(PositionalFunction):
 
     @staticmethod
     def forward(anchor: torch.Tensor, operator: LinearOperator, *x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return *apply_forward(operator, x), torch.zeros_like(anchor)
+        return *apply_forward(operator, x), torch.empty_like(anchor)
 
     @staticmethod
     def setup_context(

@@ -143,7 +143,7 @@ def empty(shape: Sequence[int], name: str, like: Array | str) -> Array:
     if isinstance(like, np.ndarray):  # first: nearly every call, and a test by type is the quickest
         return np.empty(tuple(shape), _native("numpy", name))
     if not isinstance(like, str) and _is_torch(like):
-        if like.device.type == "cpu" and math.prod(shape) * dtype(name).itemsize >= _HUGE_PAGE_BYTES:
+        if like.is_cpu and math.prod(shape) * dtype(name).itemsize >= _HUGE_PAGE_BYTES:
             return _empty_torch(tuple(shape), name)
         return like.new_empty(tuple(shape), dtype=_native("torch", name))
     library = like if isinstance(like, str) else library_of(like)
@@ -253,11 +253,12 @@ def in_numpy(*given: Array) -> tuple[Array, ...]:
     Views and copies of these cost a fifth of what torch takes for them. What is written here is no change that torch
     knows of: see :func:`note_change`.
     """
-    if all(map(_is_in_numpy, given)):
-        return tuple(
-            array if isinstance(array, np.ndarray) else cast(Any, array).detach().numpy() for array in given
-        )
-    return given
+    views: list[Array] = []
+    for array in given:
+        if not _is_in_numpy(array):
+            return given
+        views.append(array.detach().numpy() if _is_torch(array) else array)
+    return tuple(views)
 
 
 def note_change(array: Array) -> None:
@@ -340,9 +341,7 @@ def _is_in_numpy(array: Array) -> bool:
     if isinstance(array, np.ndarray):
         return True
     return (
-        _is_torch(array)
-        and array.device.type == "cpu"
-        and not (_is_bfloat16(array) or array.is_conj() or array.is_neg())
+        _is_torch(array) and array.is_cpu and not (_is_bfloat16(array) or array.is_conj() or array.is_neg())
     )
 
 
