@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,12 @@ def test_text_that_no_file_can_hold_is_stored_with_escapes(tmp_path: Path) -> No
 def test_what_is_no_data_is_refused() -> None:
     with pytest.raises(TypeError, match="no data for a case"):
         to_data({"array": np.zeros(2)})
+
+
+def test_a_case_from_another_process_has_the_same_digest(report: SearchResult) -> None:
+    assert report.case is not None
+    # By the digest the supervisor tells the next job which case has ended the last one.
+    assert pickle.loads(pickle.dumps(report.case)).digest == report.case.digest
 
 
 def test_a_stored_failure_reads_back_as_its_case(report: SearchResult, tmp_path: Path) -> None:
