@@ -25,8 +25,8 @@ from adjointlab.core.space import Space, Tensor
 
 __all__ = [
     "DTensorFunction",
-    "Names",
     "NamedModule",
+    "Names",
     "ParallelModule",
     "Placing",
     "check_claim",
