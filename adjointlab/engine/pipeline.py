@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -73,41 +73,49 @@ class PipelineRecipe:
         if "training" in parameters:
             made.train(bool(parameters["training"]))
 
-        def space_of(kind: str, tensors: Any) -> Space:
-            return Space(
-                *(
-                    held_by(
-                        [rank for rank, each in enumerate(ranks) if name in getattr(each, kind)],
-                        tuple(known[name].shape),
-                        dtype_name(known[name]),
-                        name,
-                    )
-                    for name in tensors
-                )
-            )
+        at_first, at_last = [placement.first], [placement.last]
+        domain = [
+            *(held_by(at_first, shape, dtype, f"x{number or ''}") for number, shape in enumerate(inputs)),
+            held_by(at_last, target, dtype, "target"),
+        ]
+        codomain = [
+            held_by(range(len(ranks)), (1,), results[0], "loss"),
+            *(
+                held_by(at_last, tuple(y.shape), dtype_name(y), f"y{number or ''}")
+                for number, y in enumerate(outputs[1:])
+            ),
+        ]
+        by_inputs = bool(parameters.get("input_gradient", False))
+        without_gradient = {tensor.name for tensor in (domain[-1:] if by_inputs else domain)}
+
+        def where(held: Callable[[RankStages], Sequence[str]], name: str) -> list[int]:
+            return [rank for rank, each in enumerate(ranks) if name in held(each)]
 
         return Layer(
             comm,
             made,
+            Space(*domain),
+            Space(*codomain),
             Space(
                 *(
-                    held_by([placement.first], shape, dtype, f"x{number or ''}")
-                    for number, shape in enumerate(inputs)
-                ),
-                held_by([placement.last], target, dtype, "target"),
+                    held_by(where(lambda each: each.parameters, name), shape, dtype_name(known[name]), name)
+                    for name, shape in names.parameters.items()
+                )
             ),
             Space(
-                held_by(range(len(ranks)), (1,), results[0], "loss"),
                 *(
-                    held_by([placement.last], tuple(y.shape), dtype_name(y), f"y{number or ''}")
-                    for number, y in enumerate(outputs[1:])
-                ),
+                    held_by(
+                        where(lambda each: each.buffers, name),
+                        tuple(known[name].shape),
+                        dtype_name(known[name]),
+                        name,
+                    )
+                    for name in names.buffers
+                )
             ),
-            space_of("parameters", names.parameters),
-            space_of("buffers", names.buffers),
             prepare=self.prepare,
             uniform_requires_grad=True,
-            frozen=frozen,
+            frozen=frozen | without_gradient,
             # What sums up .grad by itself would sum up what stood there before.
             accumulates=self.after_backward is None,
             optimizer=self.optimizer,
