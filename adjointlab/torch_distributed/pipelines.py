@@ -43,7 +43,7 @@ Schedule = PipelineScheduleSingle | PipelineScheduleMulti
 
 @dataclass(frozen=True)
 class Step:
-    """What a step computes: the loss of a batch, as the "mean" or the "sum" of those of its microbatches."""
+    """The computation of one step: the loss of a batch, as the "mean" or the "sum" of those of its microbatches."""
 
     loss: Callable[..., torch.Tensor]
     reduction: str
@@ -78,7 +78,7 @@ class SequentialStep(NamedModule):
 
 @dataclass(frozen=True)
 class RankStages:
-    """What one rank says of its schedule and stages, as data, for all ranks to compare."""
+    """Description of the schedule and stages of one rank, as data, for all ranks to compare."""
 
     fault: str = ""
     schedule: str = ""
@@ -123,7 +123,7 @@ class Stages:
         return cls(schedule, stages, parameters, buffers)
 
     def described(self) -> RankStages:
-        """What this rank says of them."""
+        """Describe them as data, for the other ranks."""
         first = self.stages[0]
         if self.schedule._loss_fn is None:
             return RankStages("the schedule has no loss_fn, so that it has no backward pass")
@@ -160,7 +160,7 @@ def _name_in(known: Mapping[str, torch.Tensor], path: str, held: torch.Tensor, k
 
 
 def fault_of(ranks: Sequence[RankStages], names: Names, rows: int) -> str:
-    """What is wrong with schedules and stages, in one sentence; empty if nothing is."""
+    """Describe the first fault of schedules and stages in one sentence; empty if there is none."""
     for rank, each in enumerate(ranks):
         if each.fault:
             return f"{each.fault} (rank {rank})"
