@@ -162,9 +162,8 @@ class _Apply(PositionalFunction):
 
     @staticmethod
     def backward(ctx: _Context, *y: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (anchor,) = (
-            ctx.saved_tensors
-        )  # in any case: a checkpoint computes its function again here, on every rank
+        # Asked for in any case: a checkpoint computes its function again here, on every rank.
+        (anchor,) = ctx.saved_tensors
         if not _is_differentiated():
             return None, None, *apply_adjoint(ctx.operator, y[:-1])
         # The adjoint is applied as a function too, so that its backward pass is F again.
