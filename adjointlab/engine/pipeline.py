@@ -130,7 +130,8 @@ class PipelineRecipe:
         try:
             stages = Stages.of(schedule, module)
         except (TypeError, NotImplementedError) as error:
-            return None, RankStages(str(error))
+            name = getattr(self.pipeline, "__name__", "pipeline")
+            return None, RankStages(f"what {name} returned: {error}")
         return stages, stages.described()
 
     def _step(self, parameters: Parameters) -> Step:

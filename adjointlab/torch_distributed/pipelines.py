@@ -12,6 +12,7 @@ scalar, the gradients for a cotangent c are c times those: so the step has a bac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,9 +108,7 @@ class Stages:
     def of(cls, schedule: object, module: nn.Module) -> Stages:
         """Read a schedule whose stages are made of parts of `module`. Raises `TypeError` for anything else."""
         if not isinstance(schedule, Schedule):
-            raise TypeError(
-                f"pipeline returned {schedule!r}, and no schedule of torch.distributed.pipelining"
-            )
+            raise TypeError(f"{schedule!r} is no schedule of torch.distributed.pipelining")
         stages = schedule._stages if isinstance(schedule, PipelineScheduleMulti) else [schedule._stage]
         parameters: dict[str, nn.Parameter] = {}
         buffers: dict[str, torch.Tensor] = {}
@@ -154,7 +153,7 @@ def _name_in(known: Mapping[str, torch.Tensor], path: str, held: torch.Tensor, k
     if name is None or known[name].shape != held.shape:
         raise TypeError(
             f"a stage has a {kind} {path}, and the sequential module none of that name: make stages of parts of the module that "
-            "`pipeline` is given, or keep the names of its parameters"
+            "the function is given, or keep the names of its parameters"
         )
     return name
 
@@ -186,7 +185,10 @@ def fault_of(ranks: Sequence[RankStages], names: Names, rows: int) -> str:
         return f"the batch has {rows} rows, too few for {first.microbatches} microbatches"
     for name in names.parameters:
         if not any(name in each.parameters for each in ranks):
-            return f"no stage has the parameter {name} of the sequential module"
+            return (
+                f"no stage has the parameter {name} of the sequential module: stages are made of parts of the module that the "
+                "function is given, and together of all of it"
+            )
     return ""
 
 
@@ -249,7 +251,7 @@ class PipelineStep(NamedModule):
         by_inputs = self._step.by_inputs
         leaves = [x.detach().requires_grad_(by_inputs and x.requires_grad) for x in inputs]
         held = [p for p in self._stages.parameters.values() if p.requires_grad]
-        with torch.enable_grad(), _no_gradients(held):
+        with torch.enable_grad(), _without_gradients(held):
             loss, *outputs = self._stepped(self._stages.schedule.step, leaves, target)
             gradients = [leaf.grad for leaf in (*leaves, *held)]
         function: Any = _WithGradients
@@ -275,18 +277,16 @@ class PipelineStep(NamedModule):
         return (loss, *(y.detach() for y in (result if isinstance(result, tuple | list) else (result,))))
 
 
-class _no_gradients:
+@contextmanager
+def _without_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     """Context in which parameters begin without gradients, and after which they have again those that they had."""
-
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self._earlier = [(parameter, parameter.grad) for parameter in parameters]
-
-    def __enter__(self) -> None:
-        for parameter, _ in self._earlier:
+    earlier = [parameter.grad for parameter in parameters]
+    try:
+        for parameter in parameters:
             parameter.grad = None
-
-    def __exit__(self, *_: object) -> None:
-        for parameter, gradient in self._earlier:
+        yield
+    finally:
+        for parameter, gradient in zip(parameters, earlier, strict=True):
             parameter.grad = gradient
 
 

@@ -301,10 +301,10 @@ def pipeline(model: Any, schedule: str, cuts: Any, microbatches: int) -> Any:
 pipelines = al.subject.pipeline(blocks, pipeline, loss=mse_loss, name="torch.pipelining")(of_pipeline)
 
 
-def case_of(schedule: str, cuts: tuple[int, ...], **case: Any) -> Any:
+def case_of(schedule: str, cuts: tuple[int, ...], microbatches: int = 1, **case: Any) -> Any:
     """A strategy of one case, on a batch of two rows."""
     return lambda draw, ranks: dict(
-        inputs=(2, IN), pipeline=dict(schedule=schedule, cuts=cuts, microbatches=1), **case
+        inputs=(2, IN), pipeline=dict(schedule=schedule, cuts=cuts, microbatches=microbatches), **case
     )
 
 
@@ -319,3 +319,14 @@ running_statistics = al.subject.pipeline(
     name="torch.pipelining.running_statistics",
     ranks=[2],
 )(case_of("ScheduleGPipe", (0, 1, 2)))
+
+
+def tied() -> nn.Module:
+    module = nn.Sequential(nn.Linear(IN, IN), nn.Linear(IN, IN))
+    module[1].weight = module[0].weight
+    return module
+
+
+tied_weight = al.subject.pipeline(
+    tied, pipeline, loss=mse_loss, name="torch.pipelining.tied_weight", ranks=[1]
+)(case_of("ScheduleZBVZeroBubble", (0, 1, 2), microbatches=2))
