@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -160,6 +161,7 @@ class _CheckRun:
     results: list[CheckResult] = field(default_factory=list)
     printed: int = 0  # results whose failures have been printed
     is_stopped: bool = False
+    begun: float | None = None  # when several processes began
 
     def run_all(self, budget: Budget, folder: Path, line: ProgressLine) -> None:
         """Run every check of the plan, here or in several processes."""
@@ -206,6 +208,7 @@ class _CheckRun:
 
         tick = line.track(f"{len(self.plan)} checks in {count} processes", len(self.plan))
         ended: dict[int, Ended] = {}
+        self.begun = time.monotonic()
         with CheckProcesses(self._setup(budget, folder), self.surroundings, count, cores()) as processes:
             try:
                 for each in processes.run():
@@ -216,13 +219,25 @@ class _CheckRun:
                             self._print(following)
                         self._take(self._result_of(following, budget, folder), line)
             except KeyboardInterrupt as interrupt:
-                for each in (*ended.values(), *processes.interrupt(signal_of(interrupt))):
-                    ended[each.number] = each
-                for index in sorted(ended):
-                    if ended[index].outcome is not None:
-                        self._print(ended[index])
-                        self.add(self._result_of(ended[index], budget, folder))
+                self._take_interrupted(
+                    [*ended.values(), *processes.interrupt(signal_of(interrupt))], budget, folder, interrupt
+                )
                 raise
+
+    def _take_interrupted(
+        self, ended: list[Ended], budget: Budget, folder: Path, interrupt: KeyboardInterrupt
+    ) -> None:
+        """Add what is known of the checks in other processes when a signal ends the command."""
+        from adjointlab.store.running_case import left_behind
+
+        for each in sorted(ended, key=lambda each: each.number):
+            if each.outcome is not None:
+                self._print(each)
+                self.add(self._result_of(each, budget, folder))
+            elif each.death and signal_of(interrupt) == signal.SIGINT:
+                # It had no time to remove its record, and after Ctrl-C nobody asks for the case.
+                found, name = self.plan[each.number]
+                left_behind(folder, found.subject.location, name)
 
     def _setup(self, budget: Budget, folder: Path) -> Setup:
         """What the processes have to be told."""
@@ -322,7 +337,8 @@ class _CheckRun:
         planned = {(found.subject.name, name) for found, name in self.plan}
         for known in self.known.unused(planned) if self.known else ():
             self.out.line(f"{known.position}: lists a failure of something that was not checked")
-        self.out.line(f"{summary(self.results, len(self.plan))}, {describe_ranks(self.world)}")
+        seconds = None if self.begun is None else time.monotonic() - self.begun
+        self.out.line(f"{summary(self.results, len(self.plan), seconds)}, {describe_ranks(self.world)}")
 
     def save(self, code: int, *, complete: bool) -> None:
         """Write the results as JSON, if that was asked for; on the leader."""

@@ -22,13 +22,13 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from adjointlab.engine.search import Budget, SearchResult
@@ -179,15 +179,18 @@ class CheckProcesses:
             yield Ended(self._waiting.popleft(), None, "", _NOTHING)
 
     def interrupt(self, number: int) -> Iterator[Ended]:
-        """Pass a signal on; yield the checks that have ended by then, and those that had found a failure."""
+        """Pass a signal on; yield the checks that have ended by then or had found a failure, and in the end those of processes that
+        had to be killed.
+        """
         self._waiting.clear()
         for process in self._processes:
             process.signal(number)
         deadline = time.monotonic() + _SECONDS_TO_STOP
         while self._at_work and (left := deadline - time.monotonic()) > 0:
-            for ended in self._heard_of(min(left, _LOOK)):
-                if ended.outcome is not None:
-                    yield ended
+            yield from (ended for ended in self._heard_of(min(left, _LOOK)) if ended.outcome is not None)
+        for process in [each for each in self._processes if each.index is not None]:
+            process.end(time.monotonic())
+            yield from self._gone(process)
 
     def _start_as_many_as_needed(self) -> None:
         while (
@@ -254,19 +257,13 @@ class _Process:
         self._sizes = (0, 0)
         ours, theirs = socket.socketpair()
         self.connection: Connection[Any, Any] = Connection(ours.detach())
-        with theirs:
-            program = _PROGRAM.format(root=str(Path(__file__).parents[2]), descriptor=theirs.fileno())
-            self.popen = subprocess.Popen(
-                [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", program],  # type: ignore[attr-defined]
-                stdin=subprocess.DEVNULL,
-                stdout=self._files[0],
-                stderr=self._files[1],
-                pass_fds=[theirs.fileno()],
-                cwd=folder,
-                env=environment,
-                # A Ctrl-C of the terminal reaches this process alone, which passes it on once.
-                process_group=0,
-            )
+        try:
+            with theirs:
+                self.popen = _started(theirs.fileno(), self._files, folder, environment)
+        except OSError:
+            self.connection.close()
+            self.close_files()
+            raise
         with suppress(OSError):  # it has ended already
             self.connection.send(setup)
 
@@ -299,6 +296,24 @@ class _Process:
         """Close the files with what it has printed."""
         for file in self._files:
             file.close()
+
+
+def _started(
+    descriptor: int, files: Sequence[IO[bytes]], folder: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a process that is told what to do through the socket `descriptor`, and prints to the two files."""
+    program = _PROGRAM.format(root=str(Path(__file__).parents[2]), descriptor=descriptor)
+    return subprocess.Popen(
+        [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", program],  # type: ignore[attr-defined]
+        stdin=subprocess.DEVNULL,
+        stdout=files[0],
+        stderr=files[1],
+        pass_fds=[descriptor],
+        cwd=folder,
+        env=environment,
+        # A Ctrl-C of the terminal reaches this process alone, which passes it on once.
+        process_group=0,
+    )
 
 
 _NOTHING: Final = Printed((-1, -1), (0, 0), (0, 0))
