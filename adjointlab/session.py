@@ -235,9 +235,10 @@ def lost(world: World, found: Found, check: str, budget: Budget, folder: Path, e
     """The result of a check whose process has died, in the way that `ending` describes; the case that ran then is stored."""
     running = left_behind(folder, found.subject.location, check)
     case = None if running is None else running.case
-    verdict = replace(unjudged(ending, kind=_PROCESS_ENDED), is_death=True)
-    if running is not None and running.kind:  # the watchdog has said why it ended the process
-        verdict = replace(verdict, headline=f"{running.kind}: {ending}")
+    # The watchdog has said why it ended the process.
+    kind = "" if running is None else running.kind
+    headline = f"{kind}: {ending}" if kind else ending
+    verdict = replace(unjudged(headline, kind=kind or _PROCESS_ENDED), is_death=True)
     result = SearchResult(
         found.subject.name,
         check,
