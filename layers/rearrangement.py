@@ -108,8 +108,10 @@ class Rearrangement(TorchLayer):
         return self.steps.of(x)
 
 
-def checked_target(target: Layout, shape: tuple[int, ...]) -> Layout:
+def checked_target(target: object, shape: tuple[int, ...]) -> Layout:
     """The target, if it is a layout of the output, which has that shape. Raises `ValueError`."""
+    if not isinstance(target, Layout):
+        raise ValueError(f"target: {target!r} is no adjointlab.Layout, which says where the output is wanted")
     if target.shape != shape:
         raise ValueError(
             f"target: a layout of a tensor of shape {target.shape}, but the output has shape {shape}"

@@ -72,11 +72,16 @@ class SeparateProjections(nn.Module):
 
 
 def separated(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The state of the separate projections from a state_dict of torch's module."""
+    """The state of the separate projections from a state_dict of torch's module.
+
+    Raises `ValueError` where the joint projection has no whole number of rows for each.
+    """
     result: dict[str, torch.Tensor] = {}
     for name, value in state.items():
         if name.startswith("in_proj_"):
             kind = name.removeprefix("in_proj_")
+            if len(value) % 3:
+                raise ValueError(f"state: {name} has {len(value)} rows, but needs those of three projections")
             result |= {
                 f"{letter}_proj_{kind}": part for letter, part in zip("qkv", value.chunk(3), strict=True)
             }

@@ -62,7 +62,9 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     def plain(self) -> Case:
         """The case with its parameters as JSON has them. Raises `TypeError` for parameters that are not data."""
-        return structs.replace(self, parameters=to_data(self.parameters))
+        # msgspec tells a default by identity, and the text in a case from another process is an object of its own.
+        values = INPUT_VALUES[INPUT_VALUES.index(self.values)]
+        return structs.replace(self, parameters=to_data(self.parameters), values=values)
 
     def restored(self) -> Case:
         """The inverse of :meth:`plain`. Raises `ValueError` for parameters that it does not make."""

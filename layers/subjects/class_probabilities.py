@@ -11,8 +11,8 @@ from torch import nn
 
 from adjointlab.engine.subject import subject
 from adjointlab.layers.losses import CrossEntropyLoss
+from adjointlab.layers.subjects.class_losses import class_weights, over_classes
 from adjointlab.layers.subjects.common import Arguments
-from adjointlab.layers.subjects.losses import class_weights, over_classes
 from adjointlab.typing import Communicator
 
 __all__ = ["probability_cross_entropies", "probability_loss"]

@@ -187,6 +187,7 @@ FAULTS = declared(
         fault(
             "reads a reduction before it waits",
             (*WRONG, *MISUSED),
+            (*WRONG, *MISUSED, *COHERENT),  # where the library has the sum at once; a read leaves no trace
             result={"adjoint": summed_too_early},
             ranks=0,
         ),

@@ -11,7 +11,7 @@ from torch import nn
 from adjointlab.core.partition import Partition
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.multihead_attention import MultiheadAttention
-from adjointlab.layers.separate_projections import SeparateProjections
+from adjointlab.layers.separate_projections import SeparateProjections, separated
 from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
@@ -72,6 +72,12 @@ def test_the_sequential_twin_is_torchs_module(named: dict[str, Any]) -> None:
         want = module(q, k, v, attn_mask=mask, average_attn_weights=average)
         got = SeparateProjections(module)(q, k, v, average_attn_weights=average, is_causal=True)
         torch.testing.assert_close(got, want)
+
+
+def test_a_joint_projection_that_does_not_split_into_three_is_refused() -> None:
+    state = nn.MultiheadAttention(4, 2).state_dict()
+    with pytest.raises(ValueError, match="state: in_proj_weight has 11 rows, but needs"):
+        separated(state | {"in_proj_weight": state["in_proj_weight"][:11]})
 
 
 @pytest.mark.parametrize("named", [{}, {"bias": False}, {"kdim": 2, "vdim": 5}])

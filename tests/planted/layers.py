@@ -62,9 +62,10 @@ from adjointlab.layers.shuffle import ChannelShuffle, PixelShuffle, PixelUnshuff
 from adjointlab.layers.softmax import LogSoftmax, Softmax
 from adjointlab.layers.stationary_convolution import StationaryConv1d, StationaryConvolution
 from adjointlab.layers.subjects import installed as subjects
+from adjointlab.layers.subjects.class_losses import class_loss
 from adjointlab.layers.subjects.class_probabilities import probability_loss
 from adjointlab.layers.subjects.embedding import with_legal_indices
-from adjointlab.layers.subjects.losses import class_loss, with_legal_target
+from adjointlab.layers.subjects.losses import with_legal_target
 from adjointlab.layers.subjects.pooling import unpool
 from adjointlab.layers.transposed_convolution import (
     ConvTranspose1d,

@@ -119,6 +119,13 @@ def test_what_is_no_data_is_refused() -> None:
         to_data({"array": np.zeros(2)})
 
 
+def test_a_case_from_another_process_has_the_same_digest(report: SearchResult) -> None:
+    assert report.case is not None
+    # By the digest the supervisor tells the next job which case has ended the last one.
+    sent = msgspec.structs.replace(report.case, values=report.case.values.encode().decode())
+    assert sent.digest == report.case.digest
+
+
 def test_a_stored_failure_reads_back_as_its_case(report: SearchResult, tmp_path: Path) -> None:
     written = write(report, doubles, tmp_path)
     entry = read(written.json)
