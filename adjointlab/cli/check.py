@@ -40,7 +40,7 @@ from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.process import earn, signal_of
 
 if TYPE_CHECKING:
-    from adjointlab.cli.parallel import Ended, Setup, Surroundings
+    from adjointlab.cli.parallel import Ended, Printed, Setup, Surroundings
     from adjointlab.engine.discovery import Found
     from adjointlab.engine.search import Budget
     from adjointlab.session import CheckResult
@@ -137,7 +137,7 @@ def check(
 
 @dataclass(frozen=True)
 class _Request:
-    """What the user asked for, as processes of this command have to be told."""
+    """The user's request, as processes of this command have to be told."""
 
     subjects: tuple[str, ...]
     checks: tuple[str, ...] | None
@@ -213,11 +213,13 @@ class _CheckRun:
             try:
                 for each in processes.run():
                     ended[each.number] = each
-                    tick(len(self.results) + len(ended))
-                    while (following := ended.pop(len(self.results), None)) is not None:
+                    tick(len(ended))
+                    while (following := ended.get(len(self.results))) is not None:
                         with line.paused():
-                            self._print(following)
+                            _print(following.printed)
                         self._take(self._result_of(following, budget, folder), line)
+                for printed in processes.finish():
+                    _print(printed)
             except KeyboardInterrupt as interrupt:
                 self._take_interrupted(
                     [*ended.values(), *processes.interrupt(signal_of(interrupt))], budget, folder, interrupt
@@ -230,9 +232,12 @@ class _CheckRun:
         """Add what is known of the checks in other processes when a signal ends the command."""
         from adjointlab.store.running_case import left_behind
 
+        taken = len(self.results)
         for each in sorted(ended, key=lambda each: each.number):
+            if each.number < taken:
+                continue
             if each.outcome is not None:
-                self._print(each)
+                _print(each.printed)
                 self.add(self._result_of(each, budget, folder))
             elif each.death and signal_of(interrupt) == signal.SIGINT:
                 # It had no time to remove its record, and after Ctrl-C nobody asks for the case.
@@ -240,7 +245,7 @@ class _CheckRun:
                 left_behind(folder, found.subject.location, name)
 
     def _setup(self, budget: Budget, folder: Path) -> Setup:
-        """What the processes have to be told."""
+        """All that the processes have to be told."""
         from adjointlab.cli.parallel import PlannedCheck, Setup
 
         plan = (PlannedCheck(found.subject.location, found.reference, name) for found, name in self.plan)
@@ -254,13 +259,6 @@ class _CheckRun:
             self.request.watchdog,
             folder,
         )
-
-    def _print(self, ended: Ended) -> None:
-        """Print what user code has printed during a check in another process."""
-        for of_stderr in (False, True):
-            for text in ended.printed.text(of_stderr=of_stderr):
-                if text:
-                    Output(to_stderr=of_stderr).raw(text)
 
     def _result_of(self, ended: Ended, budget: Budget, folder: Path) -> CheckResult:
         """The result of a check in another process; of one that could not be had, by running the check here."""
@@ -358,6 +356,14 @@ class _CheckRun:
                     nameless=self.nameless,
                 )
             write_json(self.json_to, data)
+
+
+def _print(printed: Printed) -> None:
+    """Print the text that user code has printed in another process."""
+    for of_stderr in (False, True):
+        for text in printed.text(of_stderr=of_stderr):
+            if text:
+                Output(to_stderr=of_stderr).raw(text)
 
 
 def _refuse_jobs() -> None:

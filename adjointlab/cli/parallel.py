@@ -34,7 +34,17 @@ if TYPE_CHECKING:
     from adjointlab.engine.search import Budget, SearchResult
     from adjointlab.store.reproducer import Written
 
-__all__ = ["CheckProcesses", "Ended", "Kind", "Outcome", "PlannedCheck", "Setup", "Surroundings", "ending_of"]
+__all__ = [
+    "CheckProcesses",
+    "Ended",
+    "Kind",
+    "Outcome",
+    "PlannedCheck",
+    "Printed",
+    "Setup",
+    "Surroundings",
+    "ending_of",
+]
 
 _PROGRAM: Final = "import sys; sys.path.insert(0, {root!r}); from adjointlab.cli.parallel_process import main; main({descriptor})"
 _LOOK: Final = 0.2
@@ -68,7 +78,7 @@ class PlannedCheck(NamedTuple):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where a command was started, before it imports any user code, which may change all of this."""
+    """The state of a process when a command begins, before it imports any user code, which may change all of this."""
 
     environment: Mapping[str, str]
     path: tuple[str, ...]  # sys.path
@@ -120,7 +130,7 @@ class Printed(NamedTuple):
     stops: tuple[int, int]
 
     def text(self, *, of_stderr: bool) -> Iterator[str]:
-        """What was printed, piece by piece."""
+        """The text that was printed, piece by piece."""
         decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         position, stop = self.starts[of_stderr], self.stops[of_stderr]
         while position < stop:
@@ -161,9 +171,7 @@ class CheckProcesses:
     ) -> None:
         for process in self._processes:
             process.connection.close()
-        deadline = time.monotonic() + (_SECONDS_TO_END if kind is None else 0.0)
-        for process in self._processes:
-            process.end(deadline)
+            process.end(time.monotonic())
         for process in (*self._processes, *self._ended):
             process.close_files()
 
@@ -173,10 +181,19 @@ class CheckProcesses:
             self._start_as_many_as_needed()
             if not self._processes or not (self._waiting or self._at_work):
                 break
-            yield from self._heard_of(_LOOK)
+            yield from self._next_ended(_LOOK)
         # No process can be started, for whatever reason: the caller can run them.
         while self._waiting:
             yield Ended(self._waiting.popleft(), None, "", _NOTHING)
+
+    def finish(self) -> Iterator[Printed]:
+        """Have all processes end, which takes a while where threads or hooks of user code hold them up; yield what they print then."""
+        for process in self._processes:
+            process.connection.close()
+        deadline = time.monotonic() + _SECONDS_TO_END
+        for process in self._processes:
+            process.end(deadline)
+            yield process.printed()
 
     def interrupt(self, number: int) -> Iterator[Ended]:
         """Pass a signal on; yield the checks that have ended by then or had found a failure, and in the end those of processes that
@@ -187,7 +204,7 @@ class CheckProcesses:
             process.signal(number)
         deadline = time.monotonic() + _SECONDS_TO_STOP
         while self._at_work and (left := deadline - time.monotonic()) > 0:
-            yield from (ended for ended in self._heard_of(min(left, _LOOK)) if ended.outcome is not None)
+            yield from (ended for ended in self._next_ended(min(left, _LOOK)) if ended.outcome is not None)
         for process in [each for each in self._processes if each.index is not None]:
             process.end(time.monotonic())
             yield from self._gone(process)
@@ -208,7 +225,7 @@ class CheckProcesses:
         """The number of processes that run a check."""
         return sum(each.index is not None for each in self._processes)
 
-    def _heard_of(self, seconds: float) -> Iterator[Ended]:
+    def _next_ended(self, seconds: float) -> Iterator[Ended]:
         """Wait for messages of any process, and yield the checks that have ended."""
         readable = wait([each.connection for each in self._processes], seconds)
         for process in list(self._processes):
@@ -274,7 +291,7 @@ class _Process:
             self.connection.send(index)
 
     def printed(self) -> Printed:
-        """What it has printed since this was called last."""
+        """The part that it has printed since this was called last."""
         files = (self._files[0].fileno(), self._files[1].fileno())
         starts, self._sizes = self._sizes, (os.fstat(files[0]).st_size, os.fstat(files[1]).st_size)
         return Printed(files, starts, self._sizes)

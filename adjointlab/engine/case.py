@@ -57,8 +57,6 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
             raise ValueError(f"ranks: at least 1, not {self.ranks}")
         if self.values not in INPUT_VALUES:
             raise ValueError(f"values: {self.values!r} is not one of {', '.join(INPUT_VALUES)}")
-        # The very string: msgspec tells defaults by identity, and a pickled case has strings of its own.
-        structs.force_setattr(self, "values", INPUT_VALUES[INPUT_VALUES.index(self.values)])
 
     def plain(self) -> Case:
         """The case with its parameters as JSON has them. Raises `TypeError` for parameters that are not data."""

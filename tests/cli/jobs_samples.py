@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -78,4 +79,7 @@ def exiting(draw: Any, ranks: int) -> dict[str, Any]:
 
 
 if "pytest" not in sys.modules:  # in a command
-    os.environ["PATH"] = ""  # what a module does to its process must not reach the others of the command
+    # All processes of a command begin alike, whatever a module does to the first.
+    assert "JOBS_SAMPLES" not in os.environ
+    os.environ["JOBS_SAMPLES"] = "imported"
+    atexit.register(print, "printed at the end")

@@ -53,15 +53,15 @@ def test_two_processes_report_what_one_reports(tmp_path: Path) -> None:
         stored = sorted(path.name for path in (folder / ".adjointlab").iterdir())
         printed = comparable(ended.stdout)
         # How often something is printed depends on the seconds that there are to make a failure smaller.
-        lines = [line for line in printed.splitlines() if not line.startswith("printed by")]
-        order = list(dict.fromkeys(line for line in printed.splitlines() if line.startswith("printed by")))
+        lines = [line for line in printed.splitlines() if not line.startswith("printed ")]
+        order = list(dict.fromkeys(line for line in printed.splitlines() if line.startswith("printed ")))
         found.append(
             (ended.returncode, lines, order, set(ended.stderr.splitlines()), stored, results(folder))
         )
     one, two = found
     assert two == one
     assert one[0] == 1
-    assert one[2] == ["printed by Printing", "printed by Unsendable"]
+    assert one[2] == ["printed by Printing", "printed by Unsendable", "printed at the end"]
     assert one[3] == {"written to standard error"}
     assert {report["verdict"] for report in one[5]["reports"]} >= {"coherent", "incoherent"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import pickle
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,10 +12,8 @@ import pytest
 from hypothesis import strategies as st
 
 import adjointlab as al
-from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.engine import search
-from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import SubjectError
@@ -364,9 +361,3 @@ class TestAHalfWrittenSubject:
         pair = al.subject(forward=lambda comm, x: x, adjoint=lambda comm, y: y)(lambda draw, ranks: {})
         report = investigate(world, pair, "adjoint", Budget(5))
         assert "`domain` and `codomain`" in report.verdict.headline
-
-
-def test_a_case_from_another_process_is_the_same_case() -> None:
-    case = Case("RingShift", "adjoint", 2, {"side": 3}, InputSetting(1), 0)
-    other = pickle.loads(pickle.dumps(case))  # noqa: S301
-    assert (other, other.key(), other.data()) == (case, case.key(), case.data())
