@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from adjointlab.core.program import Program, Region
     from adjointlab.core.space import LocalType, Space, Tensor
     from adjointlab.engine.dot_test import check_adjoint
-    from adjointlab.engine.parallel_check import check_parallel
+    from adjointlab.engine.parallel_check import check_parallel, check_pipeline
     from adjointlab.engine.subject import subject
     from adjointlab.pytest.coherence_tests import coherence_tests
     from adjointlab.torch_distributed.opening import device_mesh, process_group
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MPI", "Layout", "LinearOperator", "LocalType", "MPIWorld", "Partition", "Program", "Region",
-    "SimulatedWorld", "Space", "Tensor", "TorchWorld", "check_adjoint", "check_parallel", "coherence_tests", "device_mesh",
-    "process_group", "strategies", "subject",
+    "SimulatedWorld", "Space", "Tensor", "TorchWorld", "check_adjoint", "check_parallel", "check_pipeline", "coherence_tests",
+    "device_mesh", "process_group", "strategies", "subject",
 ]  # fmt: skip
 
 _MODULES = {
@@ -46,6 +46,7 @@ _MODULES = {
     "TorchWorld": "adjointlab.worlds.torch.world",
     "check_adjoint": "adjointlab.engine.dot_test",
     "check_parallel": "adjointlab.engine.parallel_check",
+    "check_pipeline": "adjointlab.engine.parallel_check",
     "coherence_tests": "adjointlab.pytest.coherence_tests",
     "device_mesh": "adjointlab.torch_distributed.opening",
     "process_group": "adjointlab.torch_distributed.opening",

@@ -53,6 +53,12 @@ def test_the_examples_of_ones_own_operators_are_coherent(
     assert alarms(adjointlab_world, find_subject(f"{EXAMPLES}/{reference}"), BUDGET) == {}
 
 
+def test_a_pipeline_is_the_sequential_module(adjointlab_world: World) -> None:
+    subject = find_subject(f"{EXAMPLES}/pipeline.py:pipelines")
+    report = investigate(adjointlab_world, subject, "gradients", Budget(4, ranks=3, seed=1))
+    assert report.status is Status.COHERENT, report.verdict
+
+
 @with_pylops_mpi
 @pytest.mark.parametrize(
     "reference",

@@ -17,7 +17,7 @@ from adjointlab.engine.case import from_data, to_data
 from adjointlab.typing import Array, NumpyArray
 
 __all__ = [
-    "Global", "Program", "Whole", "as_module", "gradients_of", "in_jax", "in_library", "precision", "put",
+    "Global", "Program", "Whole", "as_module", "gradients_of", "in_jax", "in_library", "precision", "put", "returned",
 ]  # fmt: skip
 
 _WIDE: Final = frozenset({"float64", "complex128", "int64"})
@@ -43,17 +43,28 @@ class Program:
 
     def __call__(self, *x: Global) -> tuple[Global, ...]:
         mesh = () if self.mesh is None else (self.mesh,)
-        result = self.function(*mesh, *x, **from_data(msgspec.json.decode(self.arguments)))
-        return tuple(result) if isinstance(result, tuple | list) else (result,)
+        return returned(
+            self.function, self.function(*mesh, *x, **from_data(msgspec.json.decode(self.arguments)))
+        )
 
     def results(self, x: Sequence[Global]) -> tuple[Global, ...]:
-        returned: tuple[Global, ...] = _compiled()[0](self, tuple(x))
-        return returned
+        found: tuple[Global, ...] = _compiled()[0](self, tuple(x))
+        return found
 
     def gradients(self, x: Sequence[Global], y: Sequence[Global]) -> tuple[Global, ...]:
         """The gradients at `x` of cotangents `y` (:func:`gradients_of`)."""
-        returned: tuple[Global, ...] = _compiled()[1](self, tuple(x), tuple(y))
-        return returned
+        found: tuple[Global, ...] = _compiled()[1](self, tuple(x), tuple(y))
+        return found
+
+
+def returned(function: UserFunction, result: Any) -> tuple[Global, ...]:
+    """The arrays that a function returned. Raises `TypeError` where there are none, or something else among them."""
+    arrays_of = tuple(result) if isinstance(result, tuple | list) else (result,)
+    if not arrays_of or not all(hasattr(each, "dtype") for each in arrays_of):
+        raise TypeError(
+            f"{getattr(function, '__name__', function)} returned {result!r}, and has to return an array or a tuple of some"
+        )
+    return arrays_of
 
 
 @cache

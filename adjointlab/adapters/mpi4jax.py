@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any
 
-from adjointlab.adapters.jax_programs import gradients_of, in_jax, in_library, precision
+from adjointlab.adapters.jax_programs import gradients_of, in_jax, in_library, precision, returned
 from adjointlab.core import arrays
 from adjointlab.core.operator import AdaptedOperator, Direction
 from adjointlab.core.space import Space
@@ -75,5 +75,4 @@ class _LocalFunction(AdaptedOperator):
         return self._function
 
     def _results(self, *x: Any) -> Sequence[Any]:
-        result = self._call(*x)
-        return tuple(result) if isinstance(result, tuple | list) else (result,)
+        return returned(self._function, self._call(*x))

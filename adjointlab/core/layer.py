@@ -41,7 +41,7 @@ class Layer:
     With `overwrites_inputs` the module may write into its inputs, as an activation in place does, and gets copies of them.
     With `uniform_requires_grad` its messages may depend on which inputs and parameters require a gradient, which is then the
     same on all ranks. Where `frozen` is given, the parameters that it names have required none since the module was made, and
-    all others do.
+    all others do; the inputs that it names have none.
 
     `averaged` is the number of ranks of which the module takes the mean gradient of its parameters, instead of the sum. With
     `alternates` a backward pass follows every forward pass; unless it `accumulates`, gradients are not added to others.

@@ -31,6 +31,7 @@ __all__ = [
     "meshes",
     "nested_shards",
     "partitions",
+    "pipelines",
     "placements",
     "rank_orders",
     "shapes",
@@ -339,3 +340,53 @@ def dtypes(
     every = FLOATING + (("bfloat16",) if bfloat16 and installed("torch") else ())
     every += ("int64", "int32") if integers else ()
     return choices(tuple(names) if names is not None else every)
+
+
+SCHEDULES = (
+    "ScheduleGPipe",
+    "Schedule1F1B",
+    "ScheduleInterleaved1F1B",
+    "ScheduleLoopedBFS",
+    "ScheduleInterleavedZeroBubble",
+    "ScheduleZBVZeroBubble",
+)
+"""Schedules of torch.distributed.pipelining; those behind the second have several stages on each rank."""
+
+
+class DrawnPipeline(TypedDict):
+    """A pipeline as it is drawn."""
+
+    schedule: str
+    cuts: tuple[int, ...]
+    microbatches: int
+
+
+@st.composite
+def pipelines(draw: DrawFn, ranks: int, *, schedules: Sequence[str] = SCHEDULES) -> DrawnPipeline:
+    """Draw a schedule of torch.distributed.pipelining for so many ranks, by the name of its class.
+
+    Stage k is of the layers from ``cuts[k]`` to ``cuts[k + 1]``, at least one and not the same number in each; ``cuts[-1]`` is the number
+    of all layers. Schedules of several stages on each rank get two or three, ``ScheduleZBVZeroBubble`` two. The number of `microbatches` is
+    one that the schedule takes.
+    """
+    schedule = draw(st.sampled_from(tuple(schedules)))
+    on_each = 1
+    if schedule in SCHEDULES[2:]:
+        on_each = 2 if "V" in schedule else draw(st.integers(2, 3))
+    stages = ranks * on_each
+    layers = stages + draw(st.integers(0, 2))
+    legal = [n for n in range(1, 2 * stages + 2) if _takes(schedule, n, ranks, stages)]
+    return DrawnPipeline(
+        schedule=schedule,
+        cuts=draw(cuts(layers, stages, least=1)),
+        microbatches=draw(st.sampled_from(legal)),
+    )
+
+
+def _takes(schedule: str, microbatches: int, ranks: int, stages: int) -> bool:
+    """True for a number of microbatches that the schedule takes."""
+    if schedule == "Schedule1F1B":
+        return microbatches >= stages
+    if schedule.startswith("ScheduleInterleaved"):
+        return microbatches % max(1, microbatches // ranks) == 0
+    return True

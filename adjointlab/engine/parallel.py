@@ -22,7 +22,18 @@ if TYPE_CHECKING:
 
     from adjointlab.torch_distributed.parallel import DTensorFunction
 
-__all__ = ["DTensorRecipe", "DataParallel", "MakeOptimizer", "ParallelRecipe", "Parallelize", "as_mesh"]
+__all__ = [
+    "DTensorRecipe",
+    "DataParallel",
+    "MakeOptimizer",
+    "ParallelRecipe",
+    "Parallelize",
+    "Reduction",
+    "as_mesh",
+    "freeze",
+    "sequential_module",
+    "shapes_of",
+]
 
 Parallelize: TypeAlias = "Callable[[Any, DeviceMesh], object]"
 """Makes a module parallel on a mesh, in place or by returning another one."""
@@ -100,15 +111,7 @@ class ParallelRecipe:
 
     def twin(self, **parameters: object) -> torch.nn.Module:
         """Make the sequential module of a case."""
-        import torch
-
-        module: torch.nn.Module = self.sequential(
-            **{name: value for name, value in parameters.items() if name not in _DECLARATIONS}
-        )
-        module.to(getattr(torch, str(parameters.get("dtype", "float64"))))
-        if "training" in parameters:
-            module.train(bool(parameters["training"]))
-        return module
+        return sequential_module(self.sequential, parameters, _DECLARATIONS)
 
     def build(self, comm: Communicator, **parameters: Any) -> Layer:
         """Make the parallel module of a case on this rank. Collective."""
@@ -122,7 +125,7 @@ class ParallelRecipe:
         batch: list[Placement] = [
             Shard(0) if dim in sharing else Replicate() for dim in range(len(shape.extents))
         ]
-        shapes = _shapes(parameters["inputs"])
+        shapes = shapes_of(parameters["inputs"])
         placing = Placing(
             tuple(parameters.get("input_placements", ())) or (batch,) * len(shapes),
             batch,
@@ -130,7 +133,7 @@ class ParallelRecipe:
             bool(parameters.get("dtensors", False)),
         )
         module = self.twin(**parameters)
-        frozen = _freeze(module, parameters.get("frozen", 0))
+        frozen = freeze(module, parameters.get("frozen", 0))
         names = Names.of(module)
         outputs = self._outputs(shapes, parameters)
         mesh = shape.make_on(comm)
@@ -237,7 +240,7 @@ class DTensorRecipe:
 
         from adjointlab.torch_distributed.parallel import DTensorFunction, space_on
 
-        shapes, dtype = _shapes(parameters["inputs"]), str(parameters.get("dtype", "float64"))
+        shapes, dtype = shapes_of(parameters["inputs"]), str(parameters.get("dtype", "float64"))
         placements = parameters["placements"]
         if not isinstance(placements[0], Sequence):
             placements = (placements,)
@@ -268,12 +271,27 @@ class DTensorRecipe:
         return made, domain
 
 
+def sequential_module(
+    make: UserFunction, parameters: Parameters, declarations: frozenset[str]
+) -> torch.nn.Module:
+    """Make the sequential module of a case, of whose entries `declarations` are no arguments of it."""
+    import torch
+
+    module: torch.nn.Module = make(
+        **{name: value for name, value in parameters.items() if name not in declarations}
+    )
+    module.to(getattr(torch, str(parameters.get("dtype", "float64"))))
+    if "training" in parameters:
+        module.train(bool(parameters["training"]))
+    return module
+
+
 def _arguments(parameters: Parameters) -> dict[str, object]:
     """The entries of a case that are arguments of the function."""
     return {name: value for name, value in parameters.items() if name not in _OF_TENSORS}
 
 
-def _shapes(given: Any) -> tuple[tuple[int, ...], ...]:
+def shapes_of(given: Any) -> tuple[tuple[int, ...], ...]:
     """Shapes of the inputs; of one input, its shape alone."""
     if all(isinstance(side, int) for side in given):
         return (tuple(given),)
@@ -284,7 +302,7 @@ def _name(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _freeze(module: torch.nn.Module, pattern: int | Sequence[str]) -> frozenset[str]:
+def freeze(module: torch.nn.Module, pattern: int | Sequence[str]) -> frozenset[str]:
     """Freeze the parameters that a pattern, 0 for none, or a list names; one at least requires a gradient."""
     names = [name for name, held in module.named_parameters() if held.requires_grad]
     if isinstance(pattern, int):

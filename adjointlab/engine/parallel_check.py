@@ -1,4 +1,4 @@
-"""All checks of one parallel module on simulated ranks, as a call."""
+"""All checks of one parallel module or pipeline on simulated ranks, as a call."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from adjointlab.checks.verdict import Verdict
 from adjointlab.core.layer import Prepare, elementwise
 from adjointlab.core.strategies import grids
 from adjointlab.engine.adapters import Parameters, UserFunction
-from adjointlab.engine.parallel import DataParallel, MakeOptimizer, Parallelize, as_mesh
+from adjointlab.engine.parallel import DataParallel, MakeOptimizer, Parallelize, Reduction, as_mesh
+from adjointlab.engine.pipeline import MakePipeline
 from adjointlab.engine.search import Budget, SearchResult, investigate
-from adjointlab.engine.subject import Options, subject
+from adjointlab.engine.subject import Options, Subject, subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import World
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["check_parallel"]
+__all__ = ["check_parallel", "check_pipeline"]
 
 Inputs: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Callable[[DrawFn, int], Parameters]"
 
@@ -80,14 +81,74 @@ def check_parallel(
         drawn = inputs(draw, ranks) if callable(inputs) else _shapes(_listed(inputs))
         return {"mesh": make_mesh(draw, ranks), **drawn}
 
-    budget = Budget(cases, ranks=fixed or _RANKS, seed=seed)
+    return _verdicts(parallel, Budget(cases, ranks=fixed or _RANKS, seed=seed), world)
+
+
+def check_pipeline(
+    sequential: torch.nn.Module | Callable[..., torch.nn.Module],
+    pipeline: MakePipeline,
+    inputs: Inputs,
+    target: torch.Tensor | None = None,
+    *,
+    loss: UserFunction,
+    reduction: Reduction = "mean",
+    after_backward: UserFunction | None = None,
+    prepare: Prepare | None = None,
+    optimizer: MakeOptimizer | None = None,
+    steps: int = 0,
+    ranks: int | None = None,
+    cases: int = 20,
+    seed: int = 0,
+    world: World | None = None,
+) -> Mapping[str, Verdict]:
+    """Check that a step of the schedule that ``pipeline(module)`` makes of a module's parts is the step of that module.
+
+    Its loss, outputs, gradients, buffers and, with an `optimizer`, the parameters after so many `steps` are held against those of
+    `sequential`, a module or a function that makes one, with ``loss(output, target)``, in so many `cases` on up to 4 simulated ranks, or
+    on so many `ranks` (or in another `world`).
+
+    `inputs` and `target` are examples, of which shapes and element types matter (by default the target is as the output), or `inputs` is a
+    strategy ``inputs(draw, ranks)`` that draws shapes and the arguments of `pipeline`; what it may contain, and `reduction`, is explained
+    at ``adjointlab.subject.pipeline``.
+
+    Returns the verdicts by check. Raises `AssertionError` with the smallest failing case if one is not coherent::
+
+        adjointlab.check_pipeline(model, pipeline, torch.randn(8, 3), loss=mse_loss, ranks=2)
+    """
+    options: Options = {"name": str(getattr(pipeline, "__name__", "pipeline"))}
+    if ranks is not None:
+        options["ranks"] = (ranks,)
+    declare = subject.pipeline(
+        _maker(sequential),
+        pipeline,
+        loss=loss,
+        reduction=reduction,
+        after_backward=after_backward,
+        prepare=prepare
+        or (elementwise if callable(inputs) else _legal([*_listed(inputs), *_listed_target(target)])),
+        optimizer=optimizer,
+        steps=steps,
+        **options,
+    )
+
+    @declare
+    def steps_of_pipeline(draw: DrawFn, ranks: int) -> Parameters:
+        if callable(inputs):
+            return inputs(draw, ranks)
+        return _shapes(_listed(inputs)) | ({} if target is None else {"target": tuple(target.shape)})
+
+    return _verdicts(steps_of_pipeline, Budget(cases, ranks=ranks or _RANKS, seed=seed), world)
+
+
+def _verdicts(checked: Subject, budget: Budget, world: World | None) -> Mapping[str, Verdict]:
+    """The verdicts of all checks. Raises `AssertionError` with the smallest failing case if one is not coherent."""
     verdicts = {}
     with ExitStack() as stack:
         if world is None:
-            world = SimulatedWorld(fixed or _RANKS)
+            world = SimulatedWorld(budget.ranks or _RANKS)
             stack.callback(world.close)
-        for check in checks_of(parallel):
-            result = investigate(world, parallel, check, budget)
+        for check in checks_of(checked):
+            result = investigate(world, checked, check, budget)
             if not result.verdict.is_coherent:
                 raise AssertionError(_text(result))
             verdicts[check] = result.verdict
@@ -122,6 +183,13 @@ def _listed(inputs: Any) -> list[torch.Tensor]:
     import torch
 
     return [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+
+
+def _listed_target(target: torch.Tensor | None) -> list[torch.Tensor]:
+    """The example of a target; one of any numbers where none is given."""
+    import torch
+
+    return [torch.zeros(1) if target is None else target]
 
 
 def _shapes(examples: Sequence[torch.Tensor]) -> dict[str, object]:

@@ -262,7 +262,7 @@ class Search:
         The shrinker keeps what it need not change, such as the shape of a grid that another number of ranks does not have. So
         cases of fewer ranks are drawn afresh, and what fails is shrunk again.
         """
-        while self._has_time() and self._subject.ranks_up_to(failure.case.ranks - 1)[0] < failure.case.ranks:
+        while self._has_time() and min(self._subject.ranks) < failure.case.ranks:
             number = min(self._budget.cases, _REDRAWN)
             fewer = self._searched(number, 1, failure.case.ranks - 1)
             if not isinstance(fewer, _Failing):

@@ -29,7 +29,15 @@ from adjointlab.engine.adapters import (
     make_layer,
     make_twin,
 )
-from adjointlab.engine.parallel import DataParallel, DTensorRecipe, MakeOptimizer, Parallelize, ParallelRecipe
+from adjointlab.engine.parallel import (
+    DataParallel,
+    DTensorRecipe,
+    MakeOptimizer,
+    Parallelize,
+    ParallelRecipe,
+    Reduction,
+)
+from adjointlab.engine.pipeline import MakePipeline, PipelineRecipe
 from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
 from adjointlab.worlds.forks import forks_ended
@@ -208,7 +216,7 @@ def _check_declared(name: str, layer: Layer) -> None:
 class _SubjectDecorators:
     """Declares subjects: each method decorates ``def cases(draw, ranks)``, which draws one case's arguments as a dictionary.
 
-    The forms are :meth:`operator`, :meth:`pair`, :meth:`autograd`, :meth:`layer`, :meth:`parallel` and :meth:`dtensor`; all take the :class:`Options`. Calling
+    The forms are :meth:`operator`, :meth:`pair`, :meth:`autograd`, :meth:`layer`, :meth:`parallel`, :meth:`pipeline` and :meth:`dtensor`; all take the :class:`Options`. Calling
     the object itself, as in ``@adjointlab.subject(MyOperator)``, is an older spelling of the same.
 
     All raise :class:`SubjectError` that says what is missing.
@@ -327,6 +335,49 @@ class _SubjectDecorators:
             Kind.LAYER, parallelize, recipe.build, options, library="torch", takes_steps=bool(steps)
         )
         return lambda draws: declare(_with_defaults(draws, ("inputs",), may_freeze=True))
+
+    def pipeline(
+        self,
+        sequential: UserFunction,
+        pipeline: MakePipeline,
+        *,
+        loss: UserFunction,
+        reduction: Reduction = "mean",
+        after_backward: UserFunction | None = None,
+        prepare: Prepare = elementwise,
+        optimizer: MakeOptimizer | None = None,
+        steps: int = 0,
+        **options: Unpack[Options],
+    ) -> Declare:
+        """Check a schedule of torch.distributed.pipelining against the module whose parts are its stages.
+
+        ``sequential(**arguments)`` makes the module, and ``pipeline(module, **of_pipeline)`` on each rank the schedule, with stages made
+        of parts of that module. One step of it has to have the loss ``loss(module(*inputs), target)``, the outputs and the gradients of
+        the whole batch, with losses of microbatches that the schedule averages (`reduction` "mean", as torch does by default) or adds up
+        ("sum", with ``scale_grads=False``). The dictionary of a case has
+
+        - ``inputs``, the shape of the input of a batch, or a list of several;
+        - ``target``, that of the target (default: the shape of the output);
+        - ``pipeline``, the arguments of `pipeline` beside the module: ``adjointlab.strategies.pipelines(ranks)`` draws a schedule,
+          where the module is cut, and a number of microbatches;
+        - ``input_gradient``, if the gradients by the inputs are compared too (default `False`). torch averages those of parameters alone;
+        - ``dtype`` (default: "float64", into which the module is converted), ``training`` and ``frozen``.
+
+        ``prepare(*inputs, target)`` makes legal tensors of drawn ones. ``after_backward(module)`` gets the module whose parts the stages
+        are, once their gradients are there. ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
+        """
+        if steps < 0 or bool(steps) != (optimizer is not None):
+            raise SubjectError("@subject.pipeline takes `steps` of at least 1 together with an `optimizer`")
+        if reduction not in ("mean", "sum"):
+            raise SubjectError(f'@subject.pipeline: the reduction is "mean" or "sum", not {reduction!r}')
+        recipe = PipelineRecipe(
+            sequential, pipeline, loss, reduction, prepare, optimizer, steps, after_backward
+        )
+        options["reference"], options["process_group"] = recipe.twin, True
+        declare = _declare(
+            Kind.LAYER, pipeline, recipe.build, options, library="torch", takes_steps=bool(steps)
+        )
+        return lambda draws: declare(_with_defaults(draws, ("inputs",), has_mesh=False))
 
     def dtensor(
         self,
@@ -468,9 +519,9 @@ def declarations() -> Iterator[list[Subject]]:
 
 
 def _with_defaults(
-    draws: DrawParameters, needs: Sequence[str], *, may_freeze: bool = False
+    draws: DrawParameters, needs: Sequence[str], *, has_mesh: bool = True, may_freeze: bool = False
 ) -> DrawParameters:
-    """The strategy with a mesh of all ranks where it draws none; and with a pattern of frozen parameters."""
+    """The strategy with a mesh of all ranks where it draws none and has one; and with a pattern of frozen parameters."""
 
     @wraps(draws)
     def drawn(draw: DrawFn, ranks: int) -> Parameters:
@@ -481,7 +532,7 @@ def _with_defaults(
             raise SubjectError(
                 f"{draws.__name__}: the strategy's dictionary needs `{missing[0]}`, of each input"
             )
-        result = {"mesh": (ranks,), **given}
+        result = {"mesh": (ranks,), **given} if has_mesh else {**given}
         if may_freeze and "frozen" not in given:
             result["frozen"] = draw(st.sampled_from((0, 0, 0, 1, 2, 3)))
         return result

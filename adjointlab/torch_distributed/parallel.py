@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 from torch import nn
@@ -23,7 +23,16 @@ from adjointlab.core.operator import WrongClaim
 from adjointlab.core.placements import placed
 from adjointlab.core.space import Space, Tensor
 
-__all__ = ["DTensorFunction", "ParallelModule", "Placing", "check_claim", "space_on"]
+__all__ = [
+    "DTensorFunction",
+    "NamedModule",
+    "Names",
+    "ParallelModule",
+    "Placing",
+    "check_claim",
+    "sequential_name",
+    "space_on",
+]
 
 _WRAPPERS: Final = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
 """Attributes in which wrappers keep the module that they wrap."""
@@ -44,10 +53,47 @@ class Placing:
         return self.outputs[number] if number < len(self.outputs) else self.batch
 
 
-class ParallelModule(nn.Module):
-    """The `module` that was made of a sequential one, whose parameters and buffers have the `names` given, on plain local tensors."""
+class NamedModule(nn.Module):
+    """A module as it is called in a check, with the `parameters` of `made`, the module under test, by the names of a sequential one."""
 
     forward_mode = False  # neither DTensor nor DistributedDataParallel has one
+
+    def __init__(
+        self,
+        made: nn.Module,
+        parameters: Mapping[str, nn.Parameter],
+        synchronize: Callable[[nn.Module], object] | None = None,
+    ) -> None:
+        super().__init__()
+        # No child, so that its parameters have no longer names here.
+        self._made: Callable[[], nn.Module] = lambda: made
+        # FSDP has others in their places for a while.
+        self._held = dict(parameters)
+        self._synchronize = synchronize
+
+    @property
+    def made(self) -> nn.Module:
+        """The module under test."""
+        return self._made()
+
+    def after_backward(self) -> None:
+        """Let the user's code reduce gradients."""
+        if self._synchronize is not None:
+            self._synchronize(self.made)
+
+    def train(self, mode: bool = True) -> Self:
+        self.made.train(mode)
+        return super().train(mode)
+
+    def get_parameter(self, target: str) -> nn.Parameter:
+        return self._held[target]
+
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        return iter(self._held.items())
+
+
+class ParallelModule(NamedModule):
+    """The `module` that was made of a sequential one, whose parameters and buffers have the `names` given, on plain local tensors."""
 
     def __init__(
         self,
@@ -58,19 +104,10 @@ class ParallelModule(nn.Module):
         names: Names,
         synchronize: Callable[[nn.Module], object] | None = None,
     ) -> None:
-        super().__init__()
-        # No child, so that its parameters have no longer names here.
-        self._made: Callable[[], nn.Module] = lambda: module
-        self._mesh, self._placing, self._shapes = mesh, placing, shapes
-        self._synchronize = synchronize
-        self._path_of = names.paths(module)
-        # FSDP has others in their places for a while.
-        self._held = {name: module.get_parameter(path) for name, path in self._path_of.parameters.items()}
-
-    @property
-    def made(self) -> nn.Module:
-        """The module under test."""
-        return self._made()
+        path_of = names.paths(module)
+        parameters = {name: module.get_parameter(path) for name, path in path_of.parameters.items()}
+        super().__init__(module, parameters, synchronize)
+        self._mesh, self._placing, self._shapes, self._path_of = mesh, placing, shapes, path_of
 
     @property
     def alternates(self) -> bool:
@@ -94,31 +131,14 @@ class ParallelModule(nn.Module):
         wanted = _restricted(self._mesh, output.device_mesh, self._placing.of_output(number))
         return output.redistribute(placements=wanted).to_local()
 
-    def after_backward(self) -> None:
-        """Let the user's code reduce gradients."""
-        if self._synchronize is not None:
-            self._synchronize(self.made)
-
     def reshard(self) -> None:
         """Free gathered copies of parameters, which are about to change."""
         for part in self.made.modules():
             if callable(reshard := getattr(part, "reshard", None)):
                 reshard()
 
-    def train(self, mode: bool = True) -> ParallelModule:
-        self.made.train(mode)
-        return super().train(mode)
-
-    # Parameters and buffers by the names of the sequential module
-
-    def get_parameter(self, target: str) -> nn.Parameter:
-        return self._held[target]
-
     def get_buffer(self, target: str) -> torch.Tensor:
         return self.made.get_buffer(self._path_of.buffers[target])
-
-    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        return iter(self._held.items())
 
     def named_buffers(self, *_: Any, **__: Any) -> Iterator[tuple[str, torch.Tensor]]:
         return ((name, self.get_buffer(name)) for name in self._path_of.buffers)
@@ -290,7 +310,7 @@ def _paths(
     """The paths of `owned` by name. With `others`, those without a name are left out."""
     paths: dict[str, str] = {}
     for path in owned:
-        name = _sequential_name(path, names)
+        name = sequential_name(path, names)
         if name is None and others:
             continue
         if name is None or name in paths:
@@ -303,7 +323,7 @@ def _paths(
     return {name: paths[name] for name in names if name in paths}
 
 
-def _sequential_name(path: str, names: Collection[str]) -> str | None:
+def sequential_name(path: str, names: Collection[str]) -> str | None:
     """The name without those parts that wrappers have added."""
     if path in names:
         return path

@@ -1,26 +1,28 @@
 """Parallel modules of torch: a step of training has the gradients of the sequential step.
 
-Tensor parallelism, FSDP2, DDP and pipelines, each over drawn sizes. The subject's output is the gradient of every parameter, whole, and
-that of the input where each rank has the whole input; nothing is differentiated further.
+Tensor parallelism, FSDP2, DDP and pipelines, each over drawn sizes. But for pipelines, which are subjects of their own kind, the output
+is the gradient of every parameter, whole, and that of the input where each rank has the whole input; nothing is differentiated further.
 
 What is a convention is declared: DDP and FSDP average over the ranks of data parallelism, so that their gradients are multiplied by the
-number of these; `scale_grads=False` keeps pipelines from averaging over microbatches.
+number of these.
 
     adjointlab check examples/released/torch_modules.py --check sequential
+    adjointlab check examples/released/torch_modules.py:pipelines --check gradients
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from hypothesis import strategies as st
 from torch import nn
-from torch.distributed import pipelining
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -29,6 +31,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 import adjointlab as al
@@ -69,11 +72,6 @@ def filled(module: nn.Module) -> nn.Module:
 
 def perceptron(hidden: int) -> nn.Module:
     return filled(nn.Sequential(nn.Linear(IN, hidden), nn.Tanh(), nn.Linear(hidden, OUT)))
-
-
-def blocks(hidden: int, layers: int) -> nn.Module:
-    inner = (nn.Sequential(nn.Linear(hidden, hidden), nn.Tanh()) for _ in range(layers - 2))
-    return filled(nn.Sequential(nn.Linear(IN, hidden), *inner, nn.Linear(hidden, OUT)))
 
 
 def loss(y: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -278,42 +276,46 @@ def ddp_with_unused(x: torch.Tensor, model: Any) -> Gradients:
 
 # Pipelines
 
-SINGLE = ("ScheduleGPipe", "Schedule1F1B")
-MULTI = (
-    "ScheduleInterleaved1F1B",
-    "ScheduleLoopedBFS",
-    "ScheduleInterleavedZeroBubble",
-    "ScheduleZBVZeroBubble",
-)
+
+def of_pipeline(draw: Any, ranks: int) -> dict[str, Any]:
+    drawn = draw(al.strategies.pipelines(ranks))
+    rows = drawn["microbatches"] * draw(st.integers(1, 2))
+    return dict(inputs=(rows, IN), hidden=draw(st.integers(1, 3)), layers=drawn["cuts"][-1], pipeline=drawn)
 
 
-def of_pipeline(draw: Any, ranks: int) -> Any:
-    schedule = draw(st.sampled_from([*SINGLE, *MULTI]))
-    each = 1 if schedule in SINGLE else 2
-    microbatches = ranks * draw(st.integers(1, 2))
-    model = dict(hidden=draw(st.integers(1, 3)), layers=max(2, ranks * each))
-    rows = microbatches * draw(st.integers(1, 2))
-    return Replicate(), rows, dict(model=model, schedule=schedule, microbatches=microbatches, each=each)
+def blocks(hidden: int, layers: int) -> nn.Module:
+    sides = [IN, *[hidden] * (layers - 1), OUT]
+    return nn.Sequential(*(nn.Sequential(nn.Linear(m, n), nn.Tanh()) for m, n in pairwise(sides)))
 
 
-@training_step("torch.pipelining", blocks, of_pipeline)
-def pipeline(x: torch.Tensor, model: Any, schedule: str, microbatches: int, each: int) -> Gradients:
-    rank, size = dist.get_rank(), dist.get_world_size()
-    module = blocks(**model)
-    count = size * each
-    layers = list(module) if count > 1 else [module]
-    parts = [nn.Sequential(*layers[k:]) if k == count - 1 else layers[k] for k in range(count)]
-    numbers = [rank, 2 * size - 1 - rank] if schedule == "ScheduleZBVZeroBubble" else range(rank, count, size)
-    stages = [pipelining.PipelineStage(parts[k], k, count, torch.device("cpu")) for k in numbers]
-    runs: Any = getattr(pipelining.schedules, schedule)(
-        stages if each > 1 else stages[0], microbatches, loss_fn=loss, scale_grads=False
+def pipeline(model: Any, schedule: str, cuts: Any, microbatches: int) -> Any:
+    rank, size, count = dist.get_rank(), dist.get_world_size(), len(cuts) - 1
+    mine = [rank, count - 1 - rank] if "V" in schedule else range(rank, count, size)
+    parts = {k: model[cuts[k] : cuts[k + 1]] for k in mine}
+    stages = [PipelineStage(part, k, count, torch.device("cpu")) for k, part in parts.items()]
+    made = getattr(schedules, schedule)
+    several = issubclass(made, schedules.PipelineScheduleMulti)
+    return made(stages if several else stages[0], microbatches, loss_fn=mse_loss)
+
+
+pipelines = al.subject.pipeline(blocks, pipeline, loss=mse_loss, name="torch.pipelining")(of_pipeline)
+
+
+def case_of(schedule: str, cuts: tuple[int, ...], **case: Any) -> Any:
+    """A strategy of one case, on a batch of two rows."""
+    return lambda draw, ranks: dict(
+        inputs=(2, IN), pipeline=dict(schedule=schedule, cuts=cuts, microbatches=1), **case
     )
-    runs.step(
-        *([x] if 0 in numbers else []),
-        **({"target": torch.zeros(len(x), OUT)} if count - 1 in numbers else {}),
-    )
-    # Each rank has the gradients of its own stages.
-    summed = gradients_of(module)
-    for gradient in summed:
-        dist.all_reduce(gradient)
-    return summed
+
+
+behind_a_frozen_stage = al.subject.pipeline(
+    blocks, pipeline, loss=mse_loss, name="torch.pipelining.frozen_stage", ranks=[1]
+)(case_of("ScheduleZBVZeroBubble", (0, 1, 2), hidden=1, layers=2, frozen=["0.0.weight", "0.0.bias"]))
+
+running_statistics = al.subject.pipeline(
+    lambda: nn.Sequential(nn.Linear(IN, OUT), nn.BatchNorm1d(OUT)),
+    pipeline,
+    loss=mse_loss,
+    name="torch.pipelining.running_statistics",
+    ranks=[2],
+)(case_of("ScheduleGPipe", (0, 1, 2)))

@@ -222,3 +222,16 @@ def test_what_cannot_be_a_case_is_refused(world: al.SimulatedWorld) -> None:
     assert "3 is not divisible by 2" in found.headline
     found = investigate(world, axes_without_names, "adjoint", Budget(1, ranks=2, seed=1)).verdict
     assert "more axes than x, y, z" in found.headline
+
+
+@pytest.mark.parametrize("returned", [(), None, 1.0, {}])
+def test_a_function_that_returns_no_arrays_is_named(world: al.SimulatedWorld, returned: Any) -> None:
+    def returns_no_arrays(mesh: Any, x: Any) -> Any:
+        return returned
+
+    @jax_function(returns_no_arrays, linear=True, ranks=[2])
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(2,))
+
+    found = investigate(world, cases, "adjoint", Budget(1, ranks=2, seed=1, shrinking=0)).verdict
+    assert f"returns_no_arrays returned {returned!r}, and has to return an array" in found.headline

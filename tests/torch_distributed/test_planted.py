@@ -20,7 +20,7 @@ from adjointlab.checks.verdict import Status
 from adjointlab.core.placements import chunks
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject
-from tests.planted import parallel_modules
+from tests.planted import parallel_modules, pipelines
 from tests.planted.bug import PlantedBug
 
 Function = Callable[..., torch.Tensor]
@@ -324,14 +324,19 @@ def test_a_planted_bug_is_found_and_shrunk(world: al.SimulatedWorld, name: str) 
     assert result.case.ranks == WRONG[name].least_ranks, str(result.verdict)
 
 
-@pytest.mark.parametrize("name", parallel_modules.RIGHT)
+RIGHT_MODULES = {**parallel_modules.RIGHT, **pipelines.RIGHT}
+
+
+@pytest.mark.parametrize("name", RIGHT_MODULES)
 def test_right_parallel_modules_are_coherent(world: al.SimulatedWorld, name: str) -> None:
-    subject, check = parallel_modules.RIGHT[name]
+    subject, check = RIGHT_MODULES[name]
     result = investigate(world, subject, check, Budget(3, ranks=4, seed=3))
     assert result.verdict.status is Status.COHERENT, result.verdict
 
 
-@pytest.mark.parametrize("planted", parallel_modules.WRONG, ids=lambda planted: planted.bug)
+@pytest.mark.parametrize(
+    "planted", [*parallel_modules.WRONG, *pipelines.WRONG], ids=lambda planted: planted.bug
+)
 def test_a_bug_planted_in_a_parallel_module_is_found(world: al.SimulatedWorld, planted: PlantedBug) -> None:
     budget = BUDGET if "skipped" in planted.bug else OF_MODULES
     result = investigate(world, planted.subject, planted.check, budget)

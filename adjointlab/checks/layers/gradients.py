@@ -57,8 +57,11 @@ class GradcheckCheck(Check[str]):
         twin.fill_parameters(keys["parameters"])
         # gradcheck's differences need double precision.
         twin.module.double()
+        frozen = twin.layer.frozen or frozenset()
+        drawn = zip(twin.layer.domain.tensors, twin.inputs(keys["inputs"]), strict=True)
         leaves = [
-            x.double().requires_grad_() if x.is_floating_point() else x for x in twin.inputs(keys["inputs"])
+            x.double().requires_grad_(tensor.name not in frozen) if x.is_floating_point() else x
+            for tensor, x in drawn
         ]
 
         def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -76,7 +76,8 @@ class PassPlan:
                 np.random.default_rng((context.setting.seed, rank)).random(len(tensors))[position] < 0.6
             )
 
-        return given | {tensor.name for position, tensor in enumerate(tensors) if wanted(position, tensor)}
+        drawn = {tensor.name for position, tensor in enumerate(tensors) if wanted(position, tensor)}
+        return given | (drawn - (layer.frozen or frozenset()))
 
 
 @dataclass(frozen=True)

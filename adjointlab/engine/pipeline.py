@@ -1,0 +1,165 @@
+"""Steps of pipeline schedules as layers, with the spaces that follow from where the stages are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from adjointlab.core.arrays import dtype_name
+from adjointlab.core.layer import Layer, Prepare, elementwise
+from adjointlab.core.space import Space
+from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.engine.parallel import MakeOptimizer, Reduction, freeze, sequential_module, shapes_of
+from adjointlab.typing import Communicator
+
+if TYPE_CHECKING:
+    import torch
+
+    from adjointlab.torch_distributed.pipelines import RankStages, SequentialStep, Stages, Step
+
+__all__ = ["MakePipeline", "PipelineRecipe"]
+
+MakePipeline: TypeAlias = Callable[..., object]
+"""Makes the schedule of this rank of a module, and of the arguments that a case has for it."""
+
+_DECLARATIONS: Final = frozenset(
+    {"inputs", "target", "pipeline", "dtype", "training", "frozen", "input_gradient"}
+)
+"""Entries of a case that are no arguments of the sequential module."""
+
+
+@dataclass(frozen=True)
+class PipelineRecipe:
+    """Makes the pipeline of a case on each rank, and the sequential step."""
+
+    sequential: UserFunction
+    pipeline: MakePipeline
+    loss: Callable[..., Any]
+    reduction: Reduction = "mean"
+    prepare: Prepare = elementwise
+    optimizer: MakeOptimizer | None = None
+    steps: int = 0
+    after_backward: Callable[[Any], object] | None = None
+
+    def twin(self, **parameters: Any) -> SequentialStep:
+        """Make the sequential step of a case."""
+        from adjointlab.torch_distributed.pipelines import SequentialStep
+
+        module = sequential_module(self.sequential, parameters, _DECLARATIONS)
+        return SequentialStep(module, self._step(parameters))
+
+    def build(self, comm: Communicator, **parameters: Any) -> Layer:
+        """Make the pipeline of a case on this rank. Raises `ValueError`, alike on all ranks, for one that does not fit them. Collective."""
+        from adjointlab.torch_distributed.parallel import Names
+        from adjointlab.torch_distributed.pipelines import PipelineStep, Placement, fault_of, held_by
+
+        dtype = str(parameters.get("dtype", "float64"))
+        inputs, target = shapes_of(parameters["inputs"]), self._target(parameters)
+        outputs = self._results(parameters, inputs, target)
+        module = sequential_module(self.sequential, parameters, _DECLARATIONS)
+        frozen, names = freeze(module, parameters.get("frozen", 0)), Names.of(module)
+        known = dict(module.named_parameters()) | dict(module.named_buffers())
+        stages, described = self._stages(module, parameters)
+        ranks: list[RankStages] = comm.allgather(described)
+        if fault := fault_of(ranks, names, inputs[0][0] if inputs[0] else 1):
+            raise ValueError(fault)
+        assert stages is not None
+        placement = Placement.of(ranks)
+        results = [dtype_name(y) for y in outputs]
+        made = PipelineStep(
+            module, stages, self._step(parameters), placement, names, results, self.after_backward
+        )
+        if "training" in parameters:
+            made.train(bool(parameters["training"]))
+
+        at_first, at_last = [placement.first], [placement.last]
+        domain = [
+            *(held_by(at_first, shape, dtype, f"x{number or ''}") for number, shape in enumerate(inputs)),
+            held_by(at_last, target, dtype, "target"),
+        ]
+        codomain = [
+            held_by(range(len(ranks)), (1,), results[0], "loss"),
+            *(
+                held_by(at_last, tuple(y.shape), dtype_name(y), f"y{number or ''}")
+                for number, y in enumerate(outputs[1:])
+            ),
+        ]
+        by_inputs = bool(parameters.get("input_gradient", False))
+        without_gradient = {tensor.name for tensor in (domain[-1:] if by_inputs else domain)}
+
+        def where(held: Callable[[RankStages], Sequence[str]], name: str) -> list[int]:
+            return [rank for rank, each in enumerate(ranks) if name in held(each)]
+
+        return Layer(
+            comm,
+            made,
+            Space(*domain),
+            Space(*codomain),
+            Space(
+                *(
+                    held_by(where(lambda each: each.parameters, name), shape, dtype_name(known[name]), name)
+                    for name, shape in names.parameters.items()
+                )
+            ),
+            Space(
+                *(
+                    held_by(
+                        where(lambda each: each.buffers, name),
+                        tuple(known[name].shape),
+                        dtype_name(known[name]),
+                        name,
+                    )
+                    for name in names.buffers
+                )
+            ),
+            prepare=self.prepare,
+            uniform_requires_grad=True,
+            frozen=frozen | without_gradient,
+            # What sums up .grad by itself would sum up what stood there before.
+            accumulates=self.after_backward is None,
+            optimizer=self.optimizer,
+            steps=self.steps,
+        )
+
+    def _stages(self, module: torch.nn.Module, parameters: Parameters) -> tuple[Stages | None, RankStages]:
+        """Make the pipeline. What it returned may be wrong on one rank alone, and all have to know."""
+        from adjointlab.torch_distributed.pipelines import RankStages, Stages
+
+        schedule = self.pipeline(module, **parameters.get("pipeline", {}))
+        try:
+            stages = Stages.of(schedule, module)
+        except (TypeError, NotImplementedError) as error:
+            return None, RankStages(str(error))
+        return stages, stages.described()
+
+    def _step(self, parameters: Parameters) -> Step:
+        from adjointlab.torch_distributed.pipelines import Step
+
+        return Step(self.loss, self.reduction, bool(parameters.get("input_gradient", False)))
+
+    def _target(self, parameters: Parameters) -> tuple[int, ...]:
+        """The shape of the target; by default that of the output."""
+        import torch
+
+        if "target" in parameters:
+            return tuple(parameters["target"])
+        dtype = getattr(torch, str(parameters.get("dtype", "float64")))
+        inputs = [torch.zeros(shape, dtype=dtype) for shape in shapes_of(parameters["inputs"])]
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            result = sequential_module(self.sequential, parameters, _DECLARATIONS)(
+                *self.prepare(*inputs, torch.zeros(0))[:-1]
+            )
+        return tuple((result[0] if isinstance(result, tuple | list) else result).shape)
+
+    def _results(
+        self, parameters: Parameters, inputs: tuple[tuple[int, ...], ...], target: tuple[int, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        """Loss and outputs of the sequential step for zeros, which say the shapes."""
+        import torch
+
+        dtype = getattr(torch, str(parameters.get("dtype", "float64")))
+        zeros = [torch.zeros(shape, dtype=dtype) for shape in (*inputs, target)]
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            results: tuple[torch.Tensor, ...] = self.twin(**parameters)(*self.prepare(*zeros))
+            return results

@@ -1,0 +1,316 @@
+"""One step of a pipeline schedule as a module: from the inputs and the target of a batch to its loss and outputs.
+
+A schedule of torch.distributed.pipelining goes backward by itself, and leaves the gradients of the loss in ``.grad``. As the loss is a
+scalar, the gradients for a cotangent c are c times those: so the step has a backward pass like any other module, on every rank alone.
+
+    rank              0                 1 (the last stage)
+    domain            x                 target              each where its stage is
+    codomain          loss              loss, y             the loss is sent to all ranks
+    parameters        0.weight          1.weight            each where its stages are, of volume zero elsewhere
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
+from torch.distributed.pipelining.stage import _PipelineStageBase
+from torch.distributed.tensor import DTensor
+
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space, Tensor
+from adjointlab.torch_distributed.parallel import NamedModule, Names, sequential_name
+
+__all__ = [
+    "PipelineStep",
+    "Placement",
+    "RankStages",
+    "SequentialStep",
+    "Stages",
+    "Step",
+    "fault_of",
+    "held_by",
+]
+
+Schedule = PipelineScheduleSingle | PipelineScheduleMulti
+
+
+@dataclass(frozen=True)
+class Step:
+    """The computation of one step: the loss of a batch, as the "mean" or the "sum" of those of its microbatches."""
+
+    loss: Callable[..., torch.Tensor]
+    reduction: str
+    by_inputs: bool  # it has gradients by the inputs too
+
+
+class SequentialStep(NamedModule):
+    """The step of the sequential module, on the whole batch."""
+
+    def __init__(self, module: nn.Module, step: Step) -> None:
+        super().__init__(module, dict(module.named_parameters()))
+        self._step = step
+        self._buffers_of = Names.of(module).buffers
+
+    def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        *inputs, target = given
+        result = self.made(*(inputs if self._step.by_inputs else (x.detach() for x in inputs)))
+        loss = self._step.loss(result, target.detach())
+        if loss.numel() != 1:
+            raise TypeError(
+                f"the loss of a batch has shape {tuple(loss.shape)}: it has to be a scalar, such as a mean"
+            )
+        outputs = result if isinstance(result, tuple | list) else (result,)
+        return (loss.reshape(1), *(output.detach() for output in outputs))
+
+    def get_buffer(self, target: str) -> torch.Tensor:
+        return self.made.get_buffer(target)
+
+    def named_buffers(self, *_: Any, **__: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        return ((name, self.get_buffer(name)) for name in self._buffers_of)
+
+
+@dataclass(frozen=True)
+class RankStages:
+    """Description of the schedule and stages of one rank, as data, for all ranks to compare."""
+
+    fault: str = ""
+    schedule: str = ""
+    microbatches: int = 0
+    group_size: int = 0
+    count: int = 0  # of stages, on all ranks
+    ranks: Mapping[int, int] | None = None  # by stage of this rank: the rank where the schedule looks for it
+    parameters: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        return tuple(self.ranks or ())
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The schedule of this rank, and what its stages hold by the names of the sequential module."""
+
+    schedule: Schedule
+    stages: Sequence[_PipelineStageBase]
+    parameters: Mapping[str, nn.Parameter]
+    buffers: Mapping[str, torch.Tensor]
+
+    @classmethod
+    def of(cls, schedule: object, module: nn.Module) -> Stages:
+        """Read a schedule whose stages are made of parts of `module`. Raises `TypeError` for anything else."""
+        if not isinstance(schedule, Schedule):
+            raise TypeError(
+                f"pipeline returned {schedule!r}, and no schedule of torch.distributed.pipelining"
+            )
+        stages = schedule._stages if isinstance(schedule, PipelineScheduleMulti) else [schedule._stage]
+        parameters: dict[str, nn.Parameter] = {}
+        buffers: dict[str, torch.Tensor] = {}
+        known_parameters, known_buffers = dict(module.named_parameters()), dict(module.named_buffers())
+        for stage in stages:
+            for path, held in stage.submod.named_parameters():
+                parameters[_name_in(known_parameters, path, held, "parameter")] = held
+            for path, buffer in stage.submod.named_buffers():
+                if (name := _name_of(known_buffers, path, buffer)) is not None:
+                    buffers[name] = buffer
+        return cls(schedule, stages, parameters, buffers)
+
+    def described(self) -> RankStages:
+        """Describe them as data, for the other ranks."""
+        first = self.stages[0]
+        if self.schedule._loss_fn is None:
+            return RankStages("the schedule has no loss_fn, so that it has no backward pass")
+        return RankStages(
+            "",
+            type(self.schedule).__name__,
+            self.schedule._n_microbatches,
+            first.group_size,
+            first.num_stages,
+            {stage.stage_index: stage.stage_index_to_group_rank[stage.stage_index] for stage in self.stages},
+            tuple(self.parameters),
+            tuple(self.buffers),
+        )
+
+
+def _name_of(known: Mapping[str, torch.Tensor], path: str, held: torch.Tensor) -> str | None:
+    """The name of a tensor of a stage: of the same tensor, else one that fits its path."""
+    same = next((name for name, tensor in known.items() if tensor is held), None)
+    return sequential_name(path, known) if same is None else same
+
+
+def _name_in(known: Mapping[str, torch.Tensor], path: str, held: torch.Tensor, kind: str) -> str:
+    if isinstance(held, DTensor):
+        raise NotImplementedError(
+            f"the {kind} {path} of a stage is a DTensor: pipelines of sharded stages are not compared"
+        )
+    name = _name_of(known, path, held)
+    if name is None or known[name].shape != held.shape:
+        raise TypeError(
+            f"a stage has a {kind} {path}, and the sequential module none of that name: make stages of parts of the module that "
+            "`pipeline` is given, or keep the names of its parameters"
+        )
+    return name
+
+
+def fault_of(ranks: Sequence[RankStages], names: Names, rows: int) -> str:
+    """Describe the first fault of schedules and stages in one sentence; empty if there is none."""
+    for rank, each in enumerate(ranks):
+        if each.fault:
+            return f"{each.fault} (rank {rank})"
+    first = ranks[0]
+    for rank, each in enumerate(ranks):
+        mine, his = (
+            f"{x.schedule} of {x.microbatches} microbatches and {x.count} stages" for x in (first, each)
+        )
+        if mine != his:
+            return f"rank 0 has a {mine}, and rank {rank} a {his}"
+        if each.group_size != len(ranks):
+            return f"the stages of rank {rank} are on a group of {each.group_size} ranks, and the case has {len(ranks)}"
+        for stage, wanted in (each.ranks or {}).items():
+            if wanted != rank:
+                return f"rank {rank} has stage {stage}, and {each.schedule} looks for it on rank {wanted}"
+    for stage in range(first.count):
+        if not any(stage in each.stages for each in ranks):
+            return (
+                f"no rank has stage {stage} of {first.count}: {first.schedule} has stages {', '.join(map(str, first.stages))} "
+                f"on rank 0 of {len(ranks)}"
+            )
+    if rows < first.microbatches:
+        return f"the batch has {rows} rows, too few for {first.microbatches} microbatches"
+    for name in names.parameters:
+        if not any(name in each.parameters for each in ranks):
+            return f"no stage has the parameter {name} of the sequential module"
+    return ""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The ranks of the first and of the last stage, and if the schedule can go forward alone."""
+
+    first: int
+    last: int
+    evaluates: bool
+
+    @classmethod
+    def of(cls, ranks: Sequence[RankStages]) -> Placement:
+        rank_of = {stage: rank for rank, each in enumerate(ranks) for stage in each.stages}
+        # `eval` of torch 2.13 wants the gradient of a stage that follows another one on the same rank, and has none.
+        evaluates = all(rank_of[stage] != rank_of[stage - 1] for stage in rank_of if stage)
+        return cls(rank_of[0], rank_of[len(rank_of) - 1], evaluates)
+
+
+class PipelineStep(NamedModule):
+    """The step of a schedule whose stages lie as `placement` says. `results` are the element types of loss and outputs."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        stages: Stages,
+        step: Step,
+        placement: Placement,
+        names: Names,
+        results: Sequence[str],
+        synchronize: Callable[[nn.Module], object] | None = None,
+    ) -> None:
+        dtype = getattr(torch, results[0])
+        parameters = {
+            name: stages.parameters[name]
+            if name in stages.parameters
+            else nn.Parameter(torch.zeros(0, dtype=dtype))
+            for name in names.parameters
+        }
+        super().__init__(module, parameters, synchronize)
+        self._stages, self._step, self._placement = stages, step, placement
+        self._results = tuple(getattr(torch, name) for name in results)
+        self._buffer_names = names.buffers
+
+    def train(self, mode: bool = True) -> PipelineStep:
+        for stage in self._stages.stages:
+            stage.submod.train(mode)
+        return super().train(mode)
+
+    def get_buffer(self, target: str) -> torch.Tensor:
+        return self._stages.buffers.get(target, torch.zeros(0))
+
+    def named_buffers(self, *_: Any, **__: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        return ((name, self.get_buffer(name)) for name in self._buffer_names)
+
+    def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        *inputs, target = given
+        if not torch.is_grad_enabled() and self._placement.evaluates:
+            return self._stepped(self._stages.schedule.eval, inputs, target)
+        by_inputs = self._step.by_inputs
+        leaves = [x.detach().requires_grad_(by_inputs and x.requires_grad) for x in inputs]
+        held = [p for p in self._stages.parameters.values() if p.requires_grad]
+        with torch.enable_grad(), _no_gradients(held):
+            loss, *outputs = self._stepped(self._stages.schedule.step, leaves, target)
+            gradients = [leaf.grad for leaf in (*leaves, *held)]
+        function: Any = _WithGradients
+        return (function.apply(loss, gradients, *(inputs if by_inputs else leaves), *held), *outputs)
+
+    def _stepped(
+        self, call: Callable[..., Any], inputs: Sequence[torch.Tensor], target: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """The loss and, on the rank of the last stage, the outputs."""
+        rank, losses = dist.get_rank(), list[torch.Tensor]()
+        is_last = rank == self._placement.last
+        result = call(
+            *(inputs if rank == self._placement.first else ()),
+            **(dict(target=target.detach(), losses=losses) if is_last else {}),
+        )
+        loss = torch.zeros(1, dtype=self._results[0])
+        if is_last:
+            of_each = torch.stack([each.detach().reshape(()) for each in losses])
+            loss += of_each.mean() if self._step.reduction == "mean" else of_each.sum()
+        dist.broadcast(loss, self._placement.last)
+        if not is_last:
+            return (loss, *(torch.zeros(0, dtype=dtype) for dtype in self._results[1:]))
+        return (loss, *(y.detach() for y in (result if isinstance(result, tuple | list) else (result,))))
+
+
+class _no_gradients:
+    """Context in which parameters begin without gradients, and after which they have again those that they had."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._earlier = [(parameter, parameter.grad) for parameter in parameters]
+
+    def __enter__(self) -> None:
+        for parameter, _ in self._earlier:
+            parameter.grad = None
+
+    def __exit__(self, *_: object) -> None:
+        for parameter, gradient in self._earlier:
+            parameter.grad = gradient
+
+
+class _WithGradients(torch.autograd.Function):
+    """The loss, with its gradients by the tensors behind them, which are known already."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, loss: torch.Tensor, gradients: Sequence[torch.Tensor | None], *leaves: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.gradients = gradients
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: torch.Tensor) -> Any:
+        by = cotangent.reshape(())
+        return (None, None, *(None if each is None else each * by for each in ctx.gradients))
+
+
+# Spaces
+
+
+def held_by(ranks: Sequence[int], shape: Sequence[int], dtype: str, name: str) -> Tensor:
+    """A tensor of which these ranks hold copies, and the others nothing."""
+    partition = Partition((len(ranks),), ranks)
+    layout = Layout(tuple(shape), partition, axes=(None,) * len(shape))
+    return Space(layout, dtype=dtype, types=("invariant",), name=name).tensors[0]

@@ -1,0 +1,168 @@
+"""A schedule of torch.distributed.pipelining is held against the module of whose parts its stages are made."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import strategies as st
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, schedules
+from torch.nn.functional import cross_entropy, mse_loss
+
+import adjointlab as al
+from adjointlab.core.strategies import SCHEDULES
+from adjointlab.engine.discovery import find_subject
+from adjointlab.engine.search import Budget, investigate
+
+EXAMPLE = find_subject(f"{Path(__file__).parents[2]}/examples/pipeline.py:pipelines")
+CPU = torch.device("cpu")
+
+
+def model(layers: int = 3, biased: bool = True) -> nn.Sequential:
+    return nn.Sequential(*(nn.Sequential(nn.Linear(2, 2, bias=biased), nn.Tanh()) for _ in range(layers)))
+
+
+def sum_of_squares(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output - target).square().sum()
+
+
+def stage_of(module: nn.Sequential, cuts: Any) -> PipelineStage:
+    rank = dist.get_rank()
+    return PipelineStage(module[slice(*cuts[rank : rank + 2])], rank, len(cuts) - 1, CPU)
+
+
+def gpipe(
+    module: Any, cuts: Any, microbatches: int, loss: Any = mse_loss, scale_grads: bool = True, **_: Any
+) -> ScheduleGPipe:
+    return ScheduleGPipe(stage_of(module, cuts), microbatches, loss_fn=loss, scale_grads=scale_grads)
+
+
+def cases(draw: Any, ranks: int, schedules: Any = ("ScheduleGPipe",)) -> dict[str, Any]:
+    drawn = draw(al.strategies.pipelines(ranks, schedules=schedules))
+    rows = drawn["microbatches"] * draw(st.integers(1, 2))
+    return dict(inputs=(rows, 2), layers=drawn["cuts"][-1], pipeline=drawn)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_steps_of_torchs_schedules_are_the_sequential_step(world: al.SimulatedWorld, schedule: str) -> None:
+    pipeline = EXAMPLE.target
+    drawn = partial(cases, schedules=(schedule,))
+    subject = al.subject.pipeline(model, pipeline, loss=mse_loss)(lambda draw, ranks: drawn(draw, ranks))
+    for check in ("sequential", "gradients"):
+        assert investigate(world, subject, check, Budget(3, ranks=3, seed=1)).verdict.is_coherent
+
+
+def test_gradients_by_the_input_are_compared_where_it_is_asked(world: al.SimulatedWorld) -> None:
+    def by_input(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(2, 2), input_gradient=True, pipeline=dict(cuts=(0, 1, 3), microbatches=2))
+
+    check = partial(al.check_pipeline, model, inputs=by_input, ranks=2, cases=2, world=world)
+    summed = partial(gpipe, loss=sum_of_squares, scale_grads=False)
+    assert {"sequential", "gradients", "jacobian"} <= set(check(summed, loss=sum_of_squares, reduction="sum"))
+    # torch divides the gradients of parameters by the number of microbatches, and not that of the input.
+    divided = al.subject.pipeline(model, gpipe, loss=mse_loss, ranks=[2])(by_input)
+    found = investigate(world, divided, "gradients", Budget(2, seed=1, shrinking=0)).verdict
+    assert found.headline == "the layer's input gradient is not the sequential one"
+
+
+def test_one_call_checks_a_pipeline_of_fixed_stages(world: al.SimulatedWorld) -> None:
+    def two_stages(module: Any) -> ScheduleGPipe:
+        return gpipe(module, (0, 1, 3), 2, cross_entropy)
+
+    verdicts = al.check_pipeline(
+        model(),
+        two_stages,
+        torch.zeros(4, 2),
+        torch.tensor([0, 1, 1, 0]),
+        loss=cross_entropy,
+        optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+        steps=2,
+        ranks=2,
+        cases=2,
+        world=world,
+    )
+    assert "training" in verdicts
+
+
+def test_buffers_are_compared_where_their_stages_are(world: al.SimulatedWorld) -> None:
+    def evaluated(draw: Any, ranks: int) -> dict[str, Any]:
+        # In training, the schedule's first step spoils running statistics (docs/findings.md).
+        return dict(inputs=(4, 2), training=False)
+
+    def normalized() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
+
+    def overwrite(norm: Any, *_: object) -> None:
+        norm.num_batches_tracked += 1
+
+    def overwritten(module: Any) -> ScheduleGPipe:
+        module[1].register_forward_hook(overwrite)
+        return gpipe(module, (0, 1, 3), 2)
+
+    check = partial(al.check_pipeline, loss=mse_loss, ranks=2, cases=1, world=world)
+    check(normalized, partial(gpipe, cuts=(0, 1, 3), microbatches=2), evaluated)
+    with pytest.raises(AssertionError, match="buffers are not the sequential ones"):
+        check(normalized, overwritten, evaluated)
+
+
+# Bad input: the same sentence on every rank, and never a hang
+
+
+def without_loss(module: Any) -> object:
+    return ScheduleGPipe(stage_of(module, (0, 1, 3)), 2, loss_fn=mse_loss if dist.get_rank() else None)
+
+
+def on_the_wrong_rank(module: Any) -> object:
+    rank = dist.get_rank()
+    return gpipe_of(PipelineStage(module[rank : rank + 1], 1 - rank, 2, CPU))
+
+
+def gpipe_of(stage: PipelineStage, microbatches: int = 2) -> ScheduleGPipe:
+    return ScheduleGPipe(stage, microbatches, loss_fn=mse_loss)
+
+
+def with_copied_stages(module: Any) -> object:
+    rank = dist.get_rank()
+    return gpipe_of(PipelineStage(nn.ModuleDict({"copy": nn.Linear(2, 2)}), rank, 2, CPU))
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "message"),
+    [
+        (lambda module: None, "pipeline returned None, and no schedule"),
+        (lambda module: module if dist.get_rank() else gpipe(module, (0, 1, 3), 2), "and no schedule"),
+        (lambda module: gpipe(module, (0, 1, 2, 3), 2), "no rank has stage 2 of 3: ScheduleGPipe has"),
+        (on_the_wrong_rank, "rank 0 has stage 1, and ScheduleGPipe looks for it on rank 1"),
+        (
+            lambda module: gpipe(module, (0, 1, 3), 1 + dist.get_rank()),
+            "rank 1 a ScheduleGPipe of 2 microbatches",
+        ),
+        (without_loss, "the schedule has no loss_fn, so that it has no backward pass (rank 0)"),
+        (lambda module: gpipe(module, (0, 1, 3), 9), "the batch has 4 rows, too few for 9 microbatches"),
+        (lambda module: gpipe(module, (0, 1, 2), 2), "no stage has the parameter 2.0.weight"),
+        (with_copied_stages, "a stage has a parameter copy.weight, and the sequential module none"),
+        (lambda module: schedules.Schedule1F1B(stage_of(module, (0, 1, 3)), 1, mse_loss), "microbatches (1)"),
+    ],
+)
+def test_what_fits_no_pipeline_is_said(world: al.SimulatedWorld, pipeline: Any, message: str) -> None:
+    with pytest.raises(AssertionError) as failure:
+        al.check_pipeline(model, pipeline, torch.zeros(4, 2), loss=mse_loss, ranks=2, cases=1, world=world)
+    assert message in str(failure.value)
+
+
+def test_a_loss_that_is_no_scalar_is_said(world: al.SimulatedWorld) -> None:
+    with pytest.raises(AssertionError, match="the loss of a batch has shape"):
+        al.check_pipeline(
+            model,
+            lambda module: gpipe(module, (0, 1, 3), 2),
+            torch.zeros(4, 2),
+            loss=partial(mse_loss, reduction="none"),
+            ranks=2,
+            cases=1,
+            world=world,
+        )
