@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from adjointlab.store.known_failures import KnownFailures
     from adjointlab.worlds.world import World
 
-__all__ = ["check", "selected"]
+__all__ = ["check", "processes_for", "selected"]
 
 _CHECKS_FOR_A_PROCESS = 8
-"""Checks by which another process gains more than it takes to start."""
+"""Checks, of as many cases as is the default, by which another process gains more than it takes to start."""
 
 _SECONDS_TO_HEED = 3.0
 """Seconds that a signal has to get through to the main thread; with those below, less than the 5 s after which SIGKILL may come."""
@@ -82,7 +82,7 @@ def check(
         typer.Option(
             min=1,
             help="Processes, each of which runs one check after the other, with simulated ranks. Default: one for each core, if there "
-            f"are {_CHECKS_FOR_A_PROCESS} checks for each; one under `adjointlab run`.",
+            f"are {_CHECKS_FOR_A_PROCESS} checks of {options.CASES.default} cases for each; one under `adjointlab run`.",
             show_default=False,
         ),
     ] = None,
@@ -179,7 +179,7 @@ class _CheckRun:
             for index, entry in enumerate(self.plan)
             if refused.get(entry[0].subject.location, index) == index
         ]
-        processes = self._processes()
+        processes = self._processes(budget.cases)
         if processes > 1:
             self._run_in_processes(processes, budget, folder, line)
             return
@@ -189,8 +189,8 @@ class _CheckRun:
             )
             self._take(run_check(self.world, found, name, budget, folder, tick), line)
 
-    def _processes(self) -> int:
-        """The number of processes to run the checks in; 1 is this one."""
+    def _processes(self, cases: int) -> int:
+        """The number of processes to run the checks in, of so many cases each; 1 is this one."""
         from adjointlab.engine.exhaust import cores
         from adjointlab.store.job_log import supervised
 
@@ -198,7 +198,7 @@ class _CheckRun:
         if not self.world.can_schedule or supervised() is not None:
             return 1
         if self.request.jobs is None:
-            return max(1, min(cores(), len(self.plan) // _CHECKS_FOR_A_PROCESS))
+            return processes_for(len(self.plan), cases, cores())
         return min(self.request.jobs, len(self.plan))
 
     def _run_in_processes(self, count: int, budget: Budget, folder: Path, line: ProgressLine) -> None:
@@ -364,6 +364,12 @@ def _print(printed: Printed) -> None:
         for text in printed.text(of_stderr=of_stderr):
             if text:
                 Output(to_stderr=of_stderr).raw(text)
+
+
+def processes_for(checks: int, cases: int, cores: int) -> int:
+    """The number of processes in which so many checks, of so many cases each, are done soonest."""
+    worth = checks * min(1.0, cases / options.CASES.default)
+    return max(1, min(cores, int(worth) // _CHECKS_FOR_A_PROCESS))
 
 
 def _refuse_jobs() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from adjointlab.cli.check import processes_for
 from adjointlab.cli.main import main
 from tests.running import ROOT, begun, run
 
@@ -150,3 +151,13 @@ def test_under_a_launcher_there_are_no_jobs(
     monkeypatch.setenv("PMI_RANK", "0")
     assert code_of("check", *named("right"), "--jobs", "2") == 2
     assert "--jobs: under a launcher" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("checks", "cases", "cores", "processes"),
+    [(1, 10**6, 8, 1), (15, 100, 8, 1), (16, 100, 8, 2), (16, 50, 8, 1), (500, 100, 8, 8), (500, 100, 1, 1)],
+)
+def test_few_checks_are_done_in_one_process_and_many_on_all_cores(
+    checks: int, cases: int, cores: int, processes: int
+) -> None:
+    assert processes_for(checks, cases, cores) == processes
