@@ -31,17 +31,38 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.store.files import printable
 from adjointlab.store.job_log import Done, check_id_of, supervised
 from adjointlab.store.reproducer import Written, keep_interrupted, stored, write
-from adjointlab.store.running_case import NAME, EndedBy, Progress, Running, read_file, recording, write_end
+from adjointlab.store.running_case import (
+    NAME,
+    EndedBy,
+    Progress,
+    Running,
+    left_behind,
+    read_file,
+    recording,
+    write_end,
+)
 from adjointlab.worlds.process import Terminated, signal_of, signals_held
 from adjointlab.worlds.shared_functions import put_back
 from adjointlab.worlds.watchdog import DRAWING, Overdue, OverdueReport
 from adjointlab.worlds.world import Exhausted, Runner, World, message_of
 
-__all__ = ["CheckResult", "SearchInterrupted", "kept", "replay", "replay_corpus", "run_check", "unsupported"]
+__all__ = [
+    "CheckResult",
+    "SearchInterrupted",
+    "kept",
+    "lost",
+    "replay",
+    "replay_corpus",
+    "run_check",
+    "unsupported",
+]
 
 
 _NO_COMMUNICATOR = "without communicator"
 """Kind of the verdict on a subject that needs what the world does not have."""
+
+_PROCESS_ENDED = "process ended"
+"""Kind of the verdict on a check whose process has died."""
 
 _NOTHING_TO_SAY = "the check has nothing to say about this case"
 
@@ -208,6 +229,27 @@ def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
         except Exception as error:  # the verdict stands without its file
             problem = f"{type(error).__name__}: {message_of(error)}"
     return CheckResult(found, result, written, problem)
+
+
+def lost(world: World, found: Found, check: str, budget: Budget, folder: Path, ending: str) -> CheckResult:
+    """The result of a check whose process has died, in the way that `ending` describes; the case that ran then is stored."""
+    running = left_behind(folder, found.subject.location, check)
+    case = None if running is None else running.case
+    # The watchdog has said why it ended the process.
+    kind = "" if running is None else running.kind
+    headline = f"{kind}: {ending}" if kind else ending
+    verdict = replace(unjudged(headline, kind=kind or _PROCESS_ENDED), is_death=True)
+    result = SearchResult(
+        found.subject.name,
+        check,
+        world.name,
+        verdict,
+        tried=0 if running is None else running.done + 1,
+        seed=(budget.seed or 0) if running is None else running.seed,
+        case=case,
+        drawn_ranks=0 if case is None else case.ranks,
+    )
+    return kept(found, result, folder)
 
 
 def _store(world: World, result: SearchResult, found: Found, folder: Path) -> tuple[Written | None, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,16 +36,21 @@ from adjointlab.cli.parameters import (
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.deadline import Deadline
+from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.process import earn, signal_of
 
 if TYPE_CHECKING:
+    from adjointlab.cli.parallel import Ended, Printed, Setup, Surroundings
     from adjointlab.engine.discovery import Found
     from adjointlab.engine.search import Budget
     from adjointlab.session import CheckResult
     from adjointlab.store.known_failures import KnownFailures
     from adjointlab.worlds.world import World
 
-__all__ = ["check"]
+__all__ = ["check", "processes_for", "selected"]
+
+_CHECKS_FOR_A_PROCESS = 8
+"""Checks, of as many cases as is the default, by which another process gains more than it takes to start."""
 
 _SECONDS_TO_HEED = 3.0
 """Seconds that a signal has to get through to the main thread; with those below, less than the 5 s after which SIGKILL may come."""
@@ -71,8 +77,18 @@ def check(
         typer.Option("--json", metavar="FILE", help="Write the verdicts as JSON; - is standard output."),
     ] = None,
     quiet: Quiet = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes, each of which runs one check after the other, with simulated ranks. Default: one for each core, if there "
+            f"are {_CHECKS_FOR_A_PROCESS} checks of {options.CASES.default} cases for each; one under `adjointlab run`.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> int:
     """Check subjects: draw cases, judge them, shrink what fails."""
+    from adjointlab.cli.parallel import Surroundings
     from adjointlab.engine.search import Budget
     from adjointlab.report.summary import outcome
     from adjointlab.session import SearchInterrupted
@@ -81,18 +97,21 @@ def check(
     from adjointlab.worlds.world import Exhausted
 
     # The user's code may change the directory.
-    here, folder = Path.cwd(), folder.absolute()
+    surroundings, folder = Surroundings.now(), folder.absolute()
+    if jobs is not None and jobs > 1:
+        _refuse_jobs()
     if json_to is not None and json_to != STDOUT:
         json_to = STDOUT if is_standard_output(json_to) else _writable(json_to)
 
     def prepare() -> tuple[list[tuple[Found, str]], list[str], KnownFailures | None]:
         from adjointlab.store.known_failures import read
 
-        return *_selected(subjects or [], checks), None if xfails is None else read(xfails)
+        return *selected(subjects or [], checks), None if xfails is None else read(xfails)
 
     with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (plan, nameless, known)):
         out = Output(to_stderr=json_to == STDOUT)
-        run = _CheckRun(world, plan, nameless, known, out, json_to, quiet, here)
+        request = _Request(tuple(subjects or ()), None if checks is None else tuple(checks), watchdog, jobs)
+        run = _CheckRun(world, plan, nameless, known, out, json_to, quiet, surroundings, request)
         # The other ranks wait a little longer: when the first of them is gone, the launcher kills the leader, which has the results.
         with Deadline(run.end_early, _SECONDS_TO_HEED + (0.0 if world.is_leader else _SECONDS_TO_STOP)):
             try:
@@ -116,9 +135,19 @@ def check(
         return world.share(code)
 
 
+@dataclass(frozen=True)
+class _Request:
+    """The user's request, as processes of this command have to be told."""
+
+    subjects: tuple[str, ...]
+    checks: tuple[str, ...] | None
+    watchdog: float | None
+    jobs: int | None
+
+
 @dataclass
 class _CheckRun:
-    """The checks that a command runs one after the other, with their results."""
+    """The checks that a command runs, with their results."""
 
     world: World
     plan: list[tuple[Found, str]]  # a subject and the name of a check
@@ -127,17 +156,17 @@ class _CheckRun:
     out: Output
     json_to: str | None
     quiet: bool
-    here: Path  # where the command was started; user code may have gone elsewhere
+    surroundings: Surroundings
+    request: _Request
     results: list[CheckResult] = field(default_factory=list)
     printed: int = 0  # results whose failures have been printed
     is_stopped: bool = False
+    begun: float | None = None  # when several processes began
 
     def run_all(self, budget: Budget, folder: Path, line: ProgressLine) -> None:
-        """Run every check of the plan."""
-        from adjointlab.report.summary import outcome
+        """Run every check of the plan, here or in several processes."""
         from adjointlab.session import run_check, unsupported
         from adjointlab.store.files import printable
-        from adjointlab.store.job_log import supervised
 
         refused = {
             found.subject.location: index
@@ -150,21 +179,113 @@ class _CheckRun:
             for index, entry in enumerate(self.plan)
             if refused.get(entry[0].subject.location, index) == index
         ]
+        processes = self._processes(budget.cases)
+        if processes > 1:
+            self._run_in_processes(processes, budget, folder, line)
+            return
         for number, (found, name) in enumerate(self.plan):
             tick = line.track(
                 f"[{number + 1}/{len(self.plan)}] {printable(found.subject.name)} {name}", budget.cases
             )
-            result = run_check(self.world, found, name, budget, folder, tick)
-            self.add(result)
-            # The process may end in the next case, with what is known by then; 0 is earned at the end alone.
-            earn(outcome(self.results) or ExitCode.UNJUDGED)
-            # Printed and saved at once, because the next case may end the process. A supervised job is started again
-            # then and knows its earlier results, so it prints each of them once, at its end.
-            if supervised() is None and len(self.results) < len(self.plan):
-                with line.paused():
-                    self.print_failures()
-                if self.json_to is not None and self.json_to != STDOUT and is_replaceable(self.json_to):
-                    self.save(ExitCode.UNJUDGED, complete=False)
+            self._take(run_check(self.world, found, name, budget, folder, tick), line)
+
+    def _processes(self, cases: int) -> int:
+        """The number of processes to run the checks in, of so many cases each; 1 is this one."""
+        from adjointlab.engine.exhaust import cores
+        from adjointlab.store.job_log import supervised
+
+        # A supervised job is at one check at a time, and started again after its death.
+        if not self.world.can_schedule or supervised() is not None:
+            return 1
+        if self.request.jobs is None:
+            return processes_for(len(self.plan), cases, cores())
+        return min(self.request.jobs, len(self.plan))
+
+    def _run_in_processes(self, count: int, budget: Budget, folder: Path, line: ProgressLine) -> None:
+        """Run every check of the plan in other processes, and take the results in the order of the plan."""
+        from adjointlab.cli.parallel import CheckProcesses
+        from adjointlab.engine.exhaust import cores
+
+        tick = line.track(f"{len(self.plan)} checks in {count} processes", len(self.plan))
+        ended: dict[int, Ended] = {}
+        self.begun = time.monotonic()
+        with CheckProcesses(self._setup(budget, folder), self.surroundings, count, cores()) as processes:
+            try:
+                for each in processes.run():
+                    ended[each.number] = each
+                    tick(len(ended))
+                    while (following := ended.get(len(self.results))) is not None:
+                        with line.paused():
+                            _print(following.printed)
+                        self._take(self._result_of(following, budget, folder), line)
+                for printed in processes.finish():
+                    _print(printed)
+            except KeyboardInterrupt as interrupt:
+                self._take_interrupted(
+                    [*ended.values(), *processes.interrupt(signal_of(interrupt))], budget, folder, interrupt
+                )
+                raise
+
+    def _take_interrupted(
+        self, ended: list[Ended], budget: Budget, folder: Path, interrupt: KeyboardInterrupt
+    ) -> None:
+        """Add what is known of the checks in other processes when a signal ends the command."""
+        from adjointlab.store.running_case import left_behind
+
+        taken = len(self.results)
+        for each in sorted(ended, key=lambda each: each.number):
+            if each.number < taken:
+                continue
+            if each.outcome is not None:
+                _print(each.printed)
+                self.add(self._result_of(each, budget, folder))
+            elif each.death and signal_of(interrupt) == signal.SIGINT:
+                # It had no time to remove its record, and after Ctrl-C nobody asks for the case.
+                found, name = self.plan[each.number]
+                left_behind(folder, found.subject.location, name)
+
+    def _setup(self, budget: Budget, folder: Path) -> Setup:
+        """All that the processes have to be told."""
+        from adjointlab.cli.parallel import PlannedCheck, Setup
+
+        plan = (PlannedCheck(found.subject.location, found.reference, name) for found, name in self.plan)
+        return Setup(
+            self.surroundings.path,
+            self.surroundings.arguments,
+            self.request.subjects,
+            self.request.checks,
+            tuple(plan),
+            budget,
+            self.request.watchdog,
+            folder,
+        )
+
+    def _result_of(self, ended: Ended, budget: Budget, folder: Path) -> CheckResult:
+        """The result of a check in another process; of one that could not be had, by running the check here."""
+        from adjointlab.session import CheckResult, lost, run_check
+
+        found, name = self.plan[ended.number]
+        if ended.outcome is not None:
+            return CheckResult(found, *ended.outcome)
+        if ended.death:
+            return lost(self.world, found, name, budget, folder, ended.death)
+        return run_check(self.world, found, name, budget, folder)
+
+    def _take(self, result: CheckResult, line: ProgressLine) -> None:
+        """Add the result of the next check of the plan, and print and save it."""
+        from adjointlab.report.summary import outcome
+        from adjointlab.store.job_log import supervised
+
+        self.add(result)
+        # The process may end in the next case, with what is known by then; 0 is earned at the end alone.
+        earn(outcome(self.results) or ExitCode.UNJUDGED)
+        # Printed and saved at once, because the next case may end the process. A supervised job is started again
+        # then and knows its earlier results, so it prints each of them once, at its end.
+        if supervised() is None and len(self.results) < len(self.plan):
+            with line.paused():
+                self.print_failures()
+            if self.json_to is not None and self.json_to != STDOUT and is_replaceable(self.json_to):
+                self.save(ExitCode.UNJUDGED, complete=False)
 
     def add(self, result: CheckResult) -> None:
         """Add the result of the next check of the plan."""
@@ -193,7 +314,7 @@ class _CheckRun:
 
         for result in self.results[self.printed :]:
             if result.is_reported:
-                with working_directory(self.here):
+                with working_directory(self.surroundings.folder):
                     text = failure_text(result)
                 self.out.line(f"{text}\n")
         self.printed = len(self.results)
@@ -214,7 +335,8 @@ class _CheckRun:
         planned = {(found.subject.name, name) for found, name in self.plan}
         for known in self.known.unused(planned) if self.known else ():
             self.out.line(f"{known.position}: lists a failure of something that was not checked")
-        self.out.line(f"{summary(self.results, len(self.plan))}, {describe_ranks(self.world)}")
+        seconds = None if self.begun is None else time.monotonic() - self.begun
+        self.out.line(f"{summary(self.results, len(self.plan), seconds)}, {describe_ranks(self.world)}")
 
     def save(self, code: int, *, complete: bool) -> None:
         """Write the results as JSON, if that was asked for; on the leader."""
@@ -223,7 +345,7 @@ class _CheckRun:
 
         if self.json_to is not None and self.world.is_leader:
             world = self.world
-            with working_directory(self.here):
+            with working_directory(self.surroundings.folder):
                 data = as_data(
                     self.results,
                     world.name,
@@ -236,6 +358,32 @@ class _CheckRun:
             write_json(self.json_to, data)
 
 
+def _print(printed: Printed) -> None:
+    """Print the text that user code has printed in another process."""
+    for of_stderr in (False, True):
+        for text in printed.text(of_stderr=of_stderr):
+            if text:
+                Output(to_stderr=of_stderr).raw(text)
+
+
+def processes_for(checks: int, cases: int, cores: int) -> int:
+    """The number of processes in which so many checks, of so many cases each, are done soonest."""
+    worth = checks * min(1.0, cases / options.CASES.default)
+    return max(1, min(cores, int(worth) // _CHECKS_FOR_A_PROCESS))
+
+
+def _refuse_jobs() -> None:
+    """Raise where the checks cannot run in several processes."""
+    from adjointlab.store.job_log import supervised
+
+    if is_launched():
+        raise UsageError("--jobs: under a launcher the ranks run every check together; leave it out")
+    if supervised() is not None:
+        raise UsageError(
+            "--jobs: adjointlab run supervises one process, or the ranks of one job; leave it out"
+        )
+
+
 def _writable(json_to: str) -> str:
     path = Path(json_to)
     if not path.resolve().parent.is_dir():
@@ -245,7 +393,7 @@ def _writable(json_to: str) -> str:
     return str(path.absolute())
 
 
-def _selected(references: list[str], only: list[str] | None) -> tuple[list[tuple[Found, str]], list[str]]:
+def selected(references: list[str], only: list[str] | None) -> tuple[list[tuple[Found, str]], list[str]]:
     """Pair the subjects with their checks, or with those named in `only`; and lines on subjects that have no name."""
     from adjointlab.checks.check import check_named, checks_of
     from adjointlab.engine.discovery import find_and_note

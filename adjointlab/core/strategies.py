@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from adjointlab.core.arrays import installed
+from adjointlab.core.kept_strategies import BOOLEANS, choices, integers, made_once
 from adjointlab.core.layout import Layout, balanced_cut
 from adjointlab.core.partition import Partition
 
@@ -42,6 +43,7 @@ FLOATING = ("float64", "float32", "complex128", "complex64", "float16")
 _LARGEST_SIDE = {0: 1, 1: 12, 2: 6, 3: 4}
 
 
+@made_once
 @st.composite
 def rank_orders(draw: DrawFn, ranks: int, size: int | None = None) -> tuple[int, ...]:
     """Draw `size` (default: all) distinct ranks of `ranks`: any subset, not starting at 0, strided, permuted."""
@@ -49,12 +51,13 @@ def rank_orders(draw: DrawFn, ranks: int, size: int | None = None) -> tuple[int,
     # result is 0, 1, 2, ...
     chosen = list(range(ranks))
     for _ in range(0 if size is None else ranks - size):
-        chosen.pop(-1 - draw(st.integers(0, len(chosen) - 1)))
-    if len(chosen) > 1 and draw(st.booleans()):
+        chosen.pop(-1 - draw(integers(0, len(chosen) - 1)))
+    if len(chosen) > 1 and draw(BOOLEANS):
         chosen = list(draw(st.permutations(chosen)))
     return tuple(chosen)
 
 
+@made_once
 @st.composite
 def partitions(
     draw: DrawFn, ranks: int, order: int | None = None, *, whole: bool = True, max_order: int = 3
@@ -64,11 +67,11 @@ def partitions(
     With `whole` the grid uses every rank in its natural order; otherwise any subset in any order, so that ranks are inactive and
     positions in the grid differ from ranks.
     """
-    dims = draw(st.integers(1, max_order)) if order is None else order
-    size = ranks if whole else draw(st.integers(1, ranks))
+    dims = draw(integers(1, max_order)) if order is None else order
+    size = ranks if whole else draw(integers(1, ranks))
     if dims == 0:
         size = 1
-    shape = draw(st.sampled_from(grids(size, dims)))
+    shape = draw(choices(grids(size, dims)))
     return Partition(shape, None if whole and dims else draw(rank_orders(ranks, math.prod(shape))))
 
 
@@ -113,6 +116,7 @@ def _rounded_up(shape: Sequence[int], parts: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.ceil(side / count) * count for side, count in zip(shape, parts, strict=True))
 
 
+@made_once
 @st.composite
 def cuts(draw: DrawFn, length: int, parts: int, *, least: int = 0) -> tuple[int, ...]:
     """Draw boundaries that cut `length` into `parts`: balanced, or any, of at least `least` elements each.
@@ -124,12 +128,13 @@ def cuts(draw: DrawFn, length: int, parts: int, *, least: int = 0) -> tuple[int,
         raise ValueError(f"least: {parts} parts of at least {least} elements do not fit into {length}")
     # Sorted draws with repetitions: equal boundaries make parts of the least size, by default empty ones, as they are met where
     # there are more ranks than elements.
-    if parts > 1 and draw(st.booleans()):
-        inner = sorted(draw(st.integers(0, spare)) for _ in range(parts - 1))
+    if parts > 1 and draw(BOOLEANS):
+        inner = sorted(draw(integers(0, spare)) for _ in range(parts - 1))
         return (0, *(end + least * part for part, end in enumerate(inner, 1)), length)
     return balanced_cut(length, parts)
 
 
+@made_once
 @st.composite
 def layouts(
     draw: DrawFn,
@@ -164,6 +169,7 @@ def layouts(
     return Layout.cut(sides, partition, ends)
 
 
+@cache
 def _sides(parts: tuple[int, ...], least: int, divisible: bool) -> SearchStrategy[tuple[int, ...]]:
     """Draw the shape of a tensor that is cut into so many parts in each dimension."""
     drawn = shapes(len(parts), divisible_by=parts if divisible else None)
@@ -189,6 +195,7 @@ class NestedShards(TypedDict):
     layout: Layout
 
 
+@made_once
 @st.composite
 def nested_shards(
     draw: DrawFn, ranks: int, ndim: int | None = None, *, whole: bool = True, least: int = 0
@@ -198,14 +205,14 @@ def nested_shards(
     For code that describes shards by dimensions of a device mesh. Every part of a cut is cut again at boundaries of its own,
     uneven and empty ones included; workers hold at least `least` indices in each dimension.
     """
-    size = ranks if whole else draw(st.integers(1, ranks))
+    size = ranks if whole else draw(integers(1, ranks))
     # Mostly grids without sides of 1, and of these mostly those of several dimensions: only they have anything to nest.
     of_each_order = [grids(size, dims) for dims in (1, 2, 3)]
     proper = [shape for shapes in of_each_order for shape in shapes if 1 not in shape]
     any_grid = st.sampled_from(of_each_order).flatmap(st.sampled_from)
     shape_of_grid = draw(st.sampled_from([*proper, *proper[1:]]) | any_grid if proper else any_grid)
     grid = Partition(shape_of_grid, None if whole else draw(rank_orders(ranks, size)))
-    order = draw(st.integers(1, 3)) if ndim is None else ndim
+    order = draw(integers(1, 3)) if ndim is None else ndim
     cut_by: list[list[tuple[int, int]]] = [[] for _ in range(order)]
     for grid_dim, side in enumerate(grid.shape):
         # Of the factorisations the simplest is (side, 1, ...): the grid dimension cuts tensor dimension 0 alone.
@@ -224,6 +231,7 @@ def nested_shards(
     }
 
 
+@made_once
 @st.composite
 def _nested_cuts(draw: DrawFn, length: int, counts: tuple[int, ...], least: int) -> tuple[int, ...]:
     """Draw boundaries of the innermost parts of a length that is cut into ``counts[0]`` parts, each of these into ``counts[1]``, ..."""
@@ -247,14 +255,16 @@ def _workers_by_part(grid: Partition, shards: Sequence[Sequence[tuple[int, int]]
     return Partition([math.prod(of_dim) for of_dim in sides], ranks)
 
 
+@made_once
 @st.composite
 def meshes(draw: DrawFn, ranks: int, max_dims: int = 2) -> tuple[int, ...]:
     """Draw shapes of device meshes over all ranks of a world of `ranks`; of one dimension at first."""
-    dims = draw(st.integers(1, max_dims))
+    dims = draw(integers(1, max_dims))
     # The last of the grids has all ranks along its first dimension.
-    return draw(st.sampled_from(grids(ranks, dims)[::-1]))
+    return draw(choices(grids(ranks, dims)[::-1]))
 
 
+@made_once
 @st.composite
 def placements(
     draw: DrawFn,
@@ -272,12 +282,12 @@ def placements(
     from torch.distributed.tensor import Partial, Replicate, Shard
     from torch.distributed.tensor.placement_types import _StridedShard
 
-    choices: list[Placement] = [*map(Shard, range(ndim)), Replicate(), *([Partial()] if partial else [])]
-    drawn = [draw(st.sampled_from(choices)) for _ in mesh]
+    kinds: list[Placement] = [*map(Shard, range(ndim)), Replicate(), *([Partial()] if partial else [])]
+    drawn = [draw(st.sampled_from(kinds)) for _ in mesh]
     for dim, side in enumerate(strided or ()):
         cutting = [mesh_dim for mesh_dim, placement in enumerate(drawn) if placement == Shard(dim)]
         is_even = side % math.prod(mesh[mesh_dim] for mesh_dim in cutting) == 0
-        if len(cutting) == 2 and is_even and draw(st.booleans()):
+        if len(cutting) == 2 and is_even and draw(BOOLEANS):
             drawn[cutting[0]] = _StridedShard(dim, split_factor=mesh[cutting[1]])
     return tuple(drawn)
 
@@ -291,6 +301,7 @@ class BroadcastingPartitions(TypedDict):
     transpose_dest: bool
 
 
+@made_once
 @st.composite
 def broadcasting_partitions(
     draw: DrawFn, ranks: int, max_order: int = 3, *, transpose: bool = True
@@ -299,15 +310,15 @@ def broadcasting_partitions(
 
     Orders may differ; the two may overlap, be disjoint, or leave ranks inactive in either or both.
     """
-    order = draw(st.integers(1, max_order))
-    size = draw(st.integers(1, ranks))
-    target = draw(st.sampled_from(grids(size, order)))
-    effective = [side if draw(st.booleans()) else 1 for side in target]
+    order = draw(integers(1, max_order))
+    size = draw(integers(1, ranks))
+    target = draw(choices(grids(size, order)))
+    effective = [side if draw(BOOLEANS) else 1 for side in target]
     # Leading sides of 1 may be left out, since a partition of lower order is promoted [DistDL].
     leading = next((i for i, side in enumerate(effective) if side != 1), order - 1)
-    source = effective[draw(st.integers(0, leading)) :]
-    transpose_src = transpose and draw(st.booleans())
-    transpose_dest = transpose and draw(st.booleans())
+    source = effective[draw(integers(0, leading)) :]
+    transpose_src = transpose and draw(BOOLEANS)
+    transpose_dest = transpose and draw(BOOLEANS)
     return {
         "source": Partition(
             source[::-1] if transpose_src else source, draw(rank_orders(ranks, math.prod(source)))
@@ -328,7 +339,7 @@ def dtypes(
     """
     every = FLOATING + (("bfloat16",) if bfloat16 and installed("torch") else ())
     every += ("int64", "int32") if integers else ()
-    return st.sampled_from(tuple(names) if names is not None else every)
+    return choices(tuple(names) if names is not None else every)
 
 
 SCHEDULES = (

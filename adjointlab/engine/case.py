@@ -20,6 +20,7 @@ from msgspec import structs
 
 from adjointlab.checks.check import check_named
 from adjointlab.checks.context import INPUT_VALUES, InputSetting
+from adjointlab.core.kept_strategies import choices, integers
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor
@@ -92,15 +93,15 @@ def cases(draw: DrawFn, subject: Subject, check: str, ranks: tuple[int, int], sc
     The number of ranks is drawn first and the smallest comes first, so that the shrinker reduces it before all else.
     """
     least, most = ranks
-    count = draw(st.sampled_from([count for count in subject.ranks_up_to(most) if count >= least]))
+    count = draw(choices(tuple(count for count in subject.ranks_up_to(most) if count >= least)))
     parameters = subject.drawn(draw, count)
-    library = draw(st.sampled_from(subject.libraries()))
-    memory = draw(st.sampled_from(_memory_orders(subject.orders)))
-    seed, schedule = draw(st.integers(0, 2**31 - 1)), draw(st.integers(0, 2**16 - 1))
+    library = draw(choices(subject.libraries()))
+    memory = draw(choices(_memory_orders(subject.orders)))
+    seed, schedule = draw(integers(0, 2**31 - 1)), draw(integers(0, 2**16 - 1))
     several = schedules_from(schedule, schedules) if schedules > 1 else ()
     values = INPUT_VALUES[0]
     if subject.is_layer and check_named(check).varies_values:
-        values = draw(st.sampled_from(_VALUES))
+        values = draw(choices(_VALUES))
     setting = InputSetting(seed, library, *memory)
     return Case(subject.name, check, count, parameters, setting, schedule, several, values)
 

@@ -31,7 +31,7 @@ from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run, Runner, message_of
 
-__all__ = ["Bound", "bound_of", "every_case", "exhaust"]
+__all__ = ["Bound", "bound_of", "cores", "every_case", "exhaust"]
 
 Bound = Mapping[str, int]
 """The limits of a subject's cases: the keyword arguments of its enumeration."""
@@ -128,7 +128,7 @@ def exhaust(
     except BaseException:
         shares, total = [_Share(CaseCounts(0), error=traceback.format_exc().rstrip())], 0
     else:
-        count = max(1, min(jobs or _cores(), total))
+        count = max(1, min(jobs or cores(), total))
         shares = _in_processes(reference, bound, count, lambda done: tick(done, total))
     counts, entries = CaseCounts(total), sum(share.entries for share in shares)
     for share in shares:
@@ -157,7 +157,7 @@ def exhaust(
     )
 
 
-def _cores() -> int:
+def cores() -> int:
     """The cores that this process may use, where the system says which; else all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

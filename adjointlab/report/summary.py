@@ -87,8 +87,11 @@ def proof_table(results: Sequence[CheckResult], bounds: Sequence[Mapping[str, in
     return table
 
 
-def summary(results: Sequence[CheckResult], asked: int) -> str:
-    """One line: how many of the checks `asked` for have a verdict, the number of each kind, and of cases judged."""
+def summary(results: Sequence[CheckResult], asked: int, seconds: float | None = None) -> str:
+    """One line: how many of the checks `asked` for have a verdict, the number of each kind, and of cases judged.
+
+    `seconds` are those that it took, where that is not the sum over the checks.
+    """
     judged = sum(entry.status is not Status.UNJUDGED for entry in results)
     counts = [
         (status.value, sum(entry.status is status and not entry.known for entry in results))
@@ -98,7 +101,8 @@ def summary(results: Sequence[CheckResult], asked: int) -> str:
     counts.append(("passed unexpectedly", sum(entry.unexpectedly_passes for entry in results)))
     verdicts = ", ".join(f"{number} {name}" for name, number in counts if number)
     cases = sum(entry.result.tried for entry in results)
-    seconds = sum(entry.result.seconds for entry in results)
+    if seconds is None:
+        seconds = sum(entry.result.seconds for entry in results)
     return f"{judged} of {count(asked, 'check')} judged, {verdicts or 'nothing checked'}: {count(cases, 'case')} in {seconds:.1f} s"
 
 

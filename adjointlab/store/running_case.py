@@ -34,6 +34,7 @@ __all__ = [
     "Progress",
     "Running",
     "RunningCaseFile",
+    "left_behind",
     "read",
     "read_file",
     "recording",
@@ -166,6 +167,23 @@ def recording(folder: Path, progress: Progress, *, is_leader: bool) -> Iterator[
         if file is not None:
             with signals_held():
                 file.clear()
+
+
+def left_behind(folder: Path, location: str, check: str) -> Running | None:
+    """Read and remove the record that a process which has died has left of the check of the subject at `location`."""
+    for path in (folder / NAME, *sorted(folder.glob(_OTHERS))):
+        try:
+            file = _lock(open_file(path, os.O_RDWR))
+        except OSError:
+            continue
+        if file is None:
+            continue
+        running = read_file(path)
+        if running is not None and (running.location, running.check) == (location, check):
+            _remove(path, file)
+            return running
+        os.close(file)
+    return None
 
 
 def write_end(path: Path, running: Running) -> None:

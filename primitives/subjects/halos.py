@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from adjointlab.core import strategies
+from adjointlab.core.kept_strategies import BOOLEANS, choices, integers, made_once
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import Partition
 from adjointlab.engine.subject import subject
@@ -153,8 +154,8 @@ def _every_window_of_order_1(ranks: int, side: int) -> Iterator[SizedCase]:
 def _halos(draw: DrawFn, ranks: int) -> Parameters:
     """Draw the arguments that both forms of the exchange share."""
     bulk = draw(_bulks(ranks))
-    from_kernel = 0 not in bulk.shape and draw(st.booleans())
-    is_periodic = st.booleans() if draw(st.integers(0, 2)) else st.just(False)
+    from_kernel = 0 not in bulk.shape and draw(BOOLEANS)
+    is_periodic = BOOLEANS if draw(integers(0, 2)) else st.just(False)
     return {
         "layout": bulk,
         "windows": draw(_kernel_windows(bulk) if from_kernel else _free_windows(bulk)),
@@ -163,17 +164,16 @@ def _halos(draw: DrawFn, ranks: int) -> Parameters:
     }
 
 
+@made_once
 @st.composite
 def _bulks(draw: DrawFn, ranks: int) -> Layout:
     """Cuts of tensors of order 1 to 5 along the dimensions of any grid, in any order, or along none."""
-    grid_order = draw(st.sampled_from((1, 2, 2, 3)))  # corners need two dimensions
-    partition = draw(
-        strategies.partitions(ranks, grid_order, whole=draw(st.sampled_from((True, True, False))))
-    )
+    grid_order = draw(choices((1, 2, 2, 3)))  # corners need two dimensions
+    partition = draw(strategies.partitions(ranks, grid_order, whole=draw(choices((True, True, False)))))
     axes: list[int | None] = list(range(partition.order))
-    if draw(st.booleans()):
-        order = draw(st.integers(1, 5))
-        spare = max(0, order - partition.order) + draw(st.integers(0, 1))
+    if draw(BOOLEANS):
+        order = draw(integers(1, 5))
+        spare = max(0, order - partition.order) + draw(integers(0, 1))
         axes = draw(st.permutations([*axes, *[None] * spare]))[:order]
     order = len(axes)
     sides = st.lists(st.integers(1, 3), min_size=order, max_size=order)
@@ -182,7 +182,7 @@ def _bulks(draw: DrawFn, ranks: int) -> Layout:
     for side, axis in zip(shape, axes, strict=True):
         parts = 1 if axis is None else partition.shape[axis]
         bulks.append([*pairwise(draw(strategies.cuts(side, parts)))])
-        if parts > 1 and draw(st.integers(0, 3)) == 3:
+        if parts > 1 and draw(integers(0, 3)) == 3:
             bulks[-1] = draw(st.permutations(bulks[-1]))
     return Layout(shape, partition, bulks, axes)
 
@@ -192,9 +192,9 @@ def _kernel_windows(draw: DrawFn, bulk: Layout) -> Layout:
     """The windows that a kernel needs, for any cut of its output."""
     kernels, strides, dilations, paddings, output_cuts = [], [], [], [], []
     for side, owned in zip(bulk.shape, bulk.windows, strict=True):
-        kernel, dilation, stride = draw(st.integers(1, 4)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
+        kernel, dilation, stride = draw(integers(1, 4)), draw(integers(1, 2)), draw(integers(1, 3))
         most = dilation * (kernel - 1)
-        padding = (draw(st.integers(0, most)), draw(st.integers(0, most)))
+        padding = (draw(integers(0, most)), draw(integers(0, most)))
         length = (side + sum(padding) - most - 1) // stride + 1
         if length < 1:  # the tensor is smaller than the kernel
             kernel, padding, length = 1, (0, 0), (side - 1) // stride + 1
@@ -212,13 +212,13 @@ def _kernel_windows(draw: DrawFn, bulk: Layout) -> Layout:
 def _free_windows(draw: DrawFn, bulk: Layout) -> Layout:
     """Windows of any width anywhere: around the bulk or apart from it, empty, trimmed, and beyond the tensor."""
     reach = 3 if bulk.order < 3 else 1
-    widths = st.integers(-reach, reach)
+    widths = integers(-reach, reach)
     drawn: list[list[Window]] = []
     for side, owned in zip(bulk.shape, bulk.windows, strict=True):
         drawn.append([])
         for start, stop in owned:
-            if draw(st.integers(0, 3)) == 3:
-                start, stop = draw(st.integers(-reach, side)), draw(st.integers(0, side + reach))
+            if draw(integers(0, 3)) == 3:
+                start, stop = draw(integers(-reach, side)), draw(integers(0, side + reach))
             else:
                 start, stop = start - draw(widths), stop + draw(widths)
             drawn[-1].append((start, max(start, stop)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise, product
 from typing import Any
 
@@ -182,3 +183,23 @@ def test_a_bug_of_nested_shards_is_found_with_them_only_and_shrinks_to_two_by_tw
     assert found.case.parameters["grid"] == al.Partition((2, 2))
     assert found.case.parameters["shards"] == (((1, 2), (0, 2)),)
     assert found.case.parameters["layout"].shape <= (3,)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: strategies.broadcasting_partitions(4),
+        lambda: strategies.layouts(4, partition=al.Partition((2,))),
+        lambda: strategies.cuts(7, 3, least=1),
+        lambda: strategies.rank_orders(4, 2),
+        lambda: strategies.partitions(4, whole=False),
+        lambda: strategies.shapes(2),
+        lambda: strategies.dtypes(),
+    ],
+)
+def test_a_search_asks_hypothesis_once_for_each_strategy(make: Callable[[], object]) -> None:
+    assert make() is make()
+
+
+def test_arguments_that_cannot_be_hashed_serve_as_well() -> None:
+    assert find(strategies.layouts(2, shape=[3]), lambda _: True, settings=SHRINKS).shape == (3,)

@@ -1,0 +1,355 @@
+"""The checks of one command in several processes, each of which runs one check after the other.
+
+::
+
+    adjointlab check --jobs 2            starts the processes, hands out the checks, reports
+    ├── adjointlab.cli.parallel_process  loads the subjects, runs the checks it is told to
+    └── adjointlab.cli.parallel_process
+
+The two ends of a socket are all that connects them. What a process prints goes to files, so that it can be printed with the result of
+the check that it belongs to. A process that dies costs the check that it was at, and another takes its place.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from adjointlab.engine.search import Budget, SearchResult
+    from adjointlab.store.reproducer import Written
+
+__all__ = [
+    "CheckProcesses",
+    "Ended",
+    "Kind",
+    "Outcome",
+    "PlannedCheck",
+    "Printed",
+    "Setup",
+    "Surroundings",
+    "ending_of",
+]
+
+_PROGRAM: Final = "import sys; sys.path.insert(0, {root!r}); from adjointlab.cli.parallel_process import main; main({descriptor})"
+_LOOK: Final = 0.2
+"""Seconds after which the processes are looked at even if none has sent anything."""
+
+_SECONDS_TO_STOP: Final = 1.5
+"""Seconds that the processes get to end upon a signal; with those to print, less than this process gets itself."""
+
+_SECONDS_TO_END: Final = 10.0
+"""Seconds that they get in the end: threads and hooks of user code may hold them up."""
+
+_CHUNK: Final = 1 << 20
+
+
+class Kind:
+    """The first entry of a message of a process."""
+
+    READY: Final = "ready"
+    RESULT: Final = "result"
+    INTERRUPTED: Final = "interrupted"
+    """With the result of a search that had found a failure when it was interrupted."""
+
+
+class PlannedCheck(NamedTuple):
+    """A check of a subject, by what tells it apart in any process."""
+
+    location: str
+    reference: str
+    check: str
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The state of a process when a command begins, before it imports any user code, which may change all of this."""
+
+    environment: Mapping[str, str]
+    path: tuple[str, ...]  # sys.path
+    arguments: tuple[str, ...]  # sys.argv
+    folder: Path
+
+    @classmethod
+    def now(cls) -> Surroundings:
+        """Those of this process."""
+        return cls(dict(os.environ), tuple(sys.path), tuple(sys.argv), Path.cwd())
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that a process needs to know, once."""
+
+    path: tuple[str, ...]
+    arguments: tuple[str, ...]
+    subjects: tuple[str, ...]  # as the user named them
+    checks: tuple[str, ...] | None
+    plan: tuple[PlannedCheck, ...]
+    budget: Budget
+    watchdog: float | None
+    folder: Path  # of failures
+
+
+class Outcome(NamedTuple):
+    """The result of a check, without the subject."""
+
+    result: SearchResult
+    written: Written | None
+    unwritten: str
+
+    def pickled(self) -> bytes:
+        """As bytes that are known to open; none where parameters of a case are objects that no other process can have."""
+        try:
+            data = pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
+            pickle.loads(data)  # noqa: S301 - our own
+        except Exception:
+            return b""
+        return data
+
+
+class Printed(NamedTuple):
+    """Parts of the two files that a process prints to."""
+
+    files: tuple[int, int]
+    starts: tuple[int, int]
+    stops: tuple[int, int]
+
+    def text(self, *, of_stderr: bool) -> Iterator[str]:
+        """The text that was printed, piece by piece."""
+        decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        position, stop = self.starts[of_stderr], self.stops[of_stderr]
+        while position < stop:
+            data = os.pread(self.files[of_stderr], min(_CHUNK, stop - position), position)
+            if not data:
+                break
+            position += len(data)
+            yield decoder.decode(data)
+        yield decoder.decode(b"", final=True)
+
+
+class Ended(NamedTuple):
+    """A check that a process is done with; `death` is set where it has ended at that, and neither where it could not send the result."""
+
+    number: int  # in the plan
+    outcome: Outcome | None
+    death: str
+    printed: Printed
+
+
+class CheckProcesses:
+    """Context with up to `count` processes; none is left at its end."""
+
+    def __init__(self, setup: Setup, surroundings: Surroundings, count: int, cores: int) -> None:
+        self._setup, self._surroundings, self._count = setup, surroundings, count
+        self._waiting = deque(range(len(setup.plan)))
+        self._processes: list[_Process] = []
+        self._ended: list[_Process] = []  # whose files are still to be read
+        self._can_start = True
+        # Libraries with threads of their own take all cores each, unless the user has said how many.
+        self._environment = {"OMP_NUM_THREADS": str(max(1, cores // count)), **surroundings.environment}
+
+    def __enter__(self) -> CheckProcesses:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for process in self._processes:
+            process.connection.close()
+            process.end(time.monotonic())
+        for process in (*self._processes, *self._ended):
+            process.close_files()
+
+    def run(self) -> Iterator[Ended]:
+        """Hand out all checks of the plan; yield them as they end."""
+        while True:
+            self._start_as_many_as_needed()
+            if not self._processes or not (self._waiting or self._at_work):
+                break
+            yield from self._next_ended(_LOOK)
+        # No process can be started, for whatever reason: the caller can run them.
+        while self._waiting:
+            yield Ended(self._waiting.popleft(), None, "", _NOTHING)
+
+    def finish(self) -> Iterator[Printed]:
+        """Have all processes end, which takes a while where threads or hooks of user code hold them up; yield what they print then."""
+        for process in self._processes:
+            process.connection.close()
+        deadline = time.monotonic() + _SECONDS_TO_END
+        for process in self._processes:
+            process.end(deadline)
+            yield process.printed()
+
+    def interrupt(self, number: int) -> Iterator[Ended]:
+        """Pass a signal on; yield the checks that have ended by then or had found a failure, and in the end those of processes that
+        had to be killed.
+        """
+        self._waiting.clear()
+        for process in self._processes:
+            process.signal(number)
+        deadline = time.monotonic() + _SECONDS_TO_STOP
+        while self._at_work and (left := deadline - time.monotonic()) > 0:
+            yield from (ended for ended in self._next_ended(min(left, _LOOK)) if ended.outcome is not None)
+        for process in [each for each in self._processes if each.index is not None]:
+            process.end(time.monotonic())
+            yield from self._gone(process)
+
+    def _start_as_many_as_needed(self) -> None:
+        while (
+            self._can_start
+            and len(self._processes) < self._count
+            and len(self._processes) - self._at_work < len(self._waiting)
+        ):
+            try:
+                self._processes.append(_Process(self._setup, self._surroundings.folder, self._environment))
+            except OSError:  # such as no memory
+                self._can_start = False
+
+    @property
+    def _at_work(self) -> int:
+        """The number of processes that run a check."""
+        return sum(each.index is not None for each in self._processes)
+
+    def _next_ended(self, seconds: float) -> Iterator[Ended]:
+        """Wait for messages of any process, and yield the checks that have ended."""
+        readable = wait([each.connection for each in self._processes], seconds)
+        for process in list(self._processes):
+            if process.connection in readable:
+                yield from self._received(process)
+            # A process that it has forked may hold the socket open.
+            elif process.popen.poll() is not None and not process.connection.poll():
+                yield from self._gone(process)
+
+    def _received(self, process: _Process) -> Iterator[Ended]:
+        try:
+            message: tuple[str, bytes] = process.connection.recv()
+        except Exception:  # it has ended, or user code has written into the socket
+            yield from self._gone(process)
+            return
+        kind, data = message
+        if kind == Kind.READY:
+            process.is_ready = True
+        elif process.index is not None:
+            outcome = _opened(data)
+            yield Ended(process.index, outcome, "", process.printed())
+            process.index = None
+        if kind != Kind.INTERRUPTED and self._waiting:
+            process.begin(self._waiting.popleft())
+
+    def _gone(self, process: _Process) -> Iterator[Ended]:
+        self._processes.remove(process)
+        self._ended.append(process)
+        process.connection.close()
+        process.end(time.monotonic() + _LOOK)
+        if process.index is not None:
+            yield Ended(process.index, None, ending_of(process.popen.returncode), process.printed())
+        elif not process.is_ready:
+            # Another would hardly do better.
+            self._can_start = False
+
+
+class _Process:
+    """One process, with the check that it is at."""
+
+    def __init__(self, setup: Setup, folder: Path, environment: Mapping[str, str]) -> None:
+        self.index: int | None = None
+        self.is_ready = False
+        # Not closed here: the parts that are still to be printed are read from them.
+        self._files = tuple(tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115
+        self._sizes = (0, 0)
+        ours, theirs = socket.socketpair()
+        self.connection: Connection[Any, Any] = Connection(ours.detach())
+        try:
+            with theirs:
+                self.popen = _started(theirs.fileno(), self._files, folder, environment)
+        except OSError:
+            self.connection.close()
+            self.close_files()
+            raise
+        with suppress(OSError):  # it has ended already
+            self.connection.send(setup)
+
+    def begin(self, index: int) -> None:
+        """Have it run the check with that number of the plan."""
+        self.index = index
+        with suppress(OSError):  # it has ended, which is noticed next
+            self.connection.send(index)
+
+    def printed(self) -> Printed:
+        """The part that it has printed since this was called last."""
+        files = (self._files[0].fileno(), self._files[1].fileno())
+        starts, self._sizes = self._sizes, (os.fstat(files[0]).st_size, os.fstat(files[1]).st_size)
+        return Printed(files, starts, self._sizes)
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        with suppress(OSError):
+            self.popen.send_signal(number)
+
+    def end(self, deadline: float) -> None:
+        """Wait until it has ended, and end it at the deadline, with what it has started."""
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(max(0.0, deadline - time.monotonic()))
+        with suppress(OSError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait()
+
+    def close_files(self) -> None:
+        """Close the files with what it has printed."""
+        for file in self._files:
+            file.close()
+
+
+def _started(
+    descriptor: int, files: Sequence[IO[bytes]], folder: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a process that is told what to do through the socket `descriptor`, and prints to the two files."""
+    program = _PROGRAM.format(root=str(Path(__file__).parents[2]), descriptor=descriptor)
+    return subprocess.Popen(
+        [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", program],  # type: ignore[attr-defined]
+        stdin=subprocess.DEVNULL,
+        stdout=files[0],
+        stderr=files[1],
+        pass_fds=[descriptor],
+        cwd=folder,
+        env=environment,
+        # A Ctrl-C of the terminal reaches this process alone, which passes it on once.
+        process_group=0,
+    )
+
+
+_NOTHING: Final = Printed((-1, -1), (0, 0), (0, 0))
+
+
+def _opened(data: bytes) -> Outcome | None:
+    try:
+        outcome = pickle.loads(data)  # noqa: S301 - from our own processes
+    except Exception:
+        return None
+    return outcome if isinstance(outcome, Outcome) else None
+
+
+def ending_of(code: int) -> str:
+    """Describe how a process has ended, by its exit code as `subprocess` has it."""
+    if code >= 0:
+        return f"its process ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"its process was ended by {name}"

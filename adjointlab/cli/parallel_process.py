@@ -1,0 +1,83 @@
+"""A process of :mod:`adjointlab.cli.parallel`: it runs the checks that it is told to, and sends their results."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, Final, NoReturn
+
+from adjointlab.cli.check import selected
+from adjointlab.cli.parallel import Kind, Outcome, PlannedCheck, Setup
+from adjointlab.cli.startup import opened_world
+from adjointlab.exit_codes import ExitCode
+from adjointlab.session import CheckResult, SearchInterrupted, run_check
+from adjointlab.supervisor.processes import die_with_parent
+from adjointlab.worlds.process import RepeatedInterrupt, earn, install_exit_guard
+from adjointlab.worlds.process_end import end_despite_leftovers
+
+__all__ = ["main"]
+
+_OUT_OF_THE_WAY: Final = 512
+"""Least number of the socket: user code often closes those below."""
+
+
+def main(descriptor: int) -> NoReturn:
+    """Run checks until the socket is closed."""
+    install_exit_guard()
+    die_with_parent()
+    connection: Connection[Any, Any] = Connection(_moved(descriptor))
+    code = int(ExitCode.COHERENT)
+    try:
+        with RepeatedInterrupt():
+            _serve(connection, connection.recv())
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # all is done, or the other end has died
+    except SearchInterrupted as interrupt:
+        with suppress(OSError):
+            connection.send((Kind.INTERRUPTED, _packed(interrupt.known)))
+        code = ExitCode.INTERRUPTED
+    except KeyboardInterrupt:
+        code = ExitCode.INTERRUPTED
+    earn(code, is_final=True)
+    end_despite_leftovers(code)
+    raise SystemExit(code)
+
+
+def _serve(connection: Connection[Any, Any], setup: Setup) -> None:
+    sys.path[:], sys.argv[:] = setup.path, setup.arguments
+    budget = setup.budget
+
+    def prepare() -> list[Any]:
+        plan, _ = selected(list(setup.subjects), None if setup.checks is None else list(setup.checks))
+        return plan
+
+    with opened_world(prepare, budget.ranks, watchdog=setup.watchdog) as (world, plan):
+        own = tuple(PlannedCheck(found.subject.location, found.reference, name) for found, name in plan)
+        if own != setup.plan:
+            raise RuntimeError("the modules declare other subjects when they are imported once more")
+        connection.send((Kind.READY, b""))
+        while True:
+            found, name = plan[connection.recv()]
+            earn(ExitCode.UNJUDGED)
+            result = run_check(world, found, name, budget, setup.folder)
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):  # of whatever user code has put there
+                    stream.flush()
+            connection.send((Kind.RESULT, _packed(result)))
+
+
+def _packed(result: CheckResult) -> bytes:
+    return Outcome(result.result, result.written, result.unwritten).pickled()
+
+
+def _moved(descriptor: int) -> int:
+    os.set_inheritable(descriptor, False)
+    try:
+        moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+    except OSError:  # more than the process may have
+        return descriptor
+    os.close(descriptor)
+    return moved

@@ -1,0 +1,48 @@
+"""Strategies that are made once for each of their arguments.
+
+Hypothesis examines a strategy at its first draw, and keeps some of its own by the types and values of all their arguments, which is
+slow. Both together took as long as the draws themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Final, ParamSpec, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+__all__ = ["BOOLEANS", "choices", "integers", "made_once"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def made_once(make: Callable[P, SearchStrategy[T]]) -> Callable[P, SearchStrategy[T]]:
+    """Decorate a function so that it returns one strategy for equal arguments, where these can be hashed."""
+    kept = lru_cache(maxsize=1024, typed=True)(make)
+
+    @wraps(make)
+    def strategy(*args: P.args, **kwargs: P.kwargs) -> SearchStrategy[T]:
+        try:
+            return kept(*args, **kwargs)  # type: ignore[arg-type]
+        except TypeError:  # such as a list has; what `make` itself raises it raises once more
+            return make(*args, **kwargs)
+
+    return strategy
+
+
+BOOLEANS: Final = st.booleans()
+
+
+@made_once
+def integers(least: int, most: int) -> SearchStrategy[int]:
+    """Integers from `least` to `most`."""
+    return st.integers(least, most)
+
+
+@made_once
+def choices(entries: tuple[T, ...]) -> SearchStrategy[T]:
+    """One of `entries`, the first of which is the simplest. They hold nothing that equals another type's, such as True and 1."""
+    return st.sampled_from(entries)

@@ -1,0 +1,163 @@
+"""``adjointlab check --jobs``: the report is that of one process, and what ends a process ends no more than the check there."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adjointlab.cli.check import processes_for
+from adjointlab.cli.main import main
+from tests.running import ROOT, begun, run
+
+# One process starts the others.
+pytestmark = pytest.mark.mpi_skip
+
+SUBJECTS = Path(__file__).with_name("jobs_samples.py")
+
+
+def named(*names: str) -> list[str]:
+    return [f"{SUBJECTS}:{name}" for name in names]
+
+
+def comparable(text: str) -> str:
+    """Without times, and addresses of objects."""
+    return re.sub(r"0x[0-9a-f]+", "0x", re.sub(r"[\d.]+ s\b", "N s", text))
+
+
+def results(folder: Path) -> Any:
+    data = json.loads(comparable((folder / "verdicts.json").read_text()))
+    for report in data["reports"]:
+        report.pop("seconds", None)
+    return data
+
+
+def test_two_processes_report_what_one_reports(tmp_path: Path) -> None:
+    found = []
+    for jobs in ("1", "2"):
+        folder = tmp_path / jobs
+        folder.mkdir()
+        (folder / "known.txt").write_text("WrongShift matrix  # known\nRingShift adjoint  # fixed\n")
+        ended = run(
+            *("adjointlab", "check", *named("printing", "wrong", "unsendable", "right"), "--jobs", jobs),
+            *("--check", "adjoint", "--check", "matrix", "--cases", "5", "--seed", "3", "--ranks", "3"),
+            *("--json", "verdicts.json", "--xfails", "known.txt"),
+            cwd=folder,
+        )
+        stored = sorted(path.name for path in (folder / ".adjointlab").iterdir())
+        printed = comparable(ended.stdout)
+        # How often something is printed depends on the seconds that there are to make a failure smaller.
+        lines = [line for line in printed.splitlines() if not line.startswith("printed ")]
+        order = list(dict.fromkeys(line for line in printed.splitlines() if line.startswith("printed ")))
+        found.append(
+            (ended.returncode, lines, order, set(ended.stderr.splitlines()), stored, results(folder))
+        )
+    one, two = found
+    assert two == one
+    assert one[0] == 1
+    assert one[2] == ["printed by Printing", "printed by Unsendable", "printed at the end"]
+    assert one[3] == {"written to standard error"}
+    assert {report["verdict"] for report in one[5]["reports"]} >= {"coherent", "incoherent"}
+
+
+def test_a_check_whose_process_dies_is_not_judged_and_the_others_are(tmp_path: Path) -> None:
+    ended = run(
+        *("adjointlab", "check", *named("segfaulting", "exiting", "wrong", "right"), "--check", "adjoint"),
+        *("--cases", "5", "--seed", "3", "--jobs", "2", "--json", "verdicts.json"),
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 1, ended.stderr
+    reports = {report["subject"]: report for report in results(tmp_path)["reports"]}
+    assert list(reports) == ["Segfaulting", "Exiting", "WrongShift", "RingShift"]
+    assert [report["verdict"] for report in reports.values()] == [
+        "could not be judged",
+        "could not be judged",
+        "incoherent",
+        "coherent",
+    ]
+    assert "its process was ended by SIGSEGV" in ended.stdout
+    assert "user code ended the process by os._exit(0)" in ended.stderr
+    # The case that ran can be run again.
+    for name in ("Segfaulting", "Exiting"):
+        assert (tmp_path / reports[name]["reproducer"]).exists()
+    assert not list((tmp_path / ".adjointlab").glob("running*"))
+
+
+def test_ctrl_c_ends_all_processes_and_tells_what_is_known(tmp_path: Path) -> None:
+    process = begun(
+        *("-m", "adjointlab", "check", *named("wrong", "printing", "right"), "--check", "adjoint"),
+        *("--cases", "1000000", "--jobs", "3", "--json", "verdicts.json"),
+        cwd=tmp_path,
+    )
+    try:
+        # Two failures are found at once, and the last check takes for ever.
+        limit = time.monotonic() + 60
+        while time.monotonic() < limit and (
+            not (tmp_path / "verdicts.json").exists() or len(results(tmp_path)["reports"]) < 2
+        ):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        printed, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert printed.count("WrongShift: adjoint is not the transpose of forward") == 1
+    assert "2 of 3 are done." in printed
+    verdicts = results(tmp_path)
+    assert (verdicts["complete"], verdicts["exit_code"]) == (False, 130)
+    # What a process was at has ended, so its record is gone.
+    assert not list((tmp_path / ".adjointlab").glob("running*"))
+
+
+@pytest.fixture
+def code_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
+    """The exit code of a command in this process, where no other can be started."""
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no process can be started")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+
+    def code(*arguments: str) -> object:
+        with pytest.raises(SystemExit) as end:
+            main(list(arguments))
+        return end.value.code
+
+    return code
+
+
+@pytest.mark.parametrize("subjects", [("right",), ("right", "wrong")])
+def test_where_no_process_can_be_started_the_checks_run_here(
+    code_of: Callable[..., object], subjects: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"{ROOT / 'tests' / 'samples.py'}:{name}" for name in subjects]
+    code = code_of("check", *names, "--check", "adjoint", "--cases", "5", "--ranks", "2", "--jobs", "4")
+    assert code == len(subjects) - 1
+    assert f"{len(subjects)} of {len(subjects)} check" in capsys.readouterr().out
+
+
+def test_under_a_launcher_there_are_no_jobs(
+    code_of: Callable[..., object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PMI_RANK", "0")
+    assert code_of("check", *named("right"), "--jobs", "2") == 2
+    assert "--jobs: under a launcher" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("checks", "cases", "cores", "processes"),
+    [(1, 10**6, 8, 1), (15, 100, 8, 1), (16, 100, 8, 2), (16, 50, 8, 1), (500, 100, 8, 8), (500, 100, 1, 1)],
+)
+def test_few_checks_are_done_in_one_process_and_many_on_all_cores(
+    checks: int, cases: int, cores: int, processes: int
+) -> None:
+    assert processes_for(checks, cases, cores) == processes
