@@ -67,7 +67,12 @@ class Option(Generic[T]):
 
 
 CASES: Final = Option(
-    "cases", 100, int, "Cases to draw for each check.", "100 (pytest under CI: 50)", least=1
+    "cases",
+    100,
+    int,
+    "Cases to draw for each check; some draw a part of them, as they find early what they find.",
+    "100 (pytest under CI: 50)",
+    least=1,
 )
 SEED: Final = Option[int | None](
     "seed", None, int, "Seed of the draws.", "a fresh one, which is printed", least=0

@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from adjointlab.checks.check import checks_of  # noqa: E402
+from adjointlab.checks.check import check_named, checks_of  # noqa: E402
 from adjointlab.engine.search import Budget, SearchResult, investigate  # noqa: E402
 from adjointlab.engine.subject import Subject  # noqa: E402
 from adjointlab.worlds.launch import open_world  # noqa: E402
@@ -135,6 +135,36 @@ def layer_table(world: World, seed: int) -> tuple[list[str], int]:
     return lines, missed
 
 
+def check_table(world: World, seed: int) -> tuple[list[str], int]:
+    """The lines of the table of checks, each with the cases after which it sees what is planted; nothing is missed there."""
+    planted = [each.subject for each in (*PLANTED, *FAULTS, *PLANTED_HALOS, *PLANTED_LAYERS)]
+    tried: dict[str, list[int]] = {}
+    alone: dict[str, list[int]] = {}
+    for subject in planted:
+        seen = {
+            check: report.tried
+            for check in checks_of(subject)
+            if not (
+                report := investigate(world, subject, check, Budget(seed=seed, shrinking=0.1))
+            ).verdict.is_coherent
+        }
+        for check, cases in seen.items():
+            tried.setdefault(check, []).append(cases)
+            alone.setdefault(check, []).extend([cases] if len(seen) == 1 else [])
+    lines = [
+        "| check | part of the cases | sees | median | 90 % | most | sees alone | most |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for check, cases in tried.items():
+        found, share = sorted(cases), check_named(check).share
+        of_these = f"{found[len(found) // 2]} | {found[9 * len(found) // 10]} | {found[-1]}"
+        lines.append(
+            f"| {check} | {share:g} | {len(found)} | {of_these} | {len(alone[check])} | {max(alone[check], default='-')} |"
+        )
+    lines += ["", f"Seed {seed}, {len(planted)} bugs, {world.name} world of {world.ranks} ranks."]
+    return lines, 0
+
+
 def summary(world: World, seed: int, cases: Sequence[int], missed: int, seconds: float) -> str:
     return (
         f"Seed {seed}, {world.name} world of {world.ranks} ranks: {len(cases)} of {len(cases) + missed} found, after "
@@ -147,6 +177,7 @@ PARTS: dict[str, tuple[str, Callable[[World, int], tuple[list[str], int]]]] = {
     "planted": ("detection", tables),
     "halos": ("halo bugs", halo_table),
     "layers": ("layer bugs", layer_table),
+    "checks": ("checks", check_table),
 }
 """The parts, with the mark in the page and what makes the lines."""
 

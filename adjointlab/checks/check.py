@@ -6,6 +6,7 @@ level. :func:`all_checks` finds the instance; nothing else has to list it.
 
 from __future__ import annotations
 
+import math
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -120,6 +121,13 @@ class Check(ABC, Generic[ObservationT]):
 
     varies_values: ClassVar[bool] = False
     """True if the inputs of a layer may have values of all :data:`~adjointlab.checks.context.INPUT_VALUES`."""
+
+    share: ClassVar[float] = 1.0
+    """Part of the cases asked for that the check draws: less where it finds early what it can find (docs/power.md)."""
+
+    def cases_of(self, asked: int) -> int:
+        """The number of cases that the check draws where `asked` are asked for of every check."""
+        return math.ceil(self.share * asked)
 
     @abstractmethod
     def observe(self, context: CheckContext) -> ObservationT:

@@ -35,6 +35,7 @@ class DeclaredCheck(Check[DeclaredOutputs]):
     """
 
     name = "declared"
+    share = 0.5
     order = 60
 
     def observe(self, context: CheckContext) -> DeclaredOutputs:

@@ -63,6 +63,7 @@ class PurityCheck(Check[PurityObservation]):
     """
 
     name = "purity"
+    share = 0.5
     order = 70
 
     def surroundings(self) -> AbstractContextManager[None]:

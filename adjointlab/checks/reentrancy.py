@@ -52,6 +52,7 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
     """
 
     name = "reentrancy"
+    share = 0.3
     order = 80
 
     def observe(self, context: CheckContext) -> ReentrancyObservation:

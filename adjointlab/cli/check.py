@@ -165,6 +165,7 @@ class _CheckRun:
 
     def run_all(self, budget: Budget, folder: Path, line: ProgressLine) -> None:
         """Run every check of the plan, here or in several processes."""
+        from adjointlab.checks.check import check_named
         from adjointlab.session import run_check, unsupported
         from adjointlab.store.files import printable
 
@@ -185,7 +186,8 @@ class _CheckRun:
             return
         for number, (found, name) in enumerate(self.plan):
             tick = line.track(
-                f"[{number + 1}/{len(self.plan)}] {printable(found.subject.name)} {name}", budget.cases
+                f"[{number + 1}/{len(self.plan)}] {printable(found.subject.name)} {name}",
+                check_named(name).cases_of(budget.cases),
             )
             self._take(run_check(self.world, found, name, budget, folder, tick), line)
 
