@@ -8,8 +8,8 @@
 Forward and backward of a convolution with kernel 3 and padding 1, 16 channels in and out, 16 images, float32, one thread of
 torch on each rank. The sides are cut: rows on two workers, rows and columns on four. The sequential layer runs on rank 0 while
 the others wait. The floor is what somebody would write who needs nothing else: torch's convolution of a padded local tensor, an
-exchange of packed faces with preallocated buffers, and a sum of the gradients of weight and bias. All contestants run in every round;
-the ratio of the medians is what counts.
+exchange of packed faces with preallocated buffers, and a sum of the gradients of weight and bias. "overlap" is the layer with
+`overlap=True`. All contestants run in every round; the ratio of the medians is what counts.
 
 Activations are the bytes that autograd saves for backward, counted as they are packed, each storage once, on the worker with most of
 them; the last column holds them beside those of the sequential layer, divided by the number of workers.
@@ -151,7 +151,9 @@ def measured(side: int, rounds: int) -> list[str]:
         raise SystemExit(f"sides: {side} is not divided by the grid {workers}, which the floor asks for")
     torch.manual_seed(0)
     whole = nn.Conv2d(CHANNELS, CHANNELS, KERNEL, padding=1)
-    layer = Conv2d.from_sequential(whole, COMM, Partition((1, 1, 1, *workers)), shape)
+    partition = Partition((1, 1, 1, *workers))
+    layer = Conv2d.from_sequential(whole, COMM, partition, shape)
+    overlapped = Conv2d.from_sequential(whole, COMM, partition, shape, overlap=True)
     (layout,) = (tensor.layout for tensor in layer.domain.tensors)
     values = torch.Generator().manual_seed(1)
     images, cotangents = (torch.randint(-4, 5, shape, generator=values).float() for _ in range(2))
@@ -178,7 +180,12 @@ def measured(side: int, rounds: int) -> list[str]:
         def alone() -> None:
             return None
 
-    calls: dict[str, Call] = {"sequential": alone, "floor": by_hand, "layer": distributed}
+    calls: dict[str, Call] = {
+        "sequential": alone,
+        "floor": by_hand,
+        "layer": distributed,
+        "overlap": passes(overlapped, x, w),
+    }
     # The sequential layer runs alone: the others wait in the barrier that comes before the next contestant.
     taken = interleaved(calls, repeats=1, rounds=rounds, meet=COMM.Barrier)
     slowest = {name: COMM.allreduce(seconds, MPI.MAX) for name, seconds in taken.items()}
@@ -191,6 +198,7 @@ def measured(side: int, rounds: int) -> list[str]:
         f"{slowest['layer'] * 1e3:.1f}",
         f"{slowest['sequential'] / slowest['layer']:.2f}",
         f"{slowest['layer'] / slowest['floor']:.2f}",
+        f"{slowest['overlap'] / slowest['layer']:.2f}",
         f"{held / 2**20:.1f}",
         f"{held / share:.2f}",
     ]
@@ -268,6 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "layer",
                 "speed-up",
                 "layer/floor",
+                "overlap/layer",
                 "MiB saved",
                 "of sequential/P",
             ),
