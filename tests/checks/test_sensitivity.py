@@ -61,6 +61,20 @@ def test_a_normalisation_of_equal_values_is_as_uncertain_as_the_values_times_its
     assert torch.finfo(torch.float32).eps * x.max() / 1e-5**0.5 <= allowed(nn.BatchNorm1d(1, affine=False), x)
 
 
+@pytest.mark.parametrize("operations_before", range(24))  # other errors each
+def test_errors_of_one_value_do_not_cancel_in_all_samples(operations_before: int) -> None:
+    """The weight of nearly 1 is wrong as a result of softmax and as an argument of its backward pass, and nothing else matters."""
+
+    def gradient(keys: Any) -> Any:
+        for _ in range(operations_before):
+            keys.sum()
+        q = torch.tensor([[3.0]], dtype=torch.float64, requires_grad=True)
+        torch.softmax(q @ keys, -1).backward(torch.tensor([[-6.0, 6.0, 8.0]], dtype=torch.float64))
+        return q.grad
+
+    assert allowed(gradient, torch.tensor([[3.0, -4.0, -3.0]], dtype=torch.float64)) > 1e-14
+
+
 def test_integers_at_a_kink_are_exact() -> None:
     def of_a_tie(x: Any) -> Any:
         return torch.relu(x.sum()) * 1e4 + (x.sum() > 0)
