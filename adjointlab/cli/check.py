@@ -34,6 +34,7 @@ from adjointlab.cli.parameters import (
     Xfails,
 )
 from adjointlab.cli.startup import UsageError, opened_world
+from adjointlab.cores import cores
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.deadline import Deadline
 from adjointlab.worlds.launch import is_launched
@@ -193,7 +194,6 @@ class _CheckRun:
 
     def _processes(self, cases: int) -> int:
         """The number of processes to run the checks in, of so many cases each; 1 is this one."""
-        from adjointlab.engine.exhaust import cores
         from adjointlab.store.job_log import supervised
 
         # A supervised job is at one check at a time, and started again after its death.
@@ -206,7 +206,6 @@ class _CheckRun:
     def _run_in_processes(self, count: int, budget: Budget, folder: Path, line: ProgressLine) -> None:
         """Run every check of the plan in other processes, and take the results in the order of the plan."""
         from adjointlab.cli.parallel import CheckProcesses
-        from adjointlab.engine.exhaust import cores
 
         tick = line.track(f"{len(self.plan)} checks in {count} processes", len(self.plan))
         ended: dict[int, Ended] = {}

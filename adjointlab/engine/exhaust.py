@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
-import os
 import sys
 import time
 import traceback
@@ -21,6 +20,7 @@ from multiprocessing.sharedctypes import Synchronized
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.proof import PROOF
 from adjointlab.checks.verdict import Figure, coherent, unjudged
+from adjointlab.cores import cores
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.discovery import find_subject
@@ -31,7 +31,7 @@ from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run, Runner, message_of
 
-__all__ = ["Bound", "bound_of", "cores", "every_case", "exhaust"]
+__all__ = ["Bound", "bound_of", "every_case", "exhaust"]
 
 Bound = Mapping[str, int]
 """The limits of a subject's cases: the keyword arguments of its enumeration."""
@@ -155,11 +155,6 @@ def exhaust(
         figures={Figure.ENTRIES: entries},
         counts=counts,
     )
-
-
-def cores() -> int:
-    """The cores that this process may use, where the system says which; else all."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from adjointlab.cores import cores as available_cores
+
 __all__ = ["Launcher", "NoLauncher", "find_launcher", "find_program", "fits", "library_of_mpi4py", "prepared"]
 
 
@@ -111,7 +113,7 @@ def prepared(launcher: Launcher, ranks: int, cores: int | None = None, root: boo
         return replace(launcher, flags=(*launcher.flags, "--standalone"), notes=(*launcher.notes, note))
     if launcher.vendor != Vendor.OPEN_MPI:
         return launcher
-    cores = _cores() if cores is None else cores
+    cores = available_cores() if cores is None else cores
     root = os.geteuid() == 0 if root is None else root
     flags, environment, notes = list(launcher.flags), dict(launcher.environment), list(launcher.notes)
     if ranks > cores:
@@ -168,8 +170,3 @@ def _output_of(command: list[str]) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return asked.stdout + asked.stderr
-
-
-def _cores() -> int:
-    # The cores that this process may use; a container or a batch system may grant fewer than there are.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
