@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from adjointlab.checks.check import check_named, checks_of  # noqa: E402
+from adjointlab.checks.check import all_checks, check_named, checks_of  # noqa: E402
 from adjointlab.engine.search import Budget, SearchResult, investigate  # noqa: E402
 from adjointlab.engine.subject import Subject  # noqa: E402
 from adjointlab.worlds.launch import open_world  # noqa: E402
@@ -43,10 +43,11 @@ HALO_HEADER = (
 )
 
 
-def found(world: World, subject: Subject, seed: int) -> list[SearchResult]:
+def found(world: World, subject: Subject, seed: int, shrinking: float = 20.0) -> list[SearchResult]:
     """The reports of the checks that see a fault, the one with the fewest cases first."""
     reports = [
-        investigate(world, subject, check, Budget(seed=seed, shrinking=20.0)) for check in checks_of(subject)
+        investigate(world, subject, check, Budget(seed=seed, shrinking=shrinking))
+        for check in checks_of(subject)
     ]
     return sorted(
         (report for report in reports if not report.verdict.is_coherent), key=lambda report: report.tried
@@ -141,25 +142,20 @@ def check_table(world: World, seed: int) -> tuple[list[str], int]:
     tried: dict[str, list[int]] = {}
     alone: dict[str, list[int]] = {}
     for subject in planted:
-        seen = {
-            check: report.tried
-            for check in checks_of(subject)
-            if not (
-                report := investigate(world, subject, check, Budget(seed=seed, shrinking=0.1))
-            ).verdict.is_coherent
-        }
-        for check, cases in seen.items():
-            tried.setdefault(check, []).append(cases)
-            alone.setdefault(check, []).extend([cases] if len(seen) == 1 else [])
+        seen = found(world, subject, seed, shrinking=0.1)
+        for report in seen:
+            tried.setdefault(report.check, []).append(report.tried)
+            alone.setdefault(report.check, []).extend([report.tried] if len(seen) == 1 else [])
     lines = [
         "| check | part of the cases | sees | median | 90 % | most | sees alone | most |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for check, cases in tried.items():
-        found, share = sorted(cases), check_named(check).share
-        of_these = f"{found[len(found) // 2]} | {found[9 * len(found) // 10]} | {found[-1]}"
+    for check in (name for name in all_checks() if name in tried):
+        cases = tried[check]
+        cases.sort()
+        of_these = f"{cases[len(cases) // 2]} | {cases[9 * len(cases) // 10]} | {cases[-1]}"
         lines.append(
-            f"| {check} | {share:g} | {len(found)} | {of_these} | {len(alone[check])} | {max(alone[check], default='-')} |"
+            f"| {check} | {check_named(check).share:g} | {len(cases)} | {of_these} | {len(alone[check])} | {max(alone[check], default='-')} |"
         )
     lines += ["", f"Seed {seed}, {len(planted)} bugs, {world.name} world of {world.ranks} ranks."]
     return lines, 0
