@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from adjointlab.core import arrays
+from adjointlab.core.operator import as_tuple
 from adjointlab.engine.adapters import UserFunction
 from adjointlab.engine.case import from_data, to_data
 from adjointlab.typing import Array, NumpyArray
@@ -59,7 +60,7 @@ class Program:
 
 def returned(function: UserFunction, result: Any) -> tuple[Global, ...]:
     """The arrays that a function returned. Raises `TypeError` where there are none, or something else among them."""
-    arrays_of = tuple(result) if isinstance(result, tuple | list) else (result,)
+    arrays_of = as_tuple(result)
     if not arrays_of or not all(hasattr(each, "dtype") for each in arrays_of):
         raise TypeError(
             f"{getattr(function, '__name__', function)} returned {result!r}, and has to return an array or a tuple of some"

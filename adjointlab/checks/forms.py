@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from adjointlab.core import arrays
-from adjointlab.core.operator import Direction, LinearOperator
+from adjointlab.core.operator import Direction, LinearOperator, as_tuple
 from adjointlab.typing import Array
 
 __all__ = ["Form", "other_forms"]
@@ -85,7 +85,7 @@ def _poisoned(like: Array) -> Array:
 
 def _are(returned: object, memory: Sequence[Array]) -> bool:
     """Return True if what was returned is the memory, or views of it."""
-    results = returned if isinstance(returned, tuple | list) else (returned,)
+    results = as_tuple(returned)
     return len(results) == len(memory) and all(map(_is, results, memory))
 
 

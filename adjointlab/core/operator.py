@@ -31,6 +31,7 @@ __all__ = [
     "WrongClaim",
     "apply_adjoint",
     "apply_forward",
+    "as_tuple",
     "basis_batch",
     "basis_vector",
     "contributions",
@@ -241,11 +242,11 @@ class ProductOperator(CompositeOperator):
 
     def forward(self, *x: Array) -> Result:
         left, right = self.parts
-        return left.forward(*_tuple(right.forward(*x)))
+        return left.forward(*as_tuple(right.forward(*x)))
 
     def adjoint(self, *y: Array) -> Result:
         left, right = self.parts
-        return right.adjoint(*_tuple(left.adjoint(*y)))
+        return right.adjoint(*as_tuple(left.adjoint(*y)))
 
     def specification(self) -> Program | tuple[Program, Program] | None:
         left, right = (part.specification() for part in self.parts)
@@ -348,7 +349,7 @@ def _apply(
     # Arguments that are wrong are the operator's to refuse: here they only say whether a batch must come back.
     is_batch = bool(arguments) and arrays.is_array(arguments[0])
     batch = batch_shape(source.tensors[0], arguments[0], rank) if is_batch else ()
-    outputs = _tuple((operator.forward if direction is Direction.FORWARD else operator.adjoint)(*arguments))
+    outputs = as_tuple((operator.forward if direction is Direction.FORWARD else operator.adjoint)(*arguments))
     # A communicator of the lab's worlds wants to know where user code ends: what follows is the lab's.
     if (note_return := getattr(operator.comm, "note_return", None)) is not None:
         note_return(implementation(operator, direction))
@@ -450,13 +451,14 @@ def _both(programs: Program | tuple[Program, Program]) -> tuple[Program, Program
     return programs if isinstance(programs, tuple) else (programs, programs.adjoint())
 
 
-def _tuple(value: Result) -> tuple[Array, ...]:
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    """Return what a function or module returned, one tensor or several, as a tuple."""
     return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
 def _for_each(function: Callable[..., Array], *values: Result) -> Result:
     """Apply `function` to each local tensor of the values: one array where they are one, else a tuple."""
-    results = tuple(map(function, *map(_tuple, values)))
+    results = tuple(map(function, *map(as_tuple, values)))
     return results if isinstance(values[0], tuple | list) else results[0]
 
 

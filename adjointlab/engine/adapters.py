@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adjointlab.core.arrays import is_dtensor, local_part
 from adjointlab.core.layer import Layer, Prepare
-from adjointlab.core.operator import AdaptedOperator, Direction
+from adjointlab.core.operator import AdaptedOperator, Direction, as_tuple
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, Communicator
 
@@ -123,7 +123,7 @@ class Differentiable(AdaptedOperator):
             result = function.apply(*x, *self._comm, *self._arguments.values())
         else:
             result = self._function(*self._comm, *x, **self._arguments)
-        return tuple(map(local_part, result if isinstance(result, tuple | list) else (result,)))
+        return tuple(map(local_part, as_tuple(result)))
 
     def function(self, direction: Direction) -> UserFunction:
         if inspect.isclass(self._named):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from adjointlab.core.layer import Layer, Prepare, elementwise
+from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Differentiable, Parameters, Ranks, UserFunction
 from adjointlab.typing import Communicator
@@ -189,7 +190,7 @@ class ParallelRecipe:
         inputs = [torch.zeros(shape, dtype=dtype) for shape in shapes]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             result = self.twin(**parameters)(*self.prepare(*inputs))
-        return tuple(result) if isinstance(result, tuple | list) else (result,)
+        return as_tuple(result)
 
 
 @dataclass(frozen=True)
@@ -265,7 +266,7 @@ class DTensorRecipe:
             mesh,
             placements,
             shapes,
-            [tuple(y.shape) for y in (whole if isinstance(whole, tuple | list) else (whole,))],
+            [tuple(y.shape) for y in as_tuple(whole)],
             zeros(local),
         )
         return made, domain

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adjointlab.core.arrays import dtype_name
 from adjointlab.core.layer import Layer, Prepare, elementwise
+from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.parallel import MakeOptimizer, Reduction, freeze, sequential_module, shapes_of
@@ -88,31 +89,21 @@ class PipelineRecipe:
         by_inputs = bool(parameters.get("input_gradient", False))
         without_gradient = {tensor.name for tensor in (domain[-1:] if by_inputs else domain)}
 
-        def where(held: Callable[[RankStages], Sequence[str]], name: str) -> list[int]:
-            return [rank for rank, each in enumerate(ranks) if name in held(each)]
+        def of_stages(names: Iterable[str], held: Callable[[RankStages], Sequence[str]]) -> Space:
+            where = {name: [rank for rank, each in enumerate(ranks) if name in held(each)] for name in names}
+            tensors = (
+                held_by(holders, tuple(known[name].shape), dtype_name(known[name]), name)
+                for name, holders in where.items()
+            )
+            return Space(*tensors)
 
         return Layer(
             comm,
             made,
             Space(*domain),
             Space(*codomain),
-            Space(
-                *(
-                    held_by(where(lambda each: each.parameters, name), shape, dtype_name(known[name]), name)
-                    for name, shape in names.parameters.items()
-                )
-            ),
-            Space(
-                *(
-                    held_by(
-                        where(lambda each: each.buffers, name),
-                        tuple(known[name].shape),
-                        dtype_name(known[name]),
-                        name,
-                    )
-                    for name in names.buffers
-                )
-            ),
+            of_stages(names.parameters, lambda each: each.parameters),
+            of_stages(names.buffers, lambda each: each.buffers),
             prepare=self.prepare,
             uniform_requires_grad=True,
             frozen=frozen | without_gradient,
@@ -151,7 +142,7 @@ class PipelineRecipe:
             result = sequential_module(self.sequential, parameters, _DECLARATIONS)(
                 *self.prepare(*inputs, torch.zeros(0))[:-1]
             )
-        return tuple((result[0] if isinstance(result, tuple | list) else result).shape)
+        return tuple(as_tuple(result)[0].shape)
 
     def _results(
         self, parameters: Parameters, inputs: tuple[tuple[int, ...], ...], target: tuple[int, ...]

@@ -7,7 +7,7 @@ too, but for the mesh dimensions that share the batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Self
@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from adjointlab.core.arrays import dtype_name
-from adjointlab.core.operator import WrongClaim
+from adjointlab.core.operator import WrongClaim, as_tuple
 from adjointlab.core.placements import placed
 from adjointlab.core.space import Space, Tensor
 
@@ -54,7 +54,7 @@ class Placing:
 
 
 class NamedModule(nn.Module):
-    """A module as it is called in a check, with the `parameters` of `made`, the module under test, by the names of a sequential one."""
+    """A module as it is called in a check, with the `parameters` and `buffers` of `made`, the module under test, by the names of a sequential one."""
 
     forward_mode = False  # neither DTensor nor DistributedDataParallel has one
 
@@ -62,6 +62,7 @@ class NamedModule(nn.Module):
         self,
         made: nn.Module,
         parameters: Mapping[str, nn.Parameter],
+        buffers: Iterable[str],
         synchronize: Callable[[nn.Module], object] | None = None,
     ) -> None:
         super().__init__()
@@ -69,6 +70,7 @@ class NamedModule(nn.Module):
         self._made: Callable[[], nn.Module] = lambda: made
         # FSDP has others in their places for a while.
         self._held = dict(parameters)
+        self._buffer_names = tuple(buffers)
         self._synchronize = synchronize
 
     @property
@@ -88,8 +90,14 @@ class NamedModule(nn.Module):
     def get_parameter(self, target: str) -> nn.Parameter:
         return self._held[target]
 
+    def get_buffer(self, target: str) -> torch.Tensor:
+        return self.made.get_buffer(target)
+
     def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
         return iter(self._held.items())
+
+    def named_buffers(self, *_: Any, **__: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        return ((name, self.get_buffer(name)) for name in self._buffer_names)
 
 
 class ParallelModule(NamedModule):
@@ -106,7 +114,7 @@ class ParallelModule(NamedModule):
     ) -> None:
         path_of = names.paths(module)
         parameters = {name: module.get_parameter(path) for name, path in path_of.parameters.items()}
-        super().__init__(module, parameters, synchronize)
+        super().__init__(module, parameters, path_of.buffers, synchronize)
         self._mesh, self._placing, self._shapes, self._path_of = mesh, placing, shapes, path_of
 
     @property
@@ -115,8 +123,7 @@ class ParallelModule(NamedModule):
         return any(isinstance(part, DistributedDataParallel) for part in self.made.modules())
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        result = self.made(*map(self._given, range(len(inputs)), inputs))
-        outputs = result if isinstance(result, tuple | list) else (result,)
+        outputs = as_tuple(self.made(*map(self._given, range(len(inputs)), inputs)))
         return tuple(map(self._received, range(len(outputs)), outputs))
 
     def _given(self, number: int, local: torch.Tensor) -> torch.Tensor:
@@ -139,9 +146,6 @@ class ParallelModule(NamedModule):
 
     def get_buffer(self, target: str) -> torch.Tensor:
         return self.made.get_buffer(self._path_of.buffers[target])
-
-    def named_buffers(self, *_: Any, **__: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        return ((name, self.get_buffer(name)) for name in self._path_of.buffers)
 
     def parameter_space(self, declared: Mapping[str, Placements]) -> Space:
         """The space of its parameters; plain ones that are no copies have `declared` placements."""
@@ -211,8 +215,7 @@ class DTensorFunction(nn.Module):
         )
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        result = self._function(*map(self._given, range(len(inputs)), inputs))
-        outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
+        outputs = as_tuple(self._function(*map(self._given, range(len(inputs)), inputs)))
         for output in outputs:
             if not isinstance(output, DTensor):
                 raise WrongClaim(f"the function returned a {type(output).__name__}, and no DTensor")

@@ -24,6 +24,7 @@ from torch.distributed.pipelining.stage import _PipelineStageBase
 from torch.distributed.tensor import DTensor
 
 from adjointlab.core.layout import Layout
+from adjointlab.core.operator import as_tuple
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 from adjointlab.torch_distributed.parallel import NamedModule, Names, sequential_name
@@ -55,9 +56,8 @@ class SequentialStep(NamedModule):
     """The step of the sequential module, on the whole batch."""
 
     def __init__(self, module: nn.Module, step: Step) -> None:
-        super().__init__(module, dict(module.named_parameters()))
+        super().__init__(module, dict(module.named_parameters()), Names.of(module).buffers)
         self._step = step
-        self._buffers_of = Names.of(module).buffers
 
     def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         *inputs, target = given
@@ -67,14 +67,7 @@ class SequentialStep(NamedModule):
             raise TypeError(
                 f"the loss of a batch has shape {tuple(loss.shape)}: it has to be a scalar, such as a mean"
             )
-        outputs = result if isinstance(result, tuple | list) else (result,)
-        return (loss.reshape(1), *(output.detach() for output in outputs))
-
-    def get_buffer(self, target: str) -> torch.Tensor:
-        return self.made.get_buffer(target)
-
-    def named_buffers(self, *_: Any, **__: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        return ((name, self.get_buffer(name)) for name in self._buffers_of)
+        return (loss.reshape(1), *(output.detach() for output in as_tuple(result)))
 
 
 @dataclass(frozen=True)
@@ -115,7 +108,7 @@ class Stages:
         known_parameters, known_buffers = dict(module.named_parameters()), dict(module.named_buffers())
         for stage in stages:
             for path, held in stage.submod.named_parameters():
-                parameters[_name_in(known_parameters, path, held, "parameter")] = held
+                parameters[_parameter_name(known_parameters, path, held)] = held
             for path, buffer in stage.submod.named_buffers():
                 if (name := _name_of(known_buffers, path, buffer)) is not None:
                     buffers[name] = buffer
@@ -144,15 +137,16 @@ def _name_of(known: Mapping[str, torch.Tensor], path: str, held: torch.Tensor) -
     return sequential_name(path, known) if same is None else same
 
 
-def _name_in(known: Mapping[str, torch.Tensor], path: str, held: torch.Tensor, kind: str) -> str:
+def _parameter_name(known: Mapping[str, torch.Tensor], path: str, held: torch.Tensor) -> str:
+    """The name of a parameter of a stage. Raises `NotImplementedError` for a DTensor, `TypeError` for one without a name."""
     if isinstance(held, DTensor):
         raise NotImplementedError(
-            f"the {kind} {path} of a stage is a DTensor: pipelines of sharded stages are not compared"
+            f"the parameter {path} of a stage is a DTensor: pipelines of sharded stages are not compared"
         )
     name = _name_of(known, path, held)
     if name is None or known[name].shape != held.shape:
         raise TypeError(
-            f"a stage has a {kind} {path}, and the sequential module none of that name: make stages of parts of the module that "
+            f"a stage has a parameter {path}, and the sequential module none of that name: make stages of parts of the module that "
             "the function is given, or keep the names of its parameters"
         )
     return name
@@ -228,10 +222,9 @@ class PipelineStep(NamedModule):
             else nn.Parameter(torch.zeros(0, dtype=dtype))
             for name in names.parameters
         }
-        super().__init__(module, parameters, synchronize)
+        super().__init__(module, parameters, names.buffers, synchronize)
         self._stages, self._step, self._placement = stages, step, placement
         self._results = tuple(getattr(torch, name) for name in results)
-        self._buffer_names = names.buffers
 
     def train(self, mode: bool = True) -> PipelineStep:
         for stage in self._stages.stages:
@@ -240,9 +233,6 @@ class PipelineStep(NamedModule):
 
     def get_buffer(self, target: str) -> torch.Tensor:
         return self._stages.buffers.get(target, torch.zeros(0))
-
-    def named_buffers(self, *_: Any, **__: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        return ((name, self.get_buffer(name)) for name in self._buffer_names)
 
     def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         *inputs, target = given
@@ -274,7 +264,7 @@ class PipelineStep(NamedModule):
         dist.broadcast(loss, self._placement.last)
         if not is_last:
             return (loss, *(torch.zeros(0, dtype=dtype) for dtype in self._results[1:]))
-        return (loss, *(y.detach() for y in (result if isinstance(result, tuple | list) else (result,))))
+        return (loss, *(y.detach() for y in as_tuple(result)))
 
 
 @contextmanager

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from adjointlab.checks.check import AnyCheck, Check, Spaces
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.layers.modules import SequentialTwin, as_tuple, pass_keys
+from adjointlab.checks.layers.modules import SequentialTwin, pass_keys
 from adjointlab.checks.layers.twin import PassObservation, TwinCheck, twin_passes
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.core.operator import as_tuple
 
 if TYPE_CHECKING:
     import torch

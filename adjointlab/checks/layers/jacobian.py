@@ -30,7 +30,6 @@ from adjointlab.checks.layers.modules import (
     LocalModule,
     ModuleUnderTest,
     SequentialTwin,
-    as_tuple,
     has_copies_of_their_own,
     held,
     in_shape_of,
@@ -42,6 +41,7 @@ from adjointlab.checks.layers.twin import results_of_twin
 from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
+from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
 from adjointlab.core.vectors import ZERO, Draw, Exact, local_values, pair_local
 

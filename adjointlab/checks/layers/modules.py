@@ -24,7 +24,7 @@ from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer, undeclared
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import NotInSpace
+from adjointlab.core.operator import NotInSpace, as_tuple
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.vectors import VALUES, Draw, local_values
 from adjointlab.typing import NumpyArray
@@ -39,7 +39,6 @@ __all__ = [
     "LocalModule",
     "ModuleUnderTest",
     "SequentialTwin",
-    "as_tuple",
     "has_copies_of_their_own",
     "held",
     "held_by_all",
@@ -280,11 +279,6 @@ def _left_as_drawn(layer: Layer) -> list[bool]:
             for known, x, y in zip(free, drawn, prepared, strict=True)
         ]
     return free
-
-
-def as_tuple(value: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Return what a module returned, one tensor or several, as a tuple."""
-    return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
 def in_shape_of(own: torch.Tensor, given: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvarian
 from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
+from adjointlab.core.operator import as_tuple
 from adjointlab.core.vectors import Draw
 
 __all__ = ["SEQUENTIAL", "SequentialCheck"]
@@ -69,7 +70,7 @@ class SequentialCheck(Check[_Observation]):
         result = context.reference(*inputs)
         if result is NotImplemented:
             raise Inapplicable("the reference returned NotImplemented")
-        whole = [arrays.to_numpy(a) for a in (result if isinstance(result, tuple | list) else (result,))]
+        whole = [arrays.to_numpy(a) for a in as_tuple(result)]
         expected = held_by_all(context.codomain, whole, context.comm.Get_size())
         return ReferenceOutputs(outputs, expected, context.tolerance)
 
