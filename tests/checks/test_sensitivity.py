@@ -75,6 +75,20 @@ def test_errors_of_one_value_do_not_cancel_in_all_samples(operations_before: int
     assert allowed(gradient, torch.tensor([[3.0, -4.0, -3.0]], dtype=torch.float64)) > 1e-14
 
 
+def test_a_difference_inside_an_operation_is_as_uncertain_as_its_terms() -> None:
+    def derivative(logarithms: Any) -> Any:
+        gradient = torch.tensor([-0.005, -3.0])
+        return torch.ops.aten._log_softmax_backward_data(gradient, logarithms, 0, torch.float32)
+
+    # -3 + 3.005 · 0.9975
+    assert allowed(derivative, torch.log_softmax(torch.tensor([-3.0, 3.0]), 0)) >= 1e-6
+
+
+def test_nothing_is_said_of_a_number_that_the_least_error_makes_a_nan_of() -> None:
+    x = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
+    assert allowed(lambda x: torch.sqrt(x.sum() - x.sum()), x) == torch.inf
+
+
 def test_integers_at_a_kink_are_exact() -> None:
     def of_a_tie(x: Any) -> Any:
         return torch.relu(x.sum()) * 1e4 + (x.sum() > 0)

@@ -65,6 +65,14 @@ _MOVES = frozenset(
 )
 """Operations of torch's that move or select values, or make constants, without the underscore of those in place."""
 
+_FUSED = frozenset(
+    ("_log_softmax", "_log_softmax_backward_data", "_softmax", "_softmax_backward_data"),
+)
+"""Operations that take differences of exponentials of their own, whose rounding no error of arguments and results shows.
+
+They are perturbed step by step, in torch's own decomposition.
+"""
+
 _STATISTICS = frozenset({"running_mean", "running_var"})
 """Arguments that batch normalisations of torch's write into though their schemas do not say so."""
 
@@ -91,8 +99,8 @@ def measured(run: Callable[[], Mapping[str, Local]]) -> tuple[Mapping[str, Local
         for sample in range(_SAMPLES):
             other = perturbed(sample, error, spares_integers)
             for name, found in largest.items():
-                pairs = zip(found, other[name], results[name], strict=True)
-                found[:] = [max(known, _difference(a, b)) for known, a, b in pairs]
+                pairs = zip(found, results[name], other[name], strict=True)
+                found[:] = [max(known, _difference(result, changed)) for known, result, changed in pairs]
         return {name: tuple(found) for name, found in largest.items()}
 
     every = differences()
@@ -111,8 +119,8 @@ def measured(run: Callable[[], Mapping[str, Local]]) -> tuple[Mapping[str, Local
 
 
 def _allowed(every: float, grown: float, some: float, array: NumpyArray) -> float:
-    # A kink is too much for rounding alone, and hardly grows with the errors.
-    is_kink = not _is_small(every, array) and grown < math.sqrt(_GROWTH) * every
+    # A kink is too much for rounding alone, and hardly grows with the errors; an infinite difference does not grow.
+    is_kink = not _is_small(every, array) and (grown < math.sqrt(_GROWTH) * every or grown == every)
     return _SAFETY * (some if is_kink else every) + _UNITS * _epsilon(array) * _largest(array)
 
 
@@ -120,12 +128,13 @@ def _is_small(difference: float, array: NumpyArray) -> bool:
     return difference <= math.sqrt(_epsilon(array)) * max(_largest(array), 1.0)
 
 
-def _difference(a: NumpyArray, b: NumpyArray) -> float:
-    if a.shape != b.shape or not a.size or a.dtype.kind != "f":
+def _difference(result: NumpyArray, perturbed: NumpyArray) -> float:
+    """The largest difference of an element that is finite; infinite where an error makes a NaN or an infinity of it."""
+    if result.shape != perturbed.shape or not result.size or result.dtype.kind != "f":
         return 0.0
-    with np.errstate(invalid="ignore"):
-        difference = abs(a.astype(float) - b)
-    return float(difference[np.isfinite(difference)].max(initial=0.0))
+    finite = np.isfinite(result)
+    difference = abs(result[finite].astype(float) - perturbed[finite])
+    return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0))
 
 
 def _largest(array: NumpyArray) -> float:
@@ -156,6 +165,7 @@ def _restore(states: tuple[object, Any, torch.Tensor]) -> None:
 def _perturbation() -> Callable[[int, float, bool], AbstractContextManager[object]]:
     """Return the context manager that perturbs all operations of torch's in this thread; a class of torch's, made on demand."""
     import torch
+    from torch._decomp import decomposition_table
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_flatten, tree_map
 
@@ -182,6 +192,9 @@ def _perturbation() -> Callable[[int, float, bool], AbstractContextManager[objec
             name = schema.name.split("::")[1].rstrip("_")
             if is_view or name in _MOVES:
                 return func(*args, **kwargs)
+            if name in _FUSED:
+                with self:
+                    return decomposition_table[func](*args, **kwargs)
             elementwise = torch.Tag.pointwise in func.tags
             spares_integers = self.spares_integers and "norm" not in name
             given = [
