@@ -17,10 +17,13 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from timing import is_smoke, least  # noqa: E402
 
 from adjointlab.checks.check import all_checks, check_named, checks_of  # noqa: E402
 from adjointlab.engine.search import Budget, SearchResult, investigate  # noqa: E402
@@ -43,10 +46,15 @@ HALO_HEADER = (
 )
 
 
-def found(world: World, subject: Subject, seed: int, shrinking: float = 20.0) -> list[SearchResult]:
+BUDGET = Budget(cases=10, shrinking=0.1) if is_smoke() else Budget(shrinking=20.0)
+
+
+def found(
+    world: World, subject: Subject, seed: int, shrinking: float = BUDGET.shrinking
+) -> list[SearchResult]:
     """The reports of the checks that see a fault, the one with the fewest cases first."""
     reports = [
-        investigate(world, subject, check, Budget(seed=seed, shrinking=shrinking))
+        investigate(world, subject, check, replace(BUDGET, seed=seed, shrinking=shrinking))
         for check in checks_of(subject)
     ]
     return sorted(
@@ -81,8 +89,12 @@ def tables(world: World, seed: int) -> tuple[list[str], int]:
     started = time.monotonic()
     lines, missed, cases = [], 0, []
     for title, first, entries in (
-        ("Planted operator bugs", "bug", [("", planted.bug, planted.subject) for planted in PLANTED]),
-        ("Documented faults", "fault", [(f"[{fault.source}]", fault.bug, fault.subject) for fault in FAULTS]),
+        ("Planted operator bugs", "bug", [("", planted.bug, planted.subject) for planted in least(PLANTED)]),
+        (
+            "Documented faults",
+            "fault",
+            [(f"[{fault.source}]", fault.bug, fault.subject) for fault in least(FAULTS)],
+        ),
     ):
         lines += [f"### {title}", "", HEADER[0].format(first=first), HEADER[1]]
         for number, (name, what, subject) in enumerate(entries, start=1):
@@ -99,7 +111,7 @@ def halo_table(world: World, seed: int) -> tuple[list[str], int]:
     """The lines of the table of halo exchanges and repartitions, and how many bugs were missed."""
     started = time.monotonic()
     lines, missed, cases, unseen, alike = list(HALO_HEADER), 0, [], 0, 0
-    for number, planted in enumerate(PLANTED_HALOS, start=1):
+    for number, planted in enumerate(least(PLANTED_HALOS), start=1):
         # Of checks that saw it after equally many cases, the one that shrank it furthest.
         reports = sorted(
             found(world, planted.subject, seed),
@@ -123,7 +135,7 @@ def layer_table(world: World, seed: int) -> tuple[list[str], int]:
     """The lines of the table of layers, and how many bugs were missed."""
     started = time.monotonic()
     lines, missed, cases = [HEADER[0].format(first="bug"), HEADER[1]], 0, []
-    for number, planted in enumerate(PLANTED_LAYERS, start=1):
+    for number, planted in enumerate(least(PLANTED_LAYERS), start=1):
         # Of checks that saw it after equally many cases, the one that shrank it furthest.
         reports = sorted(
             found(world, planted.subject, seed),
@@ -138,7 +150,9 @@ def layer_table(world: World, seed: int) -> tuple[list[str], int]:
 
 def check_table(world: World, seed: int) -> tuple[list[str], int]:
     """The lines of the table of checks, each with the cases after which it sees what is planted; nothing is missed there."""
-    planted = [each.subject for each in (*PLANTED, *FAULTS, *PLANTED_HALOS, *PLANTED_LAYERS)]
+    planted = [
+        each.subject for listed in (PLANTED, FAULTS, PLANTED_HALOS, PLANTED_LAYERS) for each in least(listed)
+    ]
     tried: dict[str, list[int]] = {}
     alone: dict[str, list[int]] = {}
     for subject in planted:
