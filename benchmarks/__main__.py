@@ -67,6 +67,7 @@ BOTH = (2, 4)
 SCRIPTS = (
     Script("harness"),
     Script("simulated_ranks", ("all",)),
+    Script("hand_over"),
     Script("torch_distributed", needs=("torch",)),
     Script("agreement", needs=("mpi4py",)),
     Script("agreement", ranks=(2,)),
@@ -99,7 +100,7 @@ def mpiexec() -> list[str]:
 
 
 def missing(script: Script) -> str:
-    """What a script cannot run without and is not there; empty where it can run."""
+    """Return the names of what a script needs and is not installed; empty where it can run."""
     if script.ranks and not mpiexec():
         return "an MPI library with mpiexec, and mpi4py"
     return ", ".join(module for module in script.needs if find_spec(module) is None)
