@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from timing import interleaved, least, print_table
+from timing import interleaved, is_smoke, least, print_table
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -33,7 +33,7 @@ from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.worlds.world import RankContext
 
-RANKS, TIMES, ROUNDS, CASES = 4, 20, 7, least(60)
+RANKS, TIMES, ROUNDS, CASES = 4, 2 if is_smoke() else 20, 7, least(60)
 EXAMPLES = Path(__file__).parents[1] / "examples"
 Work = Callable[[int], None]
 
