@@ -89,6 +89,11 @@ def test_nothing_is_said_of_a_number_that_the_least_error_makes_a_nan_of() -> No
     assert allowed(lambda x: torch.sqrt(x.sum() - x.sum()), x) == torch.inf
 
 
+@pytest.mark.parametrize("function", [lambda x: torch.softmax(x, 0), lambda x: torch.exp(x - x.max())])
+def test_what_is_masked_is_as_certain_as_the_rest(function: Callable[[Any], Any]) -> None:
+    assert allowed(function, torch.tensor([-torch.inf, 0.1, 0.2], dtype=torch.float64)) < 1e-13
+
+
 def test_integers_at_a_kink_are_exact() -> None:
     def of_a_tie(x: Any) -> Any:
         return torch.relu(x.sum()) * 1e4 + (x.sum() > 0)

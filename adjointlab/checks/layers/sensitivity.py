@@ -228,7 +228,9 @@ def _perturbation() -> Callable[[int, float, bool], AbstractContextManager[objec
         def factors(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
             """Factors near one: of equal values equal ones, or independent ones."""
             if elementwise:
-                fractions = (torch.frexp(value.double()).mantissa * self.factor).frac().abs()
+                mantissas = torch.frexp(value.double()).mantissa
+                # Of an infinity, such as the score of a masked key, nothing can be wrong: a NaN would allow for any difference.
+                fractions = (mantissas * self.factor).frac().abs().nan_to_num(nan=0.5)
             else:
                 fractions = torch.rand(value.shape, generator=self.generator, dtype=torch.float64)
             # In the value's own precision, where an infinity stays one.
