@@ -150,12 +150,10 @@ def layer_table(world: World, seed: int) -> tuple[list[str], int]:
 
 def check_table(world: World, seed: int) -> tuple[list[str], int]:
     """The lines of the table of checks, each with the cases after which it sees what is planted; nothing is missed there."""
-    planted = [
-        each.subject for listed in (PLANTED, FAULTS, PLANTED_HALOS, PLANTED_LAYERS) for each in least(listed)
-    ]
+    planted = [each.subject for each in (*PLANTED, *FAULTS, *PLANTED_HALOS, *PLANTED_LAYERS)]
     tried: dict[str, list[int]] = {}
     alone: dict[str, list[int]] = {}
-    for subject in planted:
+    for subject in least(planted):
         seen = found(world, subject, seed, shrinking=0.1)
         for report in seen:
             tried.setdefault(report.check, []).append(report.tried)
