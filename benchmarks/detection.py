@@ -17,7 +17,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +35,8 @@ from tests.planted.layers import PLANTED as PLANTED_LAYERS  # noqa: E402
 from tests.planted.recreated.table import FAULTS  # noqa: E402
 from tests.planted.reductions import PLANTED  # noqa: E402
 
+CASES, MOST_SHRINKING = (10, 0.1) if is_smoke() else (Budget().cases, math.inf)
+
 HEADER = (
     "| {first} | what it is | found by | cases | shrunk to | also seen by |",
     "|---|---|---|---|---|---|",
@@ -46,15 +47,10 @@ HALO_HEADER = (
 )
 
 
-BUDGET = Budget(cases=10, shrinking=0.1) if is_smoke() else Budget(shrinking=20.0)
-
-
-def found(
-    world: World, subject: Subject, seed: int, shrinking: float = BUDGET.shrinking
-) -> list[SearchResult]:
+def found(world: World, subject: Subject, seed: int, shrinking: float = 20.0) -> list[SearchResult]:
     """The reports of the checks that see a fault, the one with the fewest cases first."""
     reports = [
-        investigate(world, subject, check, replace(BUDGET, seed=seed, shrinking=shrinking))
+        investigate(world, subject, check, Budget(CASES, seed=seed, shrinking=min(shrinking, MOST_SHRINKING)))
         for check in checks_of(subject)
     ]
     return sorted(
