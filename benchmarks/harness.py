@@ -58,7 +58,7 @@ def drawn(count: int, check: str) -> tuple[list[Case], float]:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(case=cases(broadcasts, check, 4))
+    @given(case=cases(broadcasts, check, (1, 4)))
     def collect(case: Case) -> None:
         found.append(case)
 
