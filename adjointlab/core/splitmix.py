@@ -8,7 +8,7 @@ import numpy as np
 
 from adjointlab.typing import NumpyArray
 
-__all__ = ["mixed", "with_key", "without_key"]
+__all__ = ["hashed", "mixed", "with_key", "without_key"]
 
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
 _GAMMA: Final = 0x9E3779B97F4A7C15
@@ -24,17 +24,19 @@ def mixed(number: int) -> int:
     return number ^ (number >> 31)
 
 
-# Of an array of counters (uint64), 64 bits for each, other ones for each key: over the counter, and once more with the key. One pass
-# over their sum would give neighbouring keys the same values, shifted.
+def hashed(counters: NumpyArray, key: int) -> NumpyArray:
+    """64 bits for each of an array of counters (uint64), other ones for each key, a number of 64 bits."""
+    # Over the counter, and once more with the key. One pass over their sum would give neighbouring keys the same values, shifted.
+    return with_key(without_key(counters), key)
 
 
 def without_key(counters: NumpyArray) -> NumpyArray:
-    """The first pass over an array of counters, the same for all keys."""
+    """The first pass of :func:`hashed`, the same for all keys."""
     return _finalised(counters + np.uint64(_GAMMA))
 
 
 def with_key(bits: NumpyArray, key: int) -> NumpyArray:
-    """The second pass, over the result of the first, with a key of 64 bits: the numbers."""
+    """The second pass of :func:`hashed`, over the result of the first."""
     return _finalised(bits ^ np.uint64(key))
 
 
