@@ -87,12 +87,12 @@ class Allowances:
 
     def __init__(self, least: Differences, measure: Callable[[], Differences]) -> None:
         self.least = least
-        """What any result may differ by: a few units in the last place, and never more than is measured."""
+        """Differences that any result may have: a few units in the last place, and never more than is measured."""
         self._measure = measure
 
     @cached_property
     def most(self) -> Differences:
-        """What rounding may change, as it is measured."""
+        """Differences that rounding may make, as they are measured."""
         return self._measure()
 
     def measure(self) -> None:
