@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -45,6 +46,13 @@ HALO_HEADER = (
     "| bug | what it is | dot test | found by | cases | shrunk to | also seen by |",
     "|---|---|---|---|---|---|---|",
 )
+
+
+class HasSubject(Protocol):
+    """A planted bug or a recreated fault."""
+
+    @property
+    def subject(self) -> Subject: ...
 
 
 def found(world: World, subject: Subject, seed: int, shrinking: float = 20.0) -> list[SearchResult]:
@@ -145,8 +153,18 @@ def layer_table(world: World, seed: int) -> tuple[list[str], int]:
 
 
 def check_table(world: World, seed: int) -> tuple[list[str], int]:
-    """The lines of the table of checks, each with the cases after which it sees what is planted; nothing is missed there."""
-    planted = [each.subject for each in (*PLANTED, *FAULTS, *PLANTED_HALOS, *PLANTED_LAYERS)]
+    """The lines of the table of checks, of all that is planted."""
+    return table_of_checks(world, seed, (*PLANTED, *FAULTS, *PLANTED_HALOS, *PLANTED_LAYERS))
+
+
+def layer_check_table(world: World, seed: int) -> tuple[list[str], int]:
+    """The lines of the table of checks, of bugs of layers alone."""
+    return table_of_checks(world, seed, PLANTED_LAYERS)
+
+
+def table_of_checks(world: World, seed: int, bugs: Sequence[HasSubject]) -> tuple[list[str], int]:
+    """The lines of a table of checks, each with the cases after which it sees what is planted; nothing is missed there."""
+    planted = [each.subject for each in bugs]
     tried: dict[str, list[int]] = {}
     alone: dict[str, list[int]] = {}
     for subject in least(planted):
@@ -182,6 +200,7 @@ PARTS: dict[str, tuple[str, Callable[[World, int], tuple[list[str], int]]]] = {
     "halos": ("halo bugs", halo_table),
     "layers": ("layer bugs", layer_table),
     "checks": ("checks", check_table),
+    "layer-checks": ("layer checks", layer_check_table),
 }
 """The parts, with the mark in the page and what makes the lines."""
 
