@@ -16,7 +16,7 @@ from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given
-from timing import interleaved, print_table, seconds_per_rank
+from timing import interleaved, is_smoke, least, print_table, seconds_per_rank
 
 import adjointlab as al
 from adjointlab.checks.check import checks_of
@@ -31,7 +31,8 @@ from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext
 
-COUNT = 300
+COUNT = least(300)
+RANKS = (2, 16) if is_smoke() else tuple(2**power for power in range(1, 11))
 
 
 @al.subject(Broadcast, ranks=(1, 2, 3, 4))
@@ -147,7 +148,7 @@ def rates() -> None:
         "checks per second on up to 8 simulated ranks",
         ["subject", "check", "checks per second"],
         [
-            [name, check, f"{rate(world, subjects[name], check, cases):.1f}"]
+            [name, check, f"{rate(world, subjects[name], check, least(cases)):.1f}"]
             for name, check, cases in OTHERS
             if name in subjects  # layers need torch
         ],
@@ -164,9 +165,7 @@ def adjoint_case(ranks: int) -> Callable[[], object]:
 
 def growth() -> None:
     """Time of an adjoint case as the simulated ranks grow; linear growth keeps the last column at 1."""
-    taken = seconds_per_rank(
-        {ranks: adjoint_case(ranks) for ranks in (2**power for power in range(1, 11))}, rounds=7
-    )
+    taken = seconds_per_rank({ranks: adjoint_case(ranks) for ranks in RANKS}, rounds=7)
     print_table(
         "an adjoint case of Broadcast from 1 to P ranks",
         ["ranks", "µs", "µs per rank", "relative to 2 ranks", "relative to 16 ranks"],

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import __main__ as benchmarks
 from benchmarks.timing import SMOKE
 
-WITHOUT_MPI = [script for script in benchmarks.SCRIPTS if not script.ranks and script.name != "harness"]
+WITHOUT_MPI = [script for script in benchmarks.SCRIPTS if not script.ranks]
 
 
 @pytest.mark.parametrize("script", WITHOUT_MPI, ids=lambda script: script.title)
