@@ -360,7 +360,7 @@ def _apply(
     for tensor, output in zip(target.tensors, outputs, strict=True):
         if found := mismatch(tensor, output, rank, batch):
             raise NotInSpace(f"{direction} returned {found}")
-    return cast("tuple[A, ...]", outputs)
+    return outputs
 
 
 def basis_vector(space: Space, index: int, rank: int, library: str = "numpy") -> tuple[Array, ...]:
