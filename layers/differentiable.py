@@ -96,7 +96,12 @@ def of_nothing(
 def _applied(
     operator: LinearOperator, x: tuple[torch.Tensor, ...], anchor: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ...]:
-    outputs: tuple[torch.Tensor, ...] = _Apply.apply(_anchor(x) if anchor is None else anchor, operator, *x)
+    # A layer's parameter is of a class that sees which function asks for it, its shape and its element type too. Nothing here
+    # takes a part for the whole, and a weight is asked some ten times.
+    with torch._C.DisableTorchFunctionSubclass():
+        outputs: tuple[torch.Tensor, ...] = _Apply.apply(
+            _anchor(x) if anchor is None else anchor, operator, *x
+        )
     return outputs[:-1]
 
 

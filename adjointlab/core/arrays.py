@@ -266,7 +266,7 @@ def in_numpy(*given: Array) -> tuple[Array, ...]:
             views.append(array)
         elif _is_torch(array) and array.dtype in _of_numpy_too():
             try:
-                views.append(array.detach().numpy())
+                views.append((array.detach() if array.requires_grad else array).numpy())
             except (RuntimeError, TypeError):  # a lazy conjugate or negative, or on another device
                 return given
         else:
