@@ -79,6 +79,31 @@ def halos_in_a_square(ranks: int) -> Make:
     return halos(math.isqrt(ranks), math.isqrt(ranks))
 
 
+def a_convolution(comm: Any) -> tuple[Any, tuple[int, ...]]:
+    """A layer over a line of workers, and the shape of a worker's input."""
+    from adjointlab.layers.convolution import Conv1d
+
+    ranks = comm.Get_size()
+    layer = Conv1d(comm, Partition((1, 1, 1, ranks)), (1, 2, SIDE * ranks), 2, 2, 3, padding=1)
+    return layer, (1, 2, SIDE)
+
+
+def a_linear_layer(comm: Any) -> tuple[Any, tuple[int, ...]]:
+    """A layer whose batch is cut."""
+    from adjointlab.layers.linear import Linear
+
+    ranks = comm.Get_size()
+    return Linear(comm, Partition((ranks, 1, 1)), (SIDE * ranks, 4), 4, 4), (SIDE, 4)
+
+
+def layer_passes(context: RankContext, make: Callable[[Any], tuple[Any, tuple[int, ...]]]) -> None:
+    """The layer, made and taken forward and back."""
+    import torch
+
+    layer, shape = make(context.comm)
+    layer(torch.zeros(shape, requires_grad=True)).sum().backward()
+
+
 def both_passes(context: RankContext, make: Make) -> None:
     """The operator, made and taken forward and back."""
     operator = make(context.comm)
@@ -132,6 +157,8 @@ def main() -> None:
             "a barrier": runs(barrier, nothing),
             "an adjoint case of Broadcast, 1 to P": {ranks: adjoint_case(ranks) for ranks in RANKS},
         }
+        for name, layer in (("Conv1d, P", a_convolution), ("Linear, batch over P", a_linear_layer)):
+            more[name] = runs(layer_passes, dict.fromkeys(RANKS, layer).get)
     rows = [measured(name, runs(both_passes, make)) for name, make in operators.items()]
     rows += [measured(name, each) for name, each in more.items()]
     print_table(

@@ -195,16 +195,7 @@ class HaloGeometry:
         cuts: Sequence[Sequence[int] | None] = [None] * order if output_cuts is None else output_cuts
         with arguments_renamed(cuts="output_cuts"):
             output = Layout.cut(lengths, bulk.partition, cuts, bulk.axes)
-        # Output i reads the inputs i s - p + d j for j = 0 ... k-1: from the first read of the first output to the last read
-        # of the last. A worker without outputs needs nothing: an empty window, at the start of its bulk.
-        windows = [
-            [
-                (first * s - p, (last - 1) * s - p + d * (k - 1) + 1) if first < last else (start, start)
-                for (first, last), (start, _) in zip(output.windows[dim], bulk.windows[dim], strict=True)
-            ]
-            for dim, (k, s, d, (p, _)) in enumerate(zip(sizes, strides, dilations, paddings, strict=True))
-        ]
-        window = Layout(bulk.shape, bulk.partition, windows, bulk.axes)
+        window = _window_of_kernel(bulk, output, sizes, strides, dilations, paddings)
         return cls(bulk, window, output, integers("periodic", periodic))
 
     @classmethod
@@ -350,9 +341,33 @@ def halo_geometry(bulk: Layout, window: Layout, periodic: tuple[int, ...] = ()) 
     return HaloGeometry(bulk, window, None, periodic)
 
 
+@lru_cache(maxsize=64)
+def _window_of_kernel(
+    bulk: Layout,
+    output: Layout,
+    sizes: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    paddings: tuple[Widths, ...],
+) -> Layout:
+    """The windows that the outputs read, made once for all simulated ranks."""
+    # Output i reads the inputs i s - p + d j for j = 0 ... k-1: from the first read of the first output to the last read
+    # of the last. A worker without outputs needs nothing: an empty window, at the start of its bulk.
+    windows = [
+        [
+            (first * s - p, (last - 1) * s - p + d * (k - 1) + 1) if first < last else (start, start)
+            for (first, last), (start, _) in zip(output.windows[dim], bulk.windows[dim], strict=True)
+        ]
+        for dim, (k, s, d, (p, _)) in enumerate(zip(sizes, strides, dilations, paddings, strict=True))
+    ]
+    return Layout(bulk.shape, bulk.partition, windows, bulk.axes)
+
+
 def _check_bulk(bulk: object) -> None:
     if not isinstance(bulk, Layout):
         raise TypeError(f"bulk: {bulk!r} is no Layout")
+    if bulk.tiles:
+        return
     for dim, (windows, side) in enumerate(zip(bulk.windows, bulk.shape, strict=True)):
         held = sorted(window for window in windows if window[0] < window[1])
         # Sorted, each bulk must start where the one before ends, the first at 0, and the last must end at the side.

@@ -210,6 +210,14 @@ class Layout:
         return tuple(i + start for i, (start, _) in zip(local, window, strict=True))
 
     @shared_property
+    def tiles(self) -> bool:
+        """True if in each dimension the windows, in any order, are disjoint and cover the tensor."""
+        return all(
+            _covers(sorted(window for window in windows if window[0] < window[1]), side)
+            for windows, side in zip(self.windows, self.shape, strict=True)
+        )
+
+    @shared_property
     def overlapping(self) -> tuple[bool, ...]:
         """For each partition dimension, True if some element is held at two or more indices along it.
 
@@ -271,11 +279,17 @@ def _balanced(length: int, parts: int) -> tuple[Window, ...]:
 
 def _windows(windows: Sequence[Sequence[Window]]) -> tuple[tuple[Window, ...], ...]:
     try:
-        return tuple(tuple((integer(start), integer(stop)) for start, stop in dim) for dim in windows)
+        return tuple(_pairs(tuple(dim)) for dim in windows)
     except (TypeError, ValueError):
         raise TypeError(
             f"windows: {windows!r} is not a list of (start, stop) for each dimension; boundaries are for Layout.cut"
         ) from None
+
+
+def _pairs(windows: tuple[Window, ...]) -> tuple[Window, ...]:
+    # All at once: P simulated ranks look at P windows each.
+    starts, stops = zip(*windows, strict=True) if windows else ((), ())
+    return tuple(zip(map(integer, starts), map(integer, stops), strict=True))
 
 
 def _check_axes(
