@@ -186,7 +186,7 @@ def test_a_weight_that_one_rank_alone_uses_is_summed_by_nobody(adjointlab_world:
 def test_nothing_is_copied_for_the_padding_of_a_dimension_that_is_not_cut(
     adjointlab_world: World, cut: int | None
 ) -> None:
-    """What is kept for the backward pass has the sides of x there; it is x itself where nothing is cut."""
+    """Autograd keeps a window with the sides of x there, and x itself where nothing is cut."""
     ranks = 1 if cut is None else min(adjointlab_world.ranks, 2)
     grid = tuple(ranks if dim == cut else 1 for dim in range(4))
 
@@ -227,6 +227,6 @@ def test_moving_the_parameters_of_a_layer_asks_their_class_for_little(adjointlab
             layer(x)
         finally:
             sys.setprofile(before)
-        assert len(asked) <= 4, asked  # 27 when every shape and element type was asked for
+        assert len(asked) <= 4, asked  # 26 when every shape and element type was asked for
 
     run_on_ranks(adjointlab_world, ranks, body)
