@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent
 collect_ignore = ["layers", "primitives"]
 
 _SIMULATED_ONLY = (
+    "tests/benchmarks",
     "tests/core",
     "tests/checks",
     "tests/engine",
@@ -31,6 +32,7 @@ _SIMULATED_ONLY = (
 )
 
 _SLOW = (
+    "tests/benchmarks/",
     "tests/cli/",
     "tests/engine/test_exhaust",
     "tests/engine/test_hangs",

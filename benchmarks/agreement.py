@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
-from timing import print_table
+from timing import least, print_table
 
 import adjointlab as al
 from adjointlab.core.agreement import CheckedOperator
@@ -25,14 +25,9 @@ from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 
-SIZES = {
-    8: 200,
-    1 << 10: 200,
-    1 << 14: 100,
-    1 << 17: 30,
-    1 << 20: 10,
-}  # bytes of a local tensor: calls in a round
-ROUNDS = 41
+# Bytes of a local tensor: calls in a round.
+SIZES = least({8: 200, 1 << 10: 200, 1 << 14: 100, 1 << 17: 30, 1 << 20: 10})
+ROUNDS = least(41)
 
 
 def operators(count: int) -> dict[str, LinearOperator]:

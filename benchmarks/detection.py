@@ -18,9 +18,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from timing import is_smoke, least  # noqa: E402
 
 from adjointlab.checks.check import all_checks, check_named, checks_of  # noqa: E402
 from adjointlab.engine.search import Budget, SearchResult, investigate  # noqa: E402
@@ -33,6 +36,8 @@ from tests.planted.layers import PLANTED as PLANTED_LAYERS  # noqa: E402
 from tests.planted.recreated.table import FAULTS  # noqa: E402
 from tests.planted.reductions import PLANTED  # noqa: E402
 
+CASES, MOST_SHRINKING = (10, 0.1) if is_smoke() else (Budget().cases, math.inf)
+
 HEADER = (
     "| {first} | what it is | found by | cases | shrunk to | also seen by |",
     "|---|---|---|---|---|---|",
@@ -43,10 +48,17 @@ HALO_HEADER = (
 )
 
 
+class HasSubject(Protocol):
+    """A planted bug or a recreated fault."""
+
+    @property
+    def subject(self) -> Subject: ...
+
+
 def found(world: World, subject: Subject, seed: int, shrinking: float = 20.0) -> list[SearchResult]:
     """The reports of the checks that see a fault, the one with the fewest cases first."""
     reports = [
-        investigate(world, subject, check, Budget(seed=seed, shrinking=shrinking))
+        investigate(world, subject, check, Budget(CASES, seed=seed, shrinking=min(shrinking, MOST_SHRINKING)))
         for check in checks_of(subject)
     ]
     return sorted(
@@ -81,8 +93,12 @@ def tables(world: World, seed: int) -> tuple[list[str], int]:
     started = time.monotonic()
     lines, missed, cases = [], 0, []
     for title, first, entries in (
-        ("Planted operator bugs", "bug", [("", planted.bug, planted.subject) for planted in PLANTED]),
-        ("Documented faults", "fault", [(f"[{fault.source}]", fault.bug, fault.subject) for fault in FAULTS]),
+        ("Planted operator bugs", "bug", [("", planted.bug, planted.subject) for planted in least(PLANTED)]),
+        (
+            "Documented faults",
+            "fault",
+            [(f"[{fault.source}]", fault.bug, fault.subject) for fault in least(FAULTS)],
+        ),
     ):
         lines += [f"### {title}", "", HEADER[0].format(first=first), HEADER[1]]
         for number, (name, what, subject) in enumerate(entries, start=1):
@@ -99,7 +115,7 @@ def halo_table(world: World, seed: int) -> tuple[list[str], int]:
     """The lines of the table of halo exchanges and repartitions, and how many bugs were missed."""
     started = time.monotonic()
     lines, missed, cases, unseen, alike = list(HALO_HEADER), 0, [], 0, 0
-    for number, planted in enumerate(PLANTED_HALOS, start=1):
+    for number, planted in enumerate(least(PLANTED_HALOS), start=1):
         # Of checks that saw it after equally many cases, the one that shrank it furthest.
         reports = sorted(
             found(world, planted.subject, seed),
@@ -123,7 +139,7 @@ def layer_table(world: World, seed: int) -> tuple[list[str], int]:
     """The lines of the table of layers, and how many bugs were missed."""
     started = time.monotonic()
     lines, missed, cases = [HEADER[0].format(first="bug"), HEADER[1]], 0, []
-    for number, planted in enumerate(PLANTED_LAYERS, start=1):
+    for number, planted in enumerate(least(PLANTED_LAYERS), start=1):
         # Of checks that saw it after equally many cases, the one that shrank it furthest.
         reports = sorted(
             found(world, planted.subject, seed),
@@ -137,11 +153,21 @@ def layer_table(world: World, seed: int) -> tuple[list[str], int]:
 
 
 def check_table(world: World, seed: int) -> tuple[list[str], int]:
-    """The lines of the table of checks, each with the cases after which it sees what is planted; nothing is missed there."""
-    planted = [each.subject for each in (*PLANTED, *FAULTS, *PLANTED_HALOS, *PLANTED_LAYERS)]
+    """The lines of the table of checks, of all that is planted."""
+    return table_of_checks(world, seed, (*PLANTED, *FAULTS, *PLANTED_HALOS, *PLANTED_LAYERS))
+
+
+def layer_check_table(world: World, seed: int) -> tuple[list[str], int]:
+    """The lines of the table of checks, of bugs of layers alone."""
+    return table_of_checks(world, seed, PLANTED_LAYERS)
+
+
+def table_of_checks(world: World, seed: int, bugs: Sequence[HasSubject]) -> tuple[list[str], int]:
+    """The lines of a table of checks, each with the cases after which it sees what is planted; nothing is missed there."""
+    planted = [each.subject for each in bugs]
     tried: dict[str, list[int]] = {}
     alone: dict[str, list[int]] = {}
-    for subject in planted:
+    for subject in least(planted):
         seen = found(world, subject, seed, shrinking=0.1)
         for report in seen:
             tried.setdefault(report.check, []).append(report.tried)
@@ -174,6 +200,7 @@ PARTS: dict[str, tuple[str, Callable[[World, int], tuple[list[str], int]]]] = {
     "halos": ("halo bugs", halo_table),
     "layers": ("layer bugs", layer_table),
     "checks": ("checks", check_table),
+    "layer-checks": ("layer checks", layer_check_table),
 }
 """The parts, with the mark in the page and what makes the lines."""
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from timing import print_table
+from timing import least, print_table
 
 from adjointlab.worlds.mpi.world import MPIWorld
 from adjointlab.worlds.world import RankContext
 
-SIZES = {8: 300, 1 << 10: 300, 1 << 14: 100, 1 << 17: 30, 1 << 20: 10}  # bytes: calls in a round
-ROUNDS = 101
+SIZES = least({8: 300, 1 << 10: 300, 1 << 14: 100, 1 << 17: 30, 1 << 20: 10})  # bytes: calls in a round
+ROUNDS = least(101)
 
 Calls = dict[str, Callable[[], object]]
 

@@ -1,4 +1,4 @@
-"""What a load does to the hand-over between simulated ranks, which are threads that run one at a time.
+"""The effect of load on the hand-over between simulated ranks, which are threads that run one at a time.
 
 python benchmarks/hand_over.py [LOADS]
 
@@ -15,11 +15,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from timing import interleaved, print_table
+from timing import interleaved, least, print_table
 
 HAND_OVERS = 3000
 STEPS = 200_000
-LOADS = (0, 4, 16)
+LOADS = least((0, 4, 16))
 
 
 def hand_overs() -> None:

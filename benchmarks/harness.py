@@ -4,7 +4,8 @@
 
 One fixed reference strategy: Broadcast from one worker to all, on up to 4 ranks, tensors of up to 3 dimensions, all
 element types. The columns: the draw alone, the bare operator (a world's run of one forward and one adjoint), and what
-the lab adds to the two in a whole check (values, memory orders, pairing, judging).
+the lab adds to the two in a whole check (values, memory orders, pairing, judging). A second table has the rates of other subjects.
+All by the processor's clock, of all threads of the process, since the machine may be busy with other work.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from adjointlab.checks.check import checks_of
 from adjointlab.checks.context import InputSetting
 from adjointlab.core import strategies
 from adjointlab.engine.case import Case, cases
+from adjointlab.engine.discovery import installed
 from adjointlab.engine.run_case import body, run_case
 from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.subject import Subject
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext
@@ -58,13 +61,13 @@ def drawn(count: int, check: str) -> tuple[list[Case], float]:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(case=cases(broadcasts, check, 4))
+    @given(case=cases(broadcasts, check, (1, 4)))
     def collect(case: Case) -> None:
         found.append(case)
 
-    start = time.perf_counter()
+    start = time.process_time()
     collect()
-    return found, (time.perf_counter() - start) / len(found)
+    return found, (time.process_time() - start) / len(found)
 
 
 def bare(context: RankContext, case: Case) -> None:
@@ -95,9 +98,8 @@ def per_case() -> None:
 
             world.lead(body(broadcasts), conduct)
 
-        taken = interleaved({"bare": run_bare, "check": run_check}, 1, rounds=5)
+        taken = interleaved({"bare": run_bare, "check": run_check}, 1, rounds=5, clock=time.process_time)
         operator, whole = (taken[name] / len(some) for name in ("bare", "check"))
-        report = investigate(world, broadcasts, check, Budget(COUNT, seed=1))
         rows.append(
             [
                 check,
@@ -105,13 +107,50 @@ def per_case() -> None:
                 f"{operator * 1e6:.0f}",
                 f"{(whole - operator) * 1e6:.0f}",
                 f"{(whole - operator) / draw:.2f}",
-                f"{report.tried / report.seconds:.0f}",
+                f"{rate(world, broadcasts, check, COUNT):.0f}",
             ]
         )
     print_table(
         "Broadcast on up to 4 simulated ranks, for each case",
         ["check", "draw µs", "bare operator µs", "lab adds µs", "lab / draw", "checks per second"],
         rows,
+    )
+
+
+def rate(world: SimulatedWorld, subject: Subject, check: str, cases: int) -> float:
+    """Checks per second of the processor."""
+    investigate(world, subject, check, Budget(3, seed=9))  # what is made once in a process
+    start = time.process_time()
+    report = investigate(world, subject, check, Budget(cases, seed=1))
+    return report.tried / (time.process_time() - start)
+
+
+OTHERS = (
+    ("HaloExchange", "adjoint", 200),
+    ("Convolution", "gradients", 60),
+    ("MaxPooling", "gradients", 60),
+    ("Linear", "gradients", 60),
+    ("Softmax", "gradients", 60),
+    ("GroupNorm", "gradients", 60),
+    ("MultiheadAttention", "gradients", 40),
+    ("Softmax", "jacobian", 60),
+    ("MultiheadAttention", "double_backward", 30),
+)
+"""Installed subjects, on up to 8 ranks: check and number of cases."""
+
+
+def rates() -> None:
+    """Checks per second of other subjects."""
+    subjects = {each.subject.name: each.subject for each in installed()}
+    world = SimulatedWorld(8)
+    print_table(
+        "checks per second on up to 8 simulated ranks",
+        ["subject", "check", "checks per second"],
+        [
+            [name, check, f"{rate(world, subjects[name], check, cases):.1f}"]
+            for name, check, cases in OTHERS
+            if name in subjects  # layers need torch
+        ],
     )
 
 
@@ -146,4 +185,5 @@ def growth() -> None:
 
 if __name__ == "__main__":
     per_case()
+    rates()
     growth()

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from mpi4py import MPI
-from timing import interleaved, print_table
+from timing import interleaved, least, print_table
 from torch import nn
 from torch.nn import functional
 
@@ -36,8 +36,8 @@ from adjointlab.layers.convolution import Conv2d
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.stationary_convolution import StationaryConv2d
 
-SIDES, BATCH, CHANNELS, KERNEL = (64, 128, 256, 512), 16, 16, 3
-BLOCK = ((256, 64, 1), (64, 64, 3), (64, 256, 1))
+SIDES, BATCH, CHANNELS, KERNEL = least((64, 128, 256, 512)), 16, 16, 3
+BLOCK = least(((256, 64, 1), (64, 64, 3), (64, 256, 1)))
 """Channels, filters and kernel of the convolutions of a block."""
 IMAGES, IMAGE_SIDE = 8, 28
 COMM = MPI.COMM_WORLD

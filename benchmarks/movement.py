@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from floors import HaloFloor, all_gather_floor, bare_exchange, reduce_scatter_floor, repartition_floor
 from mpi4py import MPI
-from timing import interleaved, print_table
+from timing import interleaved, least, print_table
 
 from adjointlab import Layout, Partition
 from adjointlab.primitives.all_gather import AllGather
@@ -28,7 +28,7 @@ from adjointlab.primitives.halo_geometry import HaloGeometry
 from adjointlab.primitives.reduce_scatter import ReduceScatter
 from adjointlab.primitives.repartition import Repartition
 
-HALO_SIDES, KERNELS = (64, 256, 1024), (3, 5)
+HALO_SIDES, KERNELS = least((64, 256, 1024)), least((3, 5))
 CHANNELS = 8
 COMM = MPI.COMM_WORLD
 Call = Callable[[], object]
@@ -116,7 +116,7 @@ def other_calls() -> list[tuple[str, int, dict[str, Call]]]:
     """Repartition, AllGather and ReduceScatter: name, bytes that a rank sends in one direction, contestants."""
     rank, ranks = COMM.Get_rank(), COMM.Get_size()
     found: list[tuple[str, int, dict[str, Call]]] = []
-    for side in (1024, 4096):
+    for side in least((1024, 4096)):
         rows = Layout((side, side), Partition((ranks, 1)))
         columns = Layout((side, side), Partition((1, ranks)))
         operator: Any = Repartition(COMM, rows, columns, dtype="float32")
@@ -125,7 +125,7 @@ def other_calls() -> list[tuple[str, int, dict[str, Call]]]:
         found.append(
             (f"Repartition, rows to columns of {side}²", sent, {**calls, "bare": bare_exchange(COMM, sent)})
         )
-    for count in (1 << 16, 1 << 20, 1 << 22):
+    for count in least((1 << 16, 1 << 20, 1 << 22)):
         line = Partition((ranks,))
         cut, copies = Layout((count * ranks,), line), Layout((count * ranks,), line, axes=(None,))
         sent = 4 * count * (ranks - 1)

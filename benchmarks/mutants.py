@@ -17,6 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from timing import least
+
 from adjointlab.worlds.launch import open_world
 from tests.planted.mutants import CHECKS, KINDS, PLACES, Result, hunt, mutants
 
@@ -26,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--count", type=int, default=least(200))
     parser.add_argument(
         "--ranks", type=int, default=4, help="ranks of a geometry (at most those of the world)"
     )

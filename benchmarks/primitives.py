@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from timing import interleaved, print_table
+from timing import interleaved, least, print_table
 
 from adjointlab import Layout, Partition
 from adjointlab.core.operator import LinearOperator
@@ -27,7 +27,7 @@ from adjointlab.primitives.sum_reduce import SumReduce
 from adjointlab.worlds.mpi.world import MPIWorld
 from adjointlab.worlds.world import RankContext
 
-SIZES = [1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24]
+SIZES = least([1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24])
 
 
 def operators(comm: object, ranks: int, count: int) -> dict[str, LinearOperator]:

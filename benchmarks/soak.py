@@ -28,6 +28,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from timing import least
+
 import adjointlab as al
 from adjointlab import MPI
 from adjointlab.checks.adjoint import AdjointCheck
@@ -90,6 +92,8 @@ def soak(
     while sum(judged.values()) < cases:
         for subject, check in pairs:
             done = sum(judged.values())
+            if done >= cases:
+                break
             if not series or done >= series[-1].cases + max(1, cases // 10):
                 series.append(Held.now(world, done))
             share = max(1, min(200, cases // len(pairs) + 1))
@@ -195,7 +199,7 @@ def large_tensors(
         for dtype in dtypes:
             for size in sizes:
                 # As many trials as the time of a large tensor allows.
-                share = Share(size, dtype, max(5, min(trials, trials * 10**4 // size)))
+                share = Share(size, dtype, max(min(5, trials), min(trials, trials * 10**4 // size)))
                 for trial in range(share.trials):
                     large = Large(size, dtype, seed + 1000 * trial)
                     share.alarms += sum(not verdict.is_coherent for verdict in judge_large(run, ranks, large))
@@ -212,10 +216,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cases", type=int, default=20000)
+    parser.add_argument("--cases", type=int, default=least(20000))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--schedules", type=int, default=1, help="interleavings of each case (simulated)")
-    parser.add_argument("--trials", type=int, default=40, help="lost contributions to try at each small size")
+    parser.add_argument(
+        "--trials", type=int, default=least(40), help="lost contributions to try at each small size"
+    )
     parser.add_argument("--largest", type=int, default=10**6, help="elements of the largest tensor")
     options = parser.parse_args(arguments)
     world = open_world(ranks=8)
@@ -244,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.trials:
         world.close()
         return 1 if alarms else 0
-    sizes = [10**k for k in range(1, 7) if 10**k <= options.largest]
+    sizes = least([10**k for k in range(1, 7) if 10**k <= options.largest])
     shares = large_tensors(world, sizes, ("float64", "float32"), options.trials, options.seed)
     if world.is_leader:
         print(

@@ -1,16 +1,39 @@
-"""Tools of the benchmarks: interleaved timings and tables of ratios."""
+"""Tools of the benchmarks: interleaved timings, tables of ratios, and the least sizes."""
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["interleaved", "print_table", "seconds_per_rank"]
+__all__ = ["SMOKE", "interleaved", "is_smoke", "least", "print_table", "seconds_per_rank"]
+
+Sized = TypeVar("Sized", int, tuple[Any, ...], list[Any], dict[Any, Any])
+
+SMOKE = "ADJOINTLAB_BENCHMARKS_SMOKE"
+"""Set in the environment, it has every script run each of its contestants once, with the least sizes: figures mean nothing then."""
+
+
+def is_smoke() -> bool:
+    """Return True where it is only to be seen that the scripts run."""
+    return bool(os.environ.get(SMOKE))
+
+
+def least(sizes: Sized) -> Sized:
+    """Return `sizes`; where it is only to be seen that the scripts run, the first of them alone, and 1 of a number."""
+    if not is_smoke():
+        return sizes
+    if isinstance(sizes, int):
+        return 1
+    if isinstance(sizes, dict):
+        return dict(list(sizes.items())[:1])
+    return sizes[:1]
 
 
 def interleaved(
@@ -25,6 +48,7 @@ def interleaved(
 
     `summary` may be another than the median, and `clock` the processor's. `meet` is called before each timing, so that ranks start together.
     """
+    repeats, rounds = least(repeats), least(rounds)
     samples: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, call in contestants.items():

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from timing import interleaved, print_table
+from timing import interleaved, is_smoke, least, print_table
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -33,7 +33,7 @@ from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.worlds.world import RankContext
 
-RANKS, TIMES, ROUNDS = 4, 20, 7
+RANKS, TIMES, ROUNDS, CASES = 4, 2 if is_smoke() else 20, 7, least(60)
 EXAMPLES = Path(__file__).parents[1] / "examples"
 Work = Callable[[int], None]
 
@@ -117,10 +117,10 @@ def main() -> None:
     checks = []
     for name in ("gathers", "redistributions"):
         subject = find_subject(f"{EXAMPLES}/torch_distributed.py:{name}")
-        investigate(world, subject, "purity", Budget(5, seed=1))
+        investigate(world, subject, "purity", Budget(least(5), seed=1))
         start = time.process_time()
-        investigate(world, subject, "purity", Budget(60, ranks=RANKS, seed=1))
-        checks.append((name, f"{60 / (time.process_time() - start):.0f}"))
+        investigate(world, subject, "purity", Budget(CASES, ranks=RANKS, seed=1))
+        checks.append((name, f"{CASES / (time.process_time() - start):.0f}"))
     print_table("checks of purity, up to 4 ranks", ("subject", "checks per second"), checks)
     world.close()
 

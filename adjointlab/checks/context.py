@@ -147,7 +147,7 @@ class CheckContext:
     """One rank's operator, with the values that its case draws for it.
 
     `make` makes an instance of the operator; `reference` is the sequential twin, from global tensors to global tensors. `values` is
-    one of :data:`INPUT_VALUES`.
+    one of :data:`INPUT_VALUES`. `needs_run`: the twin too works within a run of the world alone.
     """
 
     def __init__(
@@ -157,11 +157,13 @@ class CheckContext:
         comm: Communicator,
         reference: Callable[..., Any] | None = None,
         values: str = INPUT_VALUES[0],
+        needs_run: bool = False,
     ) -> None:
         self._make = make
         self.values = values  # of a layer's inputs
         self.setting = setting
         self.reference = reference
+        self.needs_run = needs_run
         self.comm = comm
         self.rank = comm.Get_rank()
         self.leaks: dict[Direction, str] = {}  # by direction: a communicator that calls make and do not free

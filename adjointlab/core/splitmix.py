@@ -8,7 +8,7 @@ import numpy as np
 
 from adjointlab.typing import NumpyArray
 
-__all__ = ["hashed", "mixed"]
+__all__ = ["hashed", "mixed", "with_key", "without_key"]
 
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
 _GAMMA: Final = 0x9E3779B97F4A7C15
@@ -27,7 +27,17 @@ def mixed(number: int) -> int:
 def hashed(counters: NumpyArray, key: int) -> NumpyArray:
     """64 bits for each of an array of counters (uint64), other ones for each key, a number of 64 bits."""
     # Over the counter, and once more with the key. One pass over their sum would give neighbouring keys the same values, shifted.
-    return _finalised(_finalised(counters + np.uint64(_GAMMA)) ^ np.uint64(key))
+    return with_key(without_key(counters), key)
+
+
+def without_key(counters: NumpyArray) -> NumpyArray:
+    """The first pass of :func:`hashed`, the same for all keys."""
+    return _finalised(counters + np.uint64(_GAMMA))
+
+
+def with_key(bits: NumpyArray, key: int) -> NumpyArray:
+    """The second pass of :func:`hashed`, over the result of the first."""
+    return _finalised(bits ^ np.uint64(key))
 
 
 def _finalised(z: NumpyArray) -> NumpyArray:

@@ -18,13 +18,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
 from adjointlab.core import arrays
 from adjointlab.core.space import Space, Tensor
-from adjointlab.core.splitmix import hashed, mixed
+from adjointlab.core.splitmix import mixed, with_key, without_key
 from adjointlab.typing import Array, NumpyArray
 
 __all__ = ["VALUES", "ZERO", "Draw", "Exact", "NotFinite", "Role", "dot", "local_values", "pair_local"]
@@ -81,21 +82,43 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
     key = 0
     for part in (draw.seed, draw.index, position, int(draw.role == "dual"), _copy_key(tensor, rank)):
         key = mixed(key ^ part)
-    # The counter of an element is its row-major index in the hull of the tensor and all windows, not in the tensor: windows may
-    # reach beyond the tensor, and what they hold there needs values too.
-    counters: NumpyArray = np.zeros(1, np.uint64)  # of order 1: NumPy warns where scalars wrap around
-    for (start, stop), (low, high) in zip(window, tensor.layout.hull, strict=True):
-        indices = np.arange(start - low, stop - low, dtype=np.uint64)
-        counters = counters[..., None] * np.uint64(high - low) + indices
     parts = 2 if tensor.element.is_complex else 1
-    if draw.values == "equal" and not tensor.element.is_integer:
-        counters = np.zeros_like(counters)
+    are_equal = draw.values == "equal" and not tensor.element.is_integer
+    size = math.prod(stop - start for start, stop in window)
+    bits_of = _kept_bits if size <= _KEPT_ELEMENTS else _bits
     components = [
-        _component(tensor, hashed(counters * np.uint64(parts) + np.uint64(part), key), draw)
+        _component(tensor, with_key(bits_of(window, layout.hull, part, parts, are_equal), key), draw)
         for part in range(parts)
     ]
     values = components[0] if parts == 1 else components[0] + 1j * components[1]
     return np.asarray(values, dtype=tensor.element.in_numpy).reshape([stop - start for start, stop in window])
+
+
+def _bits(
+    window: Sequence[tuple[int, int]],
+    hull: Sequence[tuple[int, int]],
+    part: int,
+    parts: int,
+    are_equal: bool,
+) -> NumpyArray:
+    """Random bits of each element of a window, the same for all keys; or those of one for all."""
+    # The counter of an element is its row-major index in the hull of the tensor and all windows, not in the tensor: windows may
+    # reach beyond the tensor, and what they hold there needs values too.
+    counters: NumpyArray = np.zeros(1, np.uint64)  # of order 1: NumPy warns where scalars wrap around
+    for (start, stop), (low, high) in zip(window, hull, strict=True):
+        indices = np.arange(start - low, stop - low, dtype=np.uint64)
+        counters = counters[..., None] * np.uint64(high - low) + indices
+    if are_equal:
+        counters = np.zeros_like(counters)
+    bits = without_key(counters * np.uint64(parts) + np.uint64(part))
+    bits.flags.writeable = False
+    return bits
+
+
+_KEPT_ELEMENTS = 1024
+"""The largest window of which the bits are kept; there are some hundred of such in a case, for passes, draws and whole tensors."""
+
+_kept_bits = lru_cache(maxsize=512)(_bits)
 
 
 def _component(tensor: Tensor, bits: NumpyArray, draw: Draw) -> NumpyArray:

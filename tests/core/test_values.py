@@ -204,3 +204,11 @@ def test_bad_draws_are_refused_with_their_values() -> None:
         largest = 2 ** DTYPES[dtype].precision - DTYPES[dtype].is_integer
         with pytest.raises(ValueError, match=f"bound: integers up to {largest + 1} are not exact in {dtype}"):
             global_values(flat(2, dtype), 0, Draw(1, 0, "dual", bound=largest + 1))
+
+
+def test_values_are_in_memory_of_their_own() -> None:
+    space, draw = Space(Layout((4,), Partition((1,)))), Draw(1, 0, "primal", 4)
+    first = local_values(space, 0, 0, draw)
+    expected = first.copy()
+    first[:] = 9
+    assert np.array_equal(local_values(space, 0, 0, draw), expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -88,6 +89,13 @@ class RightInBatchesAlone(Shift):
         return result if x.ndim > 1 else 2 * result
 
 
+class LoadsNoTorch(Shift):
+    def forward(self, x: Any) -> Any:
+        if "torch" in sys.modules:
+            raise RuntimeError("torch is loaded")
+        return super().forward(x)
+
+
 def equal_blocks(*, ranks: int = 3, side: int = 3) -> Iterator[tuple[int, dict[str, Any]]]:
     for size in range(1, ranks + 1):
         for width in range(side + 1):
@@ -121,6 +129,7 @@ loses = al.subject(LosesTheThird, every=equal_blocks)(drawn)
 right_in_batches = al.subject(RightInBatchesAlone, every=equal_blocks)(drawn)
 adds_into_out = al.subject(AddsIntoOut, every=equal_blocks)(drawn)
 does_nothing_in_place = al.subject(DoesNothingInPlace, every=equal_blocks)(drawn)
+for_both_libraries = al.subject(LoadsNoTorch, every=equal_blocks, arrays=("numpy", "torch"))(drawn)
 breaks = al.subject(Shift, every=broken_list)(drawn)
 lists_nothing = al.subject(Shift)(drawn)
 breaks_late = al.subject(Shift, every=short_list)(drawn)

@@ -18,20 +18,15 @@ from adjointlab.layers.linear import Linear
 from adjointlab.layers.losses import CrossEntropyLoss
 from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.pooling import MaxPool2d
-from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
+from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
 
 
 def numbered(*shape: int) -> torch.Tensor:
     return torch.arange(math.prod(shape), dtype=DOUBLE).reshape(shape)
-
-
-def test_flatten_is_coherent_with_its_sequential_twin(adjointlab_world: World) -> None:
-    assert_coherent(adjointlab_world, subjects.flattens)
 
 
 def test_the_flat_windows_are_multiples_of_what_follows_the_first_flattened_dimension(

@@ -14,10 +14,9 @@ from adjointlab.core.partition import Partition
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.pointwise import Pointwise
-from adjointlab.layers.subjects import installed as subjects
 from adjointlab.worlds.world import World
 
-from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks, sines
+from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks, sines
 
 DOUBLE = torch.float64
 
@@ -26,10 +25,6 @@ def error(world: World, function: Any) -> str:
     ranks = min(world.ranks, 2)
     layout = Layout((4, 3), Partition((ranks, 1)))
     return error_of_every_rank(world, ranks, lambda comm: Pointwise(comm, layout, function))
-
-
-def test_pointwise_layers_are_coherent_with_their_sequential_twins(adjointlab_world: World) -> None:
-    assert_coherent(adjointlab_world, subjects.pointwise_layers)
 
 
 def test_the_function_need_not_take_tensors_without_elements(adjointlab_world: World) -> None:

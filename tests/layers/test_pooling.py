@@ -26,7 +26,6 @@ from adjointlab.layers.pooling import (
     MaxPool2d,
     MaxPool3d,
 )
-from adjointlab.layers.subjects import installed as subjects
 from adjointlab.layers.torch_modules import spatial_dims
 from adjointlab.primitives.halo_geometry import halo_geometry
 from adjointlab.worlds.world import World
@@ -36,14 +35,9 @@ from .derivative_assertions import (
     assert_second_derivatives_match,
     assert_tangent_matches,
 )
-from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks
+from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks
 
 DOUBLE = torch.float64
-
-
-@pytest.mark.parametrize("subject", [subjects.max_pools, subjects.average_pools], ids=lambda s: s.name)
-def test_pooling_is_coherent_with_its_sequential_twin(adjointlab_world: World, subject: Any) -> None:
-    assert_coherent(adjointlab_world, subject)
 
 
 def along(ranks: int, dim: int, order: int) -> Partition:

@@ -11,11 +11,10 @@ from torch.nn import functional
 
 from adjointlab.core.partition import Partition
 from adjointlab.layers.distributed import local_window
-from adjointlab.layers.subjects import installed as subjects
 from adjointlab.layers.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from adjointlab.worlds.world import World
 
-from .twin_assertions import assert_coherent, assert_matches_twin, error_of_every_rank, run_on_ranks, sines
+from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks, sines
 
 DOUBLE = torch.float64
 
@@ -23,11 +22,6 @@ DOUBLE = torch.float64
 def line(ranks: int) -> Partition:
     """The last rank first."""
     return Partition((ranks,), range(ranks - 1, -1, -1))
-
-
-@pytest.mark.parametrize("subject", [subjects.column_parallel_linears, subjects.row_parallel_linears])
-def test_the_layers_are_coherent_with_their_sequential_twins(adjointlab_world: World, subject: Any) -> None:
-    assert_coherent(adjointlab_world, subject)
 
 
 class Pair(nn.Sequential):

@@ -7,17 +7,12 @@ from typing import Any
 
 import torch
 
-from adjointlab.checks.check import checks_of
-from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.search import Budget, investigate
-from adjointlab.engine.subject import Subject
 from adjointlab.layers.distributed import local_window
 from adjointlab.worlds.world import Raised, World
 
 __all__ = [
-    "assert_coherent",
     "assert_matches_twin",
     "error_of_every_rank",
     "integer_cotangent",
@@ -25,13 +20,6 @@ __all__ = [
     "run_on_ranks",
     "sines",
 ]
-
-
-def assert_coherent(world: World, subject: Subject) -> None:
-    """Assert that a dozen cases of the subject pass every check."""
-    for check in checks_of(subject):
-        report = investigate(world, subject, check, Budget(12, seed=3))
-        assert report.status is Status.COHERENT, report.verdict
 
 
 def run_on_ranks(world: World, ranks: int, body: Callable[[Any], Any]) -> tuple[Any, ...]:

@@ -33,6 +33,7 @@ FURTHER = {
     "HaloExchange": HALOS,
     "HaloExchangeInPlace": HALOS,
     "Redistribute": {"order": 1},
+    "Repartition": {"side": 1},
 }
 """For those that list very many cases."""
 

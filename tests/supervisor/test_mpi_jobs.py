@@ -11,7 +11,8 @@ from tests.supervisor.jobs import ADJOINT, FAULTS, kinds, left_in, stored, super
 @needs_mpi
 def test_a_rank_that_dies_ends_its_job_and_no_other(tmp_path: Path) -> None:
     subjects = [f"{FAULTS}:{name}" for name in ("leaves", "right")]
-    ended = supervised("-n", "3", "--", "adjointlab", "check", *subjects, *ADJOINT, cwd=tmp_path)
+    command = ("adjointlab", "check", *subjects, *ADJOINT)
+    ended = supervised("-n", "3", "--shrinking", "0", "--", *command, cwd=tmp_path)
 
     assert ended.returncode == 3, ended.stderr
     assert kinds(tmp_path) == {"Leaves": "a rank left by os._exit(0)", "Shift": ""}

@@ -50,7 +50,7 @@ def test_a_pytest_session_goes_on_after_each_test_that_ends_it(tmp_path: Path) -
         "--junitxml",
         "junit.xml",
     )
-    ended = supervised("--", *command, cwd=tmp_path)
+    ended = supervised("--shrinking", "0", "--", *command, cwd=tmp_path)
 
     # Deaths alone: what could not be judged is not what is wrong.
     assert ended.returncode == 3, ended.stdout + ended.stderr

@@ -83,6 +83,9 @@ OF_ALL_WORLDS = {
 }
 """Files that get their 0, if they get one, before a world comes in, or from what both worlds share: seen in one world."""
 
+SEEN_BY_OTHERS = {"exit_in_a_reference", "message_from_forward_to_adjoint", "only_one_rank_judged"}
+"""Files of which `adjoint` does not see what is wrong. The others meet that check alone: all would take several times as long."""
+
 SEVERAL = ("exit_in_a_strategy", "prints_that_all_is_well")
 
 
@@ -98,7 +101,8 @@ def _check(name: str, folder: Path, ranks: int = 0) -> subprocess.CompletedProce
     file = HERE / f"{name}.py"
     # What waits outside MPI's guarded calls is ended after five seconds, rather than thirty.
     options = ("--cases", "10", "--seed", "1", "--watchdog", "5")
-    return run("adjointlab", "check", file, *options, ranks=ranks, cwd=folder)
+    checks = () if name in SEEN_BY_OTHERS else ("--check", "adjoint")
+    return run("adjointlab", "check", file, *options, *checks, ranks=ranks, cwd=folder)
 
 
 def _pytest(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -107,7 +111,8 @@ def _pytest(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def _session(names: Iterable[str], folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     lines = [
-        f"from tests.unearned_greens.{name} import subject as {name}\nTest_{name} = coherence_tests({name})"
+        f"from tests.unearned_greens.{name} import subject as {name}\n"
+        f"Test_{name} = coherence_tests({name}, checks={None if name in SEEN_BY_OTHERS else ['adjoint']})"
         for name in names
     ]
     imports = "from adjointlab.pytest.coherence_tests import coherence_tests\n"

@@ -22,7 +22,7 @@ from adjointlab.checks.context import INFINITE, SUBNORMAL, CheckContext
 from adjointlab.checks.elements import Local
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
-from adjointlab.core.layer import Layer, undeclared
+from adjointlab.core.layer import Layer, elementwise, undeclared
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import NotInSpace, as_tuple
 from adjointlab.core.space import LocalType, Space, Tensor
@@ -268,6 +268,8 @@ def _left_as_drawn(layer: Layer) -> list[bool]:
     import torch
 
     free = [True] * len(layer.domain.tensors)
+    if layer.prepare is elementwise:
+        return free
     for number in range(-LARGEST, LARGEST + 1):
         drawn = [
             torch.full((1,) * len(tensor.layout.shape), number, dtype=getattr(torch, tensor.dtype))

@@ -14,25 +14,27 @@ difference stays, the module's own result is a matter of its rounding, and nothi
 
 from __future__ import annotations
 
+import contextvars
 import math
 import random
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from adjointlab.checks.elements import Local
 from adjointlab.typing import NumpyArray
+from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Allowances", "measured"]
+__all__ = ["Allowances", "Differences", "measured"]
 
-Allowances: TypeAlias = Mapping[str, tuple[float, ...]]
-"""The difference that rounding may make to each tensor of the results of one name."""
+Differences: TypeAlias = Mapping[str, tuple[float, ...]]
+"""A difference for each tensor of the results of one name."""
 
 _SAMPLES = 3
 _SAFETY = 8.0
@@ -77,24 +79,74 @@ _STATISTICS = frozenset({"running_mean", "running_var"})
 """Arguments that batch normalisations of torch's write into though their schemas do not say so."""
 
 
-def measured(run: Callable[[], Mapping[str, Local]]) -> tuple[Mapping[str, Local], Allowances]:
+class Allowances:
+    """The differences that rounding may make to each tensor of a module's results.
+
+    Most results differ by less than any may, so the runs that show more are made when they are first asked for.
+    """
+
+    def __init__(self, least: Differences, measure: Callable[[], Differences]) -> None:
+        self.least = least
+        """Differences that any result may have: a few units in the last place, and never more than is measured."""
+        self._measure = measure
+
+    @cached_property
+    def most(self) -> Differences:
+        """Differences that rounding may make, as they are measured."""
+        return self._measure()
+
+    def measure(self) -> None:
+        """Measure it now."""
+        _ = self.most
+
+
+def measured(
+    run: Callable[[], Mapping[str, Local]], *, is_subnormal: bool = False
+) -> tuple[Mapping[str, Local], Allowances]:
     """Return the results of `run`, and by how much rounding may change each tensor of them.
 
-    The random streams go on as after one run, and all runs draw the same numbers of them.
+    `run` is called again to measure that, by whoever asks for it first: in the context variables of now, with the same random numbers,
+    and none is taken from the streams of the caller. With `is_subnormal` results may differ by the smallest normal number too.
     """
-    before = _random_states()
+    import torch
+
+    before, with_graph, context = _random_states(), torch.is_grad_enabled(), contextvars.copy_context()
     results = run()
-    after = _random_states()
+    least = {
+        name: tuple(_least_difference(array, is_subnormal) for array in local)
+        for name, local in results.items()
+    }
+
+    def measure() -> Differences:
+        callers = RandomStreams(GlobalStreams(), 0, 1)
+        callers.enter(0)
+        try:
+            with torch.set_grad_enabled(with_graph):
+                more = _differences_by_rounding(run, results, before)
+        finally:
+            callers.leave()
+        return {
+            name: tuple(one + other for one, other in zip(least[name], more[name], strict=True))
+            for name in results
+        }
+
+    return results, Allowances(least, lambda: context.run(measure))
+
+
+def _differences_by_rounding(
+    run: Callable[[], Mapping[str, Local]], results: Mapping[str, Local], random_states: _RandomStates
+) -> Differences:
+    """By how much `results` differ from those of runs with perturbed operations."""
 
     def perturbed(sample: int, error: float, spares_integers: bool) -> Mapping[str, Local]:
-        _restore(before)
+        _restore(random_states)
         try:
             with _perturbation()(sample, error, spares_integers):
                 return run()
         except Exception:  # whatever a module raises that finds its arguments illegal by the last digit
             return results
 
-    def differences(error: float = _ERROR, *, spares_integers: bool = False) -> Allowances:
+    def differences(error: float = _ERROR, *, spares_integers: bool = False) -> Differences:
         largest = {name: [0.0] * len(local) for name, local in results.items()}
         for sample in range(_SAMPLES):
             other = perturbed(sample, error, spares_integers)
@@ -111,17 +163,23 @@ def measured(run: Callable[[], Mapping[str, Local]]) -> tuple[Mapping[str, Local
     )
     grown = every if is_small else differences(_GROWTH * _ERROR)
     some = every if is_small else differences(spares_integers=True)
-    _restore(after)
-    return results, {
-        name: tuple(map(_allowed, every[name], grown[name], some[name], local))
+    return {
+        name: tuple(map(_attributed, every[name], grown[name], some[name], local))
         for name, local in results.items()
     }
 
 
-def _allowed(every: float, grown: float, some: float, array: NumpyArray) -> float:
+def _attributed(every: float, grown: float, some: float, array: NumpyArray) -> float:
+    """The part of a difference that is put down to rounding, with a margin."""
     # A kink is too much for rounding alone, and hardly grows with the errors; an infinite difference does not grow.
     is_kink = not _is_small(every, array) and (grown < math.sqrt(_GROWTH) * every or grown == every)
-    return _SAFETY * (some if is_kink else every) + _UNITS * _epsilon(array) * _largest(array)
+    return _SAFETY * (some if is_kink else every)
+
+
+def _least_difference(array: NumpyArray, is_subnormal: bool) -> float:
+    least = _UNITS * _epsilon(array) * _largest(array)
+    # Units in the last place of such numbers are not relative to their size, and processors may take them for zero.
+    return least + (float(np.finfo(array.dtype).tiny) if is_subnormal and array.dtype.kind in "fc" else 0.0)
 
 
 def _is_small(difference: float, array: NumpyArray) -> bool:
@@ -146,13 +204,17 @@ def _epsilon(array: NumpyArray) -> float:
     return float(np.finfo(array.dtype).eps) if array.dtype.kind == "f" else 0.0
 
 
-def _random_states() -> tuple[object, Any, torch.Tensor]:
+_RandomStates: TypeAlias = "tuple[object, Any, torch.Tensor]"
+"""States of the global streams of `random`, NumPy and torch."""
+
+
+def _random_states() -> _RandomStates:
     import torch
 
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
 
-def _restore(states: tuple[object, Any, torch.Tensor]) -> None:
+def _restore(states: _RandomStates) -> None:
     import torch
 
     python, numpy, of_torch = states
@@ -228,7 +290,9 @@ def _perturbation() -> Callable[[int, float, bool], AbstractContextManager[objec
         def factors(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
             """Factors near one: of equal values equal ones, or independent ones."""
             if elementwise:
-                fractions = (torch.frexp(value.double()).mantissa * self.factor).frac().abs()
+                mantissas = torch.frexp(value.double()).mantissa
+                # Of an infinity, such as the score of a masked key, nothing can be wrong: a NaN would allow for any difference.
+                fractions = (mantissas * self.factor).frac().abs().nan_to_num(nan=0.5)
             else:
                 fractions = torch.rand(value.shape, generator=self.generator, dtype=torch.float64)
             # In the value's own precision, where an infinity stays one.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -47,8 +47,9 @@ class Comparison:
     tolerance: Tolerance
     without: frozenset[str] | None = None
     expected: tuple[Local, ...] | None = None
-    # Differences that rounding may make to each tensor, from rank 0 if at all.
-    allowances: tuple[float, ...] | None = None
+    # What rounding may change in the twin's results, and which of them this one is compared with; from rank 0 if at all.
+    allowances: Allowances | None = None
+    result: str = ""
     not_finite: WhereNotFinite = WhereNotFinite.WRONG
 
 
@@ -147,25 +148,22 @@ def results_of_twin(
     if not is_measured(context):
         return run(), None
     if context.values == INPUT_VALUES[0]:
-        return measured(run)
-    unfit = Inapplicable(f"the sequential layer does not take {context.values} values")
-    try:
         results, allowances = measured(run)
-    except Exception as error:
-        raise unfit from error
-    if context.values == SUBNORMAL:
-        # Units in the last place of such numbers are not relative to their size, and processors may take them for zero.
-        allowances = {
-            name: tuple(
-                allowed + (float(np.finfo(array.dtype).tiny) if array.dtype.kind in "fc" else 0.0)
-                for allowed, array in zip(allowances[name], local, strict=True)
-            )
-            for name, local in results.items()
-        }
-    if context.values != INFINITE and not all(
-        np.isfinite(array).all() for local in results.values() for array in local if array.dtype.kind in "fc"
-    ):
-        raise unfit
+    else:
+        unfit = Inapplicable(f"the sequential layer does not take {context.values} values")
+        try:
+            results, allowances = measured(run, is_subnormal=context.values == SUBNORMAL)
+        except Exception as error:
+            raise unfit from error
+        if context.values != INFINITE and not all(
+            np.isfinite(array).all()
+            for local in results.values()
+            for array in local
+            if array.dtype.kind in "fc"
+        ):
+            raise unfit
+    if context.needs_run:
+        allowances.measure()
     return results, allowances
 
 
@@ -247,7 +245,8 @@ def with_expected(
         replace(
             each,
             expected=held_by_all(each.space, whole[prefix + each.what], size),
-            allowances=None if allowances is None else allowances[prefix + each.what],
+            allowances=allowances,
+            result=prefix + each.what,
         )
         for each in comparisons
     )
@@ -284,19 +283,28 @@ def _first_difference(ranks: Sequence[PassObservation]) -> tuple[Comparison, Dif
         assert first.expected is not None
         actual = _comparable(first.space, [seen.comparisons[index] for seen in ranks], first.expected)
         for position, tensor in enumerate(first.space.tensors):
-            # Tensor by tensor: the tolerance is relative to the largest value of each.
-            difference = first_difference(
-                Space(tensor),
-                [(local[position],) for local in actual],
-                [(local[position],) for local in first.expected],
-                first.tolerance
-                if first.allowances is None
-                else replace(first.tolerance, absolute=first.allowances[position]),
-                not_finite=first.not_finite,
-            )
+            got, want = ([(local[position],) for local in each] for each in (actual, first.expected))
+            difference = None
+            for tolerance in _tolerances(first, position):
+                # Tensor by tensor: the tolerance is relative to the largest value of each.
+                difference = first_difference(
+                    Space(tensor), got, want, tolerance, not_finite=first.not_finite
+                )
+                if difference is None:
+                    break
             if difference is not None:
                 return first, difference
     return None
+
+
+def _tolerances(comparison: Comparison, position: int) -> Iterator[Tolerance]:
+    """The tolerance of a tensor; where it is to be measured, one that it exceeds comes first, which mostly does."""
+    allowances, result = comparison.allowances, comparison.result
+    if allowances is None:
+        yield comparison.tolerance
+    else:
+        yield replace(comparison.tolerance, absolute=allowances.least[result][position])
+        yield replace(comparison.tolerance, absolute=allowances.most[result][position])
 
 
 def _comparable(space: Space, ranks: Sequence[Comparison], expected: Sequence[Local]) -> list[Local]:
