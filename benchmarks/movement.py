@@ -84,6 +84,7 @@ def halo_calls(side: int, kernel: int) -> tuple[dict[str, Call], int]:
         "floor, in place": floor.in_place,
         "in place": apply_in_place,
         "floor": floor.out_of_place,
+        "one copy": floor.copied_once,
         "out=": apply_out_of_place,
         "bare": bare_exchange(COMM, floor.bytes_sent),
     }
@@ -104,6 +105,7 @@ def halo_rows() -> list[list[str]]:
                     f"{taken['in place'] / taken['floor, in place']:.2f}",
                     f"{taken['floor'] * 1e6:.0f}",
                     f"{taken['out='] / taken['floor']:.2f}",
+                    f"{taken['out='] / taken['one copy']:.2f}",
                     f"{taken['floor, in place'] / taken['bare']:.2f}",
                 ]
             )
@@ -265,6 +267,7 @@ def main() -> None:
                 "in place / floor",
                 "floor µs",
                 "out= / floor",
+                "out= / one copy",
                 "floor / bare",
             ],
             halo_rows(),

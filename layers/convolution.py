@@ -2,7 +2,7 @@
 
     forward    x ← H x                                                     halo exchange over P_spatial
                x̂ = B_{P_x→P} x    ŵ = B_{P_w→P} w    b̂ = B_{P_b→P_y} b
-               ŷ = Conv(x̂, ŵ) + b̂                                       on each worker, without padding
+               ŷ = Conv(x̂, ŵ) + b̂                                       on each worker
                y = R_{P→P_y} ŷ
     adjoint    δŷ = R* δy    (δx̂, δŵ, δb̂) = Conv* δŷ    δx = H* B* δx̂    δw = B* δŵ    δb = B* δb̂
 
@@ -14,7 +14,8 @@ P_n cuts the batch, P_co and P_ci the output and input channels. The workers tha
 A partition that cuts spatial dimensions only, or channels only, needs no algorithm of its own: the operators that have nothing
 to move fall away.
 
-The output is cut evenly, and the windows of the input follow from it. With kernel 3, stride 1 and padding 1, over three
+The output is cut evenly, and the windows of the input follow from it. Along a dimension that is not cut the window is the bulk,
+and torch's convolution pads it where both sides have as many zeros: nothing is copied for it. With kernel 3, stride 1 and padding 1, over three
 workers (| bulk, [ ] window):
 
         pad  0  1  2 | 3  4  5 | 6  7 pad
@@ -78,7 +79,8 @@ class Convolution(ConvolutionModule, ChannelModule, torch_classes=(nn.Conv1d, nn
         batch = windows_of(balanced_cut(shape[0], partition.shape[0]))
         bulk = [windows_of(balanced_cut(shape[dim + 2], partition.shape[dim + 3])) for dim in range(dims)]
         x = Layout(shape, with_index_zero(partition, 1), [batch, channels.inputs, *bulk], (0, 2, *spatial))
-        geometry = self.windows(x)
+        overlaps = overlap and partition.shape[1] == 1
+        geometry = self.windows(x, padded=overlaps)
         assert geometry.output is not None
         y = Layout(
             (shape[0], self.out_channels, *geometry.output.shape[2:]),
@@ -90,7 +92,7 @@ class Convolution(ConvolutionModule, ChannelModule, torch_classes=(nn.Conv1d, nn
             channels, (self.out_channels, self.in_channels // self.groups, *self.kernel)
         )
         exchange = self.exchange_of(geometry)
-        if overlap and partition.shape[1] == 1 and not exchange.is_identity:
+        if overlaps and not exchange.is_identity:
             self.overlapped = OverlappedConvolution(exchange, self.kernel, self.stride, self.dilation)
             self.compose(module, x, y, weight, bias)
         else:

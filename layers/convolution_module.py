@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias, cast
 
 import torch
@@ -23,6 +24,9 @@ _TorchConvolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 class ConvolutionModule(TorchLayer):
     """A layer made from a convolution of torch's, from a :class:`Padded` one, or from the arguments of either."""
+
+    torch_padding: tuple[int, ...]
+    """The padding in each spatial dimension that the windows do not have, and torch's convolution adds."""
 
     def read(self, module: nn.Module) -> None:
         """Take over the module's arguments.
@@ -57,10 +61,14 @@ class ConvolutionModule(TorchLayer):
         # differ by 64 of its units of rounding, 2**-24.
         self.rounding = 0.0 if self.dtype == torch.float64 else 2.0**-18
 
-    def windows(self, x: Layout) -> HaloGeometry:
-        """The windows that workers need of an input that lies so, for outputs that are balanced in the spatial dimensions."""
+    def windows(self, x: Layout, *, padded: bool = False) -> HaloGeometry:
+        """The windows that workers need of an input that lies so, for outputs that are balanced in the spatial dimensions.
+
+        They include the padding in the dimensions that are cut, or with `padded` in all; elsewhere torch's convolution pads,
+        which costs no copy of x.
+        """
         dims = len(self.kernel)
-        return HaloGeometry.from_kernel(
+        geometry = HaloGeometry.from_kernel(
             x,
             (1, 1, *self.kernel),
             stride=(1, 1, *self.stride),
@@ -69,9 +77,24 @@ class ConvolutionModule(TorchLayer):
             periodic=tuple(range(2, dims + 2)) if self.padding_mode == "circular" else (),
             output_cuts=(x.ends(0), x.ends(1), *(None,) * dims),
         )
+        self.torch_padding = tuple(
+            0 if padded else self._padding_for_torch(dim, geometry) for dim in range(dims)
+        )
+        windows = [
+            bulk if dim >= 2 and self.torch_padding[dim - 2] else window
+            for dim, (bulk, window) in enumerate(zip(x.windows, geometry.window.windows, strict=True))
+        ]
+        return replace(geometry, window=Layout(x.shape, x.partition, windows, x.axes))
+
+    def _padding_for_torch(self, dim: int, geometry: HaloGeometry) -> int:
+        """The padding of a spatial dimension that torch can add: zeros, the same on both sides, of a dimension that is not cut."""
+        left, right = self.padding[dim]
+        bulks = geometry.bulk.windows[dim + 2]
+        is_whole = len(bulks) == 1 and bulks[0][0] < bulks[0][1]
+        return left if left == right and is_whole and not geometry.periodic else 0
 
     def exchange_of(self, geometry: HaloGeometry) -> OverlappedHaloExchange:
-        """The exchange from the bulks to the windows, padding included."""
+        """The exchange from the bulks to the windows."""
         return OverlappedHaloExchange(
             self.comm,
             geometry.bulk,
@@ -83,11 +106,11 @@ class ConvolutionModule(TorchLayer):
     def convolve(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, groups: int = 1
     ) -> torch.Tensor:
-        """Torch's convolution of a local window, which has its padding already."""
+        """Torch's convolution of a local window, with the padding that the window does not have."""
         convolution: Callable[..., torch.Tensor] = (functional.conv1d, functional.conv2d, functional.conv3d)[
             len(self.stride) - 1
         ]
-        return convolution(x, weight, bias, self.stride, 0, self.dilation, groups)
+        return convolution(x, weight, bias, self.stride, self.torch_padding, self.dilation, groups)
 
     @classmethod
     def torch_module(cls, dtype: torch.dtype | None, *arguments: object, **named: object) -> nn.Module:

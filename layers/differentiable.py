@@ -8,8 +8,8 @@ The messages of a rank, in a backward pass and in one through a backward pass, m
 on what requires a gradient there: torch prunes a graph rank by rank, and a rank that leaves a backward pass out lets
 the others wait for ever. Two empty tensors keep every rank in:
 
-- each application takes one, the *anchor*, that always requires a gradient. So it stands in the graph of every rank, and
-  its backward communicates whether or not anybody wants the result;
+- where no x requires a gradient, the application takes one that does, the *anchor*. So it stands in the graph of every
+  rank, and its backward communicates whether or not anybody wants the result;
 - each application returns one, which the adjoint's application in the backward pass takes as its anchor. So a pass
   through the latter goes on through the former, on every rank:
 
@@ -96,14 +96,27 @@ def of_nothing(
 def _applied(
     operator: LinearOperator, x: tuple[torch.Tensor, ...], anchor: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ...]:
-    *outputs, _ = _Apply.apply(_anchor(x) if anchor is None else anchor, operator, *x)
-    return tuple(outputs)
+    # A layer's parameter is of a class that sees which function asks for it, its shape and its element type too. Nothing here
+    # takes a part for the whole, and a weight is asked some ten times.
+    with torch._C.DisableTorchFunctionSubclass():
+        outputs: tuple[torch.Tensor, ...] = _Apply.apply(
+            _anchor(x) if anchor is None else anchor, operator, *x
+        )
+    return outputs[:-1]
 
 
-def _anchor(x: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """An empty tensor that puts the application into the graph, whatever requires a gradient on this rank."""
-    device = x[0].device if x else None
-    return torch.empty(0, device=device, requires_grad=torch.is_grad_enabled())
+def _anchor(x: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
+    """An empty tensor that puts the application into the graph, if nothing of x does on this rank."""
+    for tensor in x:
+        # Within torch.func's transforms a tensor says of the innermost one alone whether it requires a gradient.
+        if tensor.requires_grad and not torch._C._are_functorch_transforms_active():
+            return None
+    return _end(x, requires_grad=torch.is_grad_enabled())
+
+
+def _end(x: tuple[torch.Tensor, ...], *, requires_grad: bool = False) -> torch.Tensor:
+    """An empty tensor of torch's default type, where x is."""
+    return torch.empty(0, device=x[0].device if x else None, requires_grad=requires_grad)
 
 
 class PositionalFunction(Function):
@@ -148,13 +161,15 @@ class _Apply(PositionalFunction):
     # functional_call under torch.func.grad, take no other form of Function (torch 2.0 on).
 
     @staticmethod
-    def forward(anchor: torch.Tensor, operator: LinearOperator, *x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return *apply_forward(operator, x), torch.empty_like(anchor)
+    def forward(
+        anchor: torch.Tensor | None, operator: LinearOperator, *x: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        return *apply_forward(operator, x), _end(x)
 
     @staticmethod
     def setup_context(
         ctx: _Context,
-        inputs: tuple[torch.Tensor, LinearOperator, *tuple[torch.Tensor, ...]],
+        inputs: tuple[torch.Tensor | None, LinearOperator, *tuple[torch.Tensor, ...]],
         output: tuple[torch.Tensor, ...],
     ) -> None:
         ctx.operator = inputs[1]

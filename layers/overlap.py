@@ -18,7 +18,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-from adjointlab.layers.differentiable import PositionalFunction, _anchor, _applied, connected
+from adjointlab.layers.differentiable import PositionalFunction, _anchor, _applied, _end, connected
 from adjointlab.layers.output_parts import Part, parts_of_outputs, without_halo
 from adjointlab.primitives.halo_exchange import OverlappedHaloExchange
 from adjointlab.typing import Array
@@ -136,7 +136,7 @@ class _Overlapped(PositionalFunction):
 
     @staticmethod
     def forward(
-        anchor: torch.Tensor,
+        anchor: torch.Tensor | None,
         convolution: OverlappedConvolution,
         groups: int,
         x: torch.Tensor,
@@ -144,13 +144,13 @@ class _Overlapped(PositionalFunction):
         bias: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         y, window = convolution.forward(x, weight, bias, groups)
-        return y, window, torch.zeros_like(anchor)
+        return y, window, _end((x,))
 
     @staticmethod
     def setup_context(
         ctx: _Context,
         inputs: tuple[
-            torch.Tensor, OverlappedConvolution, int, torch.Tensor, torch.Tensor, torch.Tensor | None
+            torch.Tensor | None, OverlappedConvolution, int, torch.Tensor, torch.Tensor, torch.Tensor | None
         ],
         output: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     ) -> None:

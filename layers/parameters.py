@@ -201,7 +201,11 @@ class DistributedParameters(nn.Module):
                 raise TypeError(
                     f"{tensor.name}: a {type(local).__name__} on rank {self.rank} is no torch.Tensor"
                 )
-            if check_argument(tensor, local, self.rank):
+            with (
+                torch._C.DisableTorchFunctionSubclass()
+            ):  # its class need not see that it is asked for its shape
+                batch = check_argument(tensor, local, self.rank)
+            if batch:
                 raise ValueError(
                     f"{tensor.name}: shape {tuple(local.shape)} on rank {self.rank}, but the layout {tensor.layout} gives it "
                     f"{tensor.layout.local_shape(self.rank)}"

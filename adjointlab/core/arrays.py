@@ -114,7 +114,11 @@ def is_array(value: object) -> TypeGuard[Array]:
 
 def matches(value: object, shape: tuple[int, ...], name: str) -> bool:
     """Return True for an array of any library with this shape and element type; anything else is False, not an error."""
-    return is_array(value) and tuple(value.shape) == shape and _dtype_name(value.dtype) == name
+    # A type that is in the memo is an array's: one look-up, where `is_array` is three calls. A torch.Size is a tuple.
+    if type(value) not in _LIBRARY_OF and not is_array(value):
+        return False
+    array: Any = value
+    return bool(array.shape == shape) and _dtype_name(array.dtype) == name
 
 
 def library_of(array: object) -> str:
@@ -179,7 +183,8 @@ def clear(array: Array) -> None:
 
 def copy_into(target: Array, source: Array) -> None:
     """C_{a->b} in place: b <- a [Hewett21, eq. 9]."""
-    target[...] = _detached(source)  # else torch would record the assignment as a step of the graph
+    # Detached, else torch would record the assignment as a step of the graph.
+    target[...] = source if isinstance(source, np.ndarray) else _detached(source)
 
 
 def add_into(target: Array, source: Array) -> None:
@@ -187,7 +192,7 @@ def add_into(target: Array, source: Array) -> None:
     if _is_scalar(target):
         # On a scalar += rebinds the name and the caller's memory stays as it was.
         raise TypeError("target: a NumPy scalar cannot be added into; index an array of order 0 with [...]")
-    target += _detached(source)
+    target += source if isinstance(source, np.ndarray) else _detached(source)
 
 
 def add(a: Array, b: Array) -> Array:
@@ -234,6 +239,8 @@ def message(array: Array) -> NumpyArray:
     Element types that MPI or NumPy has no name for (float16, bfloat16) become bytes: they can be moved, not summed; see
     :func:`summable`.
     """
+    if isinstance(array, np.ndarray) and array.flags.c_contiguous and array.dtype != np.float16:
+        return array  # first: nearly every call
     if _is_torch(array):
         detached = _resolved(array).contiguous()
         # NumPy has no bfloat16. float16 is as wide, and the bytes are all that is moved.
@@ -255,9 +262,15 @@ def in_numpy(*given: Array) -> tuple[Array, ...]:
     """
     views: list[Array] = []
     for array in given:
-        if not _is_in_numpy(array):
+        if isinstance(array, np.ndarray):
+            views.append(array)
+        elif _is_torch(array) and array.dtype in _of_numpy_too():
+            try:
+                views.append((array.detach() if array.requires_grad else array).numpy())
+            except (RuntimeError, TypeError):  # a lazy conjugate or negative, or on another device
+                return given
+        else:
             return given
-        views.append(array.detach().numpy() if _is_torch(array) else array)
     return tuple(views)
 
 
@@ -336,13 +349,10 @@ def _address_range(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + span * tensor.element_size()
 
 
-def _is_in_numpy(array: Array) -> bool:
-    """Return True if NumPy can hold a view of the array's memory, with the same values."""
-    if isinstance(array, np.ndarray):
-        return True
-    return (
-        _is_torch(array) and array.is_cpu and not (_is_bfloat16(array) or array.is_conj() or array.is_neg())
-    )
+@cache
+def _of_numpy_too() -> frozenset[object]:
+    """Return torch's element types that NumPy has too."""
+    return frozenset(_native("torch", name) for name in DTYPES if supports("numpy", name))
 
 
 def _not_scalar(value: Array) -> Array:
@@ -354,7 +364,7 @@ def _is_scalar(value: object) -> bool:
 
 
 def _is_torch(array: object) -> TypeGuard[torch.Tensor]:
-    return library_of(array) == "torch"
+    return (_LIBRARY_OF.get(type(array)) or library_of(array)) == "torch"
 
 
 def _is_bfloat16(tensor: torch.Tensor) -> bool:

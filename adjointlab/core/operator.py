@@ -346,8 +346,10 @@ def _apply(
     arguments: Sequence[A],
 ) -> tuple[A, ...]:
     rank = operator.comm.Get_rank()
-    # Arguments that are wrong are the operator's to refuse: here they only say whether a batch must come back.
-    is_batch = bool(arguments) and arrays.is_array(arguments[0])
+    # Arguments that are wrong are the operator's to refuse: here they only say whether a batch must come back. No look-up of
+    # library or layout for one that is of too low an order to be one.
+    may_be_batch = bool(arguments) and getattr(arguments[0], "ndim", 0) > len(source.tensors[0].layout.shape)
+    is_batch = may_be_batch and arrays.is_array(arguments[0])
     batch = batch_shape(source.tensors[0], arguments[0], rank) if is_batch else ()
     outputs = as_tuple((operator.forward if direction is Direction.FORWARD else operator.adjoint)(*arguments))
     # A communicator of the lab's worlds wants to know where user code ends: what follows is the lab's.
@@ -360,7 +362,7 @@ def _apply(
     for tensor, output in zip(target.tensors, outputs, strict=True):
         if found := mismatch(tensor, output, rank, batch):
             raise NotInSpace(f"{direction} returned {found}")
-    return cast("tuple[A, ...]", outputs)
+    return outputs
 
 
 def basis_vector(space: Space, index: int, rank: int, library: str = "numpy") -> tuple[Array, ...]:

@@ -374,9 +374,8 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
 
 
 def _is_local(tensor: Tensor, value: object, rank: int) -> bool:
-    """Return True for the local tensor of an active rank, in no batch: nearly always, and every call of every operator asks."""
-    layout = tensor.layout
-    return layout.partition.is_active(rank) and arrays.matches(value, layout.local_shape(rank), tensor.dtype)
+    """Return True for a tensor of just the local shape, in no batch: nearly always, and every call of every operator asks."""
+    return arrays.matches(value, tensor.layout.local_shape(rank), tensor.dtype)
 
 
 def check_argument(tensor: Tensor, array: object, rank: int, name: str = "") -> tuple[int, ...]:

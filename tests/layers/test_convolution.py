@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import sys
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -173,3 +175,53 @@ def test_a_weight_that_one_rank_alone_uses_is_summed_by_nobody(adjointlab_world:
         lambda comm: Conv1d(comm, Partition((1, ranks, 1, 1)), (1, 1, 4), 1, 2, 3).ranks_of_weight(),
     )
     assert values == ((),) * ranks
+
+
+@pytest.mark.parametrize("cut", [2, 3, None])
+def test_nothing_is_copied_for_the_padding_of_a_dimension_that_is_not_cut(
+    adjointlab_world: World, cut: int | None
+) -> None:
+    """Autograd keeps a window with the sides of x there, and x itself where nothing is cut."""
+    ranks = 1 if cut is None else min(adjointlab_world.ranks, 2)
+    grid = tuple(ranks if dim == cut else 1 for dim in range(4))
+
+    def body(comm: Any) -> None:
+        layer = Conv2d(comm, Partition((1, *grid)), (2, 2, 6, 7), 2, 3, 5, padding=(1, 2), dtype=DOUBLE)
+        x = torch.ones(layer.domain.tensors[0].layout.local_shape(comm.Get_rank()), dtype=DOUBLE)
+        kept: list[torch.Tensor] = []
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            kept.append(tensor)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            layer(x.requires_grad_())
+        (window,) = (tensor for tensor in kept if tensor.ndim == 4 and tensor.shape[:2] == x.shape[:2])
+        assert [dim for dim in range(4) if window.shape[dim] != x.shape[dim]] == [cut][: ranks - 1]
+        assert ranks > 1 or window.data_ptr() == x.data_ptr()
+
+    run_on_ranks(adjointlab_world, ranks, body)
+
+
+def test_moving_the_parameters_of_a_layer_asks_their_class_for_little(adjointlab_world: World) -> None:
+    """Their class looks at the caller's frames in each of its calls, for which function of torch takes a part for the whole."""
+    ranks = min(adjointlab_world.ranks, 2)
+
+    def body(comm: Any) -> None:
+        layer = Conv2d(comm, Partition((1, 1, 1, ranks, 1)), (1, 2, 6, 7), 2, 3, 3, dtype=DOUBLE)
+        x = torch.ones(layer.domain.tensors[0].layout.local_shape(comm.Get_rank()), dtype=DOUBLE)
+        asked: list[str] = []
+
+        def profile(frame: FrameType, event: str, _: object) -> None:
+            if event == "call" and frame.f_code.co_name == "__torch_function__":
+                asked.append(str(frame.f_locals["func"]))
+
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            layer(x)
+        finally:
+            sys.setprofile(before)
+        assert len(asked) <= 4, asked  # 26 when every shape and element type was asked for
+
+    run_on_ranks(adjointlab_world, ranks, body)

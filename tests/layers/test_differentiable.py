@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -192,6 +195,59 @@ def test_freezing_after_the_forward_pass_changes_no_message(adjointlab_world: Wo
 
     done = run(adjointlab_world, body)
     assert done.completed, done.outcomes
+
+
+def leaves_behind(result: torch.Tensor) -> list[torch.Tensor]:
+    """The leaves that a backward pass from `result` reaches."""
+    found, to_visit = [], [result.grad_fn]
+    while to_visit:
+        node: Any = to_visit.pop()
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        to_visit += [before for before, _ in node.next_functions if before is not None]
+    return found
+
+
+def test_only_an_application_without_a_gradient_to_give_adds_a_leaf_to_the_graph(
+    adjointlab_world: World,
+) -> None:
+    def body(context: RankContext, _: Any) -> Any:
+        _, total = operators(context.comm)
+        x = torch.ones(3, dtype=torch.float64)
+        leaf = x.clone().requires_grad_()
+        (reached,) = leaves_behind(apply(total, leaf))
+        (anchor,) = leaves_behind(apply(total, x))
+        return reached is leaf, anchor.numel()
+
+    assert values_of(adjointlab_world, body) == ((True, 0),) * RANKS
+
+
+def test_an_application_through_torch_calls_few_functions_of_python(adjointlab_world: World) -> None:
+    """After other work the caches are cold, and then each function costs about a microsecond."""
+    ours = tuple(f"{folder}{os.sep}" for folder in ("core", "layers", "primitives"))
+
+    def body(context: RankContext, _: Any) -> Any:
+        spread = Broadcast(context.comm, Layout((4,), LINE), LINE, preserve_batch=False)
+        x, cotangent = torch.ones(2, dtype=torch.float64).requires_grad_(), torch.ones(2, dtype=torch.float64)
+        calls: list[str] = []
+
+        def profile(frame: FrameType, event: str, _: object) -> None:
+            path = frame.f_code.co_filename
+            if event == "call" and any(folder in path for folder in ours) and "site-packages" not in path:
+                calls.append(frame.f_code.co_qualname)
+
+        for _number in range(2):  # what is remembered is remembered the second time
+            calls.clear()
+            before = sys.getprofile()
+            sys.setprofile(profile)
+            try:
+                apply(spread, x).backward(cotangent)
+            finally:
+                sys.setprofile(before)
+        return len(calls), sorted(calls)
+
+    for number, calls in values_of(adjointlab_world, body):
+        assert 20 < number <= 60, calls  # 98 when each look-up was a call
 
 
 def test_an_identity_is_left_out_but_what_it_takes_is_checked_and_every_result_requires_a_gradient(
