@@ -80,6 +80,8 @@ class ConvolutionModule(TorchLayer):
         self.torch_padding = tuple(
             0 if padded else self._padding_for_torch(dim, geometry) for dim in range(dims)
         )
+        if not any(self.torch_padding):
+            return geometry
         windows = [
             bulk if dim >= 2 and self.torch_padding[dim - 2] else window
             for dim, (bulk, window) in enumerate(zip(x.windows, geometry.window.windows, strict=True))

@@ -201,9 +201,8 @@ class DistributedParameters(nn.Module):
                 raise TypeError(
                     f"{tensor.name}: a {type(local).__name__} on rank {self.rank} is no torch.Tensor"
                 )
-            with (
-                torch._C.DisableTorchFunctionSubclass()
-            ):  # its class need not see that it is asked for its shape
+            # Its class need not see that it is asked for its shape.
+            with torch._C.DisableTorchFunctionSubclass():
                 batch = check_argument(tensor, local, self.rank)
             if batch:
                 raise ValueError(
