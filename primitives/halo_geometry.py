@@ -366,17 +366,11 @@ def _window_of_kernel(
 def _check_bulk(bulk: object) -> None:
     if not isinstance(bulk, Layout):
         raise TypeError(f"bulk: {bulk!r} is no Layout")
-    if bulk.tiles:
-        return
-    for dim, (windows, side) in enumerate(zip(bulk.windows, bulk.shape, strict=True)):
-        held = sorted(window for window in windows if window[0] < window[1])
-        # Sorted, each bulk must start where the one before ends, the first at 0, and the last must end at the side.
-        ends = [0, *(stop for _, stop in held)]
-        if ends[-1] != side or any(start != end for (start, _), end in zip(held, ends, strict=False)):
-            raise ValueError(
-                f"bulk: the windows {' '.join(f'{start}:{stop}' for start, stop in windows)} do not cut dimension {dim}, "
-                f"of length {side}; the workers' bulks are disjoint and cover it"
-            )
+    if (dim := bulk.untiled) is not None:
+        raise ValueError(
+            f"bulk: the windows {' '.join(f'{start}:{stop}' for start, stop in bulk.windows[dim])} do not cut dimension {dim}, "
+            f"of length {bulk.shape[dim]}; the workers' bulks are disjoint and cover it"
+        )
 
 
 def _check_same_partition(name: str, layout: object, bulk: Layout) -> None:

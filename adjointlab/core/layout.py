@@ -210,12 +210,12 @@ class Layout:
         return tuple(i + start for i, (start, _) in zip(local, window, strict=True))
 
     @shared_property
-    def tiles(self) -> bool:
-        """True if in each dimension the windows, in any order, are disjoint and cover the tensor."""
-        return all(
-            _covers(sorted(window for window in windows if window[0] < window[1]), side)
-            for windows, side in zip(self.windows, self.shape, strict=True)
-        )
+    def untiled(self) -> int | None:
+        """The first dimension whose windows, in any order, are not disjoint or do not cover the tensor; `None` if there is none."""
+        for dim, (windows, side) in enumerate(zip(self.windows, self.shape, strict=True)):
+            if not _covers(sorted(window for window in windows if window[0] < window[1]), side):
+                return dim
+        return None
 
     @shared_property
     def overlapping(self) -> tuple[bool, ...]:
