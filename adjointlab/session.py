@@ -215,7 +215,7 @@ def replay(world: World, subject: Subject, case: Case) -> SearchResult:
         return _replayed(world, run, subject, case)
 
     with check_named(case.check).surroundings():
-        return world.lead(body(subject), conduct)
+        return world.lead(body(subject), conduct, subject.location)
 
 
 def replay_corpus(world: World, found: Found, check: str, folder: Path) -> CheckResult | None:
@@ -241,7 +241,7 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Check
         return None
 
     with _at_work(world, found, check, 0, folder) as (record, known), check_named(check).surroundings():
-        failing = world.lead(body(found.subject), conduct)
+        failing = world.lead(body(found.subject), conduct, found.subject.location)
     if failing is None:
         return None
     path, result = failing

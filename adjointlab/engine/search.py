@@ -122,7 +122,7 @@ def investigate(
         return Search(world, CaseRunner(run, record, known), subject, check, budget, tick, found).conduct()
 
     with check_named(check).surroundings():
-        return world.lead(body(subject), conduct)
+        return world.lead(body(subject), conduct, subject.location)
 
 
 _CONFIRMATIONS: Final = 10

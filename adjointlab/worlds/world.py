@@ -362,11 +362,12 @@ class World(Protocol):
     ) -> Run:
         """Collective over the world's processes: run `body` once on `ranks` ranks (default: all); see :class:`Runner`."""
 
-    def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
+    def lead(self, body: Body, conduct: Callable[[Runner], R], about: str = "") -> R:
         """Collective: the leader executes ``conduct(run)``; every process returns (or raises) what it did.
 
         Followers execute `body` for each of the leader's runs. A run on fewer ranks than the world has leaves the
-        other processes waiting. `payload` is pickled and sent to them, so it is plain data.
+        other processes waiting. `payload` is pickled and sent to them, so it is plain data. What a world has learnt of the
+        hangs of a subject holds in the following calls `about` the same one.
         """
 
     def share(self, value: R) -> R:
