@@ -1,4 +1,4 @@
-"""What is installed is asked in processes of its own: none that crashes, hangs or talks nonsense ends the one that asks."""
+"""Libraries are asked in processes of their own: one that crashes, hangs or prints nonsense does not end the process that asks."""
 
 from __future__ import annotations
 
