@@ -164,8 +164,11 @@ def pytest_report_header(config: pytest.Config) -> str:
     if session is not None and profile.world is not WorldName.SIMULATED:
         where = f"{WorldName(launched_world()).ranks_run_under}, {session.size} ranks"
     under = f" under {profile.schedules} schedules" if profile.schedules > 1 else ""
+    # Equal seeds draw equal cases where they draw from the same memories.
+    device = f" --adjointlab-device={profile.device}" if profile.device else ""
     return (
-        f"adjointlab: {where}, {profile.cases} cases for each test{under}, --adjointlab-seed={profile.seed}"
+        f"adjointlab: {where}, {profile.cases} cases for each test{under}, "
+        f"--adjointlab-seed={profile.seed}{device}"
     )
 
 

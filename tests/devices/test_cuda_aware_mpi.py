@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from adjointlab.devices import cuda_aware_mpi as detection
 from adjointlab.devices.cuda_aware_mpi import OVERRIDE, MPIEvidence, built_with_cuda, decide
 from tests.running import needs_mpi, run_python
 
@@ -71,6 +73,20 @@ def test_a_wrong_word_is_refused_with_those_that_are_legal() -> None:
 )
 def test_the_output_of_ompi_info_is_read(text: str, built: bool | None) -> None:
     assert built_with_cuda(text) is built
+
+
+class Library:
+    """An MPI library of which one function is asked."""
+
+    def __init__(self, answer: int | None) -> None:
+        if answer is not None:
+            self.MPIX_Query_cuda_support = lambda: answer
+
+
+@pytest.mark.parametrize(("answer", "query"), [(1, True), (0, False), (None, None)])
+def test_the_function_of_the_library_is_called(answer: int | None, query: bool | None) -> None:
+    library: Any = Library(answer)
+    assert detection._query(library) is query
 
 
 ASK = """
