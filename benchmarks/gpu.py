@@ -5,7 +5,7 @@
     python benchmarks/gpu.py --host             NumPy in place of the device: shows that the script runs, figures mean nothing
 
 Without CuPy and a device it says what is missing. Faces: the share of the device's own copy bandwidth, which is measured in the
-same rounds by a copy of as many bytes; a copy moves two bytes for each byte of a face, unpack-add three. Times are the device's, so
+same rounds by a copy of as many bytes; a copy moves two bytes for each byte of the faces, unpack-add three. Times are the device's, so
 launches are not in them. Exchanges: forward and adjoint with pinned staging, beside a hand-written exchange through pinned buffers
 (`pinned_floors.py`), whose results are compared first. The targets stand in docs/gpu.md.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -57,12 +57,12 @@ def main() -> None:
         return
     device: Device = Host() if options.host else CudaDevice(rank)
     if ranks == 1:
-        show(f"faces of {WIDTH} cells, float32, {device.title}", FACE_COLUMNS, face_rows(device))
+        show(f"both faces of {WIDTH} cells, float32, {device.title}", FACE_COLUMNS, face_rows(device))
     else:
         title = f"forward + adjoint of device memory by {transport}, {ranks} ranks, {device.title}"
         show(title, ["exchange", "sent", "by hand µs", "adjointlab / by hand"], exchange_rows(comm, device))
     memories = memories_of(device)
-    title = f"forward + adjoint, {BYTES >> 10} KiB a rank, {ranks} ranks, {device.title}"
+    title = f"forward + adjoint, {BYTES >> 10} KiB a rank, {ranks} rank{'s' * (ranks > 1)}, {device.title}"
     columns = ["primitive", "numpy µs", *(f"{memory} / numpy" for memory in memories[1:])]
     show(title, columns, primitive_rows(comm, device, memories))
 
@@ -108,31 +108,51 @@ def face_rows(device: Device) -> list[list[str]]:
     return [face_row(device, *each) for size in FACES for each in faces(size)]
 
 
-def face_row(device: Device, name: str, shape: tuple[int, ...], face: tuple[slice, ...]) -> list[str]:
+def face_row(
+    device: Device, name: str, shape: tuple[int, ...], both: Sequence[tuple[slice, ...]]
+) -> list[str]:
+    """Both faces of a dimension, packed into one buffer and added back from it."""
     xp = device.xp
-    cells = xp.ones(shape, np.float32)[face]
-    packed, other = xp.empty(cells.shape, np.float32), xp.zeros(cells.shape, np.float32)
+    tensor = xp.ones(shape, np.float32)
+    cells = [tensor[face] for face in both]
+    half = cells[0].size
+    buffer, other = xp.zeros(2 * half, np.float32), xp.zeros(2 * half, np.float32)
+    packed = [buffer[:half].reshape(cells[0].shape), buffer[half:].reshape(cells[1].shape)]
+    pack, unpack = list(zip(packed, cells, strict=True)), list(zip(cells, packed, strict=True))
     contestants: dict[str, Call] = {
-        "copy": lambda: xp.copyto(packed, other),
-        "pack": lambda: arrays.copy_into(packed, cells),
-        "pack by slices": lambda: xp.copyto(packed, cells),
-        "add": lambda: arrays.add_into(cells, other),
-        "add by slices": lambda: xp.add(cells, other, out=cells),
+        "copy": lambda: xp.copyto(other, buffer),
+        "pack": lambda: copy_all(pack),
+        "pack by slices": lambda: [xp.copyto(*pair) for pair in pack],
+        "add": lambda: add_all(unpack),
+        "add by slices": lambda: [xp.add(*pair, out=pair[0]) for pair in unpack],
     }
     taken = device.seconds(contestants, least(20), least(15))
-    moved = {key: (3 if key.startswith("add") else 2) * packed.nbytes for key in taken}
+    moved = {key: (3 if key.startswith("add") else 2) * buffer.nbytes for key in taken}
     rate = {key: moved[key] / taken[key] for key in taken}
     shares = [f"{rate[key] / rate['copy']:.2f}" for key in list(contestants)[1:]]
-    return [name, f"{packed.nbytes / MIB:.0f} MiB", f"{rate['copy'] / 1e9:.0f}", *shares]
+    return [name, f"{buffer.nbytes // 2 // MIB} MiB each", f"{rate['copy'] / 1e9:.0f}", *shares]
 
 
-def faces(size: int) -> list[tuple[str, tuple[int, ...], tuple[slice, ...]]]:
-    """Tensors with a face of `size` bytes along the outer and along the innermost dimension, and where it is."""
+def one_by_one(move: Callable[..., object]) -> Callable[[Sequence[Any]], object]:
+    return lambda pairs: [move(*pair) for pair in pairs]
+
+
+# One launch for a list of boxes, where the module of arrays has that.
+copy_all = getattr(arrays, "copy_all", one_by_one(arrays.copy_into))
+add_all = getattr(arrays, "add_all", one_by_one(arrays.add_into))
+
+
+def faces(size: int) -> list[tuple[str, tuple[int, ...], list[tuple[slice, ...]]]]:
+    """Tensors whose two faces along the outer and along the innermost dimension have `size` bytes each, and where they are."""
     cells = size // 4 // WIDTH
-    every = slice(None)
+    low, high, every = slice(WIDTH), slice(-WIDTH, None), slice(None)
     return [
-        ("outer dimension", (4 * WIDTH, cells // 1024, 1024), (slice(WIDTH),)),
-        ("innermost dimension", (cells // 1024, 1024, 64), (every, every, slice(WIDTH))),
+        ("outer dimension", (4 * WIDTH, cells // 1024, 1024), [(low,), (high,)]),
+        (
+            "innermost dimension",
+            (cells // 1024, 1024, 64),
+            [(every, every, low), (every, every, high)],
+        ),
     ]
 
 
