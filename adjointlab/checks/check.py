@@ -24,6 +24,7 @@ from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvarian
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core.operator import Direction
 from adjointlab.core.space import Space
+from adjointlab.spelling import did_you_mean
 
 __all__ = [
     "AnyCheck",
@@ -192,7 +193,9 @@ def check_named(name: str) -> AnyCheck:
         return all_checks()[name]
     except KeyError:
         known = ", ".join(check.name for check in all_checks().values() if check.order is not None)
-        raise ValueError(f"check: {name!r} is not one of {known}") from None
+        raise ValueError(
+            f"check: {name!r} is not one of {known}{did_you_mean(str(name), known.split(', '))}"
+        ) from None
 
 
 def checks_of(subject: CheckedSubject, only: Collection[str] | None = None) -> tuple[str, ...]:
