@@ -265,7 +265,7 @@ def replay_corpus(
 def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
     """The result of a run on this process alone, its failure stored in `folder`."""
     written, problem = None, ""
-    # A wrong declaration is mended where it stands: there is nothing to replay.
+    # A wrong declaration is corrected where it stands: there is nothing to replay.
     if result.case is not None and result.verdict.kind != SubjectError.__name__:
         try:
             written = write(result, found.subject, folder)

@@ -123,6 +123,9 @@ class Check(ABC, Generic[ObservationT]):
     varies_values: ClassVar[bool] = False
     """True if the inputs of a layer may have values of all :data:`~adjointlab.checks.context.INPUT_VALUES`."""
 
+    finds_leaks: ClassVar[bool] = False
+    """True if it reports communicators that are left behind by each call. One check does: the others' verdicts stand beside it."""
+
     share: ClassVar[float] = 1.0
     """Part of the cases asked for that the check draws: less where it finds early what it can find (docs/power.md)."""
 

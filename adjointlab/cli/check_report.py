@@ -1,4 +1,4 @@
-"""What ``adjointlab check`` prints: each verdict as it falls, each failure once, and a summary in the end."""
+"""Printing of ``adjointlab check``: each verdict as it falls, each failure once, and a summary in the end."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ class CheckReport:
             text = failure_text(result) if result.is_reported and like is None else ""
             if not (self._is_headed or self.quiet):
                 self._is_headed = True
-                self.out.table(self._rows.heading())
+                self.out.table(self._rows.heading(), wraps=False)
             if text:
                 self.out.line(f"\n{text}\n" if not self.quiet else f"{text}\n")
             if not self.quiet or like is not None:
-                self.out.table(self._rows.row(number + 1, result, like))
+                self.out.table(self._rows.row(number + 1, result, like), wraps=False)
 
     def _told_before(self, number: int) -> CheckResult | None:
         """The first earlier result that says of the same subject what this one says."""

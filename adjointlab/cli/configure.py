@@ -1,4 +1,4 @@
-"""What comes before every command: the version, and the defaults of pyproject.toml."""
+"""Preparation of every command: the version, and the defaults of pyproject.toml."""
 
 from __future__ import annotations
 

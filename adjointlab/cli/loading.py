@@ -17,7 +17,7 @@ _SLOW: Final = frozenset({"torch", "jax", "cupy"})
 """Libraries whose import is named."""
 
 _ERASED: Final = "\r\x1b[K"
-"""What a terminal takes for the order to empty the line."""
+"""The order to a terminal to empty the line."""
 
 
 @contextmanager

@@ -39,6 +39,9 @@ STDOUT = "-"
 """The file name that stands for standard output."""
 
 
+_NO_LIMIT = 100_000
+"""Columns of a file."""
+
 _ASCII = {"→": "->", "←": "<-", "⟨": "<", "⟩": ">", "×": "x", "∞": "inf", "·": ".", "−": "-", "…": "..."}
 """Forms of our own signs for terminals that do not have them."""
 
@@ -71,10 +74,13 @@ class Output:
         """Print `text`: no markup, no colours, no line breaks added, and nothing that a terminal would take for a command."""
         self._write(printable(text, keep="\n\t") + "\n")
 
-    def table(self, table: RenderableType) -> None:
-        """Print a table of rich."""
+    def table(self, table: RenderableType, *, wraps: bool = True) -> None:
+        """Print a table of rich, whose lines are broken on a terminal; elsewhere only if it `wraps`."""
+        console = self.console
+        if not wraps and not self.is_terminal:
+            console.width = _NO_LIMIT
         # Not printed by rich, which ends the process with 1 where nobody reads.
-        with self.console as console, console.capture() as captured:
+        with console, console.capture() as captured:
             console.print(table)
         # Cells are filled up with blanks to the width of their column, those of the last one too.
         self._write("\n".join(line.rstrip() for line in captured.get().split("\n")))
