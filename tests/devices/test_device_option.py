@@ -68,7 +68,16 @@ def torch_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("memory", "is_of_device"), [("numpy", False), ("torch", False), ("cupy", True), ("torch-cuda", True)]
+    ("memory", "is_of_device"),
+    [
+        ("numpy", False),
+        ("torch", False),
+        ("cupy", True),
+        ("torch-cuda", True),
+        ("numpy+cupy", True),
+        ("torch+torch-cuda", True),
+        ("numpy+torch", False),
+    ],
 )
 def test_a_memory_is_of_the_host_or_of_a_device(memory: str, is_of_device: bool) -> None:
     assert is_on_device(memory) is is_of_device
