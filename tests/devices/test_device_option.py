@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,7 @@ def test_a_replay_moves_the_case_into_that_memory(torch_is_a_device: None, tmp_p
 
 def test_a_proof_is_in_numpys_memory_unless_a_device_is_asked_for(torch_is_a_device: None) -> None:
     assert [memory_of_proofs(both, device) for device in (None, "cpu", "cuda")] == ["numpy", "numpy", "torch"]
+    assert memory_of_proofs(replace(both, arrays=("torch",)), "cpu") == "numpy"
     with pytest.raises(SubjectError, match="draws no tensors in memory of cuda"):
         memory_of_proofs(of_host, "cuda")
 
