@@ -1,7 +1,7 @@
 """Memories by name, and the restriction of a subject's memories to the host's or to a device's.
 
-A memory is an array library with a place: "numpy" and "torch" are host memory, "cupy" and "torch-cuda" device memory. Names that are
-joined by a plus, as in "numpy+cupy", are a mixture: memories that ranks have in turn.
+A memory is an array library with a place: "numpy" and "torch" are host memory, "cupy" and "torch-cuda" device memory. A mixture,
+"numpy+cupy", has one memory on some ranks and the other one on the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DEVICES: Final = ("cpu", "cuda")
 
 
 def is_on_device(memory: str) -> bool:
-    """Return True for the name of a memory of CUDA devices, or of a mixture with one; False for memory of the host alone."""
+    """Return True for the name of a memory of a CUDA device, or of a mixture with one; False for one of the host."""
     return any(part == "cupy" or part.endswith("-cuda") for part in memory.split("+"))
 
 
