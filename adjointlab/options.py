@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from adjointlab.devices.memories import DEVICES
+
 __all__ = [
     "CASES",
+    "DEVICE",
     "FOLDER",
     "MAX_TIME",
     "OPTIONS",
@@ -108,6 +111,15 @@ STRICT: Final = Option(
     "no",
     choices=("yes", "no"),
 )
+DEVICE: Final = Option[str | None](
+    "device",
+    None,
+    {name: name for name in DEVICES}.__getitem__,
+    "Draw tensors in memory of the host alone (cpu), or only cases with memory of a CUDA device (cuda).",
+    "every memory that there is",
+    choices=DEVICES,
+    metavar="|".join(DEVICES),
+)
 XFAILS: Final = Option[Path | None](
     "xfails",
     None,
@@ -149,6 +161,6 @@ PATIENCE: Final = Option(
 )
 
 OPTIONS: Final = (
-    CASES, SEED, RANKS, SCHEDULES, WATCHDOG, STRICT, XFAILS, FOLDER, MAX_TIME, WORLD, PATIENCE
+    CASES, SEED, RANKS, SCHEDULES, DEVICE, WATCHDOG, STRICT, XFAILS, FOLDER, MAX_TIME, WORLD, PATIENCE
 )  # fmt: skip
 """Those that a configuration file may set."""

@@ -14,6 +14,7 @@ import pytest
 from adjointlab.configuration import configured
 from adjointlab.options import (
     CASES,
+    DEVICE,
     FOLDER,
     PATIENCE,
     RANKS,
@@ -33,7 +34,7 @@ __all__ = ["PATIENCE", "Profile", "add_options", "read_profile"]
 T = TypeVar("T")
 
 
-_OPTIONS: Final = (CASES, SEED, SCHEDULES, RANKS, WORLD, FOLDER, STRICT, WATCHDOG, XFAILS, PATIENCE)
+_OPTIONS: Final = (CASES, SEED, SCHEDULES, RANKS, DEVICE, WORLD, FOLDER, STRICT, WATCHDOG, XFAILS, PATIENCE)
 _CASES_UNDER_CI: Final = 50
 """Fewer than elsewhere, but fresh ones in each run, of which there are many."""
 
@@ -45,6 +46,7 @@ class Profile:
     cases: int
     seed: int
     ranks: int
+    device: str | None
     schedules: int
     world: WorldName | None  # None: that of the launcher, and simulated without one
     folder: Path
@@ -107,6 +109,7 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         cases=value(CASES, _CASES_UNDER_CI if os.environ.get("CI") else None),
         seed=secrets.randbits(32) if seed is None else seed,
         ranks=value(RANKS),
+        device=value(DEVICE),
         schedules=value(SCHEDULES),
         world=world,
         folder=config.rootpath / value(FOLDER),
