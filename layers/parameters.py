@@ -9,6 +9,7 @@ from typing import NoReturn, Self, cast
 import torch
 from torch import nn
 
+from adjointlab.core.communicators import size_of
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor, check_argument
@@ -30,6 +31,7 @@ class DistributedParameters(nn.Module):
     def __init__(self, comm: Communicator, module: nn.Module | None = None) -> None:
         # Not `super()`, which may be a class of torch's with arguments: a subclass can be one to be known as such.
         nn.Module.__init__(self)
+        size_of(comm)
         self.comm = comm
         self.rank = comm.Get_rank()
         self.parameter_space, self.buffer_space = Space(), Space()

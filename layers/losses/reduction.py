@@ -35,7 +35,7 @@ from adjointlab.layers.differentiable import apply
 from adjointlab.layers.distributed import TorchLayer, dtype_name
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.sum_reduce import SumReduce
-from adjointlab.primitives.validation import check_ranks
+from adjointlab.primitives.validation import check_layout
 from adjointlab.typing import Array, Communicator
 
 __all__ = ["Loss", "SharedSum"]
@@ -138,7 +138,7 @@ class SharedSum(LinearOperator):
     batched = True
 
     def __init__(self, comm: Communicator, layout: Layout, *, dtype: str = "float64") -> None:
-        check_ranks("layout", layout.partition, comm.Get_size())
+        check_layout("layout", layout, comm)
         order = layout.partition.order
         self.comm = comm
         self._sum = AllSumReduce(comm, layout, range(order), dtype=dtype)
