@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, Self
 
-import numpy as np
 import torch
 from torch import nn
 
-from adjointlab.core.agreement import raise_first
+from adjointlab.core.agreement import raise_together
 from adjointlab.core.communicators import size_of
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition, PartitionLike, integers
@@ -249,22 +248,3 @@ def without_dims(layout: Layout, *dims: int) -> Layout:
         [layout.windows[dim] for dim in kept],
         [layout.axes[dim] for dim in kept],
     )
-
-
-def raise_together(comm: Communicator, check: Callable[[], None]) -> None:
-    """Collective: run `check` on every rank, and where it raises `TypeError` or `ValueError` on some, raise that on all.
-
-    Of several errors, that of the lowest rank. Costs an all-reduction of one number.
-    """
-    error: TypeError | ValueError | None = None
-    try:
-        check()
-    except (TypeError, ValueError) as raised:
-        error = raised
-    # The text has a length that other ranks do not know: only where there is one does a second collective follow, and
-    # every rank knows from the first whether there is.
-    failed, failures = np.array([error is not None], np.int64), np.zeros(1, np.int64)
-    comm.Allreduce(failed, failures)
-    if not failures[0]:
-        return
-    raise_first(comm, error)

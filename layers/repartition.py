@@ -45,6 +45,7 @@ class Repartition(DistributedModule):
         self.move = repartition.Repartition(
             comm, layout, target, dtype=name, types=types, target_types=target_types
         )
+        self.given = {"layout": layout, "target": target}
         self.domain, self.codomain = self.move.domain, self.move.codomain
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -10,13 +10,15 @@ import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
 from adjointlab.layers.torch_modules import dtype_name
 
 __all__ = ["arguments_that_differ", "as_text", "sequential_arguments", "shapes_of"]
 
 _MISSING: Final = object()
+
+_ELSEWHERE: Final = {"comm", "partition", "dtype", "rounding"}
+"""Arguments that are shown with the shapes, or mean something to the lab alone."""
 
 
 def sequential_arguments(module: nn.Module) -> dict[str, str]:
@@ -37,9 +39,9 @@ def arguments_that_differ(
     for name, parameter in inspect.signature(function).parameters.items():
         value = getattr(holder, name, given.get(name, _MISSING))
         # A tensor or a module is not a line of text; torch lists modules by themselves.
-        if value is _MISSING or isinstance(value, torch.Tensor | nn.Module | torch.dtype | Partition):
+        if value is _MISSING or isinstance(value, torch.Tensor | nn.Module):
             continue
-        if value is not parameter.default and value != parameter.default and name != "comm":
+        if value is not parameter.default and value != parameter.default and name not in _ELSEWHERE:
             found[name] = f"{name}={as_text(value)}"
     return found
 
