@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from adjointlab.layers.attention import Attention, ScaledDotProductAttention
     from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormalisation
     from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d, Convolution
-    from adjointlab.layers.differentiable import differentiable
     from adjointlab.layers.distributed import DistributedModule, TorchLayer
     from adjointlab.layers.dropout import Dropout, SeededDropout
     from adjointlab.layers.embedding import Embedding
@@ -141,7 +140,7 @@ __all__ = [
     "Softmax", "Split", "Stack", "StationaryConv1d", "StationaryConv2d", "StationaryConv3d",
     "StationaryConvolution", "TorchLayer", "Transpose", "Transposed", "TransposedConvolution", "Unflatten",
     "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d",
-    "clip_grad_norm_", "differentiable", "from_sequential", "get_total_norm", "load_sequential_state_dict",
+    "clip_grad_norm_", "from_sequential", "get_total_norm", "load_sequential_state_dict",
     "local_window", "parameters_to_vector", "sequential_state_dict", "strided_partition", "vector_to_parameters",
 ]  # fmt: skip
 
@@ -149,7 +148,6 @@ _NAMES: Final = {
     "attention": ("Attention", "ScaledDotProductAttention",),
     "batch_norm": ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "BatchNormalisation",),
     "convolution": ("Conv1d", "Conv2d", "Conv3d", "Convolution",),
-    "differentiable": ("differentiable",),
     "distributed": ("DistributedModule", "TorchLayer",),
     "dropout": ("Dropout", "SeededDropout",),
     "embedding": ("Embedding",),

@@ -82,7 +82,7 @@ def from_sequential(
 
 
 class _Builder:
-    """What all layers of one network are made with."""
+    """Makes the layers of one network, from the communicator, partitions and element type that they share."""
 
     def __init__(self, comm: Communicator, partitions: Mapping[str, Partition], dtype: torch.dtype) -> None:
         self.comm, self.partitions, self.dtype = comm, partitions, dtype
