@@ -1,4 +1,4 @@
-"""What is no communicator is refused by every operator and layer, before it looks at anything else."""
+"""Every operator and layer refuses what is no communicator, before it looks at anything else."""
 
 from __future__ import annotations
 
