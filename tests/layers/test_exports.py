@@ -59,6 +59,21 @@ def test_without_torch_the_names_are_there_and_a_layer_says_what_to_install() ->
     assert "pip install 'adjointlab[torch]'" in done.stdout
 
 
+def test_without_torch_the_command_says_what_to_install_for_layers(tmp_path: Path) -> None:
+    run = "import sys; sys.modules['torch'] = None; from adjointlab.cli.main import main; main()"
+
+    def output(*words: str) -> tuple[int, str]:
+        command = [sys.executable, "-c", run, *words]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+    wanted = "the subjects of adjointlab.layers, such as Linear, need torch, which is not installed: pip install 'adjointlab[torch]'"
+    assert wanted in output("list")[1]
+    code, text = output("check", "Linear")
+    assert code == 2
+    assert wanted in text
+
+
 def test_a_layer_prints_its_arguments_its_shapes_and_its_partition(adjointlab_world: World) -> None:
     def body(comm: Any) -> list[str]:
         x = al.Layout((4, 6), (1, 1))
