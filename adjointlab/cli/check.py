@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from dataclasses import dataclass, field, replace
@@ -11,28 +12,31 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adjointlab import options
+from adjointlab.cli.check_report import CheckReport
+from adjointlab.cli.loading import loading_shown
 from adjointlab.cli.output import (
-    STDOUT,
     Output,
     ProgressLine,
-    describe_ranks,
-    is_replaceable,
-    is_standard_output,
     progress_line,
-    write_json,
 )
 from adjointlab.cli.parameters import (
     Cases,
+    Colour,
     Folder,
+    Junit,
+    MaxTime,
     Quiet,
     Ranks,
     Schedules,
     Seed,
+    Shard,
     Strict,
     Subjects,
+    Verbose,
     Watchdog,
     Xfails,
 )
+from adjointlab.cli.result_files import ResultFiles
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.cores import cores
 from adjointlab.exit_codes import ExitCode
@@ -78,6 +82,11 @@ def check(
         typer.Option("--json", metavar="FILE", help="Write the verdicts as JSON; - is standard output."),
     ] = None,
     quiet: Quiet = False,
+    verbose: Verbose = False,
+    _color: Colour = "auto",
+    max_time: MaxTime = None,
+    shard: Shard = None,
+    junit: Junit = None,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -101,23 +110,37 @@ def check(
     surroundings, folder = Surroundings.now(), folder.absolute()
     if jobs is not None and jobs > 1:
         _refuse_jobs()
-    if json_to is not None and json_to != STDOUT:
-        json_to = STDOUT if is_standard_output(json_to) else _writable(json_to)
+    files = ResultFiles.checked(json=json_to, junit=junit)
+    part = None if shard is None else _parsed_shard(shard)
 
     def prepare() -> tuple[list[tuple[Found, str]], list[str], KnownFailures | None]:
         from adjointlab.store.known_failures import read
 
-        return *selected(subjects or [], checks), None if xfails is None else read(xfails)
+        return *selected(subjects or [], checks, part), None if xfails is None else read(xfails)
 
-    with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (plan, nameless, known)):
-        out = Output(to_stderr=json_to == STDOUT)
-        request = _Request(tuple(subjects or ()), None if checks is None else tuple(checks), watchdog, jobs)
-        run = _CheckRun(world, plan, nameless, known, out, json_to, quiet, surroundings, request)
+    def load() -> tuple[list[tuple[Found, str]], list[str], KnownFailures | None]:
+        with loading_shown(is_shown=not quiet):
+            return prepare()
+
+    with opened_world(load, ranks, strict=strict, watchdog=watchdog) as (world, (plan, nameless, known)):
+        out = Output(to_stderr=files.leave_stdout)
+        request = _Request(
+            tuple(subjects or ()), None if checks is None else tuple(checks), watchdog, jobs, part
+        )
+        report = CheckReport(
+            out,
+            [(found.subject.name, name) for found, name in plan],
+            cases,
+            surroundings.folder,
+            quiet,
+            verbose,
+        )
+        run = _CheckRun(world, plan, nameless, known, report, files, surroundings, request)
         # The other ranks wait a little longer: when the first of them is gone, the launcher kills the leader, which has the results.
         with Deadline(run.end_early, _SECONDS_TO_HEED + (0.0 if world.is_leader else _SECONDS_TO_STOP)):
             try:
                 with progress_line(is_shown=world.is_leader and not quiet) as line:
-                    run.run_all(Budget(cases, ranks, seed, schedules=schedules), folder, line)
+                    run.run_all(Budget(cases, ranks, seed, schedules=schedules), folder, line, max_time)
             except Exhausted as problem:
                 run.stop(ExitCode.RESTART, str(problem))
                 return ExitCode.RESTART
@@ -144,6 +167,7 @@ class _Request:
     checks: tuple[str, ...] | None
     watchdog: float | None
     jobs: int | None
+    part: slice | None
 
 
 @dataclass
@@ -154,20 +178,25 @@ class _CheckRun:
     plan: list[tuple[Found, str]]  # a subject and the name of a check
     nameless: list[str]  # lines on subjects that are not checked, because they have no name
     known: KnownFailures | None
-    out: Output
-    json_to: str | None
-    quiet: bool
+    report: CheckReport
+    files: ResultFiles
     surroundings: Surroundings
     request: _Request
-    results: list[CheckResult] = field(default_factory=list)
-    printed: int = 0  # results whose failures have been printed
+    position: int = 0  # in the plan, of the next result
+    misdeclared: set[str] = field(default_factory=set)  # locations of subjects that no other check is run of
     is_stopped: bool = False
     begun: float | None = None  # when several processes began
+    deadline: float = math.inf  # of the drawing of cases
 
-    def run_all(self, budget: Budget, folder: Path, line: ProgressLine) -> None:
-        """Run every check of the plan, here or in several processes."""
+    @property
+    def results(self) -> list[CheckResult]:
+        """Those of the first checks of the plan."""
+        return self.report.results
+
+    def run_all(self, budget: Budget, folder: Path, line: ProgressLine, seconds: float | None = None) -> None:
+        """Run every check of the plan, here or in several processes; in so many `seconds`, if that is given."""
         from adjointlab.checks.check import check_named
-        from adjointlab.session import run_check, unsupported
+        from adjointlab.session import check_with_corpus, unsupported
         from adjointlab.store.files import printable
 
         refused = {
@@ -181,16 +210,27 @@ class _CheckRun:
             for index, entry in enumerate(self.plan)
             if refused.get(entry[0].subject.location, index) == index
         ]
+        self.report.plan = [(found.subject.name, name) for found, name in self.plan]
         processes = self._processes(budget.cases)
+        if seconds is not None:
+            self.deadline = time.monotonic() + seconds
         if processes > 1:
             self._run_in_processes(processes, budget, folder, line)
             return
         for number, (found, name) in enumerate(self.plan):
+            if found.subject.location in self.misdeclared:
+                continue
             tick = line.track(
                 f"[{number + 1}/{len(self.plan)}] {printable(found.subject.name)} {name}",
                 check_named(name).cases_of(budget.cases),
+                self.report.time_left,
             )
-            self._take(run_check(self.world, found, name, budget, folder, tick), line)
+            within = replace(budget, seconds=self._share(len(self.plan) - number))
+            self._take(check_with_corpus(self.world, found, name, within, folder, tick), line)
+
+    def _share(self, checks: int, processes: int = 1) -> float:
+        """The seconds that each of so many checks that are left has to draw cases in."""
+        return max(0.0, self.deadline - time.monotonic()) * processes / max(1, checks)
 
     def _processes(self, cases: int) -> int:
         """The number of processes to run the checks in, of so many cases each; 1 is this one."""
@@ -212,10 +252,10 @@ class _CheckRun:
         self.begun = time.monotonic()
         with CheckProcesses(self._setup(budget, folder), self.surroundings, count, cores()) as processes:
             try:
-                for each in processes.run():
+                for each in processes.run(lambda left: self._share(left, count)):
                     ended[each.number] = each
-                    tick(len(ended))
-                    while (following := ended.get(len(self.results))) is not None:
+                    tick(len(ended), note=self.report.time_left)
+                    while (following := ended.get(self.position)) is not None:
                         with line.paused():
                             _print(following.printed)
                         self._take(self._result_of(following, budget, folder), line)
@@ -233,7 +273,7 @@ class _CheckRun:
         """Add what is known of the checks in other processes when a signal ends the command."""
         from adjointlab.store.running_case import left_behind
 
-        taken = len(self.results)
+        taken = self.position
         for each in sorted(ended, key=lambda each: each.number):
             if each.number < taken:
                 continue
@@ -255,6 +295,7 @@ class _CheckRun:
             self.surroundings.arguments,
             self.request.subjects,
             self.request.checks,
+            self.request.part,
             tuple(plan),
             budget,
             self.request.watchdog,
@@ -263,18 +304,19 @@ class _CheckRun:
 
     def _result_of(self, ended: Ended, budget: Budget, folder: Path) -> CheckResult:
         """The result of a check in another process; of one that could not be had, by running the check here."""
-        from adjointlab.session import CheckResult, lost, run_check
+        from adjointlab.session import CheckResult, check_with_corpus, lost
 
         found, name = self.plan[ended.number]
         if ended.outcome is not None:
             return CheckResult(found, *ended.outcome)
         if ended.death:
             return lost(self.world, found, name, budget, folder, ended.death)
-        return run_check(self.world, found, name, budget, folder)
+        return check_with_corpus(self.world, found, name, budget, folder)
 
     def _take(self, result: CheckResult, line: ProgressLine) -> None:
         """Add the result of the next check of the plan, and print and save it."""
         from adjointlab.report.summary import outcome
+        from adjointlab.store.files import working_directory
         from adjointlab.store.job_log import supervised
 
         self.add(result)
@@ -282,24 +324,32 @@ class _CheckRun:
         earn(outcome(self.results) or ExitCode.UNJUDGED)
         # Printed and saved at once, because the next case may end the process. A supervised job is started again
         # then and knows its earlier results, so it prints each of them once, at its end.
-        if supervised() is None and len(self.results) < len(self.plan):
+        if supervised() is None and self.world.is_leader:
             with line.paused():
-                self.print_failures()
-            if self.json_to is not None and self.json_to != STDOUT and is_replaceable(self.json_to):
-                self.save(ExitCode.UNJUDGED, complete=False)
+                self.report.print_new()
+            with working_directory(self.surroundings.folder):
+                self.files.save_so_far(
+                    self.world, self.results, ExitCode.UNJUDGED, len(self.plan), self.nameless
+                )
 
     def add(self, result: CheckResult) -> None:
-        """Add the result of the next check of the plan."""
+        """Add the result of the next check of the plan; of a subject that is declared wrongly only the first."""
+        self.position += 1
+        location = result.found.subject.location
+        if location in self.misdeclared:
+            return
+        if result.is_misdeclared:
+            self.misdeclared.add(location)
         if self.known and (listed := self.known.of_check(result.result.subject, result.result.check)):
             result = replace(result, known=str(listed))
-        self.results.append(result)
+        self.report.add(result)
 
     def stop(self, code: int, reason: str = "") -> None:
         """Print and save what is known, before the plan is done."""
         self.is_stopped = True
         self.print_results()
         self.save(code, complete=False)
-        self.out.line(f"{len(self.results)} of {len(self.plan)} are done. {reason}".rstrip())
+        self.report.out.line(f"{len(self.results)} of {len(self.plan)} are done. {reason}".rstrip())
 
     def end_early(self, number: int) -> None:
         """Do as :meth:`stop` does, in another thread, unless the main thread does it."""
@@ -308,55 +358,21 @@ class _CheckRun:
         else:
             self.stop(128 + number)
 
-    def print_failures(self) -> None:
-        """Print the failures that have not been printed."""
-        from adjointlab.report.failure_text import failure_text
-        from adjointlab.store.files import working_directory
-
-        for result in self.results[self.printed :]:
-            if result.is_reported:
-                with working_directory(self.surroundings.folder):
-                    text = failure_text(result)
-                self.out.line(f"{text}\n")
-        self.printed = len(self.results)
-
     def print_results(self) -> None:
-        """Print the remaining failures; unless it is to be quiet, also the table and what it does not cover."""
-        from adjointlab.report.summary import notes, summary, verdict_table
-
+        """Print what has not been printed; unless it is to be quiet, also what the verdicts do not cover, and the counts."""
         if not self.world.is_leader:
             return
-        self.print_failures()
-        if self.quiet:
-            return
-        self.out.table(verdict_table(self.results))
-        self.out.line()
-        for note in (*notes(self.results), *self.nameless):
-            self.out.line(f"{note}\n")
-        planned = {(found.subject.name, name) for found, name in self.plan}
-        for known in self.known.unused(planned) if self.known else ():
-            self.out.line(f"{known.position}: lists a failure of something that was not checked")
-        seconds = None if self.begun is None else time.monotonic() - self.begun
-        self.out.line(f"{summary(self.results, len(self.plan), seconds)}, {describe_ranks(self.world)}")
+        self.report.print_new()
+        if not self.report.quiet:
+            seconds = None if self.begun is None else time.monotonic() - self.begun
+            self.report.print_summary(self.world, self.known, self.nameless, seconds)
 
     def save(self, code: int, *, complete: bool) -> None:
-        """Write the results as JSON, if that was asked for; on the leader."""
-        from adjointlab.report.json_report import as_data
+        """Write the files that were asked for, on the leader."""
         from adjointlab.store.files import working_directory
 
-        if self.json_to is not None and self.world.is_leader:
-            world = self.world
-            with working_directory(self.surroundings.folder):
-                data = as_data(
-                    self.results,
-                    world.name,
-                    world.ranks,
-                    code,
-                    len(self.plan),
-                    complete=complete,
-                    nameless=self.nameless,
-                )
-            write_json(self.json_to, data)
+        with working_directory(self.surroundings.folder):
+            self.files.save(self.world, self.results, code, len(self.plan), self.nameless, complete=complete)
 
 
 def _print(printed: Printed) -> None:
@@ -385,17 +401,21 @@ def _refuse_jobs() -> None:
         )
 
 
-def _writable(json_to: str) -> str:
-    path = Path(json_to)
-    if not path.resolve().parent.is_dir():
-        raise UsageError(f"--json: the folder of {json_to} does not exist")
-    if path.is_dir():
-        raise UsageError(f"--json: {json_to} is a folder; name a file in it")
-    return str(path.absolute())
+def _parsed_shard(text: str) -> slice:
+    """The part K/N of a plan: every N-th check, from the K-th. Raises :class:`UsageError` for another text."""
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise UsageError(f"--shard: {text!r} is not K/N with K from 1 to N, such as 2/4")
+    return slice(int(number) - 1, None, int(of))
 
 
-def selected(references: list[str], only: list[str] | None) -> tuple[list[tuple[Found, str]], list[str]]:
-    """Pair the subjects with their checks, or with those named in `only`; and lines on subjects that have no name."""
+def selected(
+    references: list[str], only: list[str] | None, part: slice | None = None
+) -> tuple[list[tuple[Found, str]], list[str]]:
+    """Pair the subjects with their checks, or with those named in `only`; and lines on subjects that have no name.
+
+    Of all pairs only those of `part`, if that is given.
+    """
     from adjointlab.checks.check import check_named, checks_of
     from adjointlab.engine.discovery import find_and_note
 
@@ -407,4 +427,4 @@ def selected(references: list[str], only: list[str] | None) -> tuple[list[tuple[
         raise UsageError(
             f"--check: none of the subjects has the check {', '.join(only or ())}; see adjointlab list"
         )
-    return plan, nameless
+    return plan if part is None else plan[part], nameless

@@ -19,6 +19,7 @@ from typing import Final
 
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.subject import Subject, declarations
+from adjointlab.spelling import did_you_mean
 from adjointlab.worlds.interposition import follow_imports
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import message_of
@@ -183,8 +184,8 @@ def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Su
     for part in name.split("."):
         if not hasattr(value, part):
             present = ", ".join(attribute for attribute, _ in _subjects(module))
-            reason = _reason(module) or f"its subjects are: {present or 'none'}"
-            raise NotFound(f"{origin} has no {name}; {reason}")
+            known = f"its subjects are: {present or 'none'}{did_you_mean(name, present.split(', '))}"
+            raise NotFound(f"{origin} has no {name}; {_reason(module) or known}")
         value = getattr(value, part)
     if isinstance(value, Subject):
         return [(name, value)]
@@ -278,9 +279,11 @@ def _load_module(name: str, reference: str) -> ModuleType:
         except ModuleNotFoundError as error:
             if error.name and (name == error.name or name.startswith(f"{error.name}.")):
                 modules: list[ModuleType] = []
-                _installed(modules)
+                near = did_you_mean(name, [entry.subject.name for entry in _installed(modules)])
                 reasons = "".join(f"; {text}" for module in modules if (text := _reason(module)))
-                raise NotFound(f"there is no module or installed subject {name}{reasons}; {_FORMS}") from None
+                raise NotFound(
+                    f"there is no module or installed subject {name}{reasons}{near or f'; {_FORMS}'}"
+                ) from None
             raise
 
 
