@@ -15,6 +15,7 @@ from adjointlab.checks.verdict import Status, Verdict, unjudged
 from adjointlab.devices.memories import on
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
+from adjointlab.engine.folded_warnings import FoldedWarnings
 from adjointlab.engine.run_case import (
     NO_RETURN,
     CaseRunner,
@@ -177,8 +178,12 @@ def run_check(
         budget = replace(budget, shrinking=job_log.shrinking(check_id))
     failures: list[SearchResult] = []  # the smallest last
     try:
-        with _at_work(world, found, check, seed, folder) as (record, known):
+        with (
+            _at_work(world, found, check, seed, folder) as (record, known),
+            FoldedWarnings(is_leader=world.is_leader) as folded,
+        ):
             result = investigate(world, found.subject, check, budget, tick, record, known, failures.append)
+        result = replace(result, warnings=folded.found)
     except KeyboardInterrupt as interrupt:
         if not failures:
             raise

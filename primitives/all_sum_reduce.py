@@ -45,7 +45,7 @@ class AllSumReduce(LinearOperator):
     def __init__(
         self, comm: Communicator, layout: Layout, dims: Iterable[int], *, dtype: str = "float64"
     ) -> None:
-        check_layout("layout", layout, comm.Get_size())
+        check_layout("layout", layout, comm)
         along = integers("dims", dims)
         self.groups = layout.partition.subpartitions(along)
         if cut := [dim for dim in along if not layout.copied[dim]]:

@@ -17,12 +17,12 @@ import numpy as np
 from adjointlab.core import arrays
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
-from adjointlab.core.partition import Partition
+from adjointlab.core.partition import PartitionLike
 from adjointlab.core.program import Buffer, Generator, Program, buffers_by_rank
 from adjointlab.core.space import Space, Tensor, check_argument, check_out
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast_rules import CopyGroup, broadcast_pattern, copied_layout, summed_layout
-from adjointlab.primitives.validation import check_layout, check_ranks
+from adjointlab.primitives.validation import check_layout, partition_of
 from adjointlab.typing import Array, Communicator, NumpyArray
 
 __all__ = ["OneToManyOperator", "result_array", "sum_into"]
@@ -56,15 +56,15 @@ class OneToManyOperator(LinearOperator):
         self,
         comm: Communicator,
         layout: Layout,
-        partition: Partition,
+        partition: PartitionLike,
         *,
         dtype: str = "float64",
         transpose_src: bool = False,
         transpose_dest: bool = False,
         preserve_batch: bool = True,
     ) -> None:
-        check_layout("layout", layout, comm.Get_size())
-        check_ranks("partition", partition, comm.Get_size())
+        check_layout("layout", layout, comm)
+        partition = partition_of("partition", partition, comm)
         if self.copies:
             pattern = broadcast_pattern(
                 layout.partition, partition, transpose_one=transpose_src, transpose_many=transpose_dest

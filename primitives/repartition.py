@@ -87,8 +87,8 @@ class Repartition(LinearOperator):
         types: Sequence[LocalType | str] = (),
         target_types: Sequence[LocalType | str] = (),
     ) -> None:
-        check_layout("layout", layout, comm.Get_size())
-        check_layout("target", target, comm.Get_size())
+        check_layout("layout", layout, comm)
+        check_layout("target", target, comm)
         if layout.shape != target.shape:
             raise ValueError(
                 f"target: a layout of a tensor of shape {target.shape}, but `layout` is one of shape {layout.shape}; "

@@ -47,7 +47,7 @@ class SendReceive(LinearOperator):
         form: Literal["copy", "move"] = "copy",
         dtype: str = "float64",
     ) -> None:
-        check_layout("layout", layout, comm.Get_size())
+        check_layout("layout", layout, comm)
         if layout.partition.size != 1:
             raise ValueError(
                 f"layout: lies over the {layout.partition.size} workers of {layout.partition}; send-receive has one "
@@ -55,7 +55,7 @@ class SendReceive(LinearOperator):
             )
         if form not in ("copy", "move"):
             raise ValueError(f"form: {form!r} is neither 'copy' nor 'move'")
-        target = single_worker("destination", destination, layout.partition.order, comm.Get_size())
+        target = single_worker("destination", destination, layout.partition.order, comm)
         target_layout = Layout(layout.shape, target, layout.windows, layout.axes)
         self.comm = comm
         self.source, self.destination = layout.partition.ranks[0], destination

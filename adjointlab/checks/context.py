@@ -29,6 +29,7 @@ from adjointlab.core.program import Program
 from adjointlab.core.space import Space
 from adjointlab.core.vectors import Draw, local_values
 from adjointlab.typing import Array, Communicator, NumpyArray
+from adjointlab.worlds.backward import BackwardPass
 
 __all__ = [
     "INFINITE",
@@ -172,6 +173,9 @@ class CheckContext:
         # from them and are still open. mpi4py's do neither.
         self.note_return: Callable[[Callable[..., Any]], None] = getattr(
             comm, "note_return", lambda function: None
+        )
+        self.note_backward: Callable[[BackwardPass], None] = getattr(
+            comm, "note_backward", lambda begun: None
         )
         self._unfreed: Callable[[], Sequence[object]] | None = getattr(comm, "unfreed", None)
 

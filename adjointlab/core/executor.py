@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from adjointlab.core import arrays
+from adjointlab.core.communicators import size_of
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import (
     Add,
@@ -112,12 +113,13 @@ class ProgramOperator(LinearOperator):
         forward: Program,
         adjoint: Program | None = None,
     ) -> None:
+        size = size_of(comm)
         backward = forward.adjoint() if adjoint is None else adjoint
         for name, program, source, target in (
             ("forward", forward, domain, codomain),
             ("adjoint", backward, codomain, domain),
         ):
-            _check_ranks(name, program, comm.Get_size())
+            _check_ranks(name, program, size)
             _check_buffers(name, "starts from", program.inputs, source)
             _check_buffers(name, "ends with", program.outputs, target)
         self.comm, self.domain, self.codomain = comm, domain, codomain

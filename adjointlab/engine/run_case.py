@@ -25,6 +25,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.torch_distributed.opening import load_process_groups
+from adjointlab.worlds.backward import backward_lines
 from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import FunctionsReplaced
@@ -305,6 +306,9 @@ def _from_failure(run: Run) -> Verdict:
         if not (run.findings and isinstance(outcome, Blocked | Returned))
     ]
     lines += dict.fromkeys((finding.kind, finding.text) for finding in run.findings if finding.text)
+    in_backward = [isinstance(outcome, Blocked) and outcome.in_backward for outcome in run.outcomes]
+    if of_backward := list(backward_lines(in_backward, run.backward)):
+        lines.append(("backward", "\n".join(of_backward)))
     if raised:
         rank, outcome = raised[0]
         if overdue:

@@ -27,6 +27,7 @@ from adjointlab.checks.verdict import Figures, Status, Verdict, coherent, unjudg
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.constants_of_modules import without_constants_of_modules
 from adjointlab.engine.counts import CaseCounts
+from adjointlab.engine.folded_warnings import FoldedWarning
 from adjointlab.engine.interleavings import narrowed
 from adjointlab.engine.run_case import (
     NO_RETURN,
@@ -98,6 +99,7 @@ class SearchResult:
     figures: Figures = field(default_factory=dict)  # the worst of all cases
     exact: int = 0  # the number of cases that were judged without a tolerance
     counts: CaseCounts | None = None  # of a search that has ended
+    warnings: tuple[FoldedWarning, ...] = ()  # on the leader
 
     @property
     def status(self) -> Status:

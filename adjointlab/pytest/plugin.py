@@ -295,6 +295,8 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         )
         try:
             result = check_with_corpus(world, found, check, budget, profile.folder)
+            for warning in result.result.warnings:
+                warning.show()
             # The user's code may have changed the directory.
             with working_directory(request.config.invocation_params.dir):
                 text = failure_text(result)

@@ -11,6 +11,7 @@ from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.arguments import c_int, elements, fill_status
 from adjointlab.worlds.arguments import source as as_source
 from adjointlab.worlds.arguments import tag as as_tag
+from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_labels import label_of_call
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
 from adjointlab.worlds.interposition import means_comm_world
@@ -41,7 +42,9 @@ __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
 _OBJECT: Final = object()
 """Stands for the buffer of a receive of an object."""
 
-_INTERNAL: Final = frozenset({"grid", "keep", "new_shared", "note_return", "separate", "unfreed", "view"})
+_INTERNAL: Final = frozenset(
+    {"grid", "keep", "new_shared", "note_backward", "note_return", "separate", "unfreed", "view"}
+)
 """Public methods and properties that MPI does not have."""
 
 
@@ -87,6 +90,10 @@ class Communicator(LocalCalls):
     def note_return(self, function: Callable[..., object]) -> None:
         """Note that this rank has come back from a function of user code."""
         self._task.returned_from = function
+
+    def note_backward(self, begun: BackwardPass) -> None:
+        """Note that this rank begins a backward pass."""
+        self._task.backward = begun
 
     def unfreed(self) -> list[SharedCommunicator]:
         """Communicators that this rank has made in this run, from whichever communicator, and not freed."""

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NoReturn, Protocol
 
+from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import SimulatedCall
 from adjointlab.worlds.randomness import RandomStreams
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
@@ -169,6 +170,7 @@ class Task:
     polling_since: float = 0.0
     # The function of user code from which it has returned last.
     returned_from: Callable[..., object] | None = None
+    backward: BackwardPass | None = None  # the latest that it has begun
 
 
 class StuckHandler(Protocol):
