@@ -14,6 +14,7 @@ from torch import nn
 
 import adjointlab as al
 from adjointlab import layers
+from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import World
 
 from .twin_assertions import error_of_every_rank, run_on_ranks
@@ -53,12 +54,14 @@ def test_every_layer_that_has_a_row_in_the_documentation_is_exported() -> None:
     assert plain <= set(layers.__all__)
 
 
+@pytest.mark.skipif(is_launched(), reason="a process that a rank of MPI starts takes itself for that rank")
 def test_without_torch_the_names_are_there_and_a_layer_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True)
     assert "adjointlab.layers.Convolution needs torch" in done.stdout
     assert "pip install 'adjointlab[torch]'" in done.stdout
 
 
+@pytest.mark.skipif(is_launched(), reason="a process that a rank of MPI starts takes itself for that rank")
 def test_without_torch_the_command_says_what_to_install_for_layers(tmp_path: Path) -> None:
     run = "import sys; sys.modules['torch'] = None; from adjointlab.cli.main import main; main()"
 
