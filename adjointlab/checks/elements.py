@@ -21,9 +21,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from adjointlab.checks.evidence import Evidence, Place
 from adjointlab.checks.verdict import Verdict, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.space import Space, Tensor
+from adjointlab.pictures.layouts import grid_of_tensor
+from adjointlab.pictures.model import Grid, Mark, Role
 from adjointlab.typing import Array, NumpyArray
 
 __all__ = [
@@ -123,6 +126,13 @@ class Difference(NamedTuple):
     where: str
     actual: str
     expected: str
+    grid: Grid | None = None  # the tensor, with the place marked
+
+    def evidence(self, actual: str, expected: str) -> Evidence | None:
+        """The difference as a picture shows it, with both values under these names."""
+        if self.grid is None:
+            return None
+        return Evidence(Place(self.grid, self.where, ((actual, self.actual), (expected, self.expected))))
 
     def lines(self, actual: str, expected: str) -> tuple[tuple[str, str], ...]:
         """Lines of a report: the element, and both values under these labels."""
@@ -156,6 +166,9 @@ class WhereNotFinite(Enum):
     UNJUDGED = auto()
     """Any where the expected one is NaN or infinite, and NaN anywhere: a formula may have a product of zero and infinity."""
 
+
+_PIECES = 8
+"""The number of ranks, at most, that the picture of a difference shows."""
 
 EXACT = Tolerance(0.0)
 """No difference at all: for integers that no intermediate rounds."""
@@ -198,7 +211,10 @@ def first_difference(
             if wrong.any():
                 index = _first_index(wrong)
                 return Difference(
-                    element_name(tensor, rank, index), _number(array[index]), _number(want[rank][index])
+                    element_name(tensor, rank, index),
+                    _number(array[index]),
+                    _number(want[rank][index]),
+                    _marked(tensor, (rank, Role.WRONG), index),
                 )
     return None
 
@@ -218,7 +234,9 @@ def unequal_copies_verdict(direction: str, space: Space, local: Sequence[Local])
     if (difference := _first_unequal_copy(space, local)) is None:
         return None
     return incoherent(
-        f"{direction} returns different copies of what is declared equal", *difference.lines("value", "but")
+        f"{direction} returns different copies of what is declared equal",
+        *difference.lines("value", "but"),
+        evidence=difference.evidence("this copy", "the other one"),
     )
 
 
@@ -234,6 +252,7 @@ def _first_unequal_copy(space: Space, local: Sequence[Local]) -> Difference | No
                     element_name(tensor, rank, index),
                     _number(copy[index]),
                     f"{_number(original[index])} on rank {first}",
+                    _marked(tensor, (rank, Role.WRONG), index, (first, Role.SOURCE)),
                 )
     return None
 
@@ -286,6 +305,13 @@ def element_name(tensor: Tensor, rank: int, local: Sequence[int]) -> str:
     """Name of an element in reports: its global index, and the rank that holds it."""
     index = tensor.layout.to_global(rank, local)
     return f"{tensor.name}[{', '.join(map(str, index))}] (rank {rank})"
+
+
+def _marked(tensor: Tensor, place: tuple[int, Role], local: Sequence[int], *others: tuple[int, Role]) -> Grid:
+    """The picture of a tensor with an element marked, on some ranks that hold it."""
+    index = tensor.layout.to_global(place[0], local)
+    marks = [Mark(rank, index, role) for rank, role in (place, *others)]
+    return grid_of_tensor(tensor, marks=marks, most_pieces=_PIECES)
 
 
 def _first_index(wrong: NumpyArray) -> tuple[int, ...]:

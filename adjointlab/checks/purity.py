@@ -123,6 +123,7 @@ def _of_circumstances(
                 ("element", difference.where),
                 (str(standard), difference.expected),
                 (str(circumstance), difference.actual),
+                evidence=difference.evidence(str(circumstance), str(standard)),
             )
     return None
 
@@ -140,6 +141,7 @@ def _of_forms(
                 ("element", difference.where),
                 ("fresh memory", difference.expected),
                 (form, difference.actual),
+                evidence=difference.evidence(form, "fresh memory"),
             )
         for rank, one in enumerate(seen):
             if form in one.returned_elsewhere:

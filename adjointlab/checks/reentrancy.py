@@ -111,6 +111,7 @@ def _of_call(
                 ("element", difference.where),
                 ("fresh", difference.expected),
                 ("here", difference.actual),
+                evidence=difference.evidence("here", "fresh"),
             )
     return None
 

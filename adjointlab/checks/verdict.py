@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TypeAlias
 
+from adjointlab.checks.evidence import Evidence
+
 __all__ = [
     "Figure",
     "Figures",
@@ -64,7 +66,7 @@ class Verdict:
 
     `kind` distinguishes failures that shrinking must not confuse: a smaller case replaces a failing one only if it fails
     with the same kind. `figures` are reported for coherent cases too. `entry` is the matrix entry that the lines name, if
-    any. `is_exact` is True if equality was asked for, on integers that nothing rounds; `is_hang` if ranks waited in vain, none
+    any, and `evidence` what a picture shows. `is_exact` is True if equality was asked for, on integers that nothing rounds; `is_hang` if ranks waited in vain, none
     being merely busy; `is_death` if a rank was gone.
     """
 
@@ -78,6 +80,8 @@ class Verdict:
     is_exact: bool = False
     is_hang: bool = False
     is_death: bool = False
+    # Read by pictures alone.
+    evidence: Evidence | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_coherent(self) -> bool:
@@ -105,13 +109,29 @@ def incoherent(
     kind: str = "",
     figures: Figures | None = None,
     entry: MatrixEntry | None = None,
+    evidence: Evidence | None = None,
 ) -> Verdict:
     """Verdict of a check that found a fault; its kind is the headline unless `kind` gives another."""
-    return Verdict(Status.INCOHERENT, headline, kind or headline, lines, figures or {}, entry)
+    return Verdict(
+        Status.INCOHERENT, headline, kind or headline, lines, figures or {}, entry, evidence=evidence
+    )
 
 
 def unjudged(
-    headline: str, *lines: tuple[str, str], kind: str = "", is_hang: bool = False, is_death: bool = False
+    headline: str,
+    *lines: tuple[str, str],
+    kind: str = "",
+    is_hang: bool = False,
+    is_death: bool = False,
+    evidence: Evidence | None = None,
 ) -> Verdict:
     """Verdict on a case that crashed, hung, or was not there; its kind is the headline unless `kind` gives another."""
-    return Verdict(Status.UNJUDGED, headline, kind or headline, lines, is_hang=is_hang, is_death=is_death)
+    return Verdict(
+        Status.UNJUDGED,
+        headline,
+        kind or headline,
+        lines,
+        is_hang=is_hang,
+        is_death=is_death,
+        evidence=evidence,
+    )

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.evidence import Evidence, Wait
 from adjointlab.checks.fresh_memory import FILLS, filled
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
@@ -36,6 +37,7 @@ from adjointlab.worlds.world import (
     Body,
     Dead,
     FindingKind,
+    Outcome,
     Raised,
     RankContext,
     Returned,
@@ -328,7 +330,23 @@ def _from_failure(run: Run) -> Verdict:
     # A rank that was merely busy would be as busy in simulation.
     is_hang = kind in HANGS and not any(finding.is_busy for finding in run.findings)
     is_death = any(isinstance(outcome, Dead) for outcome in run.outcomes)
-    return unjudged(kind, *lines, is_hang=is_hang, is_death=is_death)
+    return unjudged(kind, *lines, is_hang=is_hang, is_death=is_death, evidence=_waits(run))
+
+
+def _waits(run: Run) -> Evidence | None:
+    """The calls in which ranks sat in vain, and how the other ranks ended; `None` where none was blocked."""
+    if not any(isinstance(outcome, Blocked) for outcome in run.outcomes):
+        return None
+    return Evidence(waits=tuple(_wait(rank, outcome) for rank, outcome in enumerate(run.outcomes)))
+
+
+def _wait(rank: int, outcome: Outcome) -> Wait:
+    if not isinstance(outcome, Blocked):
+        # A value's text may be long, and a message of several lines.
+        return Wait(rank, str(outcome).partition("\n")[0], is_blocked=False)
+    if outcome.is_lab:
+        return Wait(rank, f"had {outcome.came_back}", waits_for=outcome.waits_for)
+    return Wait(rank, outcome.call, outcome.where, outcome.waits_for)
 
 
 def _arguments(subject: Subject, parameters: Parameters) -> dict[str, object]:
