@@ -5,9 +5,7 @@ All of it is plain (numbers are texts, as reports print them), so that it can be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
@@ -21,12 +19,8 @@ __all__ = [
     "MatchedCalls",
     "Place",
     "Wait",
-    "compared",
     "weight_text",
 ]
-
-_WINDOW: Final = 12
-"""Most rows and columns of a matrix that are kept, around the entry that is wrong."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +30,15 @@ class Place:
     grid: Grid
     where: str
     values: tuple[tuple[str, str], tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Element:
+    """A basis vector as pictures show it: its tensor with the cell marked, and the names of the element and the rank."""
+
+    grid: Grid
+    name: str
+    rank: int
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,10 @@ class ComparedMatrices:
     columns: tuple[int, ...]
     entries: tuple[tuple[tuple[str, ...], ...], ...]
     wrong: tuple[tuple[int, int], ...]  # positions (i, j)
-    row: int  # the first difference, as basis vectors
-    column: int
+    labels: tuple[tuple[str, ...], tuple[str, ...]]  # of the rows, and of the columns
+    first: tuple[int, int]  # position (i, j) of the first difference
+    of_domain: Element  # the basis vectors of the first difference
+    of_codomain: Element
     of_adjoint: bool = False
     is_whole: bool = True
 
@@ -99,44 +104,6 @@ class Evidence:
     matrices: ComparedMatrices | None = None
     waits: tuple[Wait, ...] = ()
     matched: tuple[MatchedCalls, ...] = ()
-
-
-def compared(
-    names: tuple[str, str],
-    matrices: tuple[NumpyArray, NumpyArray],
-    wrong: NumpyArray,
-    columns: Sequence[int],
-    rows: Sequence[int],
-    *,
-    of_adjoint: bool = False,
-) -> ComparedMatrices:
-    """Two matrices of shape (row, column), which differ where `wrong` is true; it is true somewhere."""
-    column, row = (int(index) for index in np.argwhere(wrong.T)[0])
-    shown_rows, shown_columns = _around(row, wrong.shape[0]), _around(column, wrong.shape[1])
-    return ComparedMatrices(
-        names,
-        tuple(int(rows[i]) for i in shown_rows),
-        tuple(int(columns[j]) for j in shown_columns),
-        tuple(
-            tuple(tuple(weight_text(complex(matrix[i, j])) for j in shown_columns) for i in shown_rows)
-            for matrix in matrices
-        ),
-        tuple(
-            (i - shown_rows[0], j - shown_columns[0])
-            for i in shown_rows
-            for j in shown_columns
-            if wrong[i, j]
-        ),
-        int(rows[row]),
-        int(columns[column]),
-        of_adjoint,
-        is_whole=wrong.shape == (len(shown_rows), len(shown_columns)),
-    )
-
-
-def _around(position: int, length: int) -> range:
-    start = max(0, min(position - _WINDOW // 2, length - _WINDOW))
-    return range(start, min(length, start + _WINDOW))
 
 
 def weight_text(value: complex) -> str:

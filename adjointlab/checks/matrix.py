@@ -15,18 +15,19 @@ from typing import ClassVar
 import numpy as np
 
 from adjointlab.checks.check import AnyCheck, BothDirections, Check, ObservationT, Spaces
+from adjointlab.checks.compared import compared, locate
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.elements import element_name, returned_not_finite
-from adjointlab.checks.evidence import ComparedMatrices, Evidence, compared, weight_text
+from adjointlab.checks.elements import returned_not_finite
+from adjointlab.checks.evidence import ComparedMatrices, Evidence, weight_text
 from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
 from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Status, Verdict, coherent, incoherent
 from adjointlab.core.operator import AdaptedOperator, Direction, contributions
 from adjointlab.core.program import Program
-from adjointlab.core.space import Space, Tensor
+from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
 
-__all__ = ["MATRIX", "WITNESS", "MatrixCheck", "Witness", "WitnessedCheck", "first_witness", "place_of"]
+__all__ = ["MATRIX", "WITNESS", "MatrixCheck", "Witness", "WitnessedCheck", "first_witness"]
 
 _SAMPLE = 24
 """Basis vectors that are probed in either direction of an ordinary case."""
@@ -212,13 +213,14 @@ def beside_specification(
     if evidence is not None and evidence.matrices is not None:
         return evidence.matrices.beside("specification", of_forward)
     rows, columns = (range(side) for side in forward.shape)
+    bases = (spaces.domain, columns), (spaces.codomain.dual, rows)
     for name, actual, expected in (
         ("forward", forward, of_forward),
         ("adjoint, transposed", adjoint, of_adjoint.T),
     ):
         wrong = ~(actual == expected)
         if wrong.any():
-            return compared((name, "specification"), (actual, expected), wrong, columns, rows)
+            return compared((name, "specification"), (actual, expected), wrong, bases)
     return None
 
 
@@ -333,25 +335,14 @@ def first_witness(
         locate(target, rows[row]),
         complex(forward[row, column]),
         complex(adjoint[row, column]),
-        compared(names, (forward, adjoint), wrong, columns, rows, of_adjoint=of_adjoint),
+        compared(
+            names,
+            (forward, adjoint),
+            wrong,
+            ((source, columns), (target, rows)),
+            of_adjoint=of_adjoint,
+        ),
     )
-
-
-def locate(space: Space, index: int) -> str:
-    """Name of the element that a basis vector stands on: its global index, and its (first) rank."""
-    return element_name(*place_of(space, index))
-
-
-def place_of(space: Space, index: int) -> tuple[Tensor, int, tuple[int, ...]]:
-    """Return the tensor that a basis vector stands on, its (first) rank, and the index in that local tensor."""
-    for position, tensor in enumerate(space.tensors):
-        for rank in tensor.layout.partition.ranks:
-            start = space.offset(position, rank)
-            assert start is not None
-            if start <= index < start + tensor.layout.local_size(rank):
-                local = np.unravel_index(index - start, tensor.layout.local_shape(rank))
-                return tensor, rank, tuple(int(i) for i in local)
-    raise ValueError(f"index: {index} is not below the dimension {space.dimension}")
 
 
 def _chosen(dimension: int, limit: int, seed: int) -> tuple[int, ...]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from adjointlab.checks.evidence import Evidence
+from adjointlab.pictures.drawable import Drawable
+
+if TYPE_CHECKING:
+    from adjointlab.pictures.model import Drawing
 
 __all__ = [
     "Figure",
@@ -61,7 +65,7 @@ class MatrixEntry:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Drawable):
     """Status, headline, the labelled lines that explain it, and the figures behind it.
 
     `kind` distinguishes failures that shrinking must not confuse: a smaller case replaces a failing one only if it fails
@@ -90,6 +94,15 @@ class Verdict:
     def fails_like(self, other: Verdict) -> bool:
         """Return True for two failures of one kind. Deaths are one, for what ended a job is known from what it has left."""
         return self.kind == other.kind or (self.is_death and other.is_death)
+
+    def drawing(self) -> Drawing:
+        """Return the evidence of a failure as a drawing; it has no parts where there is none."""
+        from adjointlab.checks.drawing import verdict_drawing
+
+        return verdict_drawing(self)
+
+    def _heading(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         width = max((len(label) for label, _ in self.lines), default=0)
