@@ -32,6 +32,7 @@ __all__ = [
     "is_replaceable",
     "is_standard_output",
     "progress_line",
+    "write_html",
     "write_json",
     "write_text",
 ]
@@ -176,6 +177,16 @@ def write_text(target: str, text: str) -> None:
     except OSError as error:
         Output(to_stderr=True).line(
             f"adjointlab: the results cannot be written to {target}: {error.strerror or error}"
+        )
+
+
+def write_html(target: str, page: str) -> None:
+    """Write an HTML page to the file `target`. Where that fails, standard error says why."""
+    try:
+        overwrite(Path(target), page.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        Output(to_stderr=True).line(
+            f"adjointlab: the page cannot be written to {target}: {error.strerror or error}"
         )
 
 

@@ -38,13 +38,15 @@ def as_svg(drawing: Drawing) -> str:
 
 def inline_svg(part: Part) -> str:
     """Return one part of a drawing as an SVG element for a page that has the style."""
-    return _document(figure_of(part), "", "")
+    figure = figure_of(part)
+    # On a narrow screen it shrinks as long as it can be read; from there on the page scrolls sideways.
+    return _document(figure, "", f'style="max-width:100%;height:auto;min-width:{0.7 * figure.width:.0f}px" ')
 
 
-def _document(figure: Figure, style: str, namespace: str) -> str:
+def _document(figure: Figure, style: str, attributes: str) -> str:
     width, height = figure.width + 2 * _MARGIN, figure.height + 2 * _MARGIN
     return (
-        f'<svg {namespace}class="al-picture" role="img" width="{width:.0f}" height="{height:.0f}" '
+        f'<svg {attributes}class="al-picture" role="img" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}">{style}'
         f"{figure.at(_MARGIN, _MARGIN)}</svg>"
     )
@@ -71,7 +73,8 @@ def _movement(movement: Movement) -> Figure:
     """Two grids side by side, and the arrows between the first marked cell of each."""
     drawn = [drawn_grid(grid, cells=24, width=300) for grid in movement.grids]
     captions = [_caption(weight) for weight in movement.weights]
-    gap = max((text_width(caption) for caption in captions), default=0.0) + 40
+    widest = max((text_width(text) for caption in captions for text in caption), default=0.0)
+    gap = max(60.0, widest + 16)
     elements, x, lefts = [], 0.0, []
     for each in drawn:
         lefts.append(x)
@@ -83,28 +86,30 @@ def _movement(movement: Movement) -> Figure:
     if source is not None and target is not None and len(drawn) > 1:
         middle = lefts[1] - gap / 2
         elements += _arrows(movement.weights, captions, source, target, middle)
-        height = max(height, max(source[1], target[1]) + 44)
+        height = max(height, max(source[1], target[1]) + 62)
     return Figure(width, height, "".join(elements))
 
 
 def _arrows(
-    weights: Sequence[Weight], captions: Sequence[str], source: Point, target: Point, middle: float
+    weights: Sequence[Weight], captions: Sequence[tuple[str, ...]], source: Point, target: Point, middle: float
 ) -> Iterator[str]:
     y = (source[1] + target[1]) / 2
     for weight, caption in zip(weights, captions, strict=True):
         style = "edge-wrong" if weight.is_wrong else "edge-right"
         if weight.is_back:
             yield arrow((target[0] - 8, target[1] + 5), (source[0] + 8, source[1] + 5), style, bend=18)
-            at = y + 40
+            at = y + 38
         else:
             yield arrow((source[0] + 8, source[1] - 5), (target[0] - 8, target[1] - 5), style, bend=18)
-            at = y - 28
-        yield label(middle, at, caption, "wrong-ink" if weight.is_wrong else "right-ink", "middle")
+            at = y - 12 - 16 * len(caption)
+        for number, text in enumerate(caption):
+            style = "wrong-ink" if weight.is_wrong else "right-ink"
+            yield label(middle, at + 16 * number, text, style, "middle")
 
 
-def _caption(weight: Weight) -> str:
+def _caption(weight: Weight) -> tuple[str, ...]:
     value = f" ×{weight.value}" if weight.value else ""
-    return f"{weight.name}{value}" + (f", {weight.remark}" if weight.remark else "")
+    return (f"{weight.name}{value}", *((weight.remark,) if weight.remark else ()))
 
 
 def _first(places: list[Point] | None, left: float) -> Point | None:

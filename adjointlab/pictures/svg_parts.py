@@ -69,8 +69,7 @@ def waits_figure(waits: Waits) -> Figure:
         angle = 2 * math.pi * number / max(1, count) - (math.pi if count == 2 else math.pi / 2)
         places[each.rank] = (centre[0] + radius * math.cos(angle), centre[1] + radius * math.sin(angle))
     if count == 2:
-        centre = (centre[0], 50.0)
-        places = {rank: (x, 50.0) for rank, (x, _) in places.items()}
+        places = {rank: (x, 32.0) for rank, (x, _) in places.items()}
     following = dict(zip(waits.cycle, waits.cycle[1:] + waits.cycle[:1], strict=True))
     elements = []
     for each in waits.waiting:
@@ -82,7 +81,7 @@ def waits_figure(waits: Waits) -> Figure:
         style = "node-wrong" if each.rank in following else "node" if each.is_blocked else "node-ended"
         x, y = places[each.rank]
         elements += [circle((x, y), 17, style), label(x, y + 4, str(each.rank), "rank", "middle")]
-    height, width = (100.0 if count == 2 else 2 * radius + 48), 2 * radius + 48
+    height, width = (68.0 if count == 2 else 2 * radius + 48), 2 * radius + 48
     for text, style in _calls(waits):
         height += LINE
         elements.append(label(0, height - 6, text, style))
