@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from adjointlab.cli.output import Output, write_html, writable
+from adjointlab.cli.output import Output, write_text
+from adjointlab.cli.result_files import target
 from adjointlab.cli.startup import or_usage_error
 from adjointlab.exit_codes import ExitCode
 
@@ -16,7 +17,7 @@ __all__ = ["explain"]
 def explain(
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="The subject, as for check.")],
     ranks: Annotated[int, typer.Option(min=1, help="Ranks of the small case that is explained.")] = 2,
-    html_to: Annotated[
+    html: Annotated[
         str | None, typer.Option("--html", metavar="FILE", help="Write it with pictures as one HTML page.")
     ] = None,
 ) -> int:
@@ -24,8 +25,7 @@ def explain(
     from adjointlab.engine.discovery import find
     from adjointlab.engine.explain import explained
 
-    if html_to is not None:
-        html_to = writable(html_to, "--html")
+    html_to = None if html is None else target("--html", html)
     explanations = or_usage_error(
         lambda: [(found.subject.name, *explained(found.subject, ranks)) for found in find([subject])]
     )
@@ -33,5 +33,5 @@ def explain(
     if html_to is not None:
         from adjointlab.report.html_explanation import html_explanation
 
-        write_html(html_to, html_explanation(explanations))
+        write_text(html_to, html_explanation(explanations))
     return ExitCode.COHERENT

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress
 
+    from adjointlab.pictures.model import Drawing
     from adjointlab.worlds.world import World
 
 __all__ = [
@@ -32,7 +33,6 @@ __all__ = [
     "is_replaceable",
     "is_standard_output",
     "progress_line",
-    "write_html",
     "write_json",
     "write_text",
 ]
@@ -43,6 +43,9 @@ STDOUT = "-"
 
 _NO_LIMIT = 100_000
 """Columns of a file."""
+
+_PICTURE = 110
+"""Columns of a picture, at most."""
 
 _ASCII = {"→": "->", "←": "<-", "⟨": "<", "⟩": ">", "×": "x", "∞": "inf", "·": ".", "−": "-", "…": "..."}
 """Forms of our own signs for terminals that do not have them."""
@@ -86,6 +89,13 @@ class Output:
             console.print(table)
         # Cells are filled up with blanks to the width of their column, those of the last one too.
         self._write("\n".join(line.rstrip() for line in captured.get().split("\n")))
+
+    def drawing(self, drawing: Drawing) -> None:
+        """Print a drawing, in colours on a terminal, and in ASCII where the stream has nothing else."""
+        from adjointlab.pictures.text import as_rich, is_encodable
+
+        width = min(self.console.width, _PICTURE)
+        self.table(as_rich(drawing, unicode=is_encodable(self.stream.encoding), width=width))
 
     def raw(self, text: str) -> None:
         """Print `text`, which is meant for programs, as it is."""
@@ -177,16 +187,6 @@ def write_text(target: str, text: str) -> None:
     except OSError as error:
         Output(to_stderr=True).line(
             f"adjointlab: the results cannot be written to {target}: {error.strerror or error}"
-        )
-
-
-def write_html(target: str, page: str) -> None:
-    """Write an HTML page to the file `target`. Where that fails, standard error says why."""
-    try:
-        overwrite(Path(target), page.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        Output(to_stderr=True).line(
-            f"adjointlab: the page cannot be written to {target}: {error.strerror or error}"
         )
 
 

@@ -20,9 +20,10 @@ class Drawable:
 
     def draw(self, width: int = 100) -> None:
         """Print the drawing as text, about `width` columns wide; in ASCII where standard output has nothing else."""
-        from adjointlab.pictures.text import as_text
+        from adjointlab.pictures.text import as_text, is_encodable
 
-        print(as_text(self.drawing(), unicode=_has_unicode(), width=width))
+        unicode = is_encodable(getattr(sys.stdout, "encoding", None))
+        print(as_text(self.drawing(), unicode=unicode, width=width))
 
     def _repr_html_(self) -> str:
         from adjointlab.pictures.html import as_html
@@ -31,11 +32,3 @@ class Drawable:
 
     def _heading(self) -> str:
         return ""
-
-
-def _has_unicode() -> bool:
-    try:
-        "■▶│".encode(getattr(sys.stdout, "encoding", None) or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

@@ -91,7 +91,11 @@ def _movement(movement: Movement) -> Figure:
 
 
 def _arrows(
-    weights: Sequence[Weight], captions: Sequence[tuple[str, ...]], source: Point, target: Point, middle: float
+    weights: Sequence[Weight],
+    captions: Sequence[tuple[str, ...]],
+    source: Point,
+    target: Point,
+    middle: float,
 ) -> Iterator[str]:
     y = (source[1] + target[1]) / 2
     for weight, caption in zip(weights, captions, strict=True):

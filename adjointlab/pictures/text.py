@@ -8,7 +8,7 @@ from rich.text import Text
 
 from adjointlab.pictures.grid_text import grid_block
 from adjointlab.pictures.lanes_text import lanes_block
-from adjointlab.pictures.lines import Block, Line, Span, Style, beside, in_ascii, line, plain, width_of
+from adjointlab.pictures.lines import ASCII, Block, Line, Span, Style, beside, in_ascii, line, plain, width_of
 from adjointlab.pictures.model import (
     Drawing,
     Grid,
@@ -23,7 +23,7 @@ from adjointlab.pictures.model import (
 )
 from adjointlab.pictures.waits_text import waits_block
 
-__all__ = ["as_rich", "as_text", "block_of"]
+__all__ = ["as_rich", "as_text", "block_of", "is_encodable"]
 
 
 def as_text(drawing: Drawing, *, unicode: bool = True, width: int = 100) -> str:
@@ -37,12 +37,27 @@ def as_rich(drawing: Drawing, *, unicode: bool = True, width: int = 100) -> Text
     return Text("\n").join(Text.assemble(*spans) for spans in block)
 
 
+def is_encodable(encoding: str | None) -> bool:
+    """Return True if a stream of that encoding has the signs of pictures."""
+    try:
+        "".join(map(chr, ASCII)).encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
 def block_of(drawing: Drawing, *, unicode: bool = True, width: int = 100) -> Block:
     """Return the lines of the drawing."""
     lines: list[Line] = [line(drawing.title, Style.BOLD)] if drawing.title and drawing.parts else []
     for part in drawing.parts:
         lines += _block(part, width)
-    return tuple(lines) if unicode else in_ascii(tuple(lines))
+    block = tuple(tuple((_printable(text), style) for text, style in spans) for spans in lines)
+    return block if unicode else in_ascii(block)
+
+
+def _printable(text: str) -> str:
+    """Replace what a terminal would take for a command: names and lines of code are of users."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
 def _block(part: Part, width: int) -> Block:
