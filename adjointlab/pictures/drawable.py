@@ -1,4 +1,4 @@
-"""What objects with a drawing have in common: they print it, and notebooks show it."""
+"""Base class of objects that have a drawing: they print it, and notebooks show it."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def entry_of(check_result: CheckResult) -> Entry:
-    """What the page shows of a result. Reads the files of its reproducer."""
+    """Return what the page shows of a result. Reads the files of its reproducer."""
     result = check_result.result
     return Entry(
         printable(result.subject),
@@ -194,5 +194,5 @@ def _download(name: str, content: str) -> str:
 
 
 def _list(items: Iterable[tuple[str, str]]) -> str:
-    terms = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in items)
+    terms = "".join(f"<dt>{escape(name)}</dt><dd>{escape(printable(value))}</dd>" for name, value in items)
     return f"<dl>{terms}</dl>" if terms else ""
