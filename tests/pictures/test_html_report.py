@@ -14,7 +14,8 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.evidence import Evidence, Wait
 from adjointlab.checks.verdict import unjudged
-from adjointlab.cli.startup import UsageError, writable
+from adjointlab.cli.result_files import target
+from adjointlab.cli.startup import UsageError
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import SearchResult
 from adjointlab.report.html_explanation import html_explanation
@@ -126,7 +127,7 @@ def test_the_commands_write_pages(tmp_path: Path) -> None:
     assert "WrongShift" in page
     assert "2 simulated ranks" in page
     with pytest.raises(UsageError, match="--html: the folder of"):
-        writable(str(tmp_path / "nowhere" / "report.html"), "--html")
+        target("--html", str(tmp_path / "nowhere" / "report.html"))
     explained = run("adjointlab", "explain", f"{SAMPLES}:right", "--html=explained.html", cwd=tmp_path)
     assert explained.returncode == 0, explained.stderr
     assert "<svg" in (tmp_path / "explained.html").read_text(encoding="utf-8")
