@@ -90,12 +90,15 @@ class Output:
         # Cells are filled up with blanks to the width of their column, those of the last one too.
         self._write("\n".join(line.rstrip() for line in captured.get().split("\n")))
 
-    def drawing(self, drawing: Drawing) -> None:
+    def drawing(self, drawing: Drawing, indent: int = 2) -> None:
         """Print a drawing, in colours on a terminal, and in ASCII where the stream has nothing else."""
+        from rich.padding import Padding
+
         from adjointlab.pictures.text import as_rich, is_encodable
 
-        width = min(self.console.width, _PICTURE)
-        self.table(as_rich(drawing, unicode=is_encodable(self.stream.encoding), width=width))
+        width = min(self.console.width, _PICTURE) - indent
+        picture = as_rich(drawing, unicode=is_encodable(self.stream.encoding), width=width)
+        self.table(Padding(picture, (0, 0, 0, indent)))
 
     def raw(self, text: str) -> None:
         """Print `text`, which is meant for programs, as it is."""
