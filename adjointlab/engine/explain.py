@@ -24,6 +24,7 @@ class _Explanation(NamedTuple):
 
     text: str
     drawing: Drawing | None
+    has_messages: bool  # its program moves something between ranks
     domain_size: int
     codomain_size: int
 
@@ -63,19 +64,34 @@ def _make(world: SimulatedWorld, subject: Subject, parameters: Parameters, ranks
                 for space in (operator.domain, operator.codomain)
             )
             if context.rank:
-                return _Explanation("", None, domain_size, codomain_size)
-            return _Explanation(explain(operator), operator.drawing(), domain_size, codomain_size)
+                return _Explanation("", None, False, domain_size, codomain_size)
+            return _Explanation(
+                explain(operator), operator.drawing(), _has_messages(operator), domain_size, codomain_size
+            )
 
     return world.run(body, None, ranks)
 
 
+def _has_messages(operator: LinearOperator) -> bool:
+    given = operator.specification()
+    forward = given[0] if isinstance(given, tuple) else given
+    return forward is not None and any(sender is not None for sender, _, _ in forward.movements)
+
+
 def _smallest(world: SimulatedWorld, subject: Subject, ranks: int) -> Parameters:
+    has_messages: tuple[bool, ...] = ()
+
+    def shows_messages(parameters: Parameters) -> bool:
+        """As below, and the program of forward moves something between ranks."""
+        return shows_something(parameters) and has_messages[0]
+
     def shows_something(parameters: Parameters) -> bool:
         """Two elements or more in both spaces, and something on every rank: an empty operator explains nothing."""
+        nonlocal has_messages
         explanations: tuple[_Explanation, ...] = _make(world, subject, parameters, ranks).values
         if len(explanations) < ranks:
             return False
-        _, _, domain_sizes, codomain_sizes = zip(*explanations, strict=True)
+        _, _, has_messages, domain_sizes, codomain_sizes = zip(*explanations, strict=True)
         sizes = map(sum, zip(domain_sizes, codomain_sizes, strict=True))
         return sum(domain_sizes) > 1 and sum(codomain_sizes) > 1 and all(sizes)
 
@@ -87,8 +103,8 @@ def _smallest(world: SimulatedWorld, subject: Subject, ranks: int) -> Parameters
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
-    # Some operators never hold so much; then any case has to do.
-    for condition in (shows_something, lambda parameters: True):
+    # Some operators never hold so much, or move nothing; then any case has to do.
+    for condition in (shows_messages, shows_something, lambda parameters: True):
         try:
             return hypothesis.find(subject.parameters(ranks), condition, settings=settings)
         except SubjectError:

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeAlias
 
 __all__ = [
-    "Drawing", "Event", "Grid", "Lanes", "Mark", "Matrices", "Matrix", "Movement", "Part", "Piece", "Remark", "Role", "Slice",
+    "Drawing", "Event", "Grid", "Lanes", "Mark", "Matrices", "Matrix", "Movement", "Part", "Piece", "Remark", "Role", "Row", "Slice",
     "Waiting", "Waits", "Weight", "Window",
 ]  # fmt: skip
 
@@ -162,7 +162,14 @@ class Remark:
     text: str
 
 
-Part: TypeAlias = Grid | Movement | Matrices | Waits | Lanes | Remark
+@dataclass(frozen=True)
+class Row:
+    """Sequence diagrams side by side."""
+
+    parts: tuple[Lanes, ...]
+
+
+Part: TypeAlias = Grid | Movement | Matrices | Waits | Lanes | Row | Remark
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from adjointlab.pictures.layouts import grid_of_tensor
-from adjointlab.pictures.model import Drawing, Event, Grid, Lanes, Movement, Part, Remark
+from adjointlab.pictures.model import Drawing, Event, Grid, Lanes, Movement, Part, Remark, Row
 
 if TYPE_CHECKING:
     from adjointlab.core.operator import LinearOperator
@@ -35,7 +35,8 @@ def operator_drawing(operator: LinearOperator) -> Drawing:
         parts.append(Remark("It has no specification: no program says what it does."))
     else:
         forward, adjoint = given if isinstance(given, tuple) else (given, given.adjoint())
-        parts += [_lanes(forward, f"forward, {operator}"), _lanes(adjoint, f"adjoint, {operator.H}")]
+        both = (_lanes(forward, f"forward, {operator}"), _lanes(adjoint, f"adjoint, {operator.H}"))
+        parts.append(Row(both))
     return Drawing(type(operator).__name__, tuple(parts))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-__all__ = ["CHARACTER", "LINE", "Figure", "Point", "arrow", "circle", "cross", "diamond", "label", "rectangle", "segment", "stacked", "text_width"]  # fmt: skip
+__all__ = ["CHARACTER", "LINE", "Figure", "Point", "arrow", "beside", "circle", "cross", "diamond", "label", "rectangle", "segment", "stacked", "text_width"]  # fmt: skip
 
 CHARACTER: Final = 7.3
 """Width of a character of the labels, in px: 12 px high, of equal width."""
@@ -45,6 +45,16 @@ def stacked(figures: Iterable[Figure], gap: float = 12.0) -> Figure:
         elements.append(figure.at(0, y))
         width, y = max(width, figure.width), y + figure.height
     return Figure(width, y, "".join(elements))
+
+
+def beside(figures: Iterable[Figure], gap: float = 30.0) -> Figure:
+    """Return the figures side by side."""
+    elements: list[str] = []
+    x, height = -gap, 0.0
+    for figure in figures:
+        elements.append(figure.at(x + gap, 0))
+        x, height = x + gap + figure.width, max(height, figure.height)
+    return Figure(x, height, "".join(elements))
 
 
 def text_width(text: str) -> float:

@@ -14,10 +14,11 @@ from adjointlab.pictures.model import (
     Part,
     Remark,
     Role,
+    Row,
     Waits,
     Weight,
 )
-from adjointlab.pictures.shapes import LINE, Figure, Point, arrow, label, stacked, text_width
+from adjointlab.pictures.shapes import LINE, Figure, Point, arrow, beside, label, stacked, text_width
 from adjointlab.pictures.svg_grid import drawn_grid
 from adjointlab.pictures.svg_parts import lanes_figure, matrices_figure, waits_figure
 from adjointlab.pictures.theme import PICTURE_STYLE, variables
@@ -65,6 +66,8 @@ def figure_of(part: Part) -> Figure:
             return waits_figure(part)
         case Lanes():
             return lanes_figure(part)
+        case Row():
+            return beside(map(lanes_figure, part.parts))
         case Remark():
             return Figure(text_width(part.text), LINE, label(0, 14, part.text))
 

@@ -101,11 +101,11 @@ class _Rows:
         unit = min(_UNIT, self.width / max(1, axis.cells))
         elements = list(_ticks(axis, unit, margin, 12))
         places = []
-        first, last = axis.position(0) * unit, axis.position(grid.shape[dim]) * unit
+        first, end = axis.position(0) * unit, axis.position(grid.shape[dim]) * unit
         for row, piece in enumerate(grid.pieces):
             y = 18 + row * row_height
             elements.append(label(0, y + 16, f"rank {piece.rank}"))
-            elements.append(rectangle(margin + first, y + 2, last - first, 20, "tensor"))
+            elements.append(rectangle(margin + first, y + 2, end - first, 20, "tensor"))
             elements += self._bar(piece, dim, axis, unit, margin, y + 2)
             for mark in grid.marks:
                 if mark.rank == piece.rank:
@@ -113,7 +113,12 @@ class _Rows:
                     elements.append(_mark(mark, centre))
                     places.append((mark.role, centre))
         height = 18 + len(grid.pieces) * row_height
-        return Figure(margin + axis.cells * unit + 2, height, "".join(elements)), places
+        # The last index may stand out beyond its cell.
+        last = max(
+            (text_width(str(index)) / 2 + (cell + 0.5) * unit for cell, index in axis.ticks), default=0
+        )
+        width = margin + max(axis.cells * unit, last) + 2
+        return Figure(width, height, "".join(elements)), places
 
     def _bar(
         self, piece: Piece, dim: int, axis: Scale, unit: float, margin: float, y: float

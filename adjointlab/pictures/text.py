@@ -18,6 +18,7 @@ from adjointlab.pictures.model import (
     Movement,
     Part,
     Remark,
+    Row,
     Waits,
     Weight,
 )
@@ -72,6 +73,8 @@ def _block(part: Part, width: int) -> Block:
             return waits_block(part, width)
         case Lanes():
             return lanes_block(part, width)
+        case Row():
+            return _side_by_side([lanes_block(each, width // len(part.parts)) for each in part.parts], width)
         case Remark():
             return (line(part.text, Style.DIM),)
 
