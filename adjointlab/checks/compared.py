@@ -10,15 +10,22 @@ import numpy as np
 
 from adjointlab.checks.elements import element_name
 from adjointlab.checks.evidence import ComparedMatrices, Element, weight_text
+from adjointlab.checks.hints import Hint, matrix_hint
 from adjointlab.core.space import Space, Tensor
 from adjointlab.pictures.layouts import grid_of_tensor
 from adjointlab.pictures.model import Mark, Role
 from adjointlab.typing import NumpyArray
 
-__all__ = ["compared", "locate", "place_of"]
+__all__ = ["SPECIFICATION", "compared", "locate", "place_of"]
 
 _WINDOW: Final = 12
 """Most rows and columns of a matrix that are kept."""
+
+SPECIFICATION: Final = "specification"
+"""Name of a matrix with which others are compared."""
+
+_RANKED: Final = 256
+"""Most basis vectors whose ranks are looked up for a hint."""
 
 _RANKS: Final = 8
 """Most ranks in the picture of a tensor."""
@@ -61,7 +68,22 @@ def compared(
         _element(codomain, of_codomain, Role.TARGET, "codomain"),
         of_adjoint,
         is_whole=wrong.shape == (len(rows), len(columns)),
+        hint=_hint(names, matrices, bases),
     )
+
+
+def _hint(
+    names: tuple[str, str],
+    matrices: tuple[NumpyArray, NumpyArray],
+    bases: tuple[tuple[Space, Sequence[int]], tuple[Space, Sequence[int]]],
+) -> Hint | None:
+    first, second = matrices
+    if max(first.shape) > _RANKED:
+        return None
+    columns, rows = ([place_of(space, vector)[1] for vector in vectors] for space, vectors in bases)
+    # Forward is held against the specification, and adjoint against forward.
+    got, want = (first, second) if names[1] == SPECIFICATION else (second, first)
+    return matrix_hint(got, want, rows, columns)
 
 
 def _around(position: int, length: int) -> range:

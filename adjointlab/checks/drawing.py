@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from adjointlab.checks.compared import SPECIFICATION
 from adjointlab.checks.evidence import ComparedMatrices, Element, MatchedCalls, Place, Wait
+from adjointlab.checks.hints import Hint
 from adjointlab.checks.verdict import Verdict
 from adjointlab.pictures.model import (
     Drawing,
@@ -32,7 +34,6 @@ __all__ = ["verdict_drawing"]
 
 _RANKS: Final = 8
 _WAITING: Final = 16
-_SPECIFICATION: Final = "specification"
 
 
 def verdict_drawing(verdict: Verdict, most_ranks: int = _RANKS) -> Drawing:
@@ -47,12 +48,21 @@ def _parts(verdict: Verdict, most_ranks: int) -> Iterator[Part]:
     if evidence.matrices is not None:
         yield _movement(evidence.matrices, most_ranks)
         yield _matrices(evidence.matrices)
+        yield from _hints(evidence.matrices.hint, evidence.matrices.declaration)
     elif evidence.place is not None:
         yield from _place(evidence.place, most_ranks)
+        yield from _hints(evidence.place.hint)
     if evidence.waits:
         yield _waits(evidence.waits)
     for matched in evidence.matched:
         yield _lanes(matched)
+
+
+def _hints(hint: Hint | None, declaration: str = "") -> Iterator[Part]:
+    if hint is not None:
+        yield Remark(f"kind of fault: {hint.text}")
+    if declaration:
+        yield Remark(f"coherent if {declaration}")
 
 
 # Values
@@ -82,10 +92,10 @@ def _with_fewer(grid: Grid, most_ranks: int) -> Grid:
 
 def _weights(names: Sequence[str], values: Sequence[str]) -> tuple[Weight, ...]:
     """The arrows: one for each matrix, and for the specification a remark on those that differ from it."""
-    expected = dict(zip(names, values, strict=True)).get(_SPECIFICATION)
+    expected = dict(zip(names, values, strict=True)).get(SPECIFICATION)
     weights = []
     for name, value in zip(names, values, strict=True):
-        if name == _SPECIFICATION:
+        if name == SPECIFICATION:
             continue
         is_back = name.startswith("adjoint")
         if expected is not None:
@@ -98,7 +108,7 @@ def _weights(names: Sequence[str], values: Sequence[str]) -> tuple[Weight, ...]:
 
 
 def _matrices(matrices: ComparedMatrices) -> Matrices:
-    expected = matrices.entries[-1] if _SPECIFICATION in matrices.names else None
+    expected = matrices.entries[-1] if SPECIFICATION in matrices.names else None
     drawn = []
     for name, entries in zip(matrices.names, matrices.entries, strict=True):
         wrong = frozenset(matrices.wrong)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from adjointlab.checks.evidence import Evidence, Place
+from adjointlab.checks.hints import Hint, value_hint
 from adjointlab.checks.verdict import Verdict, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.space import Space, Tensor
@@ -127,12 +128,15 @@ class Difference(NamedTuple):
     actual: str
     expected: str
     grid: Grid | None = None  # the tensor, with the place marked
+    hint: Hint | None = None
 
     def evidence(self, actual: str, expected: str) -> Evidence | None:
         """The difference as a picture shows it, with both values under these names."""
         if self.grid is None:
             return None
-        return Evidence(Place(self.grid, self.where, ((actual, self.actual), (expected, self.expected))))
+        return Evidence(
+            Place(self.grid, self.where, ((actual, self.actual), (expected, self.expected)), self.hint)
+        )
 
     def lines(self, actual: str, expected: str) -> tuple[tuple[str, str], ...]:
         """Lines of a report: the element, and both values under these labels."""
@@ -215,6 +219,7 @@ def first_difference(
                     _number(array[index]),
                     _number(want[rank][index]),
                     _marked(tensor, (rank, Role.WRONG), index),
+                    _hint(tensor, got, want, tolerance.allowed(scale)),
                 )
     return None
 
@@ -305,6 +310,17 @@ def element_name(tensor: Tensor, rank: int, local: Sequence[int]) -> str:
     """Name of an element in reports: its global index, and the rank that holds it."""
     index = tensor.layout.to_global(rank, local)
     return f"{tensor.name}[{', '.join(map(str, index))}] (rank {rank})"
+
+
+def _hint(
+    tensor: Tensor, got: dict[int, NumpyArray], want: dict[int, NumpyArray], allowed: float
+) -> Hint | None:
+    ranks = [rank for rank in got if got[rank].shape == want[rank].shape]
+    if len(ranks) < len(got):
+        return None
+    actual, expected = (np.concatenate([np.ravel(each[rank]) for rank in ranks]) for each in (got, want))
+    owners = np.repeat(ranks, [got[rank].size for rank in ranks])
+    return value_hint(actual, expected, owners, tensor.layout.partition.size, allowed)
 
 
 def _marked(tensor: Tensor, place: tuple[int, Role], local: Sequence[int], *others: tuple[int, Role]) -> Grid:

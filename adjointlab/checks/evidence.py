@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from adjointlab.checks.hints import Hint
 from adjointlab.pictures.model import Grid
 from adjointlab.typing import NumpyArray
 
@@ -30,6 +31,7 @@ class Place:
     grid: Grid
     where: str
     values: tuple[tuple[str, str], tuple[str, str]]
+    hint: Hint | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,10 @@ class ComparedMatrices:
     of_codomain: Element
     of_adjoint: bool = False
     is_whole: bool = True
+    hint: Hint | None = None
+    declaration: str = (
+        ""  # such as "y were declared invariant", with which the two directions would be adjoint
+    )
 
     def beside(self, name: str, matrix: NumpyArray) -> ComparedMatrices:
         """The same matrices and the same window of another one."""

@@ -15,10 +15,11 @@ from typing import ClassVar
 import numpy as np
 
 from adjointlab.checks.check import AnyCheck, BothDirections, Check, ObservationT, Spaces
-from adjointlab.checks.compared import compared, locate
+from adjointlab.checks.compared import SPECIFICATION, compared, locate
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import returned_not_finite
 from adjointlab.checks.evidence import ComparedMatrices, Evidence, weight_text
+from adjointlab.checks.hints import declaration_hint
 from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
 from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Status, Verdict, coherent, incoherent
@@ -193,7 +194,19 @@ class WitnessCheck(MatrixCheck):
         """The verdict of the matrix test; its evidence, also where it is coherent, shows the specification's matrix too."""
         verdict = super().judge(spaces, observations)
         matrices = beside_specification(verdict.evidence, spaces, observations)
-        return verdict if matrices is None else replace(verdict, evidence=Evidence(matrices=matrices))
+        if matrices is None and verdict.evidence is not None:
+            matrices = verdict.evidence.matrices
+        if matrices is None:
+            return verdict
+        declaration = "" if verdict.is_coherent else _declaration(spaces, observations)
+        return replace(verdict, evidence=Evidence(matrices=replace(matrices, declaration=declaration)))
+
+
+def _declaration(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> str:
+    forward, adjoint = _summed(observations)
+    if forward.shape != adjoint.shape or forward.size > _SPECIFIED:
+        return ""
+    return declaration_hint(spaces.domain, spaces.codomain, forward, adjoint)
 
 
 def beside_specification(
@@ -211,7 +224,8 @@ def beside_specification(
     except (ValueError, KeyError):  # programs between other buffers: other checks say so
         return None
     if evidence is not None and evidence.matrices is not None:
-        return evidence.matrices.beside("specification", of_forward)
+        hint = evidence.matrices.hint if np.array_equal(forward, of_forward) else None
+        return replace(evidence.matrices.beside(SPECIFICATION, of_forward), hint=hint)
     rows, columns = (range(side) for side in forward.shape)
     bases = (spaces.domain, columns), (spaces.codomain.dual, rows)
     for name, actual, expected in (
@@ -220,7 +234,7 @@ def beside_specification(
     ):
         wrong = ~(actual == expected)
         if wrong.any():
-            return compared((name, "specification"), (actual, expected), wrong, bases)
+            return compared((name, SPECIFICATION), (actual, expected), wrong, bases)
     return None
 
 

@@ -42,6 +42,7 @@ addEventListener("load", () => {
   seen.overflow = document.documentElement.scrollWidth - innerWidth;
   seen.pictures = [...document.querySelectorAll("svg")].filter(each => each.getBoundingClientRect().height > 20).length;
   seen.entries = entries.length;
+  seen.cut = [...document.querySelectorAll(".scroll, pre")].filter(each => getComputedStyle(each).overflowX !== "auto").length;
   search.value = "hanging"; search.dispatchEvent(new Event("input"));
   seen.found = entries.filter(each => !each.hidden).map(each => each.querySelector(".name").textContent);
   search.value = "no such thing"; search.dispatchEvent(new Event("input"));
@@ -119,7 +120,9 @@ def test_a_reader_searches_and_filters_in_either_theme(
 
 
 def test_a_phone_scrolls_pictures_and_not_the_page(report: str, look: Look) -> None:
-    assert look(report, width=390)["overflow"] <= 0
+    seen = look(report, width=390)
+    assert seen["overflow"] <= 0
+    assert seen["cut"] == 0
 
 
 def test_a_screenshot_has_the_size_of_the_window(
