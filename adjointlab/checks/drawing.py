@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from adjointlab.checks.compared import SPECIFICATION
-from adjointlab.checks.evidence import ComparedMatrices, Element, MatchedCalls, Place, Wait
-from adjointlab.checks.hints import Hint
+from adjointlab.checks.evidence import ComparedMatrices, Element, Evidence, MatchedCalls, Place, Wait
 from adjointlab.checks.verdict import Verdict
 from adjointlab.pictures.model import (
     Drawing,
@@ -48,21 +47,28 @@ def _parts(verdict: Verdict, most_ranks: int) -> Iterator[Part]:
     if evidence.matrices is not None:
         yield _movement(evidence.matrices, most_ranks)
         yield _matrices(evidence.matrices)
-        yield from _hints(evidence.matrices.hint, evidence.matrices.declaration)
     elif evidence.place is not None:
         yield from _place(evidence.place, most_ranks)
-        yield from _hints(evidence.place.hint)
     if evidence.waits:
         yield _waits(evidence.waits)
     for matched in evidence.matched:
         yield _lanes(matched)
+    yield from _hints(evidence)
 
 
-def _hints(hint: Hint | None, declaration: str = "") -> Iterator[Part]:
-    if hint is not None:
-        yield Remark(f"kind of fault: {hint.text}")
-    if declaration:
-        yield Remark(f"coherent if {declaration}")
+def _hints(evidence: Evidence) -> Iterator[Part]:
+    matrices, place = evidence.matrices, evidence.place
+    if (hint := evidence.kind_of_fault) is not None:
+        held = ""
+        if matrices is not None and matrices.hint is not None:
+            against = f"the {SPECIFICATION}" if SPECIFICATION in matrices.names[:2] else "forward"
+            name = matrices.names[0] if SPECIFICATION in matrices.names[:2] else "adjoint"
+            held = f"{name.partition(',')[0]}, held against {against}: "
+        elif place is not None and place.hint is not None:
+            held = f"{place.values[0][0]}, held against {place.values[1][0]}: "
+        yield Remark(f"{held}{hint.text}")
+    if matrices is not None and matrices.declaration:
+        yield Remark(f"coherent if {matrices.declaration}")
 
 
 # Values

@@ -130,13 +130,15 @@ class Difference(NamedTuple):
     grid: Grid | None = None  # the tensor, with the place marked
     hint: Hint | None = None
 
-    def evidence(self, actual: str, expected: str) -> Evidence | None:
-        """The difference as a picture shows it, with both values under these names."""
+    def evidence(self, actual: str, expected: str, hint: Hint | None = None) -> Evidence | None:
+        """The difference as a picture shows it, with both values under these names.
+
+        `hint` is what the check itself says of the fault; it goes before what the values say.
+        """
         if self.grid is None:
             return None
-        return Evidence(
-            Place(self.grid, self.where, ((actual, self.actual), (expected, self.expected)), self.hint)
-        )
+        values = (actual, self.actual), (expected, self.expected)
+        return Evidence(Place(self.grid, self.where, values, hint or self.hint))
 
     def lines(self, actual: str, expected: str) -> tuple[tuple[str, str], ...]:
         """Lines of a report: the element, and both values under these labels."""

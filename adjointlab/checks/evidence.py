@@ -110,6 +110,13 @@ class Evidence:
     matrices: ComparedMatrices | None = None
     waits: tuple[Wait, ...] = ()
     matched: tuple[MatchedCalls, ...] = ()
+    hint: Hint | None = None
+
+    @property
+    def kind_of_fault(self) -> Hint | None:
+        """The hint on the matrices, on the place, or on the case as a whole."""
+        of_matrices, of_place = (None if each is None else each.hint for each in (self.matrices, self.place))
+        return of_matrices or of_place or self.hint
 
 
 def weight_text(value: complex) -> str:

@@ -17,7 +17,15 @@ import numpy as np
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.typing import NumpyArray
 
-__all__ = ["FaultKind", "Hint", "declaration_hint", "matrix_hint", "value_hint"]
+__all__ = [
+    "FaultKind",
+    "Hint",
+    "declaration_hint",
+    "hint_beside_right_entries",
+    "matrix_hint",
+    "narrowing_hint",
+    "value_hint",
+]
 
 
 class FaultKind(StrEnum):
@@ -36,6 +44,9 @@ class FaultKind(StrEnum):
     MISSING = "missing"
     EXTRA = "not due"
     MISPLACED = "misplaced"
+    STRIDES = "memory order"
+    IMAGINARY = "imaginary part"
+    KEPT = "kept from earlier calls"
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,7 @@ class Hint:
 
 
 _LEAST_VALUE: Final = 1000.0
-"""Integers above it do not agree by chance, where a dozen are compared."""
+"""Random integers up to it or more do not agree by chance, where a dozen are compared."""
 
 
 def value_hint(
@@ -60,6 +71,9 @@ def value_hint(
     got, want = np.asarray(got, np.complex128), np.asarray(want, np.complex128)
     if not (np.isfinite(got).all() and np.isfinite(want).all()):
         return None
+    # Small integers, and values near the tolerance, agree by chance.
+    if np.abs(want).max(initial=0.0) < (100 * allowed if allowed else _LEAST_VALUE):
+        return None
     hint = _relation(got, want, ranks, size, allowed)
     if hint is not None and hint.kind is not FaultKind.EXTRA:
         return hint
@@ -69,7 +83,7 @@ def value_hint(
     if telling.size and telling.size == np.count_nonzero(moved) and _all_among(telling, want, allowed):
         return Hint(
             FaultKind.MISPLACED,
-            "the wrong elements hold what belongs to others: right values in wrong places",
+            "the wrong elements hold values that are due at other elements",
         )
     return hint
 
@@ -95,7 +109,7 @@ def _relation(got: NumpyArray, want: NumpyArray, ranks: NumpyArray, size: int, a
             return Hint(FaultKind.CONJUGATE, "the conjugate of what is due")
         if all_are(w.real.astype(np.complex128)):
             return Hint(FaultKind.REAL_PART, "the real part of what is due: the imaginary part is dropped")
-    if (w != 0).all():
+    if (np.abs(w) > 10 * allowed).all():
         for factor, kind, text in _factors(size):
             if all_are(factor * w):
                 return Hint(kind, text)
@@ -136,9 +150,7 @@ def matrix_hint(
     hint = _relation(got, want, columns, size, 0.0)
     if hint is None or hint.kind is FaultKind.EXTRA:
         if _is_permuted(got, want):
-            return Hint(
-                FaultKind.MISPLACED, "the same rows or columns in another order: right values in wrong places"
-            )
+            return Hint(FaultKind.MISPLACED, "the same entries in other places")
         return hint
     if hint.kind in (FaultKind.MISSING, FaultKind.ZERO_RANK) and _drops_summands(got, want):
         return Hint(FaultKind.SUM_DROPPED, "some of the terms of a sum are missing, and the others are right")
@@ -146,11 +158,9 @@ def matrix_hint(
 
 
 def _is_permuted(got: NumpyArray, want: NumpyArray) -> bool:
-    for one, other in ((got, want), (got.T, want.T)):
-        rows = [sorted(map(tuple, each), key=str) for each in (one.tolist(), other.tolist())]
-        if rows[0] == rows[1]:
-            return True
-    return False
+    """Return True if the entries that differ are the same numbers on both sides, in other places."""
+    wrong = got != want
+    return bool(np.array_equal(np.sort_complex(got[wrong]), np.sort_complex(want[wrong])))
 
 
 def _drops_summands(got: NumpyArray, want: NumpyArray) -> bool:
@@ -162,6 +172,28 @@ def _drops_summands(got: NumpyArray, want: NumpyArray) -> bool:
         if ((due > 1) & (kept > 0)).all():
             return True
     return False
+
+
+def narrowing_hint(error: float, size: float) -> Hint | None:
+    """The hint on the error of an inner product of that size, of integers, which nothing should have rounded."""
+    if 0 < error < 2.0**-8 * size:
+        return Hint(FaultKind.NARROWED, "right but for rounding: a narrower element type on the way")
+    return None
+
+
+def hint_beside_right_entries(orders: Sequence[str], is_complex: bool) -> Hint | None:
+    """The hint on a case in which random vectors fail, in these memory orders, though every entry of the matrix is right.
+
+    Entries are asked for with real basis vectors in row-major memory.
+    """
+    if unusual := [order for order in orders if order != "row-major"]:
+        return Hint(
+            FaultKind.STRIDES,
+            f"right where the argument is row-major in memory, and wrong where it is {' or '.join(unusual)}",
+        )
+    if is_complex:
+        return Hint(FaultKind.IMAGINARY, "right for real arguments, and wrong for complex ones")
+    return None
 
 
 # Declarations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -16,6 +16,7 @@ from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.evidence import Evidence, Wait
 from adjointlab.checks.fresh_memory import FILLS, filled
+from adjointlab.checks.hints import Hint, hint_beside_right_entries
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core import arrays
@@ -162,7 +163,18 @@ def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
     if verdict.status is not Status.INCOHERENT or verdict.kind == DEPENDS or follow_up is None:
         return verdict
     answer = run_case(run, structs.replace(case, check=follow_up.name))
-    return check.explained(verdict, None if answer is None else answer.verdict)
+    explained = check.explained(verdict, None if answer is None else answer.verdict)
+    if answer is None or not answer.verdict.is_coherent or explained.evidence is not None:
+        return explained
+    hint = _hint_beside_right_entries(case, answer)
+    return explained if hint is None else replace(explained, evidence=Evidence(hint=hint))
+
+
+def _hint_beside_right_entries(case: Case, answer: Judgement) -> Hint | None:
+    is_complex = answer.spaces is not None and (
+        answer.spaces.domain.is_complex or answer.spaces.codomain.is_complex
+    )
+    return hint_beside_right_entries((case.setting.primal_order, case.setting.dual_order), is_complex)
 
 
 NO_RETURN = "no return"
