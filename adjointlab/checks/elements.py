@@ -173,6 +173,9 @@ class WhereNotFinite(Enum):
     """Any where the expected one is NaN or infinite, and NaN anywhere: a formula may have a product of zero and infinity."""
 
 
+_COMPARED = 2**16
+"""Most elements that are held against each other for a hint: every case that fails while shrinking takes the time."""
+
 _PIECES = 8
 """The number of ranks, at most, that the picture of a difference shows."""
 
@@ -318,7 +321,7 @@ def _hint(
     tensor: Tensor, got: dict[int, NumpyArray], want: dict[int, NumpyArray], allowed: float
 ) -> Hint | None:
     ranks = [rank for rank in got if got[rank].shape == want[rank].shape]
-    if len(ranks) < len(got):
+    if len(ranks) < len(got) or sum(got[rank].size for rank in ranks) > _COMPARED:
         return None
     actual, expected = (np.concatenate([np.ravel(each[rank]) for rank in ranks]) for each in (got, want))
     owners = np.repeat(ranks, [got[rank].size for rank in ranks])

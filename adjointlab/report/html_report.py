@@ -28,6 +28,9 @@ from adjointlab.store.files import printable
 __all__ = ["Entry", "entry_of", "environment", "html_of_entries", "html_report"]
 
 _PACKAGES: Final = ("adjointlab", "numpy", "hypothesis", "torch", "mpi4py", "cupy", "jax", "pylops-mpi")
+_OPEN: Final = 6
+"""Most failures that are open when the page is."""
+
 _BADGES: Final = {
     "incoherent": "incoherent",
     "unjudged": "could not be judged",
@@ -161,12 +164,13 @@ def html_of_entries(
     for heading, group in (("Failures", failures), ("Verdicts", others)):
         if group:
             body.append(f"<h2>{heading}</h2>")
-            body += [_details(entry) for entry in group]
+            # Where there are many failures, a reader first wants to see which.
+            body += [_details(entry, is_open=entry.is_failure and len(failures) <= _OPEN) for entry in group]
     body.append(f"<h2>Environment</h2>{_list(environment.items())}")
     return page("adjointlab: coherence of distributed adjoints", "\n".join(body))
 
 
-def _details(entry: Entry) -> str:
+def _details(entry: Entry, *, is_open: bool) -> str:
     searched = " ".join((entry.subject, entry.check, _BADGES[entry.kind], entry.headline, entry.text)).lower()
     inside = [f'<p class="headline">{escape(entry.headline)}</p>'] if entry.headline else []
     if entry.picture:
@@ -180,7 +184,7 @@ def _details(entry: Entry) -> str:
     inside.append(_list(entry.figures))
     return (
         f'<details class="{entry.kind}" data-kind="{entry.kind}" data-text="{escape(searched)}"'
-        f"{' open' if entry.is_failure else ''}><summary>"
+        f"{' open' if is_open else ''}><summary>"
         f'<span class="badge">{_BADGES[entry.kind]}</span> <span class="name">{escape(entry.subject)}</span> '
         f'<span>{escape(entry.check)}</span> <span class="more">{entry.cases:,} cases</span></summary>'
         f'<div class="inside">{"".join(inside)}</div></details>'

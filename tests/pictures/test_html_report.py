@@ -154,3 +154,9 @@ def test_the_environment_names_versions() -> None:
     found = environment(ranks="4")
     assert {"ranks", "Python", "numpy", "adjointlab"} <= set(found)
     assert json.dumps(found)
+
+
+def test_many_failures_are_a_list(wrong: CheckResult) -> None:
+    entries = Elements(html_report([wrong] * 7, {})).named("details")
+    assert len(entries) == 7
+    assert not any("open" in entry for entry in entries)
