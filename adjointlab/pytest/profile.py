@@ -35,7 +35,20 @@ __all__ = ["PATIENCE", "Profile", "add_options", "read_profile"]
 T = TypeVar("T")
 
 
-_OPTIONS: Final = (CASES, SEED, SCHEDULES, RANKS, DEVICE, WORLD, FOLDER, STRICT, WATCHDOG, XFAILS, HTML, PATIENCE)
+_OPTIONS: Final = (
+    CASES,
+    SEED,
+    SCHEDULES,
+    RANKS,
+    DEVICE,
+    WORLD,
+    FOLDER,
+    STRICT,
+    WATCHDOG,
+    XFAILS,
+    HTML,
+    PATIENCE,
+)
 _CASES_UNDER_CI: Final = 50
 """Fewer than elsewhere, but fresh ones in each run, of which there are many."""
 
