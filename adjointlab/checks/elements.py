@@ -22,12 +22,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from adjointlab.checks.evidence import Evidence, Place
-from adjointlab.checks.hints import Hint, value_hint
+from adjointlab.checks.hints import Hint
+from adjointlab.checks.marked import marked_grid, tensor_hint
 from adjointlab.checks.verdict import Verdict, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.space import Space, Tensor
-from adjointlab.pictures.layouts import grid_of_tensor
-from adjointlab.pictures.model import Grid, Mark, Role
+from adjointlab.pictures.model import Grid, Role
 from adjointlab.typing import Array, NumpyArray
 
 __all__ = [
@@ -173,12 +173,6 @@ class WhereNotFinite(Enum):
     """Any where the expected one is NaN or infinite, and NaN anywhere: a formula may have a product of zero and infinity."""
 
 
-_COMPARED = 2**16
-"""Most elements that are held against each other for a hint: every case that fails while shrinking takes the time."""
-
-_PIECES = 8
-"""The number of ranks, at most, that the picture of a difference shows."""
-
 EXACT = Tolerance(0.0)
 """No difference at all: for integers that no intermediate rounds."""
 
@@ -223,8 +217,8 @@ def first_difference(
                     element_name(tensor, rank, index),
                     _number(array[index]),
                     _number(want[rank][index]),
-                    _marked(tensor, (rank, Role.WRONG), index),
-                    _hint(tensor, got, want, tolerance.allowed(scale)),
+                    marked_grid(tensor, (rank, Role.WRONG), index),
+                    tensor_hint(tensor, got, want, tolerance.allowed(scale)),
                 )
     return None
 
@@ -262,7 +256,7 @@ def _first_unequal_copy(space: Space, local: Sequence[Local]) -> Difference | No
                     element_name(tensor, rank, index),
                     _number(copy[index]),
                     f"{_number(original[index])} on rank {first}",
-                    _marked(tensor, (rank, Role.WRONG), index, (first, Role.SOURCE)),
+                    marked_grid(tensor, (rank, Role.WRONG), index, (first, Role.SOURCE)),
                 )
     return None
 
@@ -315,24 +309,6 @@ def element_name(tensor: Tensor, rank: int, local: Sequence[int]) -> str:
     """Name of an element in reports: its global index, and the rank that holds it."""
     index = tensor.layout.to_global(rank, local)
     return f"{tensor.name}[{', '.join(map(str, index))}] (rank {rank})"
-
-
-def _hint(
-    tensor: Tensor, got: dict[int, NumpyArray], want: dict[int, NumpyArray], allowed: float
-) -> Hint | None:
-    ranks = [rank for rank in got if got[rank].shape == want[rank].shape]
-    if len(ranks) < len(got) or sum(got[rank].size for rank in ranks) > _COMPARED:
-        return None
-    actual, expected = (np.concatenate([np.ravel(each[rank]) for rank in ranks]) for each in (got, want))
-    owners = np.repeat(ranks, [got[rank].size for rank in ranks])
-    return value_hint(actual, expected, owners, tensor.layout.partition.size, allowed)
-
-
-def _marked(tensor: Tensor, place: tuple[int, Role], local: Sequence[int], *others: tuple[int, Role]) -> Grid:
-    """The picture of a tensor with an element marked, on some ranks that hold it."""
-    index = tensor.layout.to_global(place[0], local)
-    marks = [Mark(rank, index, role) for rank, role in (place, *others)]
-    return grid_of_tensor(tensor, marks=marks, most_pieces=_PIECES)
 
 
 def _first_index(wrong: NumpyArray) -> tuple[int, ...]:
