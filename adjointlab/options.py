@@ -18,6 +18,7 @@ __all__ = [
     "CASES",
     "DEVICE",
     "FOLDER",
+    "HTML",
     "MAX_TIME",
     "OPTIONS",
     "PATIENCE",
@@ -143,6 +144,9 @@ MAX_TIME: Final = Option[float | None](
     "as long as the cases take",
     least=0,
 )
+HTML: Final = Option[Path | None](
+    "html", None, Path, "Write the verdicts with pictures as one HTML page.", "none", metavar="FILE"
+)
 WORLD: Final = Option(
     "world",
     "auto",
@@ -161,6 +165,7 @@ PATIENCE: Final = Option(
 )
 
 OPTIONS: Final = (
-    CASES, SEED, RANKS, SCHEDULES, DEVICE, WATCHDOG, STRICT, XFAILS, FOLDER, MAX_TIME, WORLD, PATIENCE
+    CASES, SEED, RANKS, SCHEDULES, DEVICE, WATCHDOG, STRICT, XFAILS, FOLDER, HTML, MAX_TIME, WORLD,
+    PATIENCE,
 )  # fmt: skip
 """Those that a configuration file may set."""

@@ -30,6 +30,8 @@ from adjointlab.engine.run_case import (
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.exit_codes import ExitCode
+from adjointlab.pictures.drawable import Drawable
+from adjointlab.pictures.model import Drawing
 from adjointlab.store.files import printable
 from adjointlab.store.job_log import Done, check_id_of, supervised
 from adjointlab.store.reproducer import Written, keep_interrupted, stored, write
@@ -74,7 +76,7 @@ _NOTHING_TO_SAY = "the check has nothing to say about this case"
 
 
 @dataclass(frozen=True)
-class CheckResult:
+class CheckResult(Drawable):
     """The result of one check of one subject, and where its failure is stored."""
 
     found: Found
@@ -87,6 +89,13 @@ class CheckResult:
     @property
     def status(self) -> Status:
         return self.result.status
+
+    def drawing(self) -> Drawing:
+        """Return the failure as a drawing."""
+        return self.result.drawing()
+
+    def _heading(self) -> str:
+        return self.result._heading()
 
     @property
     def is_reported(self) -> bool:

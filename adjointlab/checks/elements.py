@@ -21,9 +21,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from adjointlab.checks.evidence import Evidence, Place
+from adjointlab.checks.hints import Hint
+from adjointlab.checks.marked import marked_grid, tensor_hint
 from adjointlab.checks.verdict import Verdict, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.space import Space, Tensor
+from adjointlab.pictures.model import Grid, Role
 from adjointlab.typing import Array, NumpyArray
 
 __all__ = [
@@ -123,6 +127,18 @@ class Difference(NamedTuple):
     where: str
     actual: str
     expected: str
+    grid: Grid | None = None  # the tensor, with the place marked
+    hint: Hint | None = None
+
+    def evidence(self, actual: str, expected: str, hint: Hint | None = None) -> Evidence | None:
+        """The difference as a picture shows it, with both values under these names.
+
+        `hint` is what the check itself says of the fault; it goes before what the values say.
+        """
+        if self.grid is None:
+            return None
+        values = (actual, self.actual), (expected, self.expected)
+        return Evidence(Place(self.grid, self.where, values, hint or self.hint))
 
     def lines(self, actual: str, expected: str) -> tuple[tuple[str, str], ...]:
         """Lines of a report: the element, and both values under these labels."""
@@ -198,7 +214,11 @@ def first_difference(
             if wrong.any():
                 index = _first_index(wrong)
                 return Difference(
-                    element_name(tensor, rank, index), _number(array[index]), _number(want[rank][index])
+                    element_name(tensor, rank, index),
+                    _number(array[index]),
+                    _number(want[rank][index]),
+                    marked_grid(tensor, (rank, Role.WRONG), index),
+                    tensor_hint(tensor, got, want, tolerance.allowed(scale)),
                 )
     return None
 
@@ -218,7 +238,9 @@ def unequal_copies_verdict(direction: str, space: Space, local: Sequence[Local])
     if (difference := _first_unequal_copy(space, local)) is None:
         return None
     return incoherent(
-        f"{direction} returns different copies of what is declared equal", *difference.lines("value", "but")
+        f"{direction} returns different copies of what is declared equal",
+        *difference.lines("value", "but"),
+        evidence=difference.evidence("this copy", "the other one"),
     )
 
 
@@ -234,6 +256,7 @@ def _first_unequal_copy(space: Space, local: Sequence[Local]) -> Difference | No
                     element_name(tensor, rank, index),
                     _number(copy[index]),
                     f"{_number(original[index])} on rank {first}",
+                    marked_grid(tensor, (rank, Role.WRONG), index, (first, Role.SOURCE)),
                 )
     return None
 

@@ -25,6 +25,7 @@ from adjointlab.cli.parameters import (
     Colour,
     Device,
     Folder,
+    Html,
     Junit,
     MaxTime,
     Quiet,
@@ -90,6 +91,7 @@ def check(
     max_time: MaxTime = None,
     shard: Shard = None,
     junit: Junit = None,
+    html: Html = None,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -113,7 +115,7 @@ def check(
     surroundings, folder = Surroundings.now(), folder.absolute()
     if jobs is not None and jobs > 1:
         _refuse_jobs()
-    files = ResultFiles.checked(json=json_to, junit=junit)
+    files = ResultFiles.checked(json=json_to, junit=junit, html=html)
     part = None if shard is None else _parsed_shard(shard)
 
     def prepare() -> tuple[list[tuple[Found, str]], list[str], KnownFailures | None]:

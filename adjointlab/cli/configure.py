@@ -16,7 +16,8 @@ __all__ = ["configure"]
 
 _COMMANDS: Final = {
     "check": (
-        "cases", "seed", "ranks", "schedules", "device", "watchdog", "strict", "xfails", "folder", "max-time",
+        "cases", "seed", "ranks", "schedules", "device", "watchdog", "strict", "xfails", "folder", "html",
+        "max-time",
     ),
     "exhaust": ("device", "folder"),
     "replay": ("ranks", "watchdog", "strict"),

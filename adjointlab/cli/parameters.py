@@ -70,6 +70,7 @@ Junit = Annotated[
 MaxTime = Annotated[float | None, _as_typer(options.MAX_TIME)]
 Watchdog = Annotated[float | None, _as_typer(options.WATCHDOG)]
 Folder = Annotated[Path, _as_typer(options.FOLDER)]
+Html = Annotated[Path | None, _as_typer(options.HTML)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print failures only.")]
 Colour = Annotated[
     str,

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from operator import index as integer
+from typing import TYPE_CHECKING
 
 from adjointlab.core.partition import (
     Index,
@@ -37,6 +38,10 @@ from adjointlab.core.partition import (
     integers,
     shared_property,
 )
+from adjointlab.pictures.drawable import Drawable
+
+if TYPE_CHECKING:
+    from adjointlab.pictures.model import Drawing
 
 __all__ = ["Layout", "Window", "balanced_cut"]
 
@@ -55,7 +60,7 @@ def balanced_cut(length: int, parts: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(Drawable):
     """For each worker and each dimension of a global tensor, the window of global indices that it holds.
 
     `partition` may be given by its sides: ``(2, 3)`` is the grid of the ranks 0 to 5.
@@ -260,6 +265,12 @@ class Layout:
             (min(0, *(start for start, _ in dim)), max(side, *(stop for _, stop in dim)))
             for dim, side in zip(self.windows, self.shape, strict=True)
         )
+
+    def drawing(self) -> Drawing:
+        """Return the windows of all ranks as a drawing."""
+        from adjointlab.pictures.layouts import layout_drawing
+
+        return layout_drawing(self)
 
     def __str__(self) -> str:
         held = []

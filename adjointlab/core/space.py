@@ -25,14 +25,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adjointlab.core import arrays
 from adjointlab.core.arrays import Dtype, dtype
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import shared_property
 from adjointlab.core.placements import placed
+from adjointlab.pictures.drawable import Drawable
 from adjointlab.typing import Array
+
+if TYPE_CHECKING:
+    from adjointlab.pictures.model import Drawing
 
 __all__ = [
     "LocalType", "Space", "Tensor", "batch_shape", "check_argument", "check_arguments", "check_out", "check_writable",
@@ -188,7 +192,7 @@ def _groups_of_type(tensor: Tensor, local_type: LocalType) -> frozenset[frozense
 
 
 @dataclass(frozen=True)
-class Space:
+class Space(Drawable):
     """The named tensors that an operator reads or writes, in order.
 
     ``Space(layout, dtype="float32")`` has one tensor; ``Space(Tensor(...), Tensor(...))`` has several. A layout among the
@@ -287,6 +291,12 @@ class Space:
             for rank, first in tensor.groups.items():
                 offsets[position, rank] = offsets[position, first]
         return offsets, end
+
+    def drawing(self) -> Drawing:
+        """Return the tensors as a drawing."""
+        from adjointlab.pictures.layouts import space_drawing
+
+        return space_drawing(self)
 
     def __str__(self) -> str:
         if len(self.tensors) == 1:

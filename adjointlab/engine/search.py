@@ -45,6 +45,8 @@ from adjointlab.engine.run_case import (
 from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.single_steps import MOST_STEPS, one_step_smaller, size
 from adjointlab.engine.subject import Subject
+from adjointlab.pictures.drawable import Drawable
+from adjointlab.pictures.model import Drawing
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import FindingKind, Run, Runner, World, message_of
 
@@ -82,7 +84,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class SearchResult:
+class SearchResult(Drawable):
     """Result of one check of one subject; the same on every rank."""
 
     subject: str
@@ -104,6 +106,13 @@ class SearchResult:
     @property
     def status(self) -> Status:
         return self.verdict.status
+
+    def drawing(self) -> Drawing:
+        """Return the failure as a drawing."""
+        return self.verdict.drawing()
+
+    def _heading(self) -> str:
+        return f"{self.subject} {self.check}: {self.verdict}"
 
 
 def investigate(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pytest
 
 from adjointlab.exit_codes import ExitCode
+from adjointlab.pytest.html import HtmlPage
 from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank, launched_world
@@ -43,6 +44,7 @@ __all__ = ["adjointlab_world", "counts_property"]
 
 _session_key: pytest.StashKey[CollectiveSession] = pytest.StashKey()
 _profile_key: pytest.StashKey[Profile] = pytest.StashKey()
+_html_key: pytest.StashKey[HtmlPage] = pytest.StashKey()
 _stderr_key: pytest.StashKey[int] = pytest.StashKey()
 _COUNTS: Final = "adjointlab_counts"
 _EXIT = sys.exit
@@ -125,6 +127,9 @@ def pytest_configure(config: pytest.Config) -> None:
     elif problem:
         raise pytest.UsageError(problem)
     config.stash[_profile_key] = profile
+    if profile.html is not None:
+        page = config.stash[_html_key] = HtmlPage(profile.html if launched_rank() == 0 else None)
+        config.pluginmanager.register(page, "adjointlab-html")
     # While a test runs, pytest captures file descriptor 2. The watchdog may end the process then, and its report
     # would be lost with the capture; so it is given a copy of the descriptor from before.
     stderr = config.stash[_stderr_key] = os.dup(2)
@@ -281,6 +286,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
     def run_test(subject: Subject, check: str) -> None:
         from adjointlab.engine.discovery import found_as
         from adjointlab.engine.search import Budget
+        from adjointlab.report.failure_picture import failure_picture
         from adjointlab.report.failure_text import failure_text
         from adjointlab.session import SearchInterrupted, check_with_corpus
         from adjointlab.store.files import working_directory
@@ -299,13 +305,17 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
                 warning.show()
             # The user's code may have changed the directory.
             with working_directory(request.config.invocation_params.dir):
-                text = failure_text(result)
+                text = f"{failure_text(result)}\n\n{failure_picture(result, unicode=True, width=100)}".strip()
+                if (page := request.config.stash.get(_html_key, None)) is not None:
+                    page.add(result)
             if result.result.counts is not None:
                 request.node.user_properties.append(counts_property(result.result))
         except SearchInterrupted as interrupt:
             # The test has failed already, and is reported as such before the session ends.
             request.session.shouldstop = f"interrupted by {signal.Signals(signal_of(interrupt)).name}"
             text = failure_text(interrupt.known)
+            if (page := request.config.stash.get(_html_key, None)) is not None:
+                page.add(interrupt.known)
         except Exhausted as problem:
             # The leader decides that a job is exhausted, so all ranks come here at the same test.
             pytest.exit(str(problem), ExitCode.RESTART)

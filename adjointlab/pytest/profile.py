@@ -16,6 +16,7 @@ from adjointlab.options import (
     CASES,
     DEVICE,
     FOLDER,
+    HTML,
     PATIENCE,
     RANKS,
     SCHEDULES,
@@ -34,7 +35,20 @@ __all__ = ["PATIENCE", "Profile", "add_options", "read_profile"]
 T = TypeVar("T")
 
 
-_OPTIONS: Final = (CASES, SEED, SCHEDULES, RANKS, DEVICE, WORLD, FOLDER, STRICT, WATCHDOG, XFAILS, PATIENCE)
+_OPTIONS: Final = (
+    CASES,
+    SEED,
+    SCHEDULES,
+    RANKS,
+    DEVICE,
+    WORLD,
+    FOLDER,
+    STRICT,
+    WATCHDOG,
+    XFAILS,
+    HTML,
+    PATIENCE,
+)
 _CASES_UNDER_CI: Final = 50
 """Fewer than elsewhere, but fresh ones in each run, of which there are many."""
 
@@ -53,6 +67,7 @@ class Profile:
     strict: bool
     watchdog: float | None
     xfails: Path | None
+    html: Path | None
 
     def seed_of(self, subject: str, check: str) -> int:
         """Derive the seed of one coherence test: tests draw independently, and one number repeats the session."""
@@ -104,7 +119,7 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
     if (seed := value(SEED)) is None:
         # A worker of pytest-xdist is given its controller's seed, see `pytest_configure_node`.
         seed = getattr(config, "workerinput", {}).get("adjointlab_seed", session_seed)
-    xfails = value(XFAILS)
+    xfails, html = value(XFAILS), value(HTML)
     return Profile(
         cases=value(CASES, _CASES_UNDER_CI if os.environ.get("CI") else None),
         seed=secrets.randbits(32) if seed is None else seed,
@@ -116,4 +131,5 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         strict=value(STRICT),
         watchdog=value(WATCHDOG),
         xfails=None if xfails is None else config.rootpath / xfails,
+        html=None if html is None else config.invocation_params.dir / html,
     )

@@ -251,6 +251,7 @@ class Matched:
     rank: int
     call: MatchedCall
     what: str  # e.g. "receives from rank 1"
+    sender: int | None = None  # of the message, if there is one
 
     def __str__(self) -> str:
         return f"rank {self.rank} in {self.call} at {self.call.where} {self.what}"

@@ -449,7 +449,8 @@ class Communicator(LocalCalls):
         if message is not None:
             if probe.source == MPI.ANY_SOURCE:
                 matched = f"receives from rank {message.sender.rank}"
-                self._scheduler.matched.append(Matched(self._task.rank, probe.call, matched))
+                call = Matched(self._task.rank, probe.call, matched, message.sender.rank)
+                self._scheduler.matched.append(call)
             fill_status(status, message.source, message.tag, message.nbytes)
         return message
 
