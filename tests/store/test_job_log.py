@@ -144,7 +144,7 @@ class Deadly:
         budget = Budget(20, seed=1, shrinking=shrinking)
         lead = world.lead
 
-        def deadly(body, conduct):  # type: ignore[no-untyped-def]
+        def deadly(body, conduct, about=""):  # type: ignore[no-untyped-def]
             def watched(run: Runner) -> SearchResult:
                 def watching(payload: Case, ranks: int, **options: object) -> Run:
                     if ranks > 1 and (kind := next(self.kinds, "")):
@@ -157,7 +157,7 @@ class Deadly:
 
                 return conduct(watching)
 
-            return lead(body, watched)
+            return lead(body, watched, about)
 
         world.lead = deadly  # type: ignore[method-assign]
         try:
