@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 
 from adjointlab.checks.check import AnyCheck, Spaces
-from adjointlab.checks.context import CheckContext, InputSetting
+from adjointlab.checks.context import INPUT_VALUES, CheckContext, InputSetting
+from adjointlab.checks.fresh_memory import FILLS, filled
 from adjointlab.checks.verdict import Verdict
+from adjointlab.core.layer import Layer
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import RankObservation, judge
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
-Make = Callable[[Any], LinearOperator]
-"""Makes an operator for a communicator."""
+Make = Callable[[Any], LinearOperator | Layer]
+"""Makes an operator, or a layer, for a communicator."""
 
 WORLD = SimulatedWorld(3)
 PLAIN = InputSetting()
@@ -40,6 +42,7 @@ class Look:
     ranks: int = 2
     setting: InputSetting = PLAIN
     reference: Callable[..., Any] | None = None
+    values: str = INPUT_VALUES[0]  # of a layer's inputs
 
 
 def verdict(check: AnyCheck, look: Look) -> Verdict:
@@ -47,8 +50,10 @@ def verdict(check: AnyCheck, look: Look) -> Verdict:
 
     def observe(rank_context: Any, _: object) -> RankObservation:
         comm = rank_context.comm
-        context = CheckContext(partial(look.make, comm), look.setting, comm, look.reference)
-        return RankObservation(check.observe(context), Spaces(context.domain, context.codomain))
+        context = CheckContext(partial(look.make, comm), look.setting, comm, look.reference, look.values)
+        with filled(FILLS[look.setting.seed % 2] if isinstance(context.instance, Layer) else None):
+            observation = check.observe(context)
+        return RankObservation(observation, Spaces(context.domain, context.codomain))
 
     with check.surroundings():
         run = WORLD.run(observe, None, look.ranks)

@@ -14,7 +14,6 @@ from tests.checks.looks.operators import (
     Copies,
     Ring,
     TwoRings,
-    doubled,
     filled_with,
     larger_than,
     last_lost,
@@ -132,10 +131,10 @@ LOOKS = [
     Look("equal arguments where copies are equal", ring(Copies, domain="replicated", codomain="replicated", adjoint=next_summand), ""),
     Look("half precision", ring(adjoint=on(1), **HALF_PRECISION), WRONG),
     # Results that are not finite.
-    Look("a NaN of forward on the last rank", ring(forward=on(-1, filled_with(np.nan))), f"forward returned nan on rank 2", 3),
-    Look("an infinity of forward on rank 0", ring(forward=on(0, filled_with(np.inf))), f"forward returned inf on rank 0", 3),
-    Look("a NaN of adjoint on rank 0", ring(adjoint=on(0, filled_with(np.nan))), f"adjoint returned nan on rank 0", 3),
-    Look("an infinity of adjoint on the last rank", ring(adjoint=on(-1, filled_with(np.inf))), f"adjoint returned inf on rank 2", 3),
+    Look("a NaN of forward on the last rank", ring(forward=on(-1, filled_with(np.nan))), "forward returned nan on rank 2", 3),
+    Look("an infinity of forward on rank 0", ring(forward=on(0, filled_with(np.inf))), "forward returned inf on rank 0", 3),
+    Look("a NaN of adjoint on rank 0", ring(adjoint=on(0, filled_with(np.nan))), "adjoint returned nan on rank 0", 3),
+    Look("an infinity of adjoint on the last rank", ring(adjoint=on(-1, filled_with(np.inf))), "adjoint returned inf on rank 2", 3),
     Look("a NaN of a further draw", ring(forward=where(lambda op, x: bool(op.seen["forward"]) and not larger_than(1)(op, x), filled_with(np.nan))), "forward returned nan"),
 ]  # fmt: skip
 LOOKS += [

@@ -1,0 +1,212 @@
+"""Copies of the package in which one file is altered, and the closest tests run in each: do they fail?
+
+A parent imports the libraries that tests need, and nothing of the lab; for each mutant it starts a child by a fork, which reads the altered
+copy. So a mutant costs the tests alone, and not the import of torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["CLOSEST", "Mutant", "Outcome", "closest_tests", "run_all"]
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# The first line whose prefix a file has counts.
+CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "adjointlab/checks/layers/",
+        (
+            "tests/checks/looks/test_layers.py",
+            "tests/checks/test_checks_of_layers.py",
+            "tests/checks/test_sensitivity.py",
+            "tests/checks/test_jacobian_at_kinks.py",
+            "tests/checks/test_values_of_inputs.py",
+        ),
+    ),
+    (
+        "adjointlab/checks/",
+        (
+            "tests/checks/looks",
+            "tests/checks/test_registry.py",
+            "tests/checks/test_figures.py",
+            "tests/checks/test_basis_probe.py",
+            "tests/checks/test_outputs_that_are_not_finite.py",
+            "tests/checks/test_each_check_catches_its_own.py",
+            "tests/engine/test_search.py",
+        ),
+    ),
+    ("adjointlab/core/strategies.py", ("tests/core/test_drawn.py", "tests/core/test_strategies.py")),
+    ("adjointlab/core/", ("tests/core", "tests/checks/looks", "tests/primitives/test_compositions.py")),
+    (
+        "adjointlab/engine/",
+        (
+            "tests/engine/test_drawn_cases.py",
+            "tests/engine/test_figures.py",
+            "tests/engine/test_counts.py",
+            "tests/engine/test_subject.py",
+            "tests/engine/test_discovery.py",
+            "tests/engine/test_search.py",
+            "tests/engine/test_single_steps.py",
+            "tests/store/test_reproducer.py",
+            "tests/engine/test_exhaust.py",
+            "tests/worlds/simulated/test_schedules.py",
+        ),
+    ),
+    (
+        "adjointlab/store/script.py",
+        ("tests/store/test_scripts.py",),
+    ),
+    (
+        "adjointlab/store/",
+        (
+            "tests/store/test_reproducer.py",
+            "tests/store/test_running_case.py",
+            "tests/store/test_mutated_files.py",
+            "tests/store/test_hostile_texts.py",
+            "tests/store/test_job_log.py",
+            "tests/store/test_known_failures.py",
+        ),
+    ),
+    (
+        "adjointlab/worlds/simulated/",
+        (
+            "tests/worlds/simulated/test_collectives.py",
+            "tests/worlds/simulated/test_messages.py",
+            "tests/worlds/simulated/test_communicators.py",
+            "tests/worlds/simulated/test_constants.py",
+            "tests/worlds/simulated/test_buffers.py",
+            "tests/worlds/simulated/test_nondeterminism.py",
+            "tests/worlds/simulated/test_findings.py",
+            "tests/worlds/simulated/test_isolation.py",
+            "tests/worlds/test_conformance.py",
+            "tests/worlds/simulated/test_schedules.py",
+        ),
+    ),
+    ("adjointlab/report/", ("tests/report", "tests/cli/test_outputs.py")),
+)
+"""The tests that are run for a mutant of a file, the closest first, by the beginning of the file's name."""
+
+LIMIT = 400.0
+"""Seconds after which the tests of a mutant are ended: it then counts as found, for it does not return."""
+
+_COPIED = ("adjointlab", "primitives", "layers", "tests", "benchmarks", "examples", "ci")
+_FILES = ("conftest.py", "pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+_PRELOADED = ("numpy", "hypothesis", "hypothesis.internal.conjecture.engine", "pytest", "msgspec", "rich.table", "typer", "torch", "torch.testing")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A file of the package with another text, and its name in reports."""
+
+    name: str
+    file: str  # relative to the root of the repository
+    text: str
+
+
+class Outcome(NamedTuple):
+    """The result of one mutant: found by which test, and in which time."""
+
+    mutant: Mutant
+    found: bool
+    by: str
+    seconds: float
+
+
+def closest_tests(file: str) -> tuple[str, ...]:
+    """The tests to run for a mutant of `file`: those that there are."""
+    tests = next((tests for prefix, tests in CLOSEST if file.startswith(prefix)), ("tests",))
+    return tuple(test for test in tests if (ROOT / test).exists())
+
+
+def run_all(mutants: Sequence[Mutant], jobs: int, tests: Sequence[str] = ()) -> Iterator[Outcome]:
+    """Run the closest tests (or `tests`) for every mutant, so many at a time; yields as they end."""
+    for module in _PRELOADED:
+        with contextlib.suppress(ImportError):
+            __import__(module)
+    waiting, running = list(mutants)[::-1], dict[int, tuple[Mutant, Path, float]]()
+    with tempfile.TemporaryDirectory() as folder:
+        free = [_copy(Path(folder) / f"copy-{number}") for number in range(jobs)]
+        while waiting or running:
+            while waiting and free:
+                mutant, copy = waiting.pop(), free.pop()
+                running[_started(mutant, copy, tests)] = mutant, copy, time.monotonic()
+            ended, status = os.waitpid(-1, os.WNOHANG)
+            for process, (_, _, began) in running.items():
+                if time.monotonic() - began > LIMIT:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process, signal.SIGKILL)
+            if not ended:
+                time.sleep(0.05)
+                continue
+            if ended not in running:
+                continue
+            mutant, copy, began = running.pop(ended)
+            with contextlib.suppress(ProcessLookupError):  # what the tests have left behind
+                os.killpg(ended, signal.SIGKILL)
+            (copy / mutant.file).write_text(
+                (ROOT / mutant.file).read_text(encoding="utf-8"), encoding="utf-8"
+            )
+            free.append(copy)
+            output = (copy / "output.txt").read_text(encoding="utf-8", errors="replace")
+            yield Outcome(mutant, status != 0, _finder(output, status), time.monotonic() - began)
+
+
+def _copy(target: Path) -> Path:
+    for name in _COPIED:
+        shutil.copytree(
+            ROOT / name, target / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for name in _FILES:
+        shutil.copy(ROOT / name, target / name)
+    return target
+
+
+def _started(mutant: Mutant, copy: Path, tests: Sequence[str]) -> int:
+    """Start the tests of a mutant in a copy; return the process."""
+    (copy / mutant.file).write_text(mutant.text, encoding="utf-8")
+    shutil.rmtree(copy / ".adjointlab", ignore_errors=True)
+    sys.stdout.flush()
+    if process := os.fork():
+        return process
+    code = 1
+    try:
+        os.setsid()
+        code = _run_tests(copy, [*(tests or closest_tests(mutant.file))])
+    finally:
+        os._exit(code)
+
+
+def _run_tests(copy: Path, tests: list[str]) -> int:
+    os.chdir(copy)
+    output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for standard, replaced in ((0, nothing), (1, output), (2, output)):
+        os.dup2(replaced, standard)
+    os.environ |= {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(copy))
+    import pytest
+
+    given = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", "--adjointlab-cases=10"]
+    return int(pytest.main([*given, *tests]))
+
+
+def _finder(output: str, status: int) -> str:
+    """The name of the test that has failed, or what else has ended the tests."""
+    if not status:
+        return ""
+    for line in output.splitlines():
+        if line.startswith(("FAILED ", "ERROR ")):
+            return line.split(" ", 1)[1].split(" - ")[0]
+    return "the end of the process" if os.WIFSIGNALED(status) else "an error"
