@@ -134,6 +134,7 @@ def run_all(mutants: Sequence[Mutant], jobs: int, tests: Sequence[str] = ()) -> 
     for module in _PRELOADED:
         with contextlib.suppress(ImportError):
             __import__(module)
+    originals = {mutant.file: (ROOT / mutant.file).read_text(encoding="utf-8") for mutant in mutants}
     waiting, running = list(mutants)[::-1], dict[int, tuple[Mutant, Path, float]]()
     with tempfile.TemporaryDirectory() as folder:
         free = [_copy(Path(folder) / f"copy-{number}") for number in range(jobs)]
@@ -154,9 +155,7 @@ def run_all(mutants: Sequence[Mutant], jobs: int, tests: Sequence[str] = ()) -> 
             mutant, copy, began = running.pop(ended)
             with contextlib.suppress(ProcessLookupError):  # what the tests have left behind
                 os.killpg(ended, signal.SIGKILL)
-            (copy / mutant.file).write_text(
-                (ROOT / mutant.file).read_text(encoding="utf-8"), encoding="utf-8"
-            )
+            (copy / mutant.file).write_text(originals[mutant.file], encoding="utf-8")
             free.append(copy)
             output = (copy / "output.txt").read_text(encoding="utf-8", errors="replace")
             yield Outcome(mutant, status != 0, _finder(output, status), time.monotonic() - began)
