@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,9 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
 LIMIT = 400.0
 """Seconds after which the tests of a mutant are ended: it then counts as found, for it does not return."""
 
+_NO_TESTS = 100
+"""Exit code of a child that has run no tests, for a reason of its own."""
+
 _COPIED = ("adjointlab", "primitives", "layers", "tests", "benchmarks", "examples", "ci")
 _FILES = ("conftest.py", "pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 _PRELOADED = ("numpy", "hypothesis", "hypothesis.internal.conjecture.engine", "pytest", "msgspec", "rich.table", "typer", "torch", "torch.testing")  # fmt: skip
@@ -121,6 +125,7 @@ class Outcome(NamedTuple):
     found: bool
     by: str
     seconds: float
+    output: str
 
 
 def closest_tests(file: str) -> tuple[str, ...]:
@@ -130,35 +135,50 @@ def closest_tests(file: str) -> tuple[str, ...]:
 
 
 def run_all(mutants: Sequence[Mutant], jobs: int, tests: Sequence[str] = ()) -> Iterator[Outcome]:
-    """Run the closest tests (or `tests`) for every mutant, so many at a time; yields as they end."""
+    """Run the closest tests (or `tests`) for every mutant, so many at a time; yields as they end.
+
+    First they run without a mutant. Raises `RuntimeError` where they do not pass then: every mutant would count as found.
+    """
     for module in _PRELOADED:
         with contextlib.suppress(ImportError):
             __import__(module)
-    originals = {mutant.file: (ROOT / mutant.file).read_text(encoding="utf-8") for mutant in mutants}
-    waiting, running = list(mutants)[::-1], dict[int, tuple[Mutant, Path, float]]()
+    by_tests = {tests or closest_tests(mutant.file): mutant.file for mutant in mutants}
+    controls = [Mutant("none", file, (ROOT / file).read_text(encoding="utf-8")) for file in by_tests.values()]
     with tempfile.TemporaryDirectory() as folder:
-        free = [_copy(Path(folder) / f"copy-{number}") for number in range(jobs)]
-        while waiting or running:
-            while waiting and free:
-                mutant, copy = waiting.pop(), free.pop()
-                running[_started(mutant, copy, tests)] = mutant, copy, time.monotonic()
-            ended, status = os.waitpid(-1, os.WNOHANG)
-            for process, (_, _, began) in running.items():
-                if time.monotonic() - began > LIMIT:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(process, signal.SIGKILL)
-            if not ended:
-                time.sleep(0.05)
-                continue
-            if ended not in running:
-                continue
-            mutant, copy, began = running.pop(ended)
-            with contextlib.suppress(ProcessLookupError):  # what the tests have left behind
-                os.killpg(ended, signal.SIGKILL)
-            (copy / mutant.file).write_text(originals[mutant.file], encoding="utf-8")
-            free.append(copy)
-            output = (copy / "output.txt").read_text(encoding="utf-8", errors="replace")
-            yield Outcome(mutant, status != 0, _finder(output, status), time.monotonic() - began)
+        copies = [_copy(Path(folder) / f"copy-{number}") for number in range(jobs)]
+        for control in _outcomes(controls, copies, tests):
+            if control.found:
+                raise RuntimeError(
+                    f"the tests of {control.mutant.file} do not pass without a mutant: {control.by}\n{control.output[-2000:]}"
+                )
+        yield from _outcomes(mutants, copies, tests)
+
+
+def _outcomes(mutants: Sequence[Mutant], copies: Sequence[Path], tests: Sequence[str]) -> Iterator[Outcome]:
+    originals = {mutant.file: (copies[0] / mutant.file).read_text(encoding="utf-8") for mutant in mutants}
+    waiting, free, running = list(mutants)[::-1], list(copies), dict[int, tuple[Mutant, Path, float]]()
+    while waiting or running:
+        while waiting and free:
+            mutant, copy = waiting.pop(), free.pop()
+            running[_started(mutant, copy, tests)] = mutant, copy, time.monotonic()
+        ended, status = os.waitpid(-1, os.WNOHANG)
+        for process, (_, _, began) in running.items():
+            if time.monotonic() - began > LIMIT:
+                _end_group(process)
+        if ended not in running:
+            time.sleep(0.05)
+            continue
+        mutant, copy, began = running.pop(ended)
+        _end_group(ended)  # what the tests have left behind
+        (copy / mutant.file).write_text(originals[mutant.file], encoding="utf-8")
+        free.append(copy)
+        output = (copy / "output.txt").read_text(encoding="utf-8", errors="replace")
+        yield Outcome(mutant, status != 0, _finder(output, status), time.monotonic() - began, output)
+
+
+def _end_group(process: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)
 
 
 def _copy(target: Path) -> Path:
@@ -178,10 +198,13 @@ def _started(mutant: Mutant, copy: Path, tests: Sequence[str]) -> int:
     sys.stdout.flush()
     if process := os.fork():
         return process
-    code = 1
+    code = _NO_TESTS
     try:
         os.setsid()
         code = _run_tests(copy, [*(tests or closest_tests(mutant.file))])
+    except BaseException:
+        traceback.print_exc()
+        code = _NO_TESTS
     finally:
         os._exit(code)
 
@@ -197,7 +220,19 @@ def _run_tests(copy: Path, tests: list[str]) -> int:
     sys.path.insert(0, str(copy))
     import pytest
 
-    given = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", "--adjointlab-cases=10"]
+    # What was imported before the fork cannot be rewritten, and need not.
+    ignored = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    given = [
+        *ignored,
+        "-x",
+        "-q",
+        "--tb=line",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "--adjointlab-cases=10",
+    ]
     return int(pytest.main([*given, *tests]))
 
 
