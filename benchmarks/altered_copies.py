@@ -23,80 +23,135 @@ __all__ = ["CLOSEST", "Mutant", "Outcome", "closest_tests", "run_all"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# The first line whose prefix a file has counts.
+_LOOKS = "tests/checks/looks"
+_LAYERS = (f"{_LOOKS}/test_layers.py", "tests/checks/test_checks_of_layers.py")
+_SEARCH = (
+    "tests/engine/test_looks_of_a_search.py",
+    "tests/engine/test_counts.py",
+    "tests/engine/test_search.py",
+)
+_SIMULATED = "tests/worlds/simulated"
+_CALLS = tuple(
+    f"{_SIMULATED}/test_{name}.py"
+    for name in (
+        "collectives",
+        "messages",
+        "communicators",
+        "constants",
+        "buffers",
+        "nondeterminism",
+        "findings",
+    )
+)
+
 CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("checks/layers/sensitivity", ("tests/checks/test_sensitivity.py", *_LAYERS)),
+    ("checks/layers/differences", ("tests/checks/test_jacobian_at_kinks.py",)),
+    ("checks/layers/jacobian", (*_LAYERS, "tests/checks/test_jacobian_at_kinks.py")),
+    ("checks/layers/training", (*_LAYERS, "tests/torch_distributed/test_check_parallel.py")),
+    ("checks/layers/", (*_LAYERS, "tests/checks/test_values_of_inputs.py")),
+    ("checks/basis_probe", ("tests/checks/test_basis_probe.py", _LOOKS)),
+    ("checks/check.", ("tests/checks/test_registry.py", _LOOKS, *_SEARCH)),
     (
-        "adjointlab/checks/layers/",
+        "checks/",
         (
-            "tests/checks/looks/test_layers.py",
-            "tests/checks/test_checks_of_layers.py",
-            "tests/checks/test_sensitivity.py",
-            "tests/checks/test_jacobian_at_kinks.py",
-            "tests/checks/test_values_of_inputs.py",
-        ),
-    ),
-    (
-        "adjointlab/checks/",
-        (
-            "tests/checks/looks",
-            "tests/checks/test_registry.py",
             "tests/checks/test_figures.py",
-            "tests/checks/test_basis_probe.py",
+            _LOOKS,
             "tests/checks/test_outputs_that_are_not_finite.py",
+            "tests/engine/test_looks_of_a_search.py",
             "tests/checks/test_each_check_catches_its_own.py",
             "tests/engine/test_search.py",
         ),
     ),
-    ("adjointlab/core/strategies.py", ("tests/core/test_drawn.py", "tests/core/test_strategies.py")),
-    ("adjointlab/core/", ("tests/core", "tests/checks/looks", "tests/primitives/test_compositions.py")),
+    ("core/strategies", ("tests/core/test_drawn.py", "tests/core/test_strategies.py")),
+    ("core/kept_strategies", ("tests/core/test_drawn.py", "tests/core/test_strategies.py")),
     (
-        "adjointlab/engine/",
+        "core/placements",
+        ("tests/torch_distributed/test_spaces.py", "tests/torch_distributed/test_parallel_modules.py"),
+    ),
+    (
+        "core/agreement",
+        ("tests/core", "tests/primitives/test_validation.py", "tests/layers/test_wrong_inputs.py"),
+    ),
+    ("core/layer", ("tests/checks/test_checks_of_layers.py", f"{_LOOKS}/test_layers.py")),
+    (
+        "core/",
         (
-            "tests/engine/test_drawn_cases.py",
-            "tests/engine/test_figures.py",
-            "tests/engine/test_counts.py",
-            "tests/engine/test_subject.py",
-            "tests/engine/test_discovery.py",
-            "tests/engine/test_search.py",
-            "tests/engine/test_single_steps.py",
-            "tests/store/test_reproducer.py",
-            "tests/engine/test_exhaust.py",
-            "tests/worlds/simulated/test_schedules.py",
+            *(
+                f"tests/core/test_{name}.py"
+                for name in [
+                    "arguments",
+                    "arrays",
+                    "executor_and_notation",
+                    "layout",
+                    "operator",
+                    "pairing",
+                    "partition",
+                    "program",
+                    "program_equations",
+                    "space",
+                    "values",
+                    "local_types",
+                ]
+            ),
+            "tests/checks/test_figures.py",
+            _LOOKS,
+            "tests/primitives/test_compositions.py",
         ),
     ),
+    ("engine/parallel", ("tests/torch_distributed/test_check_parallel.py",)),
+    ("engine/pipeline", ("tests/torch_distributed/test_pipelines.py",)),
+    ("engine/single_steps", ("tests/engine/test_looks_of_a_search.py", "tests/engine/test_single_steps.py")),
+    ("engine/exhaust", ("tests/engine/test_exhaust.py",)),
+    ("engine/explain", ("tests/cli/test_cli.py",)),
     (
-        "adjointlab/store/script.py",
-        ("tests/store/test_scripts.py",),
+        "engine/subject",
+        ("tests/engine/test_subject.py", "tests/engine/test_search.py", "tests/engine/test_discovery.py"),
     ),
     (
-        "adjointlab/store/",
+        "engine/adapters",
+        ("tests/engine/test_subject.py", "tests/engine/test_search.py", "tests/adapters/test_released.py"),
+    ),
+    ("engine/discovery", ("tests/engine/test_discovery.py", "tests/cli/test_cli.py")),
+    (
+        "engine/case",
         (
+            "tests/engine/test_drawn_cases.py",
             "tests/store/test_reproducer.py",
-            "tests/store/test_running_case.py",
+            "tests/store/test_mutated_files.py",
+        ),
+    ),
+    ("engine/interleavings", ("tests/engine/test_looks_of_a_search.py", f"{_SIMULATED}/test_schedules.py")),
+    ("engine/counts", ("tests/report", *_SEARCH)),
+    (
+        "engine/",
+        (*_SEARCH, "tests/report", "tests/engine/test_single_steps.py", f"{_SIMULATED}/test_schedules.py"),
+    ),
+    ("store/script", ("tests/store/test_reproducer.py", "tests/store/test_scripts.py")),
+    ("store/job_log", ("tests/store/test_job_log.py",)),
+    ("store/known_failures", ("tests/store/test_known_failures.py",)),
+    ("store/running_case", ("tests/store/test_running_case.py",)),
+    (
+        "store/",
+        (
+            "tests/engine/test_looks_of_a_search.py",
+            "tests/store/test_reproducer.py",
             "tests/store/test_mutated_files.py",
             "tests/store/test_hostile_texts.py",
             "tests/store/test_job_log.py",
-            "tests/store/test_known_failures.py",
+            "tests/cli/test_outputs.py",
         ),
     ),
+    ("worlds/simulated/schedules/", (f"{_SIMULATED}/test_schedules.py",)),
+    ("worlds/simulated/world", (*_CALLS, f"{_SIMULATED}/test_isolation.py")),
     (
-        "adjointlab/worlds/simulated/",
-        (
-            "tests/worlds/simulated/test_collectives.py",
-            "tests/worlds/simulated/test_messages.py",
-            "tests/worlds/simulated/test_communicators.py",
-            "tests/worlds/simulated/test_constants.py",
-            "tests/worlds/simulated/test_buffers.py",
-            "tests/worlds/simulated/test_nondeterminism.py",
-            "tests/worlds/simulated/test_findings.py",
-            "tests/worlds/simulated/test_isolation.py",
-            "tests/worlds/test_conformance.py",
-            "tests/worlds/simulated/test_schedules.py",
-        ),
+        "worlds/simulated/scheduler",
+        (*_CALLS, f"{_SIMULATED}/test_isolation.py", f"{_SIMULATED}/test_schedules.py"),
     ),
-    ("adjointlab/report/", ("tests/report", "tests/cli/test_outputs.py")),
+    ("worlds/simulated/", (*_CALLS, f"{_SIMULATED}/test_isolation.py", "tests/worlds/test_conformance.py")),
+    ("report/", ("tests/report", "tests/engine/test_counts.py")),
 )
-"""The tests that are run for a mutant of a file, the closest first, by the beginning of the file's name."""
+"""The tests that are run for a mutant of a file, the closest first: of the first line with which the file's name begins."""
 
 LIMIT = 400.0
 """Seconds after which the tests of a mutant are ended: it then counts as found, for it does not return."""
@@ -130,7 +185,7 @@ class Outcome(NamedTuple):
 
 def closest_tests(file: str) -> tuple[str, ...]:
     """The tests to run for a mutant of `file`: those that there are."""
-    tests = next((tests for prefix, tests in CLOSEST if file.startswith(prefix)), ("tests",))
+    tests = next((tests for prefix, tests in CLOSEST if file.startswith(f"adjointlab/{prefix}")), ("tests",))
     return tuple(test for test in tests if (ROOT / test).exists())
 
 
