@@ -189,33 +189,36 @@ def closest_tests(file: str) -> tuple[str, ...]:
     return tuple(test for test in tests if (ROOT / test).exists())
 
 
-def run_all(mutants: Sequence[Mutant], jobs: int, tests: Sequence[str] = ()) -> Iterator[Outcome]:
-    """Run the closest tests (or `tests`) for every mutant, so many at a time; yields as they end.
+def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
+    """Run the closest tests for every mutant, so many at a time; yields as they end.
 
-    First they run without a mutant. Raises `RuntimeError` where they do not pass then: every mutant would count as found.
+    First they run without a mutant. Raises `RuntimeError` where they do not pass then: every mutant would count as found; and in
+    a process that has imported the lab, which no child would read again.
     """
+    if "adjointlab" in sys.modules:
+        raise RuntimeError("this process has imported the lab: start a new one")
     for module in _PRELOADED:
         with contextlib.suppress(ImportError):
             __import__(module)
-    by_tests = {tests or closest_tests(mutant.file): mutant.file for mutant in mutants}
+    by_tests = {closest_tests(mutant.file): mutant.file for mutant in mutants}
     controls = [Mutant("none", file, (ROOT / file).read_text(encoding="utf-8")) for file in by_tests.values()]
     with tempfile.TemporaryDirectory() as folder:
         copies = [_copy(Path(folder) / f"copy-{number}") for number in range(jobs)]
-        for control in _outcomes(controls, copies, tests):
+        for control in _outcomes(controls, copies):
             if control.found:
                 raise RuntimeError(
                     f"the tests of {control.mutant.file} do not pass without a mutant: {control.by}\n{control.output[-2000:]}"
                 )
-        yield from _outcomes(mutants, copies, tests)
+        yield from _outcomes(mutants, copies)
 
 
-def _outcomes(mutants: Sequence[Mutant], copies: Sequence[Path], tests: Sequence[str]) -> Iterator[Outcome]:
+def _outcomes(mutants: Sequence[Mutant], copies: Sequence[Path]) -> Iterator[Outcome]:
     originals = {mutant.file: (copies[0] / mutant.file).read_text(encoding="utf-8") for mutant in mutants}
     waiting, free, running = list(mutants)[::-1], list(copies), dict[int, tuple[Mutant, Path, float]]()
     while waiting or running:
         while waiting and free:
             mutant, copy = waiting.pop(), free.pop()
-            running[_started(mutant, copy, tests)] = mutant, copy, time.monotonic()
+            running[_started(mutant, copy)] = mutant, copy, time.monotonic()
         ended, status = os.waitpid(-1, os.WNOHANG)
         for process, (_, _, began) in running.items():
             if time.monotonic() - began > LIMIT:
@@ -246,7 +249,7 @@ def _copy(target: Path) -> Path:
     return target
 
 
-def _started(mutant: Mutant, copy: Path, tests: Sequence[str]) -> int:
+def _started(mutant: Mutant, copy: Path) -> int:
     """Start the tests of a mutant in a copy; return the process."""
     (copy / mutant.file).write_text(mutant.text, encoding="utf-8")
     shutil.rmtree(copy / ".adjointlab", ignore_errors=True)
@@ -256,7 +259,7 @@ def _started(mutant: Mutant, copy: Path, tests: Sequence[str]) -> int:
     code = _NO_TESTS
     try:
         os.setsid()
-        code = _run_tests(copy, [*(tests or closest_tests(mutant.file))])
+        code = _run_tests(copy, list(closest_tests(mutant.file)))
     except BaseException:
         traceback.print_exc()
         code = _NO_TESTS
