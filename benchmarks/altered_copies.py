@@ -156,6 +156,8 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
 LIMIT = 400.0
 """Seconds after which the tests of a mutant are ended: it then counts as found, for it does not return."""
 
+_CONTROL = "no mutant"
+
 _NO_TESTS = 100
 """Exit code of a child that has run no tests, for a reason of its own."""
 
@@ -200,16 +202,22 @@ def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
     for module in _PRELOADED:
         with contextlib.suppress(ImportError):
             __import__(module)
-    by_tests = {closest_tests(mutant.file): mutant.file for mutant in mutants}
-    controls = [Mutant("none", file, (ROOT / file).read_text(encoding="utf-8")) for file in by_tests.values()]
+    groups: dict[tuple[str, ...], list[Mutant]] = {}
+    for mutant in mutants:
+        groups.setdefault(closest_tests(mutant.file), []).append(mutant)
+    queue: list[Mutant] = []
+    for group in groups.values():
+        file = group[0].file
+        queue += [Mutant(_CONTROL, file, (ROOT / file).read_text(encoding="utf-8")), *group]
     with tempfile.TemporaryDirectory() as folder:
         copies = [_copy(Path(folder) / f"copy-{number}") for number in range(jobs)]
-        for control in _outcomes(controls, copies):
-            if control.found:
+        for outcome in _outcomes(queue, copies):
+            if outcome.mutant.name != _CONTROL:
+                yield outcome
+            elif outcome.found:
                 raise RuntimeError(
-                    f"the tests of {control.mutant.file} do not pass without a mutant: {control.by}\n{control.output[-2000:]}"
+                    f"the tests of {outcome.mutant.file} do not pass without a mutant: {outcome.by}\n{outcome.output[-2000:]}"
                 )
-        yield from _outcomes(mutants, copies)
 
 
 def _outcomes(mutants: Sequence[Mutant], copies: Sequence[Path]) -> Iterator[Outcome]:
