@@ -108,7 +108,7 @@ LOOKS = [
     Look("the last element of adjoint", ring(adjoint=on(1, last_lost)), WRONG),
     Look("the sign", ring(adjoint=lambda operator, y, result: -result), WRONG),
     Look("the conjugate", ring(dtype="complex128", adjoint=lambda operator, y, r: r.conj()), WRONG),
-    Look("the imaginary part", ring(dtype="complex128", adjoint=i_times_the_argument_of_forward), WRONG),
+    Look("the imaginary part", ring(dtype="complex128", gain=2**10, adjoint=i_times_the_argument_of_forward), WRONG),
     Look("the real part of a mixed pair", ring(RealPart, weight=2), WRONG),
     Look("the real part alone of a mixed pair", ring(RealPart), ""),
     # The values.
