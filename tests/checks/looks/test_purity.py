@@ -68,13 +68,13 @@ def reads_fresh_memory(operator: Any, x: Any, result: Any) -> Any:
 
 
 def ignores_nan(operator: Any, x: Any, result: Any) -> Any:
-    """What NaN does not show: np.fmax leaves it out."""
+    """Hidden from NaN, which np.fmax leaves out."""
     result += np.fmax(np.empty(result.shape), 0)
     return result
 
 
 def nan_is_larger_than_nothing(operator: Any, x: Any, result: Any) -> Any:
-    """What a number does not show: it differs for NaN alone."""
+    """Hidden from a number: it differs for NaN alone."""
     result += np.isnan(np.empty(result.shape))
     return result
 
