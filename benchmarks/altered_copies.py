@@ -40,6 +40,7 @@ _CALLS = tuple(
         "constants",
         "buffers",
         "nondeterminism",
+        "communicating",
         "findings",
     )
 )
@@ -70,10 +71,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "core/placements",
         ("tests/torch_distributed/test_spaces.py", "tests/torch_distributed/test_parallel_modules.py"),
     ),
-    (
-        "core/agreement",
-        ("tests/core", "tests/primitives/test_validation.py", "tests/layers/test_wrong_inputs.py"),
-    ),
+    ("core/agreement", ("tests/primitives/test_checked_operator.py", "tests/primitives/test_validation.py")),
     ("core/layer", ("tests/checks/test_checks_of_layers.py", f"{_LOOKS}/test_layers.py")),
     (
         "core/",
@@ -104,7 +102,14 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("engine/pipeline", ("tests/torch_distributed/test_pipelines.py",)),
     ("engine/single_steps", ("tests/engine/test_looks_of_a_search.py", "tests/engine/test_single_steps.py")),
     ("engine/exhaust", ("tests/engine/test_exhaust.py",)),
-    ("engine/explain", ("tests/cli/test_cli.py",)),
+    (
+        "engine/explain",
+        (
+            "tests/core/test_executor_and_notation.py",
+            "tests/primitives/test_compositions.py",
+            "tests/cli/test_cli.py",
+        ),
+    ),
     (
         "engine/subject",
         ("tests/engine/test_subject.py", "tests/engine/test_search.py", "tests/engine/test_discovery.py"),
