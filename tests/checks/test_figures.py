@@ -20,14 +20,15 @@ from adjointlab.checks.adjoint import (
     _total,
     miss_probability,
 )
-from adjointlab.checks.check import Spaces
+from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext, Gain, GainSource, InputSetting, _probed
 from adjointlab.checks.elements import EXACT, Tolerance, first_difference, square_norm
-from adjointlab.checks.matrix import MatrixCheck, _allowed
+from adjointlab.checks.matrix import MATRIX, WITNESS, MatrixCheck, _allowed
 from adjointlab.checks.schedule_invariant import InnerProductResult, MatrixResult
-from adjointlab.checks.verdict import Figure
+from adjointlab.checks.verdict import Figure, Inapplicable
 from adjointlab.core.vectors import Exact
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import Raised
 from tests.checks.looks.harness import Look, verdict
 from tests.checks.looks.operators import Copies, Ring, ring
 
@@ -300,3 +301,87 @@ def test_results_of_two_schedules_may_differ_by_both_their_bounds() -> None:
 def test_a_matrix_counts_the_entries_that_both_directions_have() -> None:
     sampled = verdict(MatrixCheck(limit=5), Look("", ring(Ring, shape=(6,)), "", 2))
     assert sampled.figures == {Figure.ENTRIES: 25, Figure.PROVED: "a sample"}
+
+
+# Limits.
+
+
+@pytest.mark.parametrize(
+    ("check", "cases"),
+    [("adjoint", 100), ("linearity", 50), ("declared", 50), ("purity", 50), ("reentrancy", 30), ("double_backward", 50)],
+)  # fmt: skip
+def test_each_check_draws_its_part_of_the_cases(check: str, cases: int) -> None:
+    assert check_named(check).cases_of(100) == cases
+    assert check_named(check).cases_of(1) == 1
+
+
+def test_a_matrix_of_64_columns_is_probed_for_its_gain_and_one_more_is_not() -> None:
+    for side, source in ((32, GainSource.PROBE), (33, GainSource.UNKNOWN)):
+        assert context_of(ring(gain=None, shape=(side,)))[3].source is source  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    # Half of the bits where the gain leaves no integer: 2**(8 // 2) of bfloat16, a quarter of it where a check enlarges values.
+    ("dtype", "shape", "headroom", "bound"),
+    [
+        ("bfloat16", (40,), 1, 16),
+        ("bfloat16", (40,), 4, 4),
+        ("float16", (40,), 1, 7),
+        ("float16", (40,), 4, 1),
+    ],
+)
+def test_integers_of_an_inexact_operator_have_half_of_the_bits(
+    dtype: str, shape: tuple[int, ...], headroom: int, bound: int
+) -> None:
+    if dtype == "bfloat16":
+        pytest.importorskip("torch")
+
+    def integers(rank_context: Any, _: object) -> int:
+        make = ring(gain=None, shape=shape, dtype=dtype)
+        return CheckContext(lambda: make(rank_context.comm), InputSetting(), rank_context.comm).integers(
+            headroom
+        )
+
+    assert SimulatedWorld(2).run(integers, None, 2).values == (bound, bound)
+
+
+def test_no_integer_is_exact_under_a_declared_gain_that_is_too_large() -> None:
+    def integers(rank_context: Any, _: object) -> int:
+        make = ring(gain=2**12, dtype="float16")
+        return CheckContext(lambda: make(rank_context.comm), InputSetting(), rank_context.comm).integers()
+
+    (outcome, _) = SimulatedWorld(2).run(integers, None, 2).outcomes
+    assert isinstance(outcome, Raised)
+    assert outcome.is_a(Inapplicable)
+    assert "under a gain of 4096 with 11 bits" in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float64", 2.0**-51), ("float32", 2.0**-22), ("float16", 2.0**-9)]
+)
+def test_entries_may_be_off_by_two_units_in_the_last_place(dtype: str, tolerance: float) -> None:
+    make = ring(dtype=dtype)
+
+    def observed(rank_context: Any, _: object) -> Any:
+        comm = rank_context.comm
+        return MATRIX.observe(CheckContext(lambda: make(comm), InputSetting(), comm))
+
+    seen = SimulatedWorld(2).run(observed, None, 2).values[0]
+    assert (seen.tolerance, seen.gain) == (tolerance, 1)
+
+
+@pytest.mark.parametrize(
+    # As many as 24 basis vectors on either side; more where that is asked for, unless the whole matrix has above 2**22 entries.
+    ("shape", "limit", "entries"),
+    [((12,), 24, 576), ((13,), 24, 576), ((13,), 4096, 676), ((13,), 5, 25), ((1025,), 4096, 576)],
+)
+def test_so_many_entries_are_compared(shape: tuple[int, ...], limit: int, entries: int) -> None:
+    make, check = ring(shape=shape), MatrixCheck(limit=limit)
+
+    def observed(rank_context: Any, _: object) -> Any:
+        comm = rank_context.comm
+        seen = check.observe(CheckContext(lambda: make(comm), InputSetting(), comm))
+        return len(seen.columns) * len(seen.rows)
+
+    assert SimulatedWorld(2).run(observed, None, 2).values == (entries, entries)
+    assert (MATRIX.limit, WITNESS.limit) == (24, 4096)

@@ -66,6 +66,24 @@ class MovesAlike(Ring):
         return self.forward(y)
 
 
+class Cast(Ring):
+    """Between integers and floating-point numbers, which halves would not survive; right on whole numbers."""
+
+    def __init__(self, comm: Any, domain: str, codomain: str) -> None:
+        super().__init__(comm)
+        layout = self.domain.tensors[0].layout
+        self.domain, self.codomain = (
+            al.Space(layout, dtype=domain),
+            al.Space(layout, dtype=codomain, name="y"),
+        )
+
+    def forward(self, x: Any) -> Any:
+        return self.moved(x, 1).astype(self.codomain.tensors[0].dtype)
+
+    def adjoint(self, y: Any) -> Any:
+        return self.moved(y, -1).astype(self.domain.tensors[0].dtype)
+
+
 class RealPart(al.LinearOperator):
     """The real part of a complex tensor: linear over the reals, with a real pairing."""
 
@@ -129,6 +147,8 @@ LOOKS = [
     Look("other summands on each rank", ring(Copies, domain="partial", codomain="replicated", sums=("forward",), forward=times_the_ranks), WRONG),
     Look("equal cotangents where the dual has equal copies", ring(Copies, domain="partial", codomain="partial", forward=next_summand), ""),
     Look("equal arguments where copies are equal", ring(Copies, domain="replicated", codomain="replicated", adjoint=next_summand), ""),
+    Look("whole numbers alone beside a domain of integers", ring(Cast, domain="int64", codomain="float64"), ""),
+    Look("whole numbers alone beside a codomain of integers", ring(Cast, domain="float64", codomain="int64"), ""),
     Look("half precision", ring(adjoint=on(1), **HALF_PRECISION), WRONG),
     # Results that are not finite.
     Look("a NaN of forward on the last rank", ring(forward=on(-1, filled_with(np.nan))), "forward returned nan on rank 2", 3),
