@@ -162,6 +162,9 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
 LIMIT = 400.0
 """Seconds after which the tests of a mutant are ended: it then counts as found, for it does not return."""
 
+_ALWAYS = "tests/core/test_frozen.py"
+"""Quick, and of all packages."""
+
 _CONTROL = "no mutant"
 
 _NO_TESTS = 100
@@ -194,7 +197,7 @@ class Outcome(NamedTuple):
 def closest_tests(file: str) -> tuple[str, ...]:
     """The tests to run for a mutant of `file`: those that there are."""
     tests = next((tests for prefix, tests in CLOSEST if file.startswith(f"adjointlab/{prefix}")), ("tests",))
-    return tuple(test for test in tests if (ROOT / test).exists())
+    return tuple(test for test in (_ALWAYS, *tests) if (ROOT / test).exists())
 
 
 def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:

@@ -51,6 +51,17 @@ def one_more(operator: Any, x: Any, result: Any) -> Any:
     return result + 1
 
 
+def in_a_batch(number: int) -> Any:
+    """Doubles one member of a batch."""
+
+    def change(operator: Any, x: Any, result: Any) -> Any:
+        if x.ndim == 2:
+            result[:, number] *= 2
+        return result
+
+    return change
+
+
 def times(weight: complex) -> Any:
     return lambda operator, x, result: result * weight
 
@@ -70,6 +81,7 @@ def both(direction: str) -> list[Look]:
         Look(f"{direction} of a batch on rank 0", ring(InBatches, **{direction: on(0, where(of_one, one_more))}), batch, 3),
         Look(f"{direction} of a batch on the last rank", ring(InBatches, **{direction: on(-1, where(of_one, one_more))}), batch, 3),
         Look(f"{direction} in a batch", ring(InBatches, **{direction: where(of_batches)}), batch, 3),
+        *(Look(f"{direction} of member {number} of a batch", ring(InBatches, **{direction: in_a_batch(number)}), batch, 3, InputSetting(6 + number)) for number in (0, 3, 5)),
         Look(f"{direction}, NaN on rank 0", ring(**{direction: on(0, filled_with(np.nan))}), f"{direction} returned nan on rank 0", 3),
         Look(f"{direction}, infinity on the last rank", ring(**{direction: on(-1, filled_with(np.inf))}), f"{direction} returned inf on rank 2", 3),
     ]  # fmt: skip

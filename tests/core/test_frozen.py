@@ -1,0 +1,34 @@
+"""Data are frozen: what is drawn, observed, judged, stored or sent cannot be changed on its way."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from importlib import import_module
+
+import pytest
+
+MUTABLE = {
+    "Pass",  # is filled while a module goes through it
+    "CaseCounts",  # counts
+    "HangSimulator",
+}
+"""The dataclasses of these packages that are state and no data."""
+
+
+def dataclasses_of(package: str) -> Iterator[type]:
+    """All dataclasses that the modules of a package define."""
+    for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
+        for value in vars(import_module(module.name)).values():
+            if inspect.isclass(value) and value.__module__ == module.name and is_dataclass(value):
+                yield value
+
+
+@pytest.mark.parametrize("package", ["core", "checks", "engine", "store"])
+def test_dataclasses_are_frozen(package: str) -> None:
+    found = list(dataclasses_of(f"adjointlab.{package}"))
+    assert len(found) > 3
+    mutable = {each.__name__ for each in found if not each.__dataclass_params__.frozen}  # type: ignore[attr-defined]
+    assert mutable <= MUTABLE
