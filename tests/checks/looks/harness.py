@@ -53,7 +53,8 @@ def verdict(check: AnyCheck, look: Look) -> Verdict:
         context = CheckContext(partial(look.make, comm), look.setting, comm, look.reference, look.values)
         with filled(FILLS[look.setting.seed % 2] if isinstance(context.instance, Layer) else None):
             observation = check.observe(context)
-        return RankObservation(observation, Spaces(context.domain, context.codomain))
+        leaks = tuple(context.leaks.items())
+        return RankObservation(observation, Spaces(context.domain, context.codomain), leaks)
 
     with check.surroundings():
         run = WORLD.run(observe, None, look.ranks)

@@ -7,8 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adjointlab.checks.check import BothDirections
 from adjointlab.checks.context import InputSetting
-from adjointlab.checks.matrix import MATRIX, MatrixCheck, _chosen
+from adjointlab.checks.matrix import (
+    MATRIX,
+    MatrixCheck,
+    ProbedMatrices,
+    _chosen,
+    _explained_by_graph,
+)
 from adjointlab.checks.verdict import Figure
 from tests.checks.looks.harness import Look, assert_seen, each_of, verdict
 from tests.checks.looks.operators import Ring, doubled, filled_with, last_lost, on, ring, where
@@ -174,3 +181,14 @@ def test_a_sample_compares_the_entries_that_it_has(direction: str) -> None:
     looks = [Look("", ring(shape=(3,), **{direction: all_of}), WRONG, 2, setting) for setting in settings]
     for look in looks:
         assert not verdict(MatrixCheck(limit=2), look).is_coherent
+
+
+def test_an_output_without_a_graph_is_told_with_its_ranks() -> None:
+    def seen(*without_graph: str) -> ProbedMatrices:
+        nothing = np.zeros((0, 0))
+        return ProbedMatrices((), (), BothDirections(nothing, nothing), None, 0.0, 0, without_graph)
+
+    lines = _explained_by_graph([seen("y"), seen(), seen("y", "z")])
+    assert [label for label, _ in lines] == ["no graph", "no graph"]
+    assert "output y does not require a gradient (rank 0, 2)" in lines[0][1]
+    assert "output z does not require a gradient (rank 2)" in lines[1][1]
