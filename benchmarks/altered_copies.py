@@ -112,7 +112,12 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "engine/subject",
-        ("tests/engine/test_subject.py", "tests/engine/test_search.py", "tests/engine/test_discovery.py"),
+        (
+            "tests/engine/test_subject.py",
+            "tests/engine/test_drawn_cases.py",
+            "tests/engine/test_search.py",
+            "tests/engine/test_discovery.py",
+        ),
     ),
     (
         "engine/adapters",

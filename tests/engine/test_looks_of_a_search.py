@@ -16,7 +16,7 @@ from adjointlab.checks.schedule_invariant import ElementResult
 from adjointlab.checks.verdict import Status, Verdict, coherent, incoherent, unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all, narrowed
-from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.search import Budget, SearchResult, _is_smaller, investigate
 from adjointlab.engine.single_steps import size
 from adjointlab.store.reproducer import read, stored, write_case
 from adjointlab.worlds.schedule import schedules_from
@@ -155,3 +155,14 @@ def test_the_size_of_a_case_counts_ranks_uneven_cuts_workers_sides_and_integers(
     )
     # Ranks 3; the second dimension is uneven; workers 3 + 2; sides 4 + 6; |−2|
     assert size(case) == (3, 1, 5, 10, 2)
+
+
+def test_a_case_is_smaller_if_no_size_is_greater_and_one_is_less() -> None:
+    def case(ranks: int, side: int) -> Case:
+        return Case("Ring", "adjoint", ranks, {"side": side}, InputSetting(), 0)
+
+    assert _is_smaller(case(2, 3), than=case(3, 3))
+    assert _is_smaller(case(3, 2), than=case(3, 3))
+    assert not _is_smaller(case(3, 3), than=case(3, 3))
+    assert not _is_smaller(case(4, 2), than=case(3, 3))
+    assert not _is_smaller(case(2, 4), than=case(3, 3))
