@@ -20,6 +20,7 @@ _SIMULATED_ONLY = (
     "tests/store",
     "tests/cli",
     "tests/pytest",
+    "tests/report",
     "tests/primitives",
     "tests/supervisor",
     "tests/unearned_greens",

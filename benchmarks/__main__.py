@@ -83,6 +83,8 @@ SCRIPTS = (
     # Of these the figures are counts, which need no idle machine.
     Script("detection", smoke=("--part", "planted"), needs=("torch",)),
     Script("mutants"),
+    Script("sly_mutants"),
+    Script("own_mutants", needs=("cosmic_ray",)),
     Script("smooth", needs=("torch",)),
     Script("values", needs=("torch",)),
     Script("soak"),
