@@ -6,7 +6,7 @@ The libraries share no base class, so signatures are written with the protocol :
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "LIBRARIES", "dtype_name", "dtype_of", "installed", "is_array", "is_scalar", "is_torch", "library_of", "matches",
+    "LIBRARIES", "dtype_name", "dtype_of", "is_array", "is_scalar", "is_torch", "library_of", "matches",
     "module", "name_of", "native", "supports",
 ]  # fmt: skip
 
@@ -30,14 +30,9 @@ _LIBRARY_OF: dict[type, str] = {}
 """Memo of :func:`library_of` by type: every call of every operator asks, and the libraries' own tests are slow."""
 
 
-def installed(library: str) -> bool:
-    """Return True if `library` can be imported, without importing it."""
-    return importlib.util.find_spec(library) is not None
-
-
-def supports(library: str, name: str) -> bool:
-    """Return True if arrays of `library` come in the element type `name`."""
-    return library == "torch" or name != "bfloat16"
+def supports(memory: str, name: str) -> bool:
+    """Return True if arrays of a library, or in a memory, come in the element type `name`."""
+    return memory.startswith("torch") or name != "bfloat16"
 
 
 def is_array(value: object) -> TypeGuard[Array]:

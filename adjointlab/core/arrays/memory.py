@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "add", "add_into", "clear", "conjugate", "copy", "copy_into", "empty", "is_row_major", "is_writable", "kept",
+    "add", "add_into", "beside", "clear", "conjugate", "copy", "copy_into", "empty", "is_row_major", "is_writable", "kept",
     "may_share_memory", "note_change", "scale", "zeros",
 ]  # fmt: skip
 
@@ -37,7 +37,7 @@ _HUGE_PAGE_BYTES = 2**22
 
 
 def empty(shape: Sequence[int], name: str, like: Array | str) -> Array:
-    """Return uninitialised memory in the library (and on the device) of `like`, an array or a library's name."""
+    """Return uninitialised memory in the library and on the device of `like`, an array or a memory's name."""
     if isinstance(like, np.ndarray):  # first: nearly every call, and a test by type is the quickest
         return np.empty(tuple(shape), native("numpy", name))
     if not isinstance(like, str) and is_torch(like):
@@ -45,11 +45,28 @@ def empty(shape: Sequence[int], name: str, like: Array | str) -> Array:
             return _empty_torch(tuple(shape), name)
         return like.new_empty(tuple(shape), dtype=native("torch", name))
     library = like if isinstance(like, str) else library_of(like)
+    if library == "torch-cuda":
+        on_device: Array = _torch().empty(tuple(shape), dtype=native("torch", name), device="cuda")
+        return on_device
     return module(library).empty(tuple(shape), dtype=native(library, name))
 
 
+def beside(like: Array, shape: Sequence[int], name: str) -> Array:
+    """Return memory of a type of the library itself, called `name`, where `like` lies; also of types that the lab does not know."""
+    if isinstance(like, np.ndarray):
+        return np.empty(tuple(shape), name)
+    library = library_of(like)
+    kind = getattr(module(library), name)
+    fresh: Array = (
+        like.new_empty(tuple(shape), dtype=kind)
+        if is_torch(like)
+        else module(library).empty(tuple(shape), dtype=kind)
+    )
+    return fresh
+
+
 def zeros(shape: Sequence[int], name: str, like: Array | str) -> Array:
-    """Return zeros in the library (and on the device) of `like`, an array or a library's name."""
+    """Return zeros in the library (and on the device) of `like`, an array or a memory's name."""
     result = empty(shape, name, like)
     clear(result)
     return result
@@ -153,6 +170,12 @@ def _empty_torch(shape: tuple[int, ...], name: str) -> Array:
 
     numpy_name = "float16" if name == "bfloat16" else name  # as wide, and NumPy has it
     return torch.from_numpy(np.empty(shape, numpy_name)).view(native("torch", name))
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch
 
 
 def _address_range(tensor: torch.Tensor) -> tuple[int, int]:

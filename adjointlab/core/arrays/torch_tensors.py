@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from adjointlab.core.arrays.libraries import installed
+from adjointlab.core.arrays.devices import installed
 
 __all__ = ["is_dtensor", "local_gradient", "local_part", "warm_up_torch"]
 

@@ -41,7 +41,9 @@ __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
 _OBJECT: Final = object()
 """Stands for the buffer of a receive of an object."""
 
-_INTERNAL: Final = frozenset({"grid", "keep", "new_shared", "note_return", "separate", "unfreed", "view"})
+_INTERNAL: Final = frozenset(
+    {"grid", "keep", "new_shared", "note_return", "separate", "takes_device_memory", "unfreed", "view"}
+)
 """Public methods and properties that MPI does not have."""
 
 
@@ -58,6 +60,9 @@ class Communicator(LocalCalls):
         self._attributes = {}
         self._rank = rank
         self.size = len(shared.members)
+
+    takes_device_memory: Final = True
+    """Messages of arrays on a device are copied on the device."""
 
     # Ranks and groups
 

@@ -1,0 +1,5 @@
+"""How the buffers of arrays go between ranks: those of the host as they are, those of a device by a transport."""
+
+from adjointlab.core.transport.choice import agree, chosen, inherit, over, use
+
+__all__ = ["agree", "chosen", "inherit", "over", "use"]
