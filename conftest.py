@@ -14,6 +14,7 @@ collect_ignore = ["layers", "primitives"]
 _SIMULATED_ONLY = (
     "tests/benchmarks",
     "tests/core",
+    "tests/devices",
     "tests/checks",
     "tests/engine",
     "tests/store",

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from adjointlab.devices.memories import DEVICES
+
 __all__ = [
     "CASES",
+    "DEVICE",
     "FOLDER",
     "RANKS",
     "SCHEDULES",
@@ -101,6 +104,15 @@ STRICT: Final = Option(
     "Under MPI, compare every blocking collective of all ranks before it is carried out.",
     "no",
     choices=("yes", "no"),
+)
+DEVICE: Final = Option[str | None](
+    "device",
+    None,
+    {name: name for name in DEVICES}.__getitem__,
+    "Draw tensors in memory of the host alone (cpu) or of CUDA devices alone (cuda).",
+    "every memory that there is",
+    choices=DEVICES,
+    metavar="|".join(DEVICES),
 )
 XFAILS: Final = Option[Path | None](
     "xfails",

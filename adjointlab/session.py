@@ -12,6 +12,7 @@ from pathlib import Path
 
 from adjointlab.checks.check import check_named
 from adjointlab.checks.verdict import Status, Verdict, unjudged
+from adjointlab.devices.memories import on
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.run_case import (
@@ -61,6 +62,9 @@ __all__ = [
 _NO_COMMUNICATOR = "without communicator"
 """Kind of the verdict on a subject that needs what the world does not have."""
 
+_NO_MEMORY = "without memory on the device"
+"""Kind of the verdict on a subject that draws no tensors in memory of the device that is asked for."""
+
 _PROCESS_ENDED = "process ended"
 """Kind of the verdict on a check whose process has died."""
 
@@ -107,8 +111,13 @@ class SearchInterrupted(Terminated):
         return result
 
 
-def unsupported(world: World, subject: Subject) -> Verdict | None:
-    """The verdict on a subject that cannot run in `world`; None if it can."""
+def unsupported(world: World, subject: Subject, device: str | None = None) -> Verdict | None:
+    """The verdict on a subject that cannot run in `world`, or not on `device`; None if it can."""
+    if device is not None:
+        try:
+            subject.libraries(device)
+        except SubjectError as problem:
+            return unjudged(message_of(problem), kind=_NO_MEMORY)
     if world.has_communicator or subject.process_group:
         return None
     return unjudged(
@@ -134,7 +143,7 @@ def run_check(
     """
     job_log, check_id = supervised(), check_id_of(found.subject.location, check)
     seed = budget.seed
-    if (refusal := unsupported(world, found.subject)) is not None:
+    if (refusal := unsupported(world, found.subject, budget.device)) is not None:
         return CheckResult(
             found, SearchResult(found.subject.name, check, world.name, refusal, seed=seed or 0)
         )
@@ -190,10 +199,12 @@ def replay(world: World, subject: Subject, case: Case) -> SearchResult:
         return world.lead(body(subject), conduct)
 
 
-def replay_corpus(world: World, found: Found, check: str, folder: Path) -> CheckResult | None:
+def replay_corpus(
+    world: World, found: Found, check: str, folder: Path, device: str | None = None
+) -> CheckResult | None:
     """Collective: replay the cases that `folder` holds of the subject and check; the first that still fails.
 
-    Cases on more ranks than the world has are passed over, and those that were stored under this very supervision: they are
+    Cases on more ranks than the world has are passed over, those in other memory than that of `device`, if it is given, and those that were stored under this very supervision: they are
     still being shrunk.
     """
     job_log = supervised()
@@ -205,6 +216,8 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Check
 
     def conduct(run: Runner) -> tuple[Path, SearchResult] | None:
         for path, case in stored(folder, found.subject, check):
+            if not on(device, [case.setting.library]):
+                continue
             if case.ranks > world.ranks or (job_log is not None and job_log.is_newer(path)):
                 continue
             result = _replayed(world, CaseRunner(run, record, known), found.subject, case)

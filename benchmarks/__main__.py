@@ -74,6 +74,8 @@ SCRIPTS = (
     Script("guard", ranks=(2,)),
     Script("primitives", ranks=BOTH),
     Script("movement", ranks=BOTH),
+    Script("gpu", smoke=("--host",)),
+    Script("gpu", ranks=BOTH, smoke=("--host",)),
     Script("layers", ranks=BOTH, needs=("torch",)),
     Script("layers", ("--stationary",), ranks=BOTH, needs=("torch",)),
     Script("against_distdl", ranks=BOTH, needs=("torch", "distdl")),
@@ -109,7 +111,7 @@ def missing(script: Script) -> str:
 def conditions() -> str:
     """A line each for the date, the machine and its load, and the versions."""
     versions = []
-    for package in ("adjointlab", "numpy", "hypothesis", "torch", "mpi4py"):
+    for package in ("adjointlab", "numpy", "hypothesis", "torch", "cupy-cuda13x", "cupy-cuda12x", "mpi4py"):
         try:
             versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adjointlab import options
+from adjointlab.cli.device import usable_device
 from adjointlab.cli.output import (
     STDOUT,
     Output,
@@ -23,6 +24,7 @@ from adjointlab.cli.output import (
 )
 from adjointlab.cli.parameters import (
     Cases,
+    Device,
     Folder,
     Quiet,
     Ranks,
@@ -69,6 +71,7 @@ def check(
     checks: Annotated[
         list[str] | None, typer.Option("--check", metavar="NAME", help="Only this check. May be repeated.")
     ] = None,
+    device: Device = options.DEVICE.default,
     strict: Strict = False,
     watchdog: Watchdog = None,
     xfails: Xfails = None,
@@ -107,6 +110,7 @@ def check(
     def prepare() -> tuple[list[tuple[Found, str]], list[str], KnownFailures | None]:
         from adjointlab.store.known_failures import read
 
+        usable_device(device)
         return *selected(subjects or [], checks), None if xfails is None else read(xfails)
 
     with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (plan, nameless, known)):
@@ -117,7 +121,7 @@ def check(
         with Deadline(run.end_early, _SECONDS_TO_HEED + (0.0 if world.is_leader else _SECONDS_TO_STOP)):
             try:
                 with progress_line(is_shown=world.is_leader and not quiet) as line:
-                    run.run_all(Budget(cases, ranks, seed, schedules=schedules), folder, line)
+                    run.run_all(Budget(cases, ranks, seed, schedules=schedules, device=device), folder, line)
             except Exhausted as problem:
                 run.stop(ExitCode.RESTART, str(problem))
                 return ExitCode.RESTART
@@ -173,7 +177,7 @@ class _CheckRun:
         refused = {
             found.subject.location: index
             for index, (found, _) in reversed(list(enumerate(self.plan)))
-            if unsupported(self.world, found.subject) is not None
+            if unsupported(self.world, found.subject, budget.device) is not None
         }
         # Said once of each subject, not of each of its checks.
         self.plan = [

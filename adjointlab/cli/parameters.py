@@ -33,6 +33,7 @@ Subjects = Annotated[
     ),
 ]
 Ranks = Annotated[int | None, _as_typer(options.RANKS)]
+Device = Annotated[str | None, _as_typer(options.DEVICE)]
 Cases = Annotated[int, _as_typer(options.CASES)]
 Seed = Annotated[int | None, _as_typer(options.SEED)]
 Schedules = Annotated[int, _as_typer(options.SCHEDULES)]

@@ -2,7 +2,7 @@
 
 CUDA's versions are integers as its own functions give them: 1000 * major + 10 * minor, so 12040 is CUDA 12.4. A driver runs
 programs of its own major version and of all before it. Two libraries in one process share what both load by one name,
-NCCL's ``libnccl.so.2`` for all versions of CUDA, so they must be built for one major version [cupy-6842, cugraph-4465].
+NCCL's ``libnccl.so.2`` for all versions of CUDA, so they must be built for one major version [cupy-6842] [cugraph-4465].
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A library that is not CUDA-aware reads a device address as one of the host and e
 the library is asked. What it answers is :class:`MPIEvidence`; :func:`decide` makes the decision from that alone.
 
 Sources, in the order in which they count: the user's word, variables that switch the support off, the memory kinds of
-MPI 4.1 (section 12.4.3, "mpi_memory_alloc_kinds"), the extension ``MPIX_Query_cuda_support`` of Open MPI and MPICH, and the
+MPI 4.1 ("mpi_memory_alloc_kinds") [MPI41], the extension ``MPIX_Query_cuda_support`` of Open MPI and MPICH, and the
 program ``ompi_info`` of an Open MPI that lacks the extension.
 """
 

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from adjointlab.devices.compatibility import CudaStack, mismatches
+from adjointlab.devices.compatibility import CudaStack, DeviceMismatch, check
 from adjointlab.devices.cuda_aware_mpi import MPIEvidence
 from adjointlab.devices.probe import MARK
 
@@ -76,7 +76,7 @@ class Found:
 
     @property
     def lacking(self) -> str:
-        """What each of the three says about itself, in one line."""
+        """The answers of the three in one line: the error of each, or that it sees no device."""
         answers = (("driver", self.driver), ("CuPy", self.cupy), ("torch", self.torch))
         said = (f"{name}: {answer.get('error') or 'no device'}" for name, answer in answers)
         return "; ".join(said)
@@ -99,8 +99,10 @@ def asked_mpi() -> MPIEvidence:
 def require_device(here: Found | None = None) -> None:
     """Raise :class:`NoDevice` where CUDA devices cannot be used, with every mismatch, or with what each library says."""
     here = found() if here is None else here
-    if wrong := mismatches(here.stack):
-        raise NoDevice(f"device: cuda cannot be used: {'; '.join(map(str, wrong))}")
+    try:
+        check(here.stack)
+    except DeviceMismatch as problem:
+        raise NoDevice(f"device: cuda cannot be used: {problem}") from problem
     if not here.devices:
         raise NoDevice(f"device: cuda is asked for, but no CUDA device was found: {here.lacking}")
 

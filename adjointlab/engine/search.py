@@ -59,7 +59,7 @@ class Budget:
 
     `cases` to draw; `ranks` at most (default: what the world has, up to 8); `seed` of the draws (default: a fresh one, which
     the result states); at most `shrinking` seconds are spent on making a failing case smaller. A case runs under `schedules`
-    schedules where the world can choose them.
+    schedules where the world can choose them. Tensors are drawn in memory of `device` ("cpu" or "cuda"; default: in all memories).
     """
 
     cases: int = options.CASES.default
@@ -67,12 +67,15 @@ class Budget:
     seed: int | None = None
     shrinking: float = options.SHRINKING.default
     schedules: int = options.SCHEDULES.default
+    device: str | None = options.DEVICE.default
 
     def __post_init__(self) -> None:
         options.CASES.check(self.cases)
         options.SCHEDULES.check(self.schedules)
         if self.ranks is not None:
             options.RANKS.check(self.ranks)
+        if self.device is not None:
+            options.DEVICE.parse(self.device)
 
 
 @dataclass(frozen=True)
@@ -341,7 +344,9 @@ class Search:
                 HealthCheck.filter_too_much,  # which cases were rejected, and why, is counted here
             ),
         )
-        @given(case=cases(self._subject, self._check, (least_ranks, most_ranks), schedules))
+        @given(
+            case=cases(self._subject, self._check, (least_ranks, most_ranks), schedules, self._budget.device)
+        )
         def every_case_is_coherent(case: Case) -> None:
             if not accepts(case):
                 return  # it counts as drawn: what is seldom accepted would else cost ten times as many draws

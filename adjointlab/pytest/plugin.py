@@ -115,12 +115,15 @@ def pytest_configure(config: pytest.Config) -> None:
         if launched_rank() == 0:
             raise
         raise pytest.UsageError() from error
+    problem = _without_device(config, profile)
     if session is not None:
-        profile = session.agree(profile)
+        profile = session.agree(profile, problem)
         if session.rank != 0:
             # Rank 0 alone writes the JUnit file. pytest's junitxml plugin reads this option in its own
             # pytest_configure, which runs after this one (tryfirst).
             config.option.xmlpath = None
+    elif problem:
+        raise pytest.UsageError(problem)
     config.stash[_profile_key] = profile
     # While a test runs, pytest captures file descriptor 2. The watchdog may end the process then, and its report
     # would be lost with the capture; so it is given a copy of the descriptor from before.
@@ -130,6 +133,21 @@ def pytest_configure(config: pytest.Config) -> None:
         from adjointlab.pytest.supervised import SupervisedSession
 
         config.pluginmanager.register(SupervisedSession(job_log), "adjointlab-supervised")
+
+
+def _without_device(config: pytest.Config, profile: Profile) -> str:
+    """Return the reason why this process cannot use the device that is asked for; empty if it can, or if none is."""
+    if profile.device != "cuda" or hasattr(
+        config, "workerinput"
+    ):  # the controller of xdist's workers has looked
+        return ""
+    from adjointlab.devices.probes import NoDevice, require_device
+
+    try:
+        require_device()
+    except NoDevice as problem:
+        return f"--adjointlab-{problem}"
+    return ""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -146,8 +164,11 @@ def pytest_report_header(config: pytest.Config) -> str:
     if session is not None and profile.world is not WorldName.SIMULATED:
         where = f"{WorldName(launched_world()).ranks_run_under}, {session.size} ranks"
     under = f" under {profile.schedules} schedules" if profile.schedules > 1 else ""
+    # Equal seeds draw equal cases where they draw from the same memories.
+    device = f" --adjointlab-device={profile.device}" if profile.device else ""
     return (
-        f"adjointlab: {where}, {profile.cases} cases for each test{under}, --adjointlab-seed={profile.seed}"
+        f"adjointlab: {where}, {profile.cases} cases for each test{under}, "
+        f"--adjointlab-seed={profile.seed}{device}"
     )
 
 
@@ -269,9 +290,11 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         follow_imports()
         found = found_as(subject)
         seed = profile.seed_of(subject.name, check)
-        budget = Budget(profile.cases, profile.ranks, seed, schedules=profile.schedules)
+        budget = Budget(
+            profile.cases, profile.ranks, seed, schedules=profile.schedules, device=profile.device
+        )
         try:
-            failing = replay_corpus(world, found, check, profile.folder)
+            failing = replay_corpus(world, found, check, profile.folder, profile.device)
             result = failing or run_check(world, found, check, budget, profile.folder)
             # The user's code may have changed the directory.
             with working_directory(request.config.invocation_params.dir):

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from adjointlab.options import CASES, FOLDER, RANKS, SCHEDULES, SEED, STRICT, WATCHDOG, XFAILS, Option
+from adjointlab.options import CASES, DEVICE, FOLDER, RANKS, SCHEDULES, SEED, STRICT, WATCHDOG, XFAILS, Option
 from adjointlab.worlds.launch import launched_world
 from adjointlab.worlds.world import WorldName
 
@@ -40,7 +40,7 @@ PATIENCE: Final = Option(
     "300",
     least=0,
 )
-_OPTIONS: Final = (CASES, SEED, SCHEDULES, RANKS, WORLD, FOLDER, STRICT, WATCHDOG, XFAILS, PATIENCE)
+_OPTIONS: Final = (CASES, SEED, SCHEDULES, RANKS, DEVICE, WORLD, FOLDER, STRICT, WATCHDOG, XFAILS, PATIENCE)
 _CASES_UNDER_CI: Final = 50
 """Fewer than elsewhere, but fresh ones in each run, of which there are many."""
 
@@ -52,6 +52,7 @@ class Profile:
     cases: int
     seed: int
     ranks: int
+    device: str | None
     schedules: int
     world: WorldName | None  # None: that of the launcher, and simulated without one
     folder: Path
@@ -108,6 +109,7 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         cases=value(CASES, _CASES_UNDER_CI if os.environ.get("CI") else None),
         seed=secrets.randbits(32) if seed is None else seed,
         ranks=value(RANKS),
+        device=value(DEVICE),
         schedules=value(SCHEDULES),
         world=world,
         folder=config.rootpath / value(FOLDER),
