@@ -1,6 +1,7 @@
 """Memories by name, and the restriction of a subject's memories to the host's or to a device's.
 
-A memory is an array library with a place: "numpy" and "torch" are host memory, "cupy" and "torch-cuda" device memory.
+A memory is an array library with a place: "numpy" and "torch" are host memory, "cupy" and "torch-cuda" device memory. A mixture,
+"numpy+cupy", has one memory on some ranks and the other one on the others.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ DEVICES: Final = ("cpu", "cuda")
 
 
 def is_on_device(memory: str) -> bool:
-    """Return True for the name of a memory of a CUDA device, False for one of the host."""
-    return memory == "cupy" or memory.endswith("-cuda")
+    """Return True for the name of a memory of a CUDA device, or of a mixture with one; False for one of the host."""
+    return any(part == "cupy" or part.endswith("-cuda") for part in memory.split("+"))
 
 
 def on(device: str | None, memories: Sequence[str]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from adjointlab.core.arrays.conversions import (
 )
 from adjointlab.core.arrays.devices import (
     MEMORIES,
+    MIXTURES,
     address_of,
     device_of,
     installed,
@@ -25,6 +26,7 @@ from adjointlab.core.arrays.devices import (
     itemsize_of,
     memory_kind,
     memory_of,
+    memory_on,
     nbytes_of,
     place_name,
 )
@@ -56,12 +58,14 @@ from adjointlab.core.arrays.memory import (
     scale,
     zeros,
 )
+from adjointlab.core.arrays.rank_streams import rank_context
 from adjointlab.core.arrays.torch_tensors import is_dtensor, local_gradient, local_part, warm_up_torch
 
 __all__ = [
     "DTYPES",
     "LIBRARIES",
     "MEMORIES",
+    "MIXTURES",
     "Dtype",
     "add",
     "add_all",
@@ -98,12 +102,14 @@ __all__ = [
     "may_share_memory",
     "memory_kind",
     "memory_of",
+    "memory_on",
     "message",
     "nbytes_of",
     "note_change",
     "octets",
     "octets_of_values",
     "place_name",
+    "rank_context",
     "scale",
     "summable",
     "summable_values",

@@ -91,8 +91,7 @@ class DeviceBuffer:
         function = getattr(_library(self.native), ufunc.__name__, None)
         if method != "__call__" or function is None:
             raise NotImplementedError(f"{ufunc.__name__} of memory of a device")
-        operands = [each.native if isinstance(each, DeviceBuffer) else each for each in inputs]
-        result = _complete(self.native, lambda: function(*operands))
+        result = _complete(self.native, lambda: function(*map(self._beside, inputs)))
         if not out:
             return DeviceBuffer(result)
         out[0][:] = DeviceBuffer(result)
@@ -118,10 +117,12 @@ def device_buffer(array: Array) -> DeviceBuffer:
 
 
 def _concatenated(parts: Sequence[Any]) -> DeviceBuffer:
-    natives = [each.native for each in parts if isinstance(each, DeviceBuffer)]
-    if len(natives) != len(parts):
-        raise BufferError("message: some ranks give memory of the host and others of a device")
-    return DeviceBuffer(_complete(natives[0], lambda: _library(natives[0]).concatenate(natives)))
+    first: DeviceBuffer = next(each for each in parts if isinstance(each, DeviceBuffer))
+
+    def joined() -> Any:
+        return _library(first.native).concatenate([first._beside(each) for each in parts])
+
+    return DeviceBuffer(_complete(first.native, joined))
 
 
 def _overlap(one: object, other: object) -> bool:

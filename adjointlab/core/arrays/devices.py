@@ -20,11 +20,14 @@ from adjointlab.core.arrays.libraries import is_torch, library_of
 from adjointlab.typing import Array
 
 __all__ = [
-    "MEMORIES", "address_of", "device_of", "installed", "is_on_device", "itemsize_of", "memory_kind", "memory_of",
+    "MEMORIES", "MIXTURES", "address_of", "device_of", "installed", "is_on_device", "itemsize_of", "memory_kind", "memory_of", "memory_on",
     "nbytes_of", "place_name",
 ]  # fmt: skip
 
 MEMORIES = ("numpy", "torch", "cupy", "torch-cuda")
+
+MIXTURES = ("numpy+cupy", "torch+torch-cuda")
+"""Memories that the ranks of a program have in turn: rank 0 the first, rank 1 the second, rank 2 the first."""
 
 
 def is_on_device(array: object) -> bool:
@@ -51,6 +54,12 @@ def memory_of(array: Array) -> str:
     """Return the memory that `array` lies in; raise `TypeError` for what is no array."""
     library = library_of(array)
     return "torch-cuda" if library == "torch" and is_on_device(array) else library
+
+
+def memory_on(name: str, rank: int) -> str:
+    """Return the memory of a rank where that of a case is called `name`, a memory or a mixture of two."""
+    parts = name.split("+")
+    return parts[rank % len(parts)]
 
 
 def place_name(array: object) -> str:
@@ -88,7 +97,9 @@ def nbytes_of(array: Array) -> int:
 
 
 def installed(memory: str) -> bool:
-    """Return True if arrays can be made in `memory`, also the name of a library: it is installed, and there is a device."""
+    """Return True if arrays can be made in `memory`, a mixture or the name of a library: it is installed, and there is a device."""
+    if "+" in memory:
+        return all(map(installed, memory.split("+")))
     library = memory.removesuffix("-cuda")
     if importlib.util.find_spec(library) is None:
         return False

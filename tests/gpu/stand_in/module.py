@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from adjointlab.core.arrays import device_buffer, devices, kernels, libraries, streams
+from adjointlab.core.arrays import device_buffer, devices, kernels, libraries, rank_streams, streams
 from tests.gpu.stand_in import arrays, host_kernels
 from tests.gpu.stand_in.arrays import OutOfMemoryError, counts, ndarray
 from tests.gpu.stand_in.streams import Event, Stream, current_device, enqueue, get_current_stream, on_device
@@ -92,10 +92,25 @@ def _module() -> ModuleType:
     for name in ("empty", "array", "asnumpy", "may_share_memory", "concatenate"):
         setattr(module, name, getattr(arrays, name))
     module.asarray = arrays.array
-    for name in ("float64", "float32", "float16", "complex128", "complex64", "int64", "int32", "int16", "uint8", "bool_"):
+    for name in (
+        "float64",
+        "float32",
+        "float16",
+        "complex128",
+        "complex64",
+        "int64",
+        "int32",
+        "int16",
+        "uint8",
+        "uint16",
+        "bool_",
+    ):
         setattr(module, name, getattr(np, name))
     for name in _FUNCTIONS:
         setattr(module, name, getattr(np, name))  # dispatches to the arrays
+    module.get_default_memory_pool = lambda: SimpleNamespace(
+        free_all_blocks=lambda: counts.update(pools_freed=1)
+    )
     module.cuda = SimpleNamespace(
         Stream=Stream,
         Event=Event,
@@ -116,6 +131,7 @@ def _module() -> ModuleType:
 
 
 _CACHES = (
+    rank_streams._cupy_stream,
     *(libraries.module, libraries.native, devices._has_device, kernels._module),
     *(streams._cupy_streams, device_buffer._stream),
 )
@@ -125,7 +141,9 @@ _CACHES = (
 def cupy_stand_in(kernel_source: str | None = None) -> Iterator[ModuleType]:
     """Let the stand-in be CuPy, with no memory in use and nothing queued; `kernel_source` in place of the lab's kernels."""
     before = sys.modules.get("cupy")
-    assert before is None or before.__spec__ is None or before.__spec__.loader is not None, "a stand-in is in use"
+    assert before is None or before.__spec__ is None or before.__spec__.loader is not None, (
+        "a stand-in is in use"
+    )
     sys.modules["cupy"] = module = _module()
     _RawModule.source = kernel_source
     for cached in _CACHES:
