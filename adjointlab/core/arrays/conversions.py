@@ -86,7 +86,7 @@ def elementwise(array: Array) -> Array:
     if is_on_device(array):
         return _device_message(array, "int16")
     moved: Any = message(array)
-    counted: Array = moved.view(np.uint16) if moved.dtype == np.uint8 else moved
+    counted: Array = moved.view(np.int16) if moved.dtype == np.uint8 else moved
     return counted
 
 
