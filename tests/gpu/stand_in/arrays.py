@@ -55,8 +55,8 @@ class Memory:
 
     def __del__(self) -> None:
         # Work of its own stream that is queued already may still use it; that of other streams must not.
-        raw = self.raw
-        enqueue(lambda: raw.fill(GARBAGE), self._stream)
+        raw = getattr(self, "raw", np.empty(0, np.uint8))  # there is none where there was no memory left
+        enqueue(lambda: raw.fill(GARBAGE), getattr(self, "_stream", None))
 
 
 class _Pointer:

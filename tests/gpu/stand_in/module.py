@@ -7,7 +7,6 @@ installed), on a device that works as late as it may.
 from __future__ import annotations
 
 import ctypes
-import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -152,7 +151,6 @@ def cupy_stand_in(kernel_source: str | None = None) -> Iterator[ModuleType]:
     try:
         yield module
     finally:
-        gc.collect()
         arrays.Memory.limit = 2**40
         Stream.null = Stream(null=True)
         for cached in _CACHES:
