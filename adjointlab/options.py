@@ -1,4 +1,4 @@
-"""The settings that both front ends offer, each declared once: its name, default, range and help.
+"""The settings of the front ends, most of which both offer, each declared once: its name, default, range and help.
 
 The command line makes its options from these declarations (:mod:`adjointlab.cli.parameters`), the pytest plugin its
 ``--adjointlab-NAME`` and ``adjointlab_NAME`` (:mod:`adjointlab.pytest.profile`).
@@ -18,12 +18,16 @@ __all__ = [
     "CASES",
     "DEVICE",
     "FOLDER",
+    "MAX_TIME",
+    "OPTIONS",
+    "PATIENCE",
     "RANKS",
     "SCHEDULES",
     "SEED",
     "SHRINKING",
     "STRICT",
     "WATCHDOG",
+    "WORLD",
     "XFAILS",
     "Option",
 ]
@@ -59,7 +63,9 @@ class Option(Generic[T]):
         return value
 
     def check(self, value: T) -> None:
-        """Raise `ValueError` for a number that is below the least, infinite or none."""
+        """Raise `ValueError` for a number that is below the least, infinite or none, and for a text that is no choice."""
+        if isinstance(value, str) and self.choices and value not in self.choices:
+            raise self._error(value)
         if isinstance(value, int | float) and self.least is not None and not self.least <= value < math.inf:
             raise self._error(value)
 
@@ -129,3 +135,32 @@ FOLDER: Final = Option(
     Path,
     "Folder in which failures are stored, and from which pytest replays them first.",
 )
+MAX_TIME: Final = Option[float | None](
+    "max-time",
+    None,
+    float,
+    "Seconds for all checks together, which share them; each draws 10 cases at least. Of the command line.",
+    "as long as the cases take",
+    least=0,
+)
+WORLD: Final = Option(
+    "world",
+    "auto",
+    str,
+    "Where coherence tests run: simulated, mpi, torch, or auto, which is mpi under mpiexec, torch under torchrun, and simulated "
+    "elsewhere. Of pytest.",
+    choices=("auto", "simulated", "mpi", "torch"),
+)
+PATIENCE: Final = Option(
+    "patience",
+    300.0,
+    float,
+    "Under mpiexec or torchrun, seconds that ranks wait for one another between tests. Of pytest.",
+    "300",
+    least=0,
+)
+
+OPTIONS: Final = (
+    CASES, SEED, RANKS, SCHEDULES, DEVICE, WATCHDOG, STRICT, XFAILS, FOLDER, MAX_TIME, WORLD, PATIENCE
+)  # fmt: skip
+"""Those that a configuration file may set."""

@@ -50,6 +50,7 @@ from adjointlab.worlds.world import Exhausted, Runner, World, message_of
 __all__ = [
     "CheckResult",
     "SearchInterrupted",
+    "check_with_corpus",
     "kept",
     "lost",
     "replay",
@@ -95,6 +96,21 @@ class CheckResult:
     def is_expected(self) -> bool:
         """Return True if it fails as a list of known failures says."""
         return bool(self.known) and self.status is not Status.COHERENT
+
+    def says_the_same(self, other: CheckResult) -> bool:
+        """Return True for two failures of one subject that read alike: several checks often see one fault."""
+        own, others = self.result, other.result
+        return (
+            self.found.subject.location == other.found.subject.location
+            and own.status is others.status is not Status.COHERENT
+            and own.verdict.headline == others.verdict.headline
+            and own.verdict.fails_like(others.verdict)
+        )
+
+    @property
+    def is_misdeclared(self) -> bool:
+        """Return True if the declaration of the subject is wrong, as every check of it would say."""
+        return self.result.verdict.kind == SubjectError.__name__
 
     @property
     def unexpectedly_passes(self) -> bool:
@@ -187,6 +203,19 @@ def run_check(
     return finished
 
 
+def check_with_corpus(
+    world: World,
+    found: Found,
+    check: str,
+    budget: Budget,
+    folder: Path,
+    tick: Callable[[int], None] = lambda tried: None,
+) -> CheckResult:
+    """Collective: replay the failures of the subject and check that `folder` holds; if none fails still, :func:`run_check`."""
+    failing = replay_corpus(world, found, check, folder, budget.device)
+    return failing or run_check(world, found, check, budget, folder, tick)
+
+
 def replay(world: World, subject: Subject, case: Case) -> SearchResult:
     """Collective: run one case again and judge it."""
     if (refusal := unsupported(world, subject)) is not None:
@@ -236,7 +265,8 @@ def replay_corpus(
 def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
     """The result of a run on this process alone, its failure stored in `folder`."""
     written, problem = None, ""
-    if result.case is not None:
+    # A wrong declaration is corrected where it stands: there is nothing to replay.
+    if result.case is not None and result.verdict.kind != SubjectError.__name__:
         try:
             written = write(result, found.subject, folder)
         except Exception as error:  # the verdict stands without its file

@@ -5,7 +5,7 @@
     python benchmarks/gpu.py --host             NumPy in place of the device: shows that the script runs, figures mean nothing
 
 Without CuPy and a device it says what is missing. Faces: the share of the device's own copy bandwidth, which is measured in the
-same rounds by a copy of as many bytes; a copy moves two bytes for each byte of a face, unpack-add three. Times are the device's, so
+same rounds by a copy of as many bytes; a copy moves two bytes for each byte of the faces, unpack-add three. Times are the device's, so
 launches are not in them. Exchanges: forward and adjoint with pinned staging, beside a hand-written exchange through pinned buffers
 (`pinned_floors.py`), whose results are compared first. The targets stand in docs/gpu.md.
 """
@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from devices import CudaDevice, Device, Host, lacking, on_device
-from timing import interleaved, is_smoke, least, print_table
+from devices import CudaDevice, Device, Host, lacking
+from memories import BYTES, memories_of, primitive_rows
+from ranks import Alone, timed
+from timing import least, print_table
 
 from adjointlab import Layout, Partition
 from adjointlab.core import arrays
@@ -32,7 +33,6 @@ MIB = 1 << 20
 FACES = least((1 * MIB, 8 * MIB, 32 * MIB, 128 * MIB))
 WIDTH = 2
 SIDES = least((1024, 4096, 8192))
-BYTES = 64 * 1024 if is_smoke() else 16 * MIB
 
 
 def main() -> None:
@@ -57,43 +57,14 @@ def main() -> None:
         return
     device: Device = Host() if options.host else CudaDevice(rank)
     if ranks == 1:
-        show(f"faces of {WIDTH} cells, float32, {device.title}", FACE_COLUMNS, face_rows(device))
+        show(f"both faces of {WIDTH} cells, float32, {device.title}", FACE_COLUMNS, face_rows(device))
     else:
         title = f"forward + adjoint of device memory by {transport}, {ranks} ranks, {device.title}"
         show(title, ["exchange", "sent", "by hand µs", "adjointlab / by hand"], exchange_rows(comm, device))
     memories = memories_of(device)
-    title = f"forward + adjoint, {BYTES >> 10} KiB a rank, {ranks} ranks, {device.title}"
+    title = f"forward + adjoint, {BYTES >> 10} KiB a rank, {ranks} rank{'s' * (ranks > 1)}, {device.title}"
     columns = ["primitive", "numpy µs", *(f"{memory} / numpy" for memory in memories[1:])]
     show(title, columns, primitive_rows(comm, device, memories))
-
-
-class Alone:
-    """The communicator of a process that is alone."""
-
-    def Get_rank(self) -> int:
-        return 0
-
-    def Get_size(self) -> int:
-        return 1
-
-    def Barrier(self) -> None:
-        pass
-
-    def allreduce(self, value: float, operation: object = None) -> float:
-        return value
-
-
-def timed(comm: Any, calls: Mapping[str, Call], repeats: int = 10) -> dict[str, float]:
-    """Seconds of the slowest rank for each, by the clock of the host."""
-    for call in calls.values():
-        call()  # makes the buffers, compiles the kernels
-    taken = interleaved(calls, repeats, meet=comm.Barrier)
-    return {name: max(each) for name, each in gathered(comm, taken).items()}
-
-
-def gathered(comm: Any, taken: dict[str, float]) -> dict[str, list[float]]:
-    everybody = [taken] if isinstance(comm, Alone) else comm.allgather(taken)
-    return {name: [each[name] for each in everybody] for name in taken}
 
 
 # Faces
@@ -108,31 +79,51 @@ def face_rows(device: Device) -> list[list[str]]:
     return [face_row(device, *each) for size in FACES for each in faces(size)]
 
 
-def face_row(device: Device, name: str, shape: tuple[int, ...], face: tuple[slice, ...]) -> list[str]:
+def face_row(
+    device: Device, name: str, shape: tuple[int, ...], both: Sequence[tuple[slice, ...]]
+) -> list[str]:
+    """Both faces of a dimension, packed into one buffer and added back from it."""
     xp = device.xp
-    cells = xp.ones(shape, np.float32)[face]
-    packed, other = xp.empty(cells.shape, np.float32), xp.zeros(cells.shape, np.float32)
+    tensor = xp.ones(shape, np.float32)
+    cells = [tensor[face] for face in both]
+    half = cells[0].size
+    buffer, other = xp.zeros(2 * half, np.float32), xp.zeros(2 * half, np.float32)
+    packed = [buffer[:half].reshape(cells[0].shape), buffer[half:].reshape(cells[1].shape)]
+    pack, unpack = list(zip(packed, cells, strict=True)), list(zip(cells, packed, strict=True))
     contestants: dict[str, Call] = {
-        "copy": lambda: xp.copyto(packed, other),
-        "pack": lambda: arrays.copy_into(packed, cells),
-        "pack by slices": lambda: xp.copyto(packed, cells),
-        "add": lambda: arrays.add_into(cells, other),
-        "add by slices": lambda: xp.add(cells, other, out=cells),
+        "copy": lambda: xp.copyto(other, buffer),
+        "pack": lambda: copy_all(pack),
+        "pack by slices": lambda: [xp.copyto(*pair) for pair in pack],
+        "add": lambda: add_all(unpack),
+        "add by slices": lambda: [xp.add(*pair, out=pair[0]) for pair in unpack],
     }
     taken = device.seconds(contestants, least(20), least(15))
-    moved = {key: (3 if key.startswith("add") else 2) * packed.nbytes for key in taken}
+    moved = {key: (3 if key.startswith("add") else 2) * buffer.nbytes for key in taken}
     rate = {key: moved[key] / taken[key] for key in taken}
     shares = [f"{rate[key] / rate['copy']:.2f}" for key in list(contestants)[1:]]
-    return [name, f"{packed.nbytes / MIB:.0f} MiB", f"{rate['copy'] / 1e9:.0f}", *shares]
+    return [name, f"{buffer.nbytes // 2 // MIB} MiB each", f"{rate['copy'] / 1e9:.0f}", *shares]
 
 
-def faces(size: int) -> list[tuple[str, tuple[int, ...], tuple[slice, ...]]]:
-    """Tensors with a face of `size` bytes along the outer and along the innermost dimension, and where it is."""
+def one_by_one(move: Callable[..., object]) -> Callable[[Sequence[Any]], object]:
+    return lambda pairs: [move(*pair) for pair in pairs]
+
+
+# One launch for a list of boxes, where the module of arrays has that.
+copy_all = getattr(arrays, "copy_all", one_by_one(arrays.copy_into))
+add_all = getattr(arrays, "add_all", one_by_one(arrays.add_into))
+
+
+def faces(size: int) -> list[tuple[str, tuple[int, ...], list[tuple[slice, ...]]]]:
+    """Tensors whose two faces along the outer and along the innermost dimension have `size` bytes each, and where they are."""
     cells = size // 4 // WIDTH
-    every = slice(None)
+    low, high, every = slice(WIDTH), slice(-WIDTH, None), slice(None)
     return [
-        ("outer dimension", (4 * WIDTH, cells // 1024, 1024), (slice(WIDTH),)),
-        ("innermost dimension", (cells // 1024, 1024, 64), (every, every, slice(WIDTH))),
+        ("outer dimension", (4 * WIDTH, cells // 1024, 1024), [(low,), (high,)]),
+        (
+            "innermost dimension",
+            (cells // 1024, 1024, 64),
+            [(every, every, low), (every, every, high)],
+        ),
     ]
 
 
@@ -227,101 +218,6 @@ def compare(name: str, ours: Any, by_hand: Any) -> None:
     """End the script where a contestant computes something else."""
     if not bool((ours == by_hand).all()):
         raise SystemExit(f"{name}: the operator and the hand-written exchange give different results")
-
-
-# Primitives
-
-
-def memories_of(device: Device) -> list[str]:
-    memories = ["numpy", *(["torch"] if find_spec("torch") else [])]
-    if isinstance(device, Host):
-        return memories
-    memories.append("cupy")
-    if find_spec("torch"):
-        import torch
-
-        memories += ["torch-cuda"] if torch.cuda.is_available() else []
-    return memories
-
-
-def primitive_rows(comm: Any, device: Device, memories: list[str]) -> list[list[str]]:
-    """Each primitive in each memory: the time of NumPy's, and the ratios of the others' to it."""
-    rows = []
-    for name, operator in primitives(comm).items():
-        calls = {memory: passes(operator, comm.Get_rank(), memory, device) for memory in memories}
-        taken = timed(comm, calls, repeats=5)
-        ratios = (f"{taken[memory] / taken['numpy']:.2f}" for memory in memories[1:])
-        rows.append([name, f"{taken['numpy'] * 1e6:.0f}", *ratios])
-    return rows
-
-
-def passes(operator: Any, rank: int, memory: str, device: Device) -> Call:
-    """A forward and an adjoint pass into fresh arrays; on a device to their end."""
-    x, y = (
-        [on_device(np.ones(each.layout.local_shape(rank), np.float32), memory) for each in space.tensors]
-        for space in (operator.domain, operator.codomain)
-    )
-    wait: Call = lambda: None  # noqa: E731
-    if memory == "cupy":
-        wait = device.synchronize
-    elif memory == "torch-cuda":
-        import torch
-
-        wait = torch.cuda.current_stream().synchronize
-
-    def both() -> None:
-        operator.forward(*x)
-        operator.adjoint(*y)
-        wait()
-
-    return both
-
-
-def primitives(comm: Any) -> dict[str, Any]:
-    """The primitives by their names, of float32; of one rank those of its memory alone."""
-    from adjointlab.primitives import memory
-
-    ranks = comm.Get_size()
-    count = BYTES // 4 * ranks // 1024 * 1024
-    line, one = Partition((ranks,)), Partition((1,))
-    cut = Layout((count,), line)
-    kinds = (memory.Allocate, memory.Deallocate, memory.Clear, memory.Add, memory.Copy, memory.Move)
-    found: dict[str, Any] = {kind.__name__: kind(comm, cut, dtype="float32") for kind in kinds}
-    if ranks == 1:
-        return found
-    from adjointlab.primitives.all_gather import AllGather
-    from adjointlab.primitives.all_sum_reduce import AllSumReduce
-    from adjointlab.primitives.broadcast import Broadcast
-    from adjointlab.primitives.discard import Discard
-    from adjointlab.primitives.gather import Gather
-    from adjointlab.primitives.halo_exchange import HaloExchange
-    from adjointlab.primitives.halo_geometry import HaloGeometry
-    from adjointlab.primitives.reduce_scatter import ReduceScatter
-    from adjointlab.primitives.repartition import Repartition
-    from adjointlab.primitives.scatter import Scatter
-    from adjointlab.primitives.send_receive import SendReceive
-    from adjointlab.primitives.sum_reduce import SumReduce
-
-    part = count // ranks
-    whole, copies = Layout((part,), one), Layout((part,), line, axes=(None,))
-    square = Layout((1024, count // 1024), Partition((ranks, 1)))
-    turned = Layout((1024, count // 1024), Partition((1, ranks)))
-    rows = [(2 if worker else 0, 2 if worker < ranks - 1 else 0) for worker in range(ranks)]
-    window = HaloGeometry.from_widths(square, [rows, [(0, 0)]]).window
-    options = {"dtype": "float32"}
-    return found | {
-        "SendReceive": SendReceive(comm, whole, 1, form="move", **options),
-        "Broadcast": Broadcast(comm, whole, line, **options),
-        "SumReduce": SumReduce(comm, copies, one, **options),
-        "AllSumReduce": AllSumReduce(comm, copies, (0,), **options),
-        "Scatter": Scatter(comm, cut, **options),
-        "Gather": Gather(comm, cut, **options),
-        "AllGather": AllGather(comm, cut, 0, **options),
-        "ReduceScatter": ReduceScatter(comm, copies, 0, 0, **options),
-        "Discard": Discard(comm, copies, 0, 0, **options),
-        "Repartition": Repartition(comm, square, turned, **options),
-        "HaloExchange": HaloExchange(comm, square, window, **options),
-    }
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvarian
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core.operator import Direction
 from adjointlab.core.space import Space
+from adjointlab.spelling import did_you_mean
 
 __all__ = [
     "AnyCheck",
@@ -122,6 +123,9 @@ class Check(ABC, Generic[ObservationT]):
     varies_values: ClassVar[bool] = False
     """True if the inputs of a layer may have values of all :data:`~adjointlab.checks.context.INPUT_VALUES`."""
 
+    finds_leaks: ClassVar[bool] = False
+    """True if it reports communicators that are left behind by each call. One check does: the others' verdicts stand beside it."""
+
     share: ClassVar[float] = 1.0
     """Part of the cases asked for that the check draws: less where it finds early what it can find (docs/power.md)."""
 
@@ -192,7 +196,9 @@ def check_named(name: str) -> AnyCheck:
         return all_checks()[name]
     except KeyError:
         known = ", ".join(check.name for check in all_checks().values() if check.order is not None)
-        raise ValueError(f"check: {name!r} is not one of {known}") from None
+        raise ValueError(
+            f"check: {name!r} is not one of {known}{did_you_mean(str(name), known.split(', '))}"
+        ) from None
 
 
 def checks_of(subject: CheckedSubject, only: Collection[str] | None = None) -> tuple[str, ...]:

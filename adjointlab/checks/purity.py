@@ -63,6 +63,7 @@ class PurityCheck(Check[PurityObservation]):
     """
 
     name = "purity"
+    finds_leaks = True
     share = 0.5
     order = 70
 

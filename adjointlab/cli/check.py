@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from dataclasses import dataclass, field, replace
@@ -11,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adjointlab import options
+from adjointlab.cli.check_report import CheckReport
 from adjointlab.cli.device import usable_device
+from adjointlab.cli.loading import loading_shown
 from adjointlab.cli.output import (
     STDOUT,
     Output,
     ProgressLine,
-    describe_ranks,
     is_replaceable,
     is_standard_output,
     progress_line,
@@ -24,14 +26,17 @@ from adjointlab.cli.output import (
 )
 from adjointlab.cli.parameters import (
     Cases,
+    Colour,
     Device,
     Folder,
+    MaxTime,
     Quiet,
     Ranks,
     Schedules,
     Seed,
     Strict,
     Subjects,
+    Verbose,
     Watchdog,
     Xfails,
 )
@@ -81,6 +86,9 @@ def check(
         typer.Option("--json", metavar="FILE", help="Write the verdicts as JSON; - is standard output."),
     ] = None,
     quiet: Quiet = False,
+    verbose: Verbose = False,
+    _color: Colour = "auto",
+    max_time: MaxTime = None,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -113,15 +121,28 @@ def check(
         usable_device(device)
         return *selected(subjects or [], checks), None if xfails is None else read(xfails)
 
-    with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (plan, nameless, known)):
+    def load() -> tuple[list[tuple[Found, str]], list[str], KnownFailures | None]:
+        with loading_shown(is_shown=not quiet):
+            return prepare()
+
+    with opened_world(load, ranks, strict=strict, watchdog=watchdog) as (world, (plan, nameless, known)):
         out = Output(to_stderr=json_to == STDOUT)
         request = _Request(tuple(subjects or ()), None if checks is None else tuple(checks), watchdog, jobs)
-        run = _CheckRun(world, plan, nameless, known, out, json_to, quiet, surroundings, request)
+        report = CheckReport(
+            out,
+            [(found.subject.name, name) for found, name in plan],
+            cases,
+            surroundings.folder,
+            quiet,
+            verbose,
+        )
+        run = _CheckRun(world, plan, nameless, known, report, json_to, surroundings, request)
         # The other ranks wait a little longer: when the first of them is gone, the launcher kills the leader, which has the results.
         with Deadline(run.end_early, _SECONDS_TO_HEED + (0.0 if world.is_leader else _SECONDS_TO_STOP)):
             try:
                 with progress_line(is_shown=world.is_leader and not quiet) as line:
-                    run.run_all(Budget(cases, ranks, seed, schedules=schedules, device=device), folder, line)
+                    budget = Budget(cases, ranks, seed, schedules=schedules, device=device)
+                    run.run_all(budget, folder, line, max_time)
             except Exhausted as problem:
                 run.stop(ExitCode.RESTART, str(problem))
                 return ExitCode.RESTART
@@ -158,20 +179,25 @@ class _CheckRun:
     plan: list[tuple[Found, str]]  # a subject and the name of a check
     nameless: list[str]  # lines on subjects that are not checked, because they have no name
     known: KnownFailures | None
-    out: Output
+    report: CheckReport
     json_to: str | None
-    quiet: bool
     surroundings: Surroundings
     request: _Request
-    results: list[CheckResult] = field(default_factory=list)
-    printed: int = 0  # results whose failures have been printed
+    position: int = 0  # in the plan, of the next result
+    misdeclared: set[str] = field(default_factory=set)  # locations of subjects that no other check is run of
     is_stopped: bool = False
     begun: float | None = None  # when several processes began
+    deadline: float = math.inf  # of the drawing of cases
 
-    def run_all(self, budget: Budget, folder: Path, line: ProgressLine) -> None:
-        """Run every check of the plan, here or in several processes."""
+    @property
+    def results(self) -> list[CheckResult]:
+        """Those of the first checks of the plan."""
+        return self.report.results
+
+    def run_all(self, budget: Budget, folder: Path, line: ProgressLine, seconds: float | None = None) -> None:
+        """Run every check of the plan, here or in several processes; in so many `seconds`, if that is given."""
         from adjointlab.checks.check import check_named
-        from adjointlab.session import run_check, unsupported
+        from adjointlab.session import check_with_corpus, unsupported
         from adjointlab.store.files import printable
 
         refused = {
@@ -185,16 +211,27 @@ class _CheckRun:
             for index, entry in enumerate(self.plan)
             if refused.get(entry[0].subject.location, index) == index
         ]
+        self.report.plan = [(found.subject.name, name) for found, name in self.plan]
         processes = self._processes(budget.cases)
+        if seconds is not None:
+            self.deadline = time.monotonic() + seconds
         if processes > 1:
             self._run_in_processes(processes, budget, folder, line)
             return
         for number, (found, name) in enumerate(self.plan):
+            if found.subject.location in self.misdeclared:
+                continue
             tick = line.track(
                 f"[{number + 1}/{len(self.plan)}] {printable(found.subject.name)} {name}",
                 check_named(name).cases_of(budget.cases),
+                self.report.time_left,
             )
-            self._take(run_check(self.world, found, name, budget, folder, tick), line)
+            within = replace(budget, seconds=self._share(len(self.plan) - number))
+            self._take(check_with_corpus(self.world, found, name, within, folder, tick), line)
+
+    def _share(self, checks: int, processes: int = 1) -> float:
+        """The seconds that each of so many checks that are left has to draw cases in."""
+        return max(0.0, self.deadline - time.monotonic()) * processes / max(1, checks)
 
     def _processes(self, cases: int) -> int:
         """The number of processes to run the checks in, of so many cases each; 1 is this one."""
@@ -216,10 +253,10 @@ class _CheckRun:
         self.begun = time.monotonic()
         with CheckProcesses(self._setup(budget, folder), self.surroundings, count, cores()) as processes:
             try:
-                for each in processes.run():
+                for each in processes.run(lambda left: self._share(left, count)):
                     ended[each.number] = each
-                    tick(len(ended))
-                    while (following := ended.get(len(self.results))) is not None:
+                    tick(len(ended), note=self.report.time_left)
+                    while (following := ended.get(self.position)) is not None:
                         with line.paused():
                             _print(following.printed)
                         self._take(self._result_of(following, budget, folder), line)
@@ -237,7 +274,7 @@ class _CheckRun:
         """Add what is known of the checks in other processes when a signal ends the command."""
         from adjointlab.store.running_case import left_behind
 
-        taken = len(self.results)
+        taken = self.position
         for each in sorted(ended, key=lambda each: each.number):
             if each.number < taken:
                 continue
@@ -267,14 +304,14 @@ class _CheckRun:
 
     def _result_of(self, ended: Ended, budget: Budget, folder: Path) -> CheckResult:
         """The result of a check in another process; of one that could not be had, by running the check here."""
-        from adjointlab.session import CheckResult, lost, run_check
+        from adjointlab.session import CheckResult, check_with_corpus, lost
 
         found, name = self.plan[ended.number]
         if ended.outcome is not None:
             return CheckResult(found, *ended.outcome)
         if ended.death:
             return lost(self.world, found, name, budget, folder, ended.death)
-        return run_check(self.world, found, name, budget, folder)
+        return check_with_corpus(self.world, found, name, budget, folder)
 
     def _take(self, result: CheckResult, line: ProgressLine) -> None:
         """Add the result of the next check of the plan, and print and save it."""
@@ -286,24 +323,30 @@ class _CheckRun:
         earn(outcome(self.results) or ExitCode.UNJUDGED)
         # Printed and saved at once, because the next case may end the process. A supervised job is started again
         # then and knows its earlier results, so it prints each of them once, at its end.
-        if supervised() is None and len(self.results) < len(self.plan):
+        if supervised() is None and self.world.is_leader:
             with line.paused():
-                self.print_failures()
+                self.report.print_new()
             if self.json_to is not None and self.json_to != STDOUT and is_replaceable(self.json_to):
                 self.save(ExitCode.UNJUDGED, complete=False)
 
     def add(self, result: CheckResult) -> None:
-        """Add the result of the next check of the plan."""
+        """Add the result of the next check of the plan; of a subject that is declared wrongly only the first."""
+        self.position += 1
+        location = result.found.subject.location
+        if location in self.misdeclared:
+            return
+        if result.is_misdeclared:
+            self.misdeclared.add(location)
         if self.known and (listed := self.known.of_check(result.result.subject, result.result.check)):
             result = replace(result, known=str(listed))
-        self.results.append(result)
+        self.report.add(result)
 
     def stop(self, code: int, reason: str = "") -> None:
         """Print and save what is known, before the plan is done."""
         self.is_stopped = True
         self.print_results()
         self.save(code, complete=False)
-        self.out.line(f"{len(self.results)} of {len(self.plan)} are done. {reason}".rstrip())
+        self.report.out.line(f"{len(self.results)} of {len(self.plan)} are done. {reason}".rstrip())
 
     def end_early(self, number: int) -> None:
         """Do as :meth:`stop` does, in another thread, unless the main thread does it."""
@@ -312,36 +355,14 @@ class _CheckRun:
         else:
             self.stop(128 + number)
 
-    def print_failures(self) -> None:
-        """Print the failures that have not been printed."""
-        from adjointlab.report.failure_text import failure_text
-        from adjointlab.store.files import working_directory
-
-        for result in self.results[self.printed :]:
-            if result.is_reported:
-                with working_directory(self.surroundings.folder):
-                    text = failure_text(result)
-                self.out.line(f"{text}\n")
-        self.printed = len(self.results)
-
     def print_results(self) -> None:
-        """Print the remaining failures; unless it is to be quiet, also the table and what it does not cover."""
-        from adjointlab.report.summary import notes, summary, verdict_table
-
+        """Print what has not been printed; unless it is to be quiet, also what the verdicts do not cover, and the counts."""
         if not self.world.is_leader:
             return
-        self.print_failures()
-        if self.quiet:
-            return
-        self.out.table(verdict_table(self.results))
-        self.out.line()
-        for note in (*notes(self.results), *self.nameless):
-            self.out.line(f"{note}\n")
-        planned = {(found.subject.name, name) for found, name in self.plan}
-        for known in self.known.unused(planned) if self.known else ():
-            self.out.line(f"{known.position}: lists a failure of something that was not checked")
-        seconds = None if self.begun is None else time.monotonic() - self.begun
-        self.out.line(f"{summary(self.results, len(self.plan), seconds)}, {describe_ranks(self.world)}")
+        self.report.print_new()
+        if not self.report.quiet:
+            seconds = None if self.begun is None else time.monotonic() - self.begun
+            self.report.print_summary(self.world, self.known, self.nameless, seconds)
 
     def save(self, code: int, *, complete: bool) -> None:
         """Write the results as JSON, if that was asked for; on the leader."""

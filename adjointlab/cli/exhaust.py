@@ -38,7 +38,8 @@ def exhaust(
     """Prove every small case: all cases within a bound instead of drawn ones, each by its whole matrices."""
     from adjointlab.engine import exhaust as proof
     from adjointlab.report.failure_text import failure_text
-    from adjointlab.report.summary import exit_code, proof_summary, proof_table, silent
+    from adjointlab.report.summary import exit_code, proof_summary, silent
+    from adjointlab.report.tables import proof_table
     from adjointlab.session import kept
 
     if is_launched():

@@ -1,4 +1,4 @@
-"""The command line: ``adjointlab check | run | exhaust | list | explain | replay | info``, alone or under mpiexec.
+"""The command line: ``adjointlab demo | check | run | exhaust | list | explain | replay | info``, alone or under mpiexec.
 
 Each command stands in a file of its own. Those files import the engine inside their functions, so that
 ``adjointlab --help`` needs neither Hypothesis nor an array library. How commands end: :mod:`adjointlab.exit_codes`; under
@@ -19,6 +19,8 @@ from typing import NoReturn
 import typer
 
 from adjointlab.cli.check import check
+from adjointlab.cli.configure import configure
+from adjointlab.cli.demo import demo
 from adjointlab.cli.exhaust import exhaust
 from adjointlab.cli.explain import explain
 from adjointlab.cli.held_streams import HeldStreams
@@ -38,17 +40,18 @@ from adjointlab.worlds.process_end import end_despite_leftovers
 __all__ = ["app", "exit_code_of", "main"]
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Verifies that distributed forward and backward passes are adjoint. `mpiexec -n 4 adjointlab ...` does so on "
     "real ranks.",
 )
+app.callback()(configure)
 app.command()(check)
 # Options that follow the name of a program are that program's, also where we have one of the same name.
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command()(exhaust)
+app.command()(demo)
 app.command("list")(list_subjects)
 app.command()(explain)
 app.command()(replay)

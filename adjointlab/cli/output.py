@@ -39,6 +39,9 @@ STDOUT = "-"
 """The file name that stands for standard output."""
 
 
+_NO_LIMIT = 100_000
+"""Columns of a file."""
+
 _ASCII = {"→": "->", "←": "<-", "⟨": "<", "⟩": ">", "×": "x", "∞": "inf", "·": ".", "−": "-", "…": "..."}
 """Forms of our own signs for terminals that do not have them."""
 
@@ -55,6 +58,14 @@ class Output:
         return HeldStreams.of(to_stderr=self.to_stderr)
 
     @property
+    def is_terminal(self) -> bool:
+        """Return True where somebody reads along; rich's own answer is True too where colours are forced."""
+        try:
+            return self.stream.isatty()
+        except ValueError:  # closed
+            return False
+
+    @property
     def console(self) -> Console:
         """A console of rich for the stream."""
         return Console(file=self.stream, width=_width(self.stream), quiet=launched_rank() != 0)
@@ -63,12 +74,16 @@ class Output:
         """Print `text`: no markup, no colours, no line breaks added, and nothing that a terminal would take for a command."""
         self._write(printable(text, keep="\n\t") + "\n")
 
-    def table(self, table: RenderableType) -> None:
-        """Print a table of rich."""
+    def table(self, table: RenderableType, *, wraps: bool = True) -> None:
+        """Print a table of rich, whose lines are broken on a terminal; elsewhere only if it `wraps`."""
+        console = self.console
+        if not wraps and not self.is_terminal:
+            console.width = _NO_LIMIT
         # Not printed by rich, which ends the process with 1 where nobody reads.
-        with self.console as console, console.capture() as captured:
+        with console, console.capture() as captured:
             console.print(table)
-        self._write(captured.get())
+        # Cells are filled up with blanks to the width of their column, those of the last one too.
+        self._write("\n".join(line.rstrip() for line in captured.get().split("\n")))
 
     def raw(self, text: str) -> None:
         """Print `text`, which is meant for programs, as it is."""
@@ -168,19 +183,25 @@ class ProgressLine:
     def __init__(self, bar: Progress | None) -> None:
         self._bar = bar
 
-    def track(self, label: str, total: int | None = None) -> Callable[..., None]:
-        """Begin a piece of work; return ``tick(done, total)``, whose total may be left out if it is given here."""
+    def track(self, label: str, total: int | None = None, note: str = "") -> Callable[..., None]:
+        """Begin a piece of work; return ``tick(done, total, note)``, all but the first as given here where they are left out.
+
+        The `note` stands at the end of the line.
+        """
         bar = self._bar
         if bar is None:
-            return lambda done, total=None: None
+            return lambda done, total=None, note="": None
         # A task of its own for each piece of work, so that the time left is estimated from its cases alone.
         for task in bar.task_ids:
             bar.remove_task(task)
-        task, shown = bar.add_task(label, total=total), 0.0
+        task, shown = bar.add_task(label, total=total, note=note), 0.0
+        bar.refresh()
 
-        def tick(done: int, total: int | None = None) -> None:
+        def tick(done: int, total: int | None = None, note: str | None = None) -> None:
             nonlocal shown
             bar.update(task, completed=done, total=total)
+            if note is not None:
+                bar.update(task, note=note)
             if time.monotonic() - shown > _INTERVAL:
                 shown = time.monotonic()
                 bar.refresh()
@@ -201,8 +222,8 @@ class ProgressLine:
 @contextmanager
 def progress_line(*, is_shown: bool, time_left: bool = False) -> Iterator[ProgressLine]:
     """Show a progress line with the time elapsed, or the `time_left` where totals are known for certain."""
-    console = Output(to_stderr=True).console
-    if not is_shown or not console.is_terminal:
+    out = Output(to_stderr=True)
+    if not is_shown or not out.is_terminal:
         yield ProgressLine(None)
         return
     from rich.progress import (
@@ -216,7 +237,8 @@ def progress_line(*, is_shown: bool, time_left: bool = False) -> Iterator[Progre
 
     columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
     columns += [TextColumn("left"), TimeRemainingColumn()] if time_left else [TimeElapsedColumn()]
+    columns.append(TextColumn("{task.fields[note]}", markup=False))
     # In the simulated world exactly one thread runs at a time, and a thread of rich's would take the interpreter's lock
     # from whichever rank that is. A proof works in other processes, and between two of its ticks the time left goes on.
-    with Progress(*columns, console=console, transient=True, auto_refresh=time_left) as bar:
+    with Progress(*columns, console=out.console, transient=True, auto_refresh=time_left) as bar:
         yield ProgressLine(bar)

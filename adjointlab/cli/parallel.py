@@ -13,6 +13,7 @@ the check that it belongs to. A process that dies costs the check that it was at
 from __future__ import annotations
 
 import codecs
+import math
 import os
 import pickle
 import signal
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -111,6 +112,7 @@ class Outcome(NamedTuple):
     result: SearchResult
     written: Written | None
     unwritten: str
+    replayed: Path | None
 
     def pickled(self) -> bytes:
         """As bytes that are known to open; none where parameters of a case are objects that no other process can have."""
@@ -160,6 +162,7 @@ class CheckProcesses:
         self._processes: list[_Process] = []
         self._ended: list[_Process] = []  # whose files are still to be read
         self._can_start = True
+        self._share: Callable[[int], float] = lambda left: math.inf
         # Libraries with threads of their own take all cores each, unless the user has said how many.
         self._environment = {"OMP_NUM_THREADS": str(max(1, cores // count)), **surroundings.environment}
 
@@ -175,8 +178,12 @@ class CheckProcesses:
         for process in (*self._processes, *self._ended):
             process.close_files()
 
-    def run(self) -> Iterator[Ended]:
-        """Hand out all checks of the plan; yield them as they end."""
+    def run(self, share: Callable[[int], float]) -> Iterator[Ended]:
+        """Hand out all checks of the plan; yield them as they end.
+
+        `share` says how many seconds a check has to draw cases in, of the number of checks that are left with it.
+        """
+        self._share = share
         while True:
             self._start_as_many_as_needed()
             if not self._processes or not (self._waiting or self._at_work):
@@ -249,7 +256,8 @@ class CheckProcesses:
             yield Ended(process.index, outcome, "", process.printed())
             process.index = None
         if kind != Kind.INTERRUPTED and self._waiting:
-            process.begin(self._waiting.popleft())
+            left = len(self._waiting)
+            process.begin(self._waiting.popleft(), self._share(left))
 
     def _gone(self, process: _Process) -> Iterator[Ended]:
         self._processes.remove(process)
@@ -284,11 +292,11 @@ class _Process:
         with suppress(OSError):  # it has ended already
             self.connection.send(setup)
 
-    def begin(self, index: int) -> None:
-        """Have it run the check with that number of the plan."""
+    def begin(self, index: int, seconds: float) -> None:
+        """Have it run the check with that number of the plan, drawing cases for so many seconds at most."""
         self.index = index
         with suppress(OSError):  # it has ended, which is noticed next
-            self.connection.send(index)
+            self.connection.send((index, seconds))
 
     def printed(self) -> Printed:
         """The part that it has printed since this was called last."""

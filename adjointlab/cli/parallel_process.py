@@ -6,6 +6,7 @@ import fcntl
 import os
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any, Final, NoReturn
 
@@ -13,7 +14,7 @@ from adjointlab.cli.check import selected
 from adjointlab.cli.parallel import Kind, Outcome, PlannedCheck, Setup
 from adjointlab.cli.startup import opened_world
 from adjointlab.exit_codes import ExitCode
-from adjointlab.session import CheckResult, SearchInterrupted, run_check
+from adjointlab.session import CheckResult, SearchInterrupted, check_with_corpus
 from adjointlab.supervisor.processes import die_with_parent
 from adjointlab.worlds.process import RepeatedInterrupt, earn, install_exit_guard
 from adjointlab.worlds.process_end import end_despite_leftovers
@@ -60,9 +61,10 @@ def _serve(connection: Connection[Any, Any], setup: Setup) -> None:
             raise RuntimeError("the modules declare other subjects when they are imported once more")
         connection.send((Kind.READY, b""))
         while True:
-            found, name = plan[connection.recv()]
+            number, seconds = connection.recv()
+            found, name = plan[number]
             earn(ExitCode.UNJUDGED)
-            result = run_check(world, found, name, budget, setup.folder)
+            result = check_with_corpus(world, found, name, replace(budget, seconds=seconds), setup.folder)
             for stream in (sys.stdout, sys.stderr):
                 with suppress(Exception):  # of whatever user code has put there
                     stream.flush()
@@ -70,7 +72,7 @@ def _serve(connection: Connection[Any, Any], setup: Setup) -> None:
 
 
 def _packed(result: CheckResult) -> bytes:
-    return Outcome(result.result, result.written, result.unwritten).pickled()
+    return Outcome(result.result, result.written, result.unwritten, result.replayed).pickled()
 
 
 def _moved(descriptor: int) -> int:

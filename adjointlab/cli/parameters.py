@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import typer
 
@@ -24,6 +25,20 @@ def _as_typer(option: Option[T]) -> object:
     )
 
 
+_COLOUR_VARIABLES: Final = {"always": "FORCE_COLOR", "never": "NO_COLOR", "auto": ""}
+
+
+def _set_colour(when: str) -> str:
+    """Say to rich, here and in processes of this command, whether to print colours: by the variables that users set for it too."""
+    if when not in _COLOUR_VARIABLES:
+        raise typer.BadParameter(f"{when!r} is not one of {', '.join(_COLOUR_VARIABLES)}")
+    if variable := _COLOUR_VARIABLES[when]:
+        for each in filter(None, _COLOUR_VARIABLES.values()):
+            os.environ.pop(each, None)
+        os.environ[variable] = "1"
+    return when
+
+
 Subjects = Annotated[
     list[str] | None,
     typer.Argument(
@@ -40,6 +55,25 @@ Schedules = Annotated[int, _as_typer(options.SCHEDULES)]
 Shrinking = Annotated[float, _as_typer(options.SHRINKING)]
 Xfails = Annotated[Path | None, _as_typer(options.XFAILS)]
 Strict = Annotated[bool, typer.Option("--strict", help=options.STRICT.help)]
+MaxTime = Annotated[float | None, _as_typer(options.MAX_TIME)]
 Watchdog = Annotated[float | None, _as_typer(options.WATCHDOG)]
 Folder = Annotated[Path, _as_typer(options.FOLDER)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print failures only.")]
+Colour = Annotated[
+    str,
+    typer.Option(
+        "--color",
+        metavar="WHEN",
+        callback=_set_colour,
+        is_eager=True,
+        help="always, never, or auto: on a terminal, unless NO_COLOR is set.",
+    ),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Print every failure in full, also one that an earlier check of the subject has found.",
+    ),
+]

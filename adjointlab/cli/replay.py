@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from msgspec import structs
 
 from adjointlab.cli.device import usable_device
 from adjointlab.cli.output import Output, describe_ranks
@@ -53,6 +52,8 @@ def replayed(
     watchdog: float | None = None,
 ) -> tuple[Reproducer, SearchResult]:
     """Run a stored failure again and print the result; the reproducer, and the result."""
+    from msgspec import structs
+
     from adjointlab import session
     from adjointlab.checks.verdict import Status
     from adjointlab.report.failure_text import failure_text

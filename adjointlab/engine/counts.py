@@ -26,7 +26,8 @@ class CaseCounts:
 
     Of the `judged`, so many were `on_several_ranks`, and in so many of these at least two ranks were `communicating`; no more
     than `most_ranks` did in any. In `lacking_messages` none did, although the spaces that the operator declares need messages.
-    `rejected` counts, by reason, those that the check has nothing to say about.
+    `rejected` counts, by reason, those that the check has nothing to say about. `is_cut_short` where time was up before all
+    had been drawn that the user wanted.
     """
 
     asked: int
@@ -36,6 +37,11 @@ class CaseCounts:
     most_ranks: int = 0
     lacking_messages: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
+    is_cut_short: bool = False
+
+    def end(self) -> None:
+        """Ask for no more cases than have been judged."""
+        self.asked, self.is_cut_short = self.judged, True
 
     def judge(self, case: Case, run: Run, spaces: Spaces | None) -> None:
         """Count a case that was judged, by its last run and the spaces of its operator."""

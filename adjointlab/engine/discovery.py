@@ -19,6 +19,7 @@ from typing import Final
 
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.subject import Subject, declarations
+from adjointlab.spelling import did_you_mean
 from adjointlab.worlds.interposition import follow_imports
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import message_of
@@ -162,7 +163,9 @@ def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Su
     for part in name.split("."):
         if not hasattr(value, part):
             present = ", ".join(attribute for attribute, _ in _subjects(module))
-            raise NotFound(f"{origin} has no {name}; its subjects are: {present or 'none'}")
+            raise NotFound(
+                f"{origin} has no {name}; its subjects are: {present or 'none'}{did_you_mean(name, present.split(', '))}"
+            )
         value = getattr(value, part)
     if isinstance(value, Subject):
         return [(name, value)]
@@ -255,7 +258,10 @@ def _load_module(name: str, reference: str) -> ModuleType:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-                raise NotFound(f"there is no module or installed subject {name}; {_FORMS}") from None
+                near = did_you_mean(name, [entry.subject.name for entry in installed()])
+                raise NotFound(
+                    f"there is no module or installed subject {name}{near or f'; {_FORMS}'}"
+                ) from None
             raise
 
 

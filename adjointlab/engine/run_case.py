@@ -165,6 +165,11 @@ def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
 NO_RETURN = "no return"
 """Kind of failure of a rank that the watchdog had to end."""
 
+_ADVICE_ON_LEAKS: Final = (
+    "advice",
+    "make the communicator once, where the operator is made, or free it after use: an MPI library has some 2000",
+)
+
 REPLACED = "functions replaced"
 """Kind of failure of a run in which user code has replaced functions of Python or NumPy."""
 
@@ -233,15 +238,16 @@ def judge(case: Case, run: Run) -> Verdict:
                 f"the operator declares a tensor on rank {missing[0]}, and its communicator has {case.ranks}",
                 ("tensor", str(tensor)),
             )
+    check = check_named(case.check)
     for rank, each in enumerate(seen):
-        if each.leaks:
-            headline, lines = "communicators are made in calls and never freed", each.leaks
-            kind = FindingKind.COMMUNICATOR_LEFT_OPEN
-            return unjudged(headline, ("rank", str(rank)), *lines, kind=kind)
         if each.spaces != spaces:
             # No check can put together elements of different spaces.
             return incoherent("the ranks declare different spaces", ("ranks", f"0 and {rank}"))
-    return check_named(case.check).judge(spaces, [each.observation for each in seen])
+        if each.leaks and check.finds_leaks:
+            headline, lines = "communicators are made in calls and never freed", each.leaks
+            kind = FindingKind.COMMUNICATOR_LEFT_OPEN
+            return unjudged(headline, ("rank", str(rank)), *lines, _ADVICE_ON_LEAKS, kind=kind)
+    return check.judge(spaces, [each.observation for each in seen])
 
 
 def spaces_of(run: Run) -> Spaces | None:

@@ -58,8 +58,9 @@ class Budget:
     """Limits of a search.
 
     `cases` to draw; `ranks` at most (default: what the world has, up to 8); `seed` of the draws (default: a fresh one, which
-    the result states); at most `shrinking` seconds are spent on making a failing case smaller. A case runs under `schedules`
-    schedules where the world can choose them. Tensors are drawn in memory of `device` ("cpu" or "cuda"; default: in all memories).
+    the result states); after `seconds` no more are drawn than the least number; at most `shrinking` seconds are spent on making
+    a failing case smaller. A case runs under `schedules` schedules where the world can choose them. Tensors are drawn in memory of
+    `device` ("cpu" or "cuda"; default: in all memories).
     """
 
     cases: int = options.CASES.default
@@ -68,6 +69,7 @@ class Budget:
     shrinking: float = options.SHRINKING.default
     schedules: int = options.SCHEDULES.default
     device: str | None = options.DEVICE.default
+    seconds: float = math.inf
 
     def __post_init__(self) -> None:
         options.CASES.check(self.cases)
@@ -135,6 +137,9 @@ pass every other time; a run that returns costs milliseconds.
 """
 
 
+_LEAST_CASES: Final = 10
+"""The number of cases that a check judges, if it is to judge so many, however little time it is given."""
+
 _REDRAWN: Final = 50
 """The number of cases that are drawn on fewer ranks than the smallest failing case has."""
 
@@ -196,6 +201,8 @@ class Search:
         self._figures: Figures = {}
         self._exact = 0
         self._counts = CaseCounts(budget.cases)
+        self._drawn_until = time.monotonic() + budget.seconds
+        self._needs_several_ranks = max(subject.ranks_up_to(self._ranks)) > 1
         self._last_run = Run(())
 
     def conduct(self) -> SearchResult:
@@ -241,13 +248,12 @@ class Search:
     def _smallest_failure(self) -> _Failing | Verdict | None:
         """Search with Hypothesis: return the smallest failing case, `None` if none fails, a verdict if too few could be judged."""
         failure = self._searched_in_batches()
-        needs_several_ranks = max(self._subject.ranks_up_to(self._ranks)) > 1
-        if failure is None and needs_several_ranks and not self._counts.on_several_ranks:
+        if failure is None and self._needs_several_ranks and not self._counts.on_several_ranks:
             # A few cases need not have several ranks among them; and where a check rejects each that has, it is to say so.
             failure = self._searched(max(1, self._budget.cases // 10), 2, self._ranks)
         if isinstance(failure, _Failing):
             return self._in_single_steps(self._on_fewer_ranks(failure))
-        return failure or self._counts.shortfall(needs_several_ranks=needs_several_ranks)
+        return failure or self._counts.shortfall(needs_several_ranks=self._needs_several_ranks)
 
     def _searched_in_batches(self) -> _Failing | Verdict | None:
         """Draw the cases of the budget, each batch in a search of its own: Hypothesis keeps some 8 KB of each case of a search."""
@@ -255,9 +261,14 @@ class Search:
         for start in range(0, self._budget.cases, _BATCH):
             number = min(_BATCH, self._budget.cases - start)
             failure = self._searched(number, 1, self._ranks, stream=f" {start}" if start else "")
-            if failure is not None:
+            if failure is not None or self._counts.is_cut_short:
                 break
         return failure
+
+    def _has_judged_enough(self) -> bool:
+        """Return True once a check may be ended for lack of time."""
+        several = not self._needs_several_ranks or self._counts.on_several_ranks > 0
+        return several and self._counts.judged >= _LEAST_CASES
 
     def _on_fewer_ranks(self, failure: _Failing) -> _Failing:
         """Return a failure of the same kind on as few ranks as one is found on.
@@ -418,7 +429,9 @@ class Search:
         if self.tried <= self._known_to_pass:
             return None if self.tried in self._inapplicable else Judgement(coherent(), None)
         self._tick(self.tried)
-        if self._counts.is_hopeless:
+        if time.monotonic() > self._drawn_until and self._has_judged_enough():
+            self._counts.end()
+        if self._counts.is_hopeless or self._counts.is_cut_short:
             # Hypothesis is ended as it is when a failure has run out of time to shrink: every further case passes, and none counts.
             return Judgement(coherent(), None)
         judgement = self._run_and_judge(case)

@@ -282,7 +282,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         from adjointlab.engine.discovery import found_as
         from adjointlab.engine.search import Budget
         from adjointlab.report.failure_text import failure_text
-        from adjointlab.session import SearchInterrupted, replay_corpus, run_check
+        from adjointlab.session import SearchInterrupted, check_with_corpus
         from adjointlab.store.files import working_directory
         from adjointlab.worlds.interposition import follow_imports
         from adjointlab.worlds.world import Exhausted
@@ -294,8 +294,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
             profile.cases, profile.ranks, seed, schedules=profile.schedules, device=profile.device
         )
         try:
-            failing = replay_corpus(world, found, check, profile.folder, profile.device)
-            result = failing or run_check(world, found, check, budget, profile.folder)
+            result = check_with_corpus(world, found, check, budget, profile.folder)
             # The user's code may have changed the directory.
             with working_directory(request.config.invocation_params.dir):
                 text = failure_text(result)

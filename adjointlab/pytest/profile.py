@@ -7,11 +7,25 @@ import secrets
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import pytest
 
-from adjointlab.options import CASES, DEVICE, FOLDER, RANKS, SCHEDULES, SEED, STRICT, WATCHDOG, XFAILS, Option
+from adjointlab.configuration import configured
+from adjointlab.options import (
+    CASES,
+    DEVICE,
+    FOLDER,
+    PATIENCE,
+    RANKS,
+    SCHEDULES,
+    SEED,
+    STRICT,
+    WATCHDOG,
+    WORLD,
+    XFAILS,
+    Option,
+)
 from adjointlab.worlds.launch import launched_world
 from adjointlab.worlds.world import WorldName
 
@@ -20,26 +34,6 @@ __all__ = ["PATIENCE", "Profile", "add_options", "read_profile"]
 T = TypeVar("T")
 
 
-def _world(text: str) -> WorldName | None:
-    return None if text == "auto" else WorldName(text)
-
-
-WORLD: Final = Option(
-    "world",
-    None,
-    _world,
-    "Where coherence tests run: simulated, mpi, torch, or auto, which is mpi under mpiexec, torch under torchrun, and simulated elsewhere.",
-    "auto",
-    choices=("auto", *WorldName),
-)
-PATIENCE: Final = Option(
-    "patience",
-    300.0,
-    float,
-    "Under mpiexec or torchrun, seconds that ranks wait for one another between tests.",
-    "300",
-    least=0,
-)
 _OPTIONS: Final = (CASES, SEED, SCHEDULES, RANKS, DEVICE, WORLD, FOLDER, STRICT, WATCHDOG, XFAILS, PATIENCE)
 _CASES_UNDER_CI: Final = 50
 """Fewer than elsewhere, but fresh ones in each run, of which there are many."""
@@ -82,9 +76,15 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
 
     Raises `pytest.UsageError` for a value that is not legal.
     """
+    try:
+        table = configured(config.rootpath)
+    except ValueError as problem:
+        raise pytest.UsageError(str(problem)) from None
 
     def value(option: Option[T], default: T | None = None) -> T:
         text = config.getoption(f"adjointlab_{option.name}") or config.getini(f"adjointlab_{option.name}")
+        if not text and option.name in table:
+            return cast(T, table[option.name])
         if not text:
             return option.default if default is None else default
         try:
@@ -92,7 +92,7 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         except ValueError as problem:
             raise pytest.UsageError(f"--adjointlab-{problem}") from None
 
-    world = value(WORLD)
+    world = None if (name := value(WORLD)) == "auto" else WorldName(name)
     if world is WorldName.TORCH and launched_world() != "torch":
         raise pytest.UsageError(
             "--adjointlab-world=torch: start the tests with torchrun, as in torchrun --nproc-per-node 4 -m pytest"

@@ -17,6 +17,7 @@
   - ``counts``: an object, or null where no search came to its end: of cases ``asked`` for, ``judged``, of these
     ``on_several_ranks``, of these with at least two ranks ``communicating``; ``most_ranks`` that communicated in one case;
     ``lacking_messages``, in which no rank communicated though the declared spaces need messages;
+    ``is_cut_short``: true where ``--max-time`` was up before all were drawn;
     ``rejected``: an object of reasons, each with the number of cases that could not be judged for it;
   - ``case``: the smallest failing case, as in a reproducer, or null;
   - ``reproducer``, ``script``: paths, or null; ``replay``: the command, or null.

@@ -9,12 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from adjointlab.cli.main import main
+from tests.cli.conftest import Ended
 from tests.running import ROOT, SAMPLES, needs_mpi, run
 
 # One process starts the others.
@@ -24,28 +24,6 @@ pytestmark = pytest.mark.mpi_skip
 def cli(*arguments: str | Path, cwd: Path, ranks: int = 0) -> subprocess.CompletedProcess[str]:
     """In a process of its own."""
     return run("adjointlab", *arguments, cwd=cwd, ranks=ranks)
-
-
-@dataclass(frozen=True)
-class Ended:
-    returncode: object
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Ended]:
-    """In this process, which is faster."""
-    monkeypatch.chdir(tmp_path)
-
-    def ended(*arguments: str) -> Ended:
-        with pytest.raises(SystemExit) as end:
-            main(list(arguments))
-        return Ended(end.value.code, *capsys.readouterr())
-
-    return ended
 
 
 def test_a_right_operator_is_coherent(here: Callable[..., Ended], tmp_path: Path) -> None:

@@ -144,10 +144,12 @@ def without_itself(op: Any) -> None:
 FAULTS = declared(
     globals(),
     (
-        fault("Split for each call", OPEN, everywhere={"forward": split_and_kept}),
-        fault("Create_cart and Sub for each call", OPEN, everywhere={"forward": cart_and_kept}),
-        fault("Create for each call", OPEN, everywhere={"forward": group_and_kept}),
-        fault("freed on all ranks but one", OPEN, base=FreesOnOneRank),
+        fault("Split for each call", OPEN, everywhere={"forward": split_and_kept}, check="purity"),
+        fault(
+            "Create_cart and Sub for each call", OPEN, everywhere={"forward": cart_and_kept}, check="purity"
+        ),
+        fault("Create for each call", OPEN, everywhere={"forward": group_and_kept}, check="purity"),
+        fault("freed on all ranks but one", OPEN, base=FreesOnOneRank, check="purity"),
         fault("used after it was freed", REFUSED, base=UsesAfterFree, ranks=1),
         fault("freed twice", REFUSED, everywhere={"forward": freed_twice}),
         fault(
@@ -171,7 +173,12 @@ FAULTS = declared(
         fault("Create without the rank that calls it", REFUSED, everywhere={"forward": without_itself}),
         fault("waits on COMM_WORLD", DEADLOCK, first={"forward": waits_on_world}),
         fault("sums over COMM_WORLD", WRONG, result={"adjoint": sums_over_world}),
-        fault("communicator of COMM_WORLD for each call", OPEN, everywhere={"forward": makes_with_world}),
+        fault(
+            "communicator of COMM_WORLD for each call",
+            OPEN,
+            everywhere={"forward": makes_with_world},
+            check="purity",
+        ),
         fault(
             "MPI_Abort of COMM_SELF with 0",
             ("a rank called MPI_Abort(0)",),

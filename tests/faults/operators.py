@@ -355,7 +355,7 @@ FAULTS = (
     RuntimeFault("MPI_Abort", aborts, (ABORTED,), (ABORTED,), is_fatal=True),
     RuntimeFault("message left over", leaves_a_message, ("message left over",), ("message left over",)),
     RuntimeFault("request leaked", leaves_a_request, ("request left open",), ("request left open",)),
-    RuntimeFault("communicator for each call", makes_communicators, OPEN, OPEN, ranks=1),
+    RuntimeFault("communicator for each call", makes_communicators, OPEN, OPEN, check="purity", ranks=1),
     RuntimeFault("nondeterministic result", throws, CHANGES, CHANGES, ranks=0),
     RuntimeFault(
         "wrong under one schedule", takes_the_first, (DEPENDS,), (), ranks=4, options=("--schedules", "6")

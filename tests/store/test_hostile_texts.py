@@ -27,7 +27,8 @@ from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.report.failure_text import failure_text
 from adjointlab.report.json_report import as_data
-from adjointlab.report.summary import summary, verdict_table
+from adjointlab.report.summary import summary
+from adjointlab.report.tables import VerdictRows
 from adjointlab.session import CheckResult
 from adjointlab.store.files import encodable
 from adjointlab.store.job_log import Death, Done, JobLog
@@ -88,7 +89,7 @@ def test_a_terminal_gets_nothing_but_printable_lines(texts: list[str]) -> None:
     check_result, printed = result_of(texts), StringIO()
     with redirect_stdout(printed):
         Output().line(failure_text(check_result))
-        Output().table(verdict_table([check_result]))
+        Output().table(VerdictRows.of([(texts[0], "adjoint")], 1).row(1, check_result))
         Output().line(summary([check_result], 1))
     assert all(char.isprintable() or char in "\n\t" for char in printed.getvalue())
 

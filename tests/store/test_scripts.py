@@ -63,13 +63,20 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=folder,
     )
     assert found.returncode == 1, found.stderr
-    scheduled = ["--schedules=6", "--json=scheduled.json"]
+    # In another folder, or the failure that is stored already would be all that is run.
+    scheduled = ["--schedules=6", "--json=scheduled.json", "--folder=scheduled"]
     run("adjointlab", "check", "subjects.py:first_come", *scheduled, *options, cwd=folder)
+    purity = ["--json=leaked.json", "--folder=leaked", "--check=purity"]
+    run("adjointlab", "check", "subjects.py:leak", *purity, *options[:-1], cwd=folder)
     return folder
 
 
+RUNS = {"FirstCome": "scheduled.json", "Leak": "leaked.json"}
+"""The results of the runs of their own that some subjects need."""
+
+
 def script_of(project: Path, subject: str) -> Path:
-    file = project / ("scheduled.json" if subject == "FirstCome" else "found.json")
+    file = project / RUNS.get(subject, "found.json")
     reports = json.loads(file.read_text())["reports"]
     (script,) = {report["script"] for report in reports if report["subject"] == subject} - {None}
     return project / script

@@ -60,6 +60,8 @@ def test_a_death_is_kept_and_the_rest_is_checked(tmp_path: Path) -> None:
     assert checked.returncode == ExitCode.UNJUDGED, said
     assert "Dies: a rank left by os._exit(0)" in checked.stdout, said
     assert "torchrun --nproc-per-node 2 -m adjointlab replay" in checked.stdout, said
-    assert checked.stdout.count("ranks of torchrun do not have") == 2, said  # the sentence, and the table
+    assert checked.stdout.count("ranks of torchrun do not have") == 3, (
+        said
+    )  # the sentence, the row, and the recapitulation
     assert "1 of 3 checks judged, 1 coherent" in checked.stdout, said
     assert list((tmp_path / ".adjointlab").glob("Dies-adjoint-*.json")), said

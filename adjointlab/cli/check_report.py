@@ -1,0 +1,134 @@
+"""Printing of ``adjointlab check``: each verdict as it falls, each failure once, and a summary in the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from adjointlab.cli.output import Output, describe_ranks
+from adjointlab.store.files import printable, working_directory
+
+if TYPE_CHECKING:
+    from adjointlab.report.tables import VerdictRows
+    from adjointlab.session import CheckResult
+    from adjointlab.store.known_failures import KnownFailures
+    from adjointlab.worlds.world import World
+
+__all__ = ["CheckReport"]
+
+_SECONDS_BETWEEN_ESTIMATES: Final = 30.0
+"""In a log, which has no progress line."""
+
+_EARLY: Final = 0.02
+"""Part of the work before which the time that is left cannot be told."""
+
+
+@dataclass
+class CheckReport:
+    """Prints the results of a plan's checks in the order of the plan.
+
+    `plan` has pairs of a subject and a check, and `cases` are drawn for each. With `quiet` failures alone are printed; with `verbose`
+    also those in full that say what an earlier one has said. Paths are relative to `folder`, which user code may leave.
+    """
+
+    out: Output
+    plan: Sequence[tuple[str, str]]
+    cases: int
+    folder: Path
+    quiet: bool = False
+    verbose: bool = False
+    results: list[CheckResult] = field(default_factory=list)
+    _printed: int = 0
+    _is_headed: bool = False
+    _begun: float = field(default_factory=time.monotonic)
+    _estimated: float = field(default_factory=time.monotonic)
+
+    def add(self, result: CheckResult) -> None:
+        """Add the result of the next check."""
+        self.results.append(result)
+
+    def print_new(self) -> None:
+        """Print the results that have not been printed: the text of a failure, then the row of its verdict."""
+        for number in range(self._printed, len(self.results)):
+            self._print_result(number)
+        self._printed = len(self.results)
+        self._print_estimate()
+
+    @property
+    def time_left(self) -> str:
+        """An estimate of the time until all is done, such as "1:30 left"; empty while there is none."""
+        done = len(self.results) / max(1, len(self.plan))
+        if not _EARLY < done < 1:
+            return ""
+        seconds = round((time.monotonic() - self._begun) * (1 - done) / done)
+        return f"about {seconds // 60}:{seconds % 60:02} left"
+
+    def print_summary(
+        self, world: World, known: KnownFailures | None, notes: Sequence[str], seconds: float | None
+    ) -> None:
+        """Print what the verdicts do not cover, what has failed, and the counts."""
+        from adjointlab.report.recap import recap
+        from adjointlab.report.summary import notes as notes_on
+        from adjointlab.report.summary import summary
+
+        self.out.line()
+        for note in (*notes_on(self.results), *notes):
+            self.out.line(f"{note}\n")
+        planned = set(self.plan)
+        for listed in known.unused(planned) if known else ():
+            self.out.line(f"{listed.position}: lists a failure of something that was not checked")
+        if len(self.results) > 1:
+            with working_directory(self.folder):
+                for line in recap(self.results):
+                    self.out.line(line)
+        self.out.line(f"{summary(self.results, len(self.plan), seconds)}, {describe_ranks(world)}")
+
+    @cached_property
+    def _rows(self) -> VerdictRows:
+        from adjointlab.report.tables import VerdictRows
+
+        return VerdictRows.of(self.plan, self.cases)
+
+    def _print_result(self, number: int) -> None:
+        from adjointlab.report.failure_text import failure_text
+
+        result = self.results[number]
+        if result.is_misdeclared and not result.known:
+            message = f"{result.found.reference}: {result.result.verdict.headline}"
+            Output(to_stderr=True).line(f"adjointlab: {message}")
+            return
+        like = None if self.verbose else self._told_before(number)
+        with working_directory(self.folder):
+            text = failure_text(result) if result.is_reported and like is None else ""
+            if not (self._is_headed or self.quiet):
+                self._is_headed = True
+                self.out.table(self._rows.heading(), wraps=False)
+            if text:
+                self.out.line(f"\n{text}\n" if not self.quiet else f"{text}\n")
+            if not self.quiet or like is not None:
+                self.out.table(self._rows.row(number + 1, result, like), wraps=False)
+
+    def _told_before(self, number: int) -> CheckResult | None:
+        """The first earlier result that says of the same subject what this one says."""
+        result = self.results[number]
+        if not result.is_reported or result.known:
+            return None
+        return next((each for each in self.results[:number] if result.says_the_same(each)), None)
+
+    def _print_estimate(self) -> None:
+        now, left = time.monotonic(), self.time_left
+        if (
+            self.quiet
+            or not left
+            or self.out.is_terminal
+            or now - self._estimated < _SECONDS_BETWEEN_ESTIMATES
+        ):
+            return
+        self._estimated = now
+        self.out.line(
+            f"{len(self.results)} of {len(self.plan)} checks after {now - self._begun:.0f} s, {printable(left)}"
+        )

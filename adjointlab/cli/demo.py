@@ -1,0 +1,122 @@
+"""``adjointlab demo``: an operator that is right, one that is wrong, and what is said of either."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from adjointlab.cli.output import Output
+from adjointlab.cli.parameters import Colour
+from adjointlab.cli.startup import UsageError, opened_world
+from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.launch import is_launched
+
+if TYPE_CHECKING:
+    from adjointlab.engine.discovery import Found
+    from adjointlab.session import CheckResult
+    from adjointlab.worlds.world import World
+
+__all__ = ["demo"]
+
+_CASES: Final = 30
+_CHECKS: Final = ("adjoint", "matrix")
+_SEED: Final = 1
+_MODULE: Final = "adjointlab.demonstration"
+
+
+def demo(
+    folder: Annotated[
+        Path, typer.Option(help="Folder in which the failure is stored.", show_default=True)
+    ] = Path(".adjointlab"),
+    _color: Colour = "auto",
+) -> int:
+    """Show in a few seconds what a check says: of an operator that is right, and of one with a wrong adjoint."""
+    from adjointlab.demonstration import RightShift, WrongShift
+    from adjointlab.engine.discovery import find
+
+    if is_launched():
+        raise UsageError("demo shows simulated ranks; run it without a launcher")
+
+    def prepare() -> list[Found]:
+        return find([f"{_MODULE}:right", f"{_MODULE}:wrong"])
+
+    out = Output()
+    with opened_world(prepare, None) as (world, (right, wrong)):
+        out.line("A vector lies on a ring of ranks, and every rank sends its cells to the next one.\n")
+        out.line(_source(RightShift.forward, RightShift.adjoint))
+        out.line("Is `adjoint` the adjoint of `forward`, on any number of ranks?\n")
+        _print(out, [_result(world, right, check, folder) for check in _CHECKS])
+        out.line("\nNow with a sign forgotten:\n")
+        out.line(_source(WrongShift.adjoint))
+        out.line("A test on two ranks passes, for there left is right:\n")
+        out.line(f"    two ranks: <Fx, y> = <x, F*y> is {_dot_test_on_two_ranks(world)}\n")
+        out.line(f"Of {_CASES} drawn cases some have other numbers of ranks:\n")
+        failure = _result(world, wrong, _CHECKS[0], folder)
+        _print(out, [failure])
+        out.line("\n".join(_next_steps(failure)))
+    return ExitCode.COHERENT
+
+
+def _result(world: World, found: Found, check: str, folder: Path) -> CheckResult:
+    from adjointlab.engine.search import Budget
+    from adjointlab.session import run_check
+
+    return run_check(world, found, check, Budget(_CASES, seed=_SEED), folder)
+
+
+def _print(out: Output, results: list[CheckResult]) -> None:
+    from adjointlab.report.failure_text import failure_text
+    from adjointlab.report.tables import VerdictRows
+
+    rows = VerdictRows.of([(each.result.subject, each.result.check) for each in results], _CASES)
+    for result in results:
+        if result.is_reported:
+            out.line(textwrap.indent(failure_text(result), "    ") + "\n")
+    out.table(rows.heading(), wraps=False)
+    for number, result in enumerate(results, 1):
+        out.table(rows.row(number, result), wraps=False)
+
+
+def _dot_test_on_two_ranks(world: World) -> str:
+    """The outcome of the customary test, run here: a random x and y, on two ranks."""
+    from adjointlab.demonstration import WrongShift
+    from adjointlab.engine.dot_test import check_adjoint
+    from adjointlab.worlds.world import RankContext, Returned
+
+    def body(context: RankContext, payload: object) -> bool:
+        assert context.comm is not None
+        try:
+            return check_adjoint(WrongShift(context.comm, cells=2)).is_coherent
+        except AssertionError:
+            return False
+
+    outcomes = world.run(body, None, 2).outcomes
+    return "true" if all(isinstance(each, Returned) and each.value is True for each in outcomes) else "false"
+
+
+def _source(*functions: object) -> str:
+    """The code of methods, without docstrings and what only a type checker reads."""
+    return "\n\n".join("\n".join(_lines(function)) for function in functions) + "\n"
+
+
+def _lines(function: object) -> Iterator[str]:
+    for line in textwrap.dedent(inspect.getsource(function)).splitlines():  # type: ignore[arg-type]
+        if '"""' not in line:
+            yield "    " + line.partition("  #")[0].replace(": NumpyArray", "").replace(" -> NumpyArray", "")
+
+
+def _next_steps(failure: CheckResult) -> Iterator[str]:
+    import adjointlab.demonstration
+    from adjointlab.report.failure_text import relative, replay_command
+
+    yield "\nWhat to do next"
+    if failure.written is not None:
+        yield f"  see it again      {replay_command(failure)}"
+    yield f"  read the code     {relative(Path(adjointlab.demonstration.__file__))}"
+    yield "  check your own    adjointlab check my_file.py       (README: Your own operator)"
+    yield "  check all         adjointlab check"

@@ -1,0 +1,64 @@
+"""The table ``[tool.adjointlab]`` of pyproject.toml: defaults for the command line and for pytest alike.
+
+::
+
+    [tool.adjointlab]
+    cases = 200
+    xfails = "known_failures.txt"
+
+The keys are the names of the options, and paths are relative to the file. What is given on a command line goes before it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from adjointlab.options import OPTIONS
+from adjointlab.spelling import did_you_mean
+
+__all__ = ["configured"]
+
+_FILE: Final = "pyproject.toml"
+_KEYS: Final = {option.name: option for option in OPTIONS}
+
+
+def configured(folder: Path) -> Mapping[str, Any]:
+    """Return the values of the nearest pyproject.toml that has the table, from `folder` upwards, by the names of the options.
+
+    Raises `ValueError`, naming the file, for a key that is no option, and for a value that is not legal.
+    """
+    for parent in (folder, *folder.parents):
+        file = parent / _FILE
+        if (table := _table(file)) is not None:
+            return {key: _value(file, key, value) for key, value in table.items()}
+    return {}
+
+
+def _table(file: Path) -> Mapping[str, object] | None:
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return None  # none there, or none that is ours to judge
+    tool = content.get("tool")
+    table = tool.get("adjointlab") if isinstance(tool, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise ValueError(f"{file}: tool.adjointlab is not a table")
+    return table
+
+
+def _value(file: Path, key: str, value: object) -> Any:
+    option: Any = _KEYS.get(key)
+    if option is None:
+        raise ValueError(
+            f"{file}: [tool.adjointlab] has no key {key!r}{did_you_mean(key, _KEYS)}; the keys are {', '.join(_KEYS)}"
+        )
+    # Its text in TOML is what a user would write on a command line, but for the truth values.
+    text = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    try:
+        parsed = option.parse(text)
+    except ValueError as problem:
+        raise ValueError(f"{file}: [tool.adjointlab] {problem}") from None
+    return file.parent / parsed if isinstance(parsed, Path) else parsed

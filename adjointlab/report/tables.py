@@ -1,0 +1,170 @@
+"""The tables of results: a row for each check as its verdict falls, and the table of an exhaustive run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich import markup
+from rich.table import Table
+
+from adjointlab.checks.verdict import Figure, Status
+from adjointlab.engine.counts import CaseCounts
+from adjointlab.report.failure_text import relative
+from adjointlab.session import CheckResult
+from adjointlab.store.files import printable
+
+__all__ = ["VerdictRows", "proof_table"]
+
+_COLOURS: Final = {Status.COHERENT: "green", Status.INCOHERENT: "bold red", Status.UNJUDGED: "bold yellow"}
+
+
+@dataclass(frozen=True)
+class VerdictRows:
+    """Rows of one table that are printed one by one, in columns that are as wide as the names in the plan need.
+
+    A row has the number of the check, subject and check, the verdict, the cases that it rests on, the most ranks that communicated,
+    the seed of the draws, and how far the verdict reaches.
+    """
+
+    asked: int
+    widths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, plan: Sequence[tuple[str, str]], cases: int) -> VerdictRows:
+        """The rows of a plan: pairs of a subject and a check, of so many cases."""
+        subject = max((len(printable(name)) for name, _ in plan), default=0)
+        check = max((len(name) for _, name in plan), default=0)
+        number = 2 * len(str(len(plan))) + 1
+        verdict = max(map(len, (status.value for status in Status)))
+        return cls(
+            len(plan), (number, max(subject, 7), max(check, 5), verdict, max(len(str(cases)), 5), 5, 10)
+        )
+
+    def heading(self) -> Table:
+        """The headings."""
+        headings = ("#", "Subject", "Check", "Verdict", "Cases", "Ranks", "Seed", "Reach")
+        return self._row(*(f"[bold]{heading}[/]" for heading in headings))
+
+    def row(self, number: int, entry: CheckResult, like: CheckResult | None = None) -> Table:
+        """The row of the check of that number, counted from 1; `like` is an earlier result that found the same."""
+        result = entry.result
+        return self._row(
+            f"[dim]{number}/{self.asked}[/]",
+            _cell(result.subject),
+            result.check,
+            _verdict(entry),
+            str(result.tried),
+            str(result.counts.most_ranks) if result.counts else "",
+            str(result.seed),
+            _cell(_reach(entry, like)),
+        )
+
+    def _row(self, *cells: str) -> Table:
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for position, width in enumerate(self.widths):
+            table.add_column(
+                width=width, no_wrap=True, justify="right" if position in (0, 4, 5, 6) else "left"
+            )
+        table.add_column()
+        table.add_row(*cells)
+        return table
+
+
+def proof_table(results: Sequence[CheckResult], bounds: Sequence[Mapping[str, int]]) -> Table:
+    """Subject by bound: the result of an exhaustive run."""
+    table = _table("Subject", "Bound", "Verdict", ">Cases", ">Matrix entries", ">Seconds")
+    table.columns[1].no_wrap = False
+    for entry, bound in zip(results, bounds, strict=True):
+        result = entry.result
+        status = "proved" if result.status is Status.COHERENT else result.status.value
+        table.add_row(
+            _cell(result.subject),
+            ", ".join(f"{name} {value}" for name, value in bound.items()),
+            f"[{_COLOURS[result.status]}]{status}[/]",
+            f"{result.tried:,}",
+            f"{result.figures.get(Figure.ENTRIES, 0):,}",
+            f"{result.seconds:.1f}",
+        )
+    return table
+
+
+def _cell(text: str) -> str:
+    """`text` for a cell of a table: neither markup nor what a terminal would take for a command."""
+    return markup.escape(printable(text))
+
+
+def _table(*headings: str) -> Table:
+    """An empty table; the columns whose heading begins with > are aligned to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(
+            heading.removeprefix(">"), justify="right" if heading.startswith(">") else "left", no_wrap=True
+        )
+    return table
+
+
+def _verdict(entry: CheckResult) -> str:
+    if entry.is_expected:
+        return "[dim]expected failure[/]"
+    if entry.unexpectedly_passes:
+        return "[bold red]unexpected pass[/]"
+    return f"[{_COLOURS[entry.status]}]{entry.status.value}[/]"
+
+
+def _reach(entry: CheckResult, like: CheckResult | None) -> str:
+    """The bounds on what a coherent verdict may have missed; the headline of any other."""
+    result = entry.result
+    if result.status is not Status.COHERENT:
+        return _fault(entry, like)
+    figures = result.figures
+    notes = _counted(result.counts)
+    if isinstance(miss := figures.get(Figure.MISS_PROBABILITY), float):
+        exact = f"exact: misses a wrong case with probability below {_rounded_up(miss)}"
+        if result.exact < result.tried:
+            exact = f"{result.exact} of {result.tried} cases {exact}; the rest within rounding"
+        notes.append(exact)
+    elif result.check == "adjoint":
+        notes.append("within rounding only")
+    if isinstance(error := figures.get(Figure.FLOATING_ERROR), float):
+        notes.append(f"floating error {error:.1g}")
+    if proved := figures.get(Figure.PROVED):
+        notes.append(
+            "entries: " + ("all or a sample" if proved == "various" else str(proved).removesuffix(" entries"))
+        )
+    return "; ".join(notes)
+
+
+def _fault(entry: CheckResult, like: CheckResult | None) -> str:
+    """The headline of a failure; of one that an earlier check has found too, that check, and where this one's case is stored."""
+    headline = entry.result.verdict.headline
+    if like is None:
+        return headline
+    stored = "" if entry.written is None else f", {relative(entry.written.json)}"
+    return f"{headline}, as in {like.result.check}{stored}"
+
+
+def _counted(counts: CaseCounts | None) -> list[str]:
+    """Notes on the cases themselves: that none had several ranks, or that some were rejected."""
+    if counts is None:
+        return []
+    notes = ["time was up"] if counts.is_cut_short else []
+    if not counts.on_several_ranks:
+        notes.append("on one rank only")
+    elif not counts.communicating:
+        needed = ", though the spaces need messages" if counts.lacking_messages else ""
+        notes.append(f"no rank communicated with another{needed}")
+    if counts.rejected:
+        notes.append(
+            f"{sum(counts.rejected.values())} more could not be judged: {next(iter(counts.rejected))}"
+        )
+    return notes
+
+
+def _rounded_up(probability: float) -> str:
+    """The next power of ten; a bound must not be rounded down."""
+    if probability <= 0:
+        return "1e-300"
+    return f"1e{math.ceil(math.log10(probability) + 1e-9)}"
