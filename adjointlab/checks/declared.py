@@ -46,7 +46,7 @@ class DeclaredCheck(Check[DeclaredOutputs]):
         arguments = (x, y) if context.operator.is_identity else ()
         return DeclaredOutputs(
             outputs,
-            frozenset(map(arrays.memory_of, (*fx, *fstar_y))),
+            frozenset(map(arrays.memory_and_place, (*fx, *fstar_y))),
             context.library,
             tuple(
                 direction

@@ -14,13 +14,11 @@ from collections.abc import Hashable
 from functools import cache
 from typing import Any
 
-import numpy as np
-
-from adjointlab.core.arrays.libraries import is_torch, library_of
+from adjointlab.core.arrays.libraries import is_torch, known_library, library_of
 from adjointlab.typing import Array
 
 __all__ = [
-    "MEMORIES", "MIXTURES", "address_of", "device_of", "installed", "is_on_device", "itemsize_of", "memory_kind", "memory_of", "memory_on",
+    "MEMORIES", "MIXTURES", "address_of", "current_device", "device_of", "foreign_device", "installed", "is_on_device", "itemsize_of", "memory_and_place", "memory_kind", "memory_of", "memory_on",
     "nbytes_of", "place_name",
 ]  # fmt: skip
 
@@ -32,28 +30,46 @@ MIXTURES = ("numpy+cupy", "torch+torch-cuda")
 
 def is_on_device(array: object) -> bool:
     """Return True for an array in the memory of a device; False for one of the host, and for what is no array."""
-    if isinstance(array, np.ndarray):  # first: nearly every call
-        return False
-    return device_of(array) is not None
+    # By the memo of types: every call of every operator asks.
+    library = known_library(array)
+    if library == "torch":
+        tensor: Any = array
+        return bool(tensor.is_cuda)
+    return library == "cupy"
 
 
 def device_of(array: object) -> int | None:
     """Return the number of the device that an array lies on, `None` for one of the host and for what is no array."""
-    if isinstance(array, np.ndarray):
+    if not is_on_device(array):
         return None
-    if "torch" in sys.modules and isinstance(array, sys.modules["torch"].Tensor):
-        tensor: Any = array
-        return tensor.get_device() if tensor.is_cuda else None
-    if "cupy" in sys.modules and isinstance(array, sys.modules["cupy"].ndarray):
-        native: Any = array
-        return int(native.device.id)
-    return None
+    native: Any = array
+    return int(native.get_device() if is_torch(native) else native.device.id)
 
 
 def memory_of(array: Array) -> str:
     """Return the memory that `array` lies in; raise `TypeError` for what is no array."""
     library = library_of(array)
     return "torch-cuda" if library == "torch" and is_on_device(array) else library
+
+
+def foreign_device(array: object) -> str:
+    """Describe where `array` lies if that is a device other than the current one of its library; "" for any other array."""
+    if not is_on_device(array):
+        return ""
+    device = device_of(array)
+    current = current_device("torch" if is_torch(array) else "cupy")
+    return "" if device == current else f"on device {device}, but the current device is {current}"
+
+
+def current_device(library: str) -> int:
+    """Return the number of the device on which a library on it, torch or CuPy, makes arrays for this thread."""
+    loaded: Any = sys.modules[library]
+    return int(loaded.cuda.current_device() if library == "torch" else loaded.cuda.runtime.getDevice())
+
+
+def memory_and_place(array: Array) -> str:
+    """Return the memory of an array, and its device where that is not the current one: equal texts for what may be used together."""
+    return f"{memory_of(array)} {foreign_device(array)}".rstrip()
 
 
 def memory_on(name: str, rank: int) -> str:
@@ -74,8 +90,10 @@ def memory_kind(array: Array) -> Hashable:
     Buffers that are kept for later calls are found by it. Two streams may run at once, so each has buffers of its own.
     """
     kind = type(array)
-    if kind is np.ndarray or (device := device_of(array)) is None:
+    if not is_on_device(array):
         return kind
+    device = device_of(array)
+    assert device is not None
     return kind, device, _stream_pointer(array, device)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "LIBRARIES", "dtype_name", "dtype_of", "is_array", "is_scalar", "is_torch", "library_of", "matches",
+    "LIBRARIES", "dtype_name", "dtype_of", "is_array", "is_scalar", "is_torch", "known_library", "library_of", "matches",
     "module", "name_of", "native", "supports",
 ]  # fmt: skip
 
@@ -61,6 +61,14 @@ def library_of(array: object) -> str:
     library = _LIBRARY_OF.get(type(array))
     if library is None:
         library = _LIBRARY_OF[type(array)] = _library_of(array)
+    return library
+
+
+def known_library(value: object) -> str | None:
+    """Return the library that `value` belongs to, `None` for what is no array."""
+    library = _LIBRARY_OF.get(type(value))
+    if library is None and is_array(value):
+        library = library_of(value)
     return library
 
 

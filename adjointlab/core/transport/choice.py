@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Final
 
 from adjointlab import MPI
@@ -25,7 +24,7 @@ from adjointlab.core.arrays.streams import streams_of
 from adjointlab.core.transport.direct import DirectCommunicator
 from adjointlab.core.transport.nccl import NcclCommunicator, own_evidence, ranks_of
 from adjointlab.core.transport.staging import StagedCommunicator
-from adjointlab.devices.cuda_aware_mpi import decide, mpi_evidence
+from adjointlab.devices.cuda_aware_mpi import loaded_library
 from adjointlab.devices.transport import Choice, RankEvidence, Transport, choose, wanted_in
 from adjointlab.typing import Array, Communicator
 
@@ -118,7 +117,7 @@ def _default(comm: Communicator) -> Choice:
     if wanted is None and _is_simulated(comm):
         return Choice(Transport.CUDA_AWARE_MPI, "simulated ranks copy on the device")
     # As for ranks that share a device: NCCL must not be begun by one rank that knows of no other.
-    return choose([RankEvidence("device", _cuda_aware())] * 2, wanted)
+    return choose([RankEvidence("device", loaded_library().is_aware)] * 2, wanted)
 
 
 def _made(comm: Communicator, array: Array, state: _State) -> Any:
@@ -132,16 +131,11 @@ def _made(comm: Communicator, array: Array, state: _State) -> Any:
 
 
 def _evidence(comm: Communicator) -> RankEvidence:
-    return own_evidence(_is_simulated(comm) or _cuda_aware())
+    return own_evidence(_is_simulated(comm) or loaded_library().is_aware)
 
 
 def _is_simulated(comm: Communicator) -> bool:
     return bool(getattr(comm, "takes_device_memory", False))
-
-
-@cache
-def _cuda_aware() -> bool:
-    return decide(mpi_evidence()).is_aware
 
 
 def _named(transport: Transport | str) -> Transport:
