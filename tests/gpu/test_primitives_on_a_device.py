@@ -17,7 +17,9 @@ from adjointlab.primitives.subjects import installed
 from tests.gpu.stand_in.arrays import counts
 
 SUBJECTS = {name: subject for name, subject in vars(installed).items() if isinstance(subject, Subject)}
-SENDS = sorted(set(SUBJECTS) - {"adds", "allocates", "clears", "copies", "deallocates", "discards", "moves"})
+SENDS = sorted(
+    set(SUBJECTS) - {"adds", "allocates", "clears", "copies", "deallocates", "discards", "moves", "transfers"}
+)
 
 
 def verdicts(world: al.SimulatedWorld, subject: Subject, memory: str, cases: int) -> dict[str, str]:

@@ -62,6 +62,7 @@ from adjointlab.core.arrays.memory import (
 )
 from adjointlab.core.arrays.rank_streams import rank_context
 from adjointlab.core.arrays.torch_tensors import is_dtensor, local_gradient, local_part, warm_up_torch
+from adjointlab.core.arrays.transfers import start_transfer
 
 __all__ = [
     "DTYPES",
@@ -115,6 +116,7 @@ __all__ = [
     "place_name",
     "rank_context",
     "scale",
+    "start_transfer",
     "summable",
     "summable_values",
     "summing_memory",

@@ -48,6 +48,9 @@ class Streams(Protocol):
     def is_reached(self, mark: Mark) -> bool:
         """Return True if the work before a mark is done; does not wait."""
 
+    def keep_until(self, mark: Mark, memory: object) -> None:
+        """Keep memory alive until a mark is reached: of the host, which nothing else orders, or of another stream's use."""
+
     def pinned(self, nbytes: int) -> NumpyArray:
         """Return page-locked memory of the host, as bytes."""
 
@@ -72,6 +75,7 @@ def streams_of(array: Array) -> Streams:
 class _CupyStreams:
     def __init__(self, device: int) -> None:
         self._cuda: Any = sys.modules["cupy"].cuda
+        self._kept: list[tuple[Mark, object]] = []
         self._device = device
         with self._on_device():
             self._to_host, self._to_device = (self._cuda.Stream(non_blocking=True) for _ in range(2))
@@ -100,6 +104,10 @@ class _CupyStreams:
     def is_reached(self, mark: Any) -> bool:
         return bool(mark.done)
 
+    def keep_until(self, mark: Mark, memory: object) -> None:
+        self._kept = [each for each in self._kept if not self.is_reached(each[0])]
+        self._kept.append((mark, memory))
+
     def pinned(self, nbytes: int) -> NumpyArray:
         return np.frombuffer(self._cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
 
@@ -126,6 +134,7 @@ class _CupyStreams:
 class _TorchStreams:
     def __init__(self, device: int) -> None:
         self._torch: Any = sys.modules["torch"]
+        self._kept: list[tuple[Mark, object]] = []
         self._device = device
         self._to_host, self._to_device = (self._torch.cuda.Stream(device) for _ in range(2))
 
@@ -144,6 +153,10 @@ class _TorchStreams:
 
     def is_reached(self, mark: Any) -> bool:
         return bool(mark.query())
+
+    def keep_until(self, mark: Mark, memory: object) -> None:
+        self._kept = [each for each in self._kept if not self.is_reached(each[0])]
+        self._kept.append((mark, memory))
 
     def pinned(self, nbytes: int) -> NumpyArray:
         pinned: NumpyArray = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True).numpy()
