@@ -20,6 +20,7 @@ VALUES = np.arange(6.0).reshape(2, 3)
 USED = {
     "cupy": "RawModule array asarray asnumpy concatenate empty get_default_memory_pool may_share_memory ndarray",
     "cupy.cuda": "Device Event Stream alloc_pinned_memory get_current_stream runtime",
+    "cupy.cuda.Device": "id pci_bus_id __enter__ __exit__",
     "cupy.cuda.Event": "done record synchronize",
     "cupy.cuda.Stream": "done ptr record synchronize wait_event __enter__ __exit__",
     "cupy.cuda.runtime": "getDevice getDeviceCount memcpyAsync memcpyDeviceToHost memcpyHostToDevice",

@@ -37,11 +37,10 @@ def ranks_of(comm: Communicator) -> Any:
 
 def own_evidence(cuda_aware: bool) -> RankEvidence:
     """Return what this rank contributes to the choice of a transport."""
-    cupy: Any = sys.modules.get("cupy")
-    if cupy is None or not arrays.installed("cupy"):
-        return RankEvidence("", cuda_aware)
-    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
-    device = f"{socket.gethostname()} {properties['pciBusID']}:{properties['pciDeviceID']}"
+    if not arrays.installed("cupy"):
+        # torch's devices need no number that is unique in the job: NCCL is used through CuPy alone.
+        return RankEvidence("a device" if arrays.installed("torch-cuda") else "", cuda_aware)
+    device = f"{socket.gethostname()} {sys.modules['cupy'].cuda.Device().pci_bus_id}"
     try:
         nccl = _nccl()
         version = str(nccl.get_version()) if nccl.available else ""

@@ -152,7 +152,7 @@ def cupy_stand_in(kernel_source: str | None = None) -> Iterator[ModuleType]:
         yield module
     finally:
         arrays.Memory.limit = 2**40
-        Stream.null = Stream(null=True)
+        Stream.null.forget()
         for cached in _CACHES:
             cached.cache_clear()
         del sys.modules["cupy"]

@@ -48,6 +48,11 @@ class Stream:
                 self.begun += 1  # before it runs, which may come back to this stream
                 work()
 
+    def forget(self) -> None:
+        """Drop what is queued: threads keep the default stream from test to test."""
+        with lock:
+            self.queue, self.begun = [], 0
+
     def synchronize(self) -> None:
         self.run(len(self.queue))
 
@@ -142,6 +147,10 @@ class on_device:
 
     def __exit__(self, *_: object) -> None:
         _of_thread.device = self._before.pop()
+
+    @property
+    def pci_bus_id(self) -> str:
+        return f"0000:0{self.id}:00.0"
 
     def __int__(self) -> int:
         return self.id
