@@ -10,7 +10,7 @@ from adjointlab import MPI
 from adjointlab.MPI import ANY_SOURCE, ANY_TAG, SUM, Op
 from adjointlab.typing import Communicator, Request, Status
 
-__all__ = ["DeviceCommunicator", "DeviceRequest"]
+__all__ = ["DeviceCommunicator", "DeviceRequest", "given"]
 
 
 class DeviceCommunicator:
@@ -105,3 +105,8 @@ class DeviceRequest(MPI.Request):
     def Free(self) -> NoReturn:
         """Messages of arrays are waited for."""
         raise NotImplementedError("a message from or to memory of a device is not freed; wait for it")
+
+
+def given(op: Op) -> dict[str, Op]:
+    """Return the argument `op` of a reduction, none for a sum: that is the default of mpi4py too, whose constants are others."""
+    return {} if op is SUM else {"op": op}

@@ -21,7 +21,7 @@ import numpy as np
 from adjointlab import MPI
 from adjointlab.core import arrays
 from adjointlab.core.arrays.streams import Mark, Streams
-from adjointlab.core.transport.calls import DeviceCommunicator, DeviceRequest
+from adjointlab.core.transport.calls import DeviceCommunicator, DeviceRequest, given
 from adjointlab.core.transport.pinned import PinnedPool
 from adjointlab.MPI import ANY_SOURCE, ANY_TAG, SUM, Op
 from adjointlab.typing import Communicator, NumpyArray, Request, Status
@@ -76,16 +76,16 @@ class StagedCommunicator(DeviceCommunicator):
         staged, sent = self._sent(sendbuf)
         if self.comm.Get_rank() == root:
             result, received = self._received(recvbuf)
-            self.comm.Reduce(sent, received, op, root)
+            self.comm.Reduce(sent, received, root=root, **given(op))
             self._unpack(result, recvbuf)
         else:
-            self.comm.Reduce(sent, None, op, root)
+            self.comm.Reduce(sent, None, root=root, **given(op))
         self.pool.give_back(staged)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
         staged, sent = self._sent(sendbuf)
         result, received = self._received(recvbuf)
-        self.comm.Allreduce(sent, received, op)
+        self.comm.Allreduce(sent, received, **given(op))
         self._unpack(result, recvbuf)
         self.pool.give_back(staged)
 
@@ -109,7 +109,7 @@ class StagedCommunicator(DeviceCommunicator):
     def Reduce_scatter(self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int], op: Op = SUM) -> None:
         staged, sent = self._sent(sendbuf)
         result, received = self._received(recvbuf)
-        self.comm.Reduce_scatter(sent, received, recvcounts, op)
+        self.comm.Reduce_scatter(sent, received, recvcounts=recvcounts, **given(op))
         self._unpack(result, recvbuf)
         self.pool.give_back(staged)
 
