@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 
 from adjointlab.core.arrays import DTYPES, kernels
 from adjointlab.core.arrays.kernels import MAX_BOXES, MAX_DIMS, SOURCE, Strided, boxes_argument
+from adjointlab.worlds.launch import is_launched
 from tests.gpu.stand_in import host_kernels
+
+pytestmark = pytest.mark.skipif(is_launched(), reason="what is tested needs no ranks")
 
 compiled_for_the_host = pytest.mark.skipif(
     host_kernels.compiler() is None, reason="needs a C++ compiler on PATH (c++, g++ or clang++)"

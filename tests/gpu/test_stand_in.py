@@ -12,7 +12,10 @@ import pytest
 
 from adjointlab.core import arrays
 from adjointlab.core.arrays.streams import streams_of
+from adjointlab.worlds.launch import is_launched
 from tests.gpu.stand_in.arrays import Memory, OutOfMemoryError, counts
+
+pytestmark = pytest.mark.skipif(is_launched(), reason="what is tested needs no ranks")
 
 VALUES = np.arange(6.0).reshape(2, 3)
 
