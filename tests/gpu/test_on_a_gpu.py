@@ -19,6 +19,7 @@ from adjointlab.core.arrays.streams import streams_of
 from adjointlab.core.transport.direct import DirectCommunicator
 from adjointlab.devices.probes import found
 from adjointlab.devices.transport import OVERRIDE, Transport
+from adjointlab.engine.discovery import find
 from adjointlab.engine.exhaust import bound_of, exhaust
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
@@ -94,12 +95,12 @@ def test_it_is_so_through_pinned_memory(
 
 @pytest.mark.parametrize("name", ["broadcasts", "halo_exchanges", "repartitions", "all_gathers"])
 def test_a_reduced_bound_is_proved(name: str, cupy: Any) -> None:
-    subject = replace(SUBJECTS[name], arrays=("cupy",))
-    smaller = {
-        **REDUCED,
-        **(HALOS if name == "halo_exchanges" else {"side": 1} if name == "repartitions" else {}),
-    }
-    report = exhaust(subject, None, bound_of(subject, smaller), jobs=1)
+    (primitive,) = (
+        each for each in find(["adjointlab.primitives.subjects.installed"]) if each.subject is SUBJECTS[name]
+    )
+    further = {"halo_exchanges": HALOS, "repartitions": {"side": 1}}.get(name, {})
+    bound = bound_of(primitive.subject, {**REDUCED, **further})
+    report = exhaust(primitive.subject, primitive.reference, bound, jobs=1, device="cuda")
     assert report.status is Status.COHERENT, report.verdict
 
 
