@@ -217,7 +217,7 @@ def _as_message(view: Array) -> _Message | None:
 def _packed_together(links: Sequence[_LinkBuffers], like: Array) -> Sequence[Sequence[_LinkBuffers]]:
     """The links in groups that are packed before any of the group is sent.
 
-    On the host each by itself, so that the first message travels while the next is packed; on a device all in one launch.
+    On the host each by itself, so that the first message is on its way while the next is packed; on a device all in one launch.
     """
     return [links] if arrays.launches_once(like) else [[link] for link in links]
 

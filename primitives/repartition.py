@@ -259,7 +259,7 @@ class _Exchange:
             else:
                 view = array[in_argument]
             to_add.append((in_result, view))
-        # On the host each message by itself, so that the first travels while the next is packed; on a device all in one launch.
+        # On the host each message by itself, so that the first is on its way while the next is packed; on a device all in one launch.
         together = (
             [self._sent]
             if arrays.launches_once(array)

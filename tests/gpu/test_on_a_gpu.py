@@ -39,7 +39,7 @@ HALOS = {"side": 1, "free": 1, "side2": 1, "side3": 1, "ring2": 1}
 
 @pytest.fixture(scope="module")
 def missing() -> str:
-    """What is missing for tests on a device; nothing where there is one."""
+    """The reason why tests on a device cannot run; empty where there is one."""
     if any(map(arrays.installed, ("cupy", "torch-cuda"))):
         return ""
     return f"needs a CUDA device: {found().lacking}"

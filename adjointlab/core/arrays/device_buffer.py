@@ -59,7 +59,7 @@ class DeviceBuffer:
         if not isinstance(value, np.ndarray):
             return value
         if is_torch(self.native):
-            return _library(self.native).as_tensor(value, device=self.native.device)
+            return _library(self.native).from_numpy(np.array(value)).to(self.native.device)
         return _library(self.native).asarray(value)
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> NumpyArray:

@@ -1,4 +1,4 @@
-"""What a rank of a case needs around it where its arrays lie on a device: a stream, and autograd in its own thread."""
+"""The surroundings of a rank whose arrays lie on a device: a stream of its own, and autograd in its own thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the buffers of arrays go between ranks: those of the host as they are, those of a device by a transport."""
+"""Messages of arrays between ranks: buffers of the host as they are, those of a device by a transport."""
 
 from adjointlab.core.transport.choice import agree, chosen, inherit, over, use
 

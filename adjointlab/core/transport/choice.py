@@ -116,6 +116,11 @@ def _default(comm: Communicator) -> Choice:
     wanted = wanted_in(os.environ)
     if wanted is None and _is_simulated(comm):
         return Choice(Transport.CUDA_AWARE_MPI, "simulated ranks copy on the device")
+    if wanted is Transport.NCCL:
+        raise ValueError(
+            "transport: nccl is begun by all ranks together; call adjointlab.core.transport.agree(comm) on all of them before "
+            "their first message of arrays on a device"
+        )
     # As for ranks that share a device: NCCL must not be begun by one rank that knows of no other.
     return choose([RankEvidence("device", loaded_library().is_aware)] * 2, wanted)
 
