@@ -47,6 +47,7 @@ class HaloPhases:
         The bulk of y is neither read nor written. `meanwhile`, called while messages travel, may write it, but not x.
         """
         comm, sources = transport.over(self.comm, y), [x]
+        in_one_launch = comm is not self.comm  # memory of a device goes by a transport
         phases = self._phases(y, batch) or [[]]  # without any, what is local is still done, once
         for phase_number, links in enumerate(phases):
             requests, received = [], []
@@ -57,20 +58,19 @@ class HaloPhases:
                 if link.receives:  # nothing from this worker to itself: it packs what it unpacks
                     requests.append(comm.Irecv(message.memory, link.peer, _TAG))
                 received.append(message)
-            for group in _packed_together(links, y):
-                messages = [link.sent_from(sources) for link in group]
-                arrays.copy_all(
-                    [
-                        (cells, sources[source][index])
-                        for link, block in zip(group, messages, strict=True)
-                        if block is None
-                        for cells, source, index in link.sent.pieces
-                    ]
-                )
-                for link, block in zip(group, messages, strict=True):
-                    if link.sends:
-                        sent = link.sent if block is None else block
-                        requests.append(comm.Isend(sent.memory, link.peer, _TAG))
+            if (
+                in_one_launch
+            ):  # all are packed before the first is sent; on the host it is sent while the next is packed
+                _pack(links, sources)
+            for link in links:
+                sent = link.sent_from(sources)
+                if sent is None:
+                    sent = link.sent
+                    if not in_one_launch:
+                        for cells, source, index in sent.pieces:
+                            arrays.copy_into(cells, sources[source][index])
+                if link.sends:
+                    requests.append(comm.Isend(sent.memory, link.peer, _TAG))
             try:
                 if phase_number == 0:  # while the first messages travel
                     for padding in self.plan.padding:
@@ -81,8 +81,14 @@ class HaloPhases:
                 # Not Waitany: MPICH's takes many times longer where there are more ranks than cores.
                 if requests:
                     MPI.Request.Waitall(requests)
-            arrays.copy_all([(y[index], cells) for message in received for cells, _, index in message.pieces])
+            if in_one_launch:
+                arrays.copy_all(
+                    [(y[index], cells) for message in received for cells, _, index in message.pieces]
+                )
             for message in received:
+                if not in_one_launch:
+                    for cells, _, index in message.pieces:
+                        arrays.copy_into(y[index], cells)
                 # Later phases count the sources as the plan does. A box that was received into y is a view of y.
                 sources += message.boxes
 
@@ -96,9 +102,11 @@ class HaloPhases:
         comm, phases = transport.over(self.comm, y), self._phases(y, batch)
         # All boxes are packed before the first phase: a later phase of forward, which comes earlier here, adds to boxes of
         # an earlier one (the way back of corners), and only then are these sent.
-        packed: list[tuple[Array, Array]] = []
+        in_one_launch = comm is not self.comm  # memory of a device goes by a transport
+        packed: list[tuple[Array, Array]] | None = [] if in_one_launch else None
         returned = [[_cotangents(link, y, packed) for link in links] for links in phases]
-        arrays.copy_all(packed)
+        if packed:
+            arrays.copy_all(packed)
         sources = [x, *(box for messages in returned for message in messages for box in message.boxes)]
         if not phases and meanwhile is not None:
             meanwhile()
@@ -113,13 +121,12 @@ class HaloPhases:
             finally:
                 if requests:
                     MPI.Request.Waitall(requests)
-            arrays.add_all(
-                [
-                    (sources[source][index], cells)
-                    for link in links
-                    for cells, source, index in link.sent.pieces
-                ]
-            )
+            if in_one_launch:
+                _add_pieces(links, sources)
+                continue
+            for link in links:
+                for cells, source, index in link.sent.pieces:
+                    arrays.add_into(sources[source][index], cells)
 
     def _phases(self, like: Array, batch: tuple[int, ...]) -> list[list[_LinkBuffers]]:
         """The links of each phase with buffers in the library of `like`: reused, but new ones for a batch."""
@@ -214,16 +221,27 @@ def _as_message(view: Array) -> _Message | None:
     return _Message(arrays.message(view), (view,), ()) if arrays.is_row_major(view) else None
 
 
-def _packed_together(links: Sequence[_LinkBuffers], like: Array) -> Sequence[Sequence[_LinkBuffers]]:
-    """The links in groups that are packed before any of the group is sent.
+def _pack(links: Sequence[_LinkBuffers], sources: Sequence[Array]) -> None:
+    """Copy what the links send into their buffers, in one launch."""
+    arrays.copy_all(
+        [
+            (cells, sources[source][index])
+            for link in links
+            if link.sent_from(sources) is None
+            for cells, source, index in link.sent.pieces
+        ]
+    )
 
-    On the host each by itself, so that the first message is on its way while the next is packed; on a device all in one launch.
-    """
-    return [links] if arrays.launches_once(like) else [[link] for link in links]
+
+def _add_pieces(links: Sequence[_LinkBuffers], sources: Sequence[Array]) -> None:
+    """Add what has come back over the links, in one launch where no two pieces meet."""
+    arrays.add_all(
+        [(sources[source][index], cells) for link in links for cells, source, index in link.sent.pieces]
+    )
 
 
-def _cotangents(link: _LinkBuffers, y: Array, packed: list[tuple[Array, Array]]) -> _Message:
-    """The received boxes of a link as y holds them, zero outside the window; what has to be packed is appended to `packed`.
+def _cotangents(link: _LinkBuffers, y: Array, packed: list[tuple[Array, Array]] | None) -> _Message:
+    """The received boxes of a link as y holds them, zero outside the window; what has to be packed is appended to `packed`, if there is one.
 
     They are sent from y's memory if they lie in one piece there and nothing will be added to them.
     """
@@ -234,5 +252,9 @@ def _cotangents(link: _LinkBuffers, y: Array, packed: list[tuple[Array, Array]])
     for box, array in zip(link.link.received, message.boxes, strict=True):
         if not box.is_whole:
             arrays.clear(array)
-    packed += [(cells, y[index]) for cells, _, index in message.pieces]
+    if packed is None:
+        for cells, _, index in message.pieces:
+            arrays.copy_into(cells, y[index])
+    else:
+        packed += [(cells, y[index]) for cells, _, index in message.pieces]
     return message

@@ -251,7 +251,6 @@ class _Exchange:
                     to_copy.append((in_result, view))
                 requests.append(comm.Irecv(arrays.message(view), source=source, tag=_TAG))
         to_add: list[tuple[ViewIndex, Array]] = []
-        messages: list[tuple[int, Array]] = []
         for source, in_result, in_argument in self._added:
             if in_argument is None:
                 view = self._buffer(True, source, total[in_result], array, batch)
@@ -259,38 +258,46 @@ class _Exchange:
             else:
                 view = array[in_argument]
             to_add.append((in_result, view))
-        # On the host each message by itself, so that the first is on its way while the next is packed; on a device all in one launch.
-        together = (
-            [self._sent]
-            if arrays.launches_once(array)
-            else [self._sent[i : i + 1] for i in range(len(self._sent))]
-        )
-        for group in together:
-            to_pack: list[tuple[Array, Array]] = []
-            for target, index in group:
-                view = array[index]
-                if not arrays.is_row_major(view):
-                    to_pack.append((self._buffer(False, target, view, array, batch), view))
-                    view = to_pack[-1][0]
-                messages.append((target, view))
-            arrays.copy_all(to_pack)
-            requests += [comm.Isend(arrays.message(view), dest=target, tag=_TAG) for target, view in messages]
-            messages.clear()
-        # While the messages are on their way.
-        arrays.copy_all(
-            [
-                (total[in_result], array[in_argument])
-                for _, in_result, in_argument in self._copied
-                if in_argument is not None
-            ]
-        )
+        in_one_launch = comm is not self.comm  # memory of a device goes by a transport
+        if self._sent:
+            # On the host the first is sent while the next is packed; on a device all are packed in one launch.
+            for group in [self._sent] if in_one_launch else [[each] for each in self._sent]:
+                requests += self._send(comm, group, array, batch)
+        if in_one_launch:
+            own = [(total[at], array[held]) for _, at, held in self._copied if held is not None]
+            arrays.copy_all(own)  # while the messages are on their way
+        else:
+            for _, in_result, in_argument in self._copied:
+                if in_argument is not None:
+                    arrays.copy_into(total[in_result], array[in_argument])
         if requests:
             MPI.Request.Waitall(requests)
-        arrays.copy_all([(total[index], view) for index, view in to_copy])
-        # After all copies: a box is added to what they left.
-        arrays.add_all([(total[index], view) for index, view in to_add])
+        if to_copy:
+            arrays.copy_all([(total[index], view) for index, view in to_copy])
+        if to_add:  # after all copies: a box is added to what they left
+            arrays.add_all([(total[index], view) for index, view in to_add])
         if self._widens:
             arrays.copy_into(result, total)
+
+    def _send(
+        self,
+        comm: Communicator,
+        group: Sequence[tuple[int, ViewIndex]],
+        array: Array,
+        batch: tuple[int, ...],
+    ) -> list[Request]:
+        """Pack what is not in one piece of memory, and start the messages."""
+        messages, to_pack = [], []
+        for target, index in group:
+            view = array[index]
+            if not arrays.is_row_major(view):
+                packed = self._buffer(False, target, view, array, batch)
+                to_pack.append((packed, view))
+                view = packed
+            messages.append((target, view))
+        if to_pack:
+            arrays.copy_all(to_pack)
+        return [comm.Isend(arrays.message(view), dest=target, tag=_TAG) for target, view in messages]
 
     def _buffer(
         self, receives: bool, peer: int, view: Array, argument: Array, batch: tuple[int, ...]

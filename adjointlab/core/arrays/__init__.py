@@ -33,7 +33,7 @@ from adjointlab.core.arrays.devices import (
     place_name,
 )
 from adjointlab.core.arrays.element_types import DTYPES, Dtype, dtype
-from adjointlab.core.arrays.kernels import add_all, copy_all, launches_once
+from adjointlab.core.arrays.kernels import add_all, copy_all
 from adjointlab.core.arrays.libraries import (
     LIBRARIES,
     dtype_name,
@@ -98,7 +98,6 @@ __all__ = [
     "is_writable",
     "itemsize_of",
     "kept",
-    "launches_once",
     "library_of",
     "local_gradient",
     "local_part",

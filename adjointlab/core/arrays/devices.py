@@ -14,6 +14,8 @@ from collections.abc import Hashable
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from adjointlab.core.arrays.libraries import is_torch, known_library, library_of
 from adjointlab.typing import Array
 
@@ -30,7 +32,8 @@ MIXTURES = ("numpy+cupy", "torch+torch-cuda")
 
 def is_on_device(array: object) -> bool:
     """Return True for an array in the memory of a device; False for one of the host, and for what is no array."""
-    # By the memo of types: every call of every operator asks.
+    if type(array) is np.ndarray:  # first: every call of every operator asks
+        return False
     library = known_library(array)
     if library == "torch":
         tensor: Any = array
@@ -54,7 +57,7 @@ def memory_of(array: Array) -> str:
 
 def foreign_device(array: object) -> str:
     """Describe where `array` lies if that is a device other than the current one of its library; "" for any other array."""
-    if not is_on_device(array):
+    if type(array) is np.ndarray or not is_on_device(array):
         return ""
     device = device_of(array)
     current = current_device("torch" if is_torch(array) else "cupy")
@@ -90,7 +93,7 @@ def memory_kind(array: Array) -> Hashable:
     Buffers that are kept for later calls are found by it. Two streams may run at once, so each has buffers of its own.
     """
     kind = type(array)
-    if not is_on_device(array):
+    if kind is np.ndarray or not is_on_device(array):
         return kind
     device = device_of(array)
     assert device is not None

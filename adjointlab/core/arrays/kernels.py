@@ -22,7 +22,7 @@ from adjointlab.core.arrays.libraries import dtype_name, is_torch
 from adjointlab.core.arrays.memory import add_into, copy_into
 from adjointlab.typing import Array
 
-__all__ = ["MAX_BOXES", "SOURCE", "Strided", "add_all", "copy_all", "launches_once"]
+__all__ = ["MAX_BOXES", "SOURCE", "Strided", "add_all", "copy_all"]
 
 SOURCE: Final = Path(__file__).with_name("boxes.cu").read_text(encoding="utf-8")
 
@@ -97,11 +97,6 @@ class Strided:
         shape = (*outer, side * itemsize // wide)
         targets, sources = (*self.target_strides[:-1], wide), (*self.source_strides[:-1], wide)
         return replace(self, shape=shape, target_strides=targets, source_strides=sources), wide
-
-
-def launches_once(array: Array) -> bool:
-    """Return True where a list of boxes costs one launch, so that it pays to pack all messages before the first is sent."""
-    return is_on_device(array)
 
 
 def copy_all(pairs: Sequence[Pair]) -> None:
