@@ -115,7 +115,7 @@ DEVICE: Final = Option[str | None](
     "device",
     None,
     {name: name for name in DEVICES}.__getitem__,
-    "Draw tensors in memory of the host alone (cpu) or of CUDA devices alone (cuda).",
+    "Draw tensors in memory of the host alone (cpu), or only cases with memory of a CUDA device (cuda).",
     "every memory that there is",
     choices=DEVICES,
     metavar="|".join(DEVICES),

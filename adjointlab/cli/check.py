@@ -16,30 +16,29 @@ from adjointlab.cli.check_report import CheckReport
 from adjointlab.cli.device import usable_device
 from adjointlab.cli.loading import loading_shown
 from adjointlab.cli.output import (
-    STDOUT,
     Output,
     ProgressLine,
-    is_replaceable,
-    is_standard_output,
     progress_line,
-    write_json,
 )
 from adjointlab.cli.parameters import (
     Cases,
     Colour,
     Device,
     Folder,
+    Junit,
     MaxTime,
     Quiet,
     Ranks,
     Schedules,
     Seed,
+    Shard,
     Strict,
     Subjects,
     Verbose,
     Watchdog,
     Xfails,
 )
+from adjointlab.cli.result_files import ResultFiles
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.cores import cores
 from adjointlab.exit_codes import ExitCode
@@ -89,6 +88,8 @@ def check(
     verbose: Verbose = False,
     _color: Colour = "auto",
     max_time: MaxTime = None,
+    shard: Shard = None,
+    junit: Junit = None,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -112,22 +113,24 @@ def check(
     surroundings, folder = Surroundings.now(), folder.absolute()
     if jobs is not None and jobs > 1:
         _refuse_jobs()
-    if json_to is not None and json_to != STDOUT:
-        json_to = STDOUT if is_standard_output(json_to) else _writable(json_to)
+    files = ResultFiles.checked(json=json_to, junit=junit)
+    part = None if shard is None else _parsed_shard(shard)
 
     def prepare() -> tuple[list[tuple[Found, str]], list[str], KnownFailures | None]:
         from adjointlab.store.known_failures import read
 
         usable_device(device)
-        return *selected(subjects or [], checks), None if xfails is None else read(xfails)
+        return *selected(subjects or [], checks, part), None if xfails is None else read(xfails)
 
     def load() -> tuple[list[tuple[Found, str]], list[str], KnownFailures | None]:
         with loading_shown(is_shown=not quiet):
             return prepare()
 
     with opened_world(load, ranks, strict=strict, watchdog=watchdog) as (world, (plan, nameless, known)):
-        out = Output(to_stderr=json_to == STDOUT)
-        request = _Request(tuple(subjects or ()), None if checks is None else tuple(checks), watchdog, jobs)
+        out = Output(to_stderr=files.leave_stdout)
+        request = _Request(
+            tuple(subjects or ()), None if checks is None else tuple(checks), watchdog, jobs, part
+        )
         report = CheckReport(
             out,
             [(found.subject.name, name) for found, name in plan],
@@ -136,7 +139,7 @@ def check(
             quiet,
             verbose,
         )
-        run = _CheckRun(world, plan, nameless, known, report, json_to, surroundings, request)
+        run = _CheckRun(world, plan, nameless, known, report, files, surroundings, request)
         # The other ranks wait a little longer: when the first of them is gone, the launcher kills the leader, which has the results.
         with Deadline(run.end_early, _SECONDS_TO_HEED + (0.0 if world.is_leader else _SECONDS_TO_STOP)):
             try:
@@ -169,6 +172,7 @@ class _Request:
     checks: tuple[str, ...] | None
     watchdog: float | None
     jobs: int | None
+    part: slice | None
 
 
 @dataclass
@@ -180,7 +184,7 @@ class _CheckRun:
     nameless: list[str]  # lines on subjects that are not checked, because they have no name
     known: KnownFailures | None
     report: CheckReport
-    json_to: str | None
+    files: ResultFiles
     surroundings: Surroundings
     request: _Request
     position: int = 0  # in the plan, of the next result
@@ -296,6 +300,7 @@ class _CheckRun:
             self.surroundings.arguments,
             self.request.subjects,
             self.request.checks,
+            self.request.part,
             tuple(plan),
             budget,
             self.request.watchdog,
@@ -316,6 +321,7 @@ class _CheckRun:
     def _take(self, result: CheckResult, line: ProgressLine) -> None:
         """Add the result of the next check of the plan, and print and save it."""
         from adjointlab.report.summary import outcome
+        from adjointlab.store.files import working_directory
         from adjointlab.store.job_log import supervised
 
         self.add(result)
@@ -326,8 +332,10 @@ class _CheckRun:
         if supervised() is None and self.world.is_leader:
             with line.paused():
                 self.report.print_new()
-            if self.json_to is not None and self.json_to != STDOUT and is_replaceable(self.json_to):
-                self.save(ExitCode.UNJUDGED, complete=False)
+            with working_directory(self.surroundings.folder):
+                self.files.save_so_far(
+                    self.world, self.results, ExitCode.UNJUDGED, len(self.plan), self.nameless
+                )
 
     def add(self, result: CheckResult) -> None:
         """Add the result of the next check of the plan; of a subject that is declared wrongly only the first."""
@@ -365,23 +373,11 @@ class _CheckRun:
             self.report.print_summary(self.world, self.known, self.nameless, seconds)
 
     def save(self, code: int, *, complete: bool) -> None:
-        """Write the results as JSON, if that was asked for; on the leader."""
-        from adjointlab.report.json_report import as_data
+        """Write the files that were asked for, on the leader."""
         from adjointlab.store.files import working_directory
 
-        if self.json_to is not None and self.world.is_leader:
-            world = self.world
-            with working_directory(self.surroundings.folder):
-                data = as_data(
-                    self.results,
-                    world.name,
-                    world.ranks,
-                    code,
-                    len(self.plan),
-                    complete=complete,
-                    nameless=self.nameless,
-                )
-            write_json(self.json_to, data)
+        with working_directory(self.surroundings.folder):
+            self.files.save(self.world, self.results, code, len(self.plan), self.nameless, complete=complete)
 
 
 def _print(printed: Printed) -> None:
@@ -410,17 +406,21 @@ def _refuse_jobs() -> None:
         )
 
 
-def _writable(json_to: str) -> str:
-    path = Path(json_to)
-    if not path.resolve().parent.is_dir():
-        raise UsageError(f"--json: the folder of {json_to} does not exist")
-    if path.is_dir():
-        raise UsageError(f"--json: {json_to} is a folder; name a file in it")
-    return str(path.absolute())
+def _parsed_shard(text: str) -> slice:
+    """The part K/N of a plan: every N-th check, from the K-th. Raises :class:`UsageError` for another text."""
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise UsageError(f"--shard: {text!r} is not K/N with K from 1 to N, such as 2/4")
+    return slice(int(number) - 1, None, int(of))
 
 
-def selected(references: list[str], only: list[str] | None) -> tuple[list[tuple[Found, str]], list[str]]:
-    """Pair the subjects with their checks, or with those named in `only`; and lines on subjects that have no name."""
+def selected(
+    references: list[str], only: list[str] | None, part: slice | None = None
+) -> tuple[list[tuple[Found, str]], list[str]]:
+    """Pair the subjects with their checks, or with those named in `only`; and lines on subjects that have no name.
+
+    Of all pairs only those of `part`, if that is given.
+    """
     from adjointlab.checks.check import check_named, checks_of
     from adjointlab.engine.discovery import find_and_note
 
@@ -432,4 +432,4 @@ def selected(references: list[str], only: list[str] | None) -> tuple[list[tuple[
         raise UsageError(
             f"--check: none of the subjects has the check {', '.join(only or ())}; see adjointlab list"
         )
-    return plan, nameless
+    return plan if part is None else plan[part], nameless

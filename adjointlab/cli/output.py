@@ -33,6 +33,7 @@ __all__ = [
     "is_standard_output",
     "progress_line",
     "write_json",
+    "write_text",
 ]
 
 STDOUT = "-"
@@ -162,11 +163,16 @@ def write_json(target: str, data: Mapping[str, object]) -> None:
         text.encode(Output().stream.encoding or "utf-8" if target == STDOUT else "utf-8")
     except UnicodeEncodeError:  # a lone surrogate, or a terminal of another encoding
         text = json.dumps(data, indent=2)
+    write_text(target, text + "\n")
+
+
+def write_text(target: str, text: str) -> None:
+    """Write `text` as :func:`write_json` does."""
     if target == STDOUT:
-        Output().raw(text + "\n")
+        Output().raw(text)
         return
     try:
-        overwrite(Path(target), (text + "\n").encode())
+        overwrite(Path(target), text.encode())
     except OSError as error:
         Output(to_stderr=True).line(
             f"adjointlab: the results cannot be written to {target}: {error.strerror or error}"

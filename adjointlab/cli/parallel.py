@@ -100,6 +100,7 @@ class Setup:
     arguments: tuple[str, ...]
     subjects: tuple[str, ...]  # as the user named them
     checks: tuple[str, ...] | None
+    part: slice | None  # of all checks of the subjects
     plan: tuple[PlannedCheck, ...]
     budget: Budget
     watchdog: float | None

@@ -52,7 +52,8 @@ def _serve(connection: Connection[Any, Any], setup: Setup) -> None:
     budget = setup.budget
 
     def prepare() -> list[Any]:
-        plan, _ = selected(list(setup.subjects), None if setup.checks is None else list(setup.checks))
+        only = None if setup.checks is None else list(setup.checks)
+        plan, _ = selected(list(setup.subjects), only, setup.part)
         return plan
 
     with opened_world(prepare, budget.ranks, watchdog=setup.watchdog) as (world, plan):

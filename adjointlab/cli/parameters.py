@@ -55,6 +55,18 @@ Schedules = Annotated[int, _as_typer(options.SCHEDULES)]
 Shrinking = Annotated[float, _as_typer(options.SHRINKING)]
 Xfails = Annotated[Path | None, _as_typer(options.XFAILS)]
 Strict = Annotated[bool, typer.Option("--strict", help=options.STRICT.help)]
+Shard = Annotated[
+    str | None,
+    typer.Option(
+        metavar="K/N",
+        help="Only the K-th of N parts of the checks; all N together are all checks.",
+        show_default=False,
+    ),
+]
+Junit = Annotated[
+    str | None,
+    typer.Option("--junit", metavar="FILE", help="Write the verdicts as a JUnit file.", show_default=False),
+]
 MaxTime = Annotated[float | None, _as_typer(options.MAX_TIME)]
 Watchdog = Annotated[float | None, _as_typer(options.WATCHDOG)]
 Folder = Annotated[Path, _as_typer(options.FOLDER)]

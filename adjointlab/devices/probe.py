@@ -50,6 +50,7 @@ def _cupy() -> dict[str, Any]:
     answer: dict[str, Any] = {"version": cupy.__version__, "nccl": _nccl(), "devices": []}
     try:
         answer["runtime"] = runtime.runtimeGetVersion()
+        answer["driver"] = runtime.driverGetVersion()
         for index in range(runtime.getDeviceCount()):
             found = runtime.getDeviceProperties(index)
             answer["devices"].append(
@@ -57,9 +58,8 @@ def _cupy() -> dict[str, Any]:
                     "name": _text(found["name"]),
                     "memory": int(found["totalGlobalMem"]),
                     "capability": f"{found['major']}.{found['minor']}",
-                    "id": bytes(found["uuid"]).hex()
-                    if "uuid" in found
-                    else cupy.cuda.Device(index).pci_bus_id,
+                    # Parts of one device (MIG) share the address of its bus, and differ in the identifier.
+                    "id": f"{cupy.cuda.Device(index).pci_bus_id} {bytes(found.get('uuid', b'')).hex()}",
                 }
             )
     except Exception as problem:

@@ -57,7 +57,8 @@ class Found:
         """The versions, to be checked against each other."""
         return CudaStack(
             self.wheels,
-            self.driver.get("cuda") or None,  # 0: the driver's library is there, and no driver
+            # CuPy may find the driver's library where the system does not. 0: there is no driver.
+            self.driver.get("cuda") or self.cupy.get("driver") or None,
             self.cupy.get("runtime"),
             self.torch.get("version", ""),
             self.torch.get("cuda"),

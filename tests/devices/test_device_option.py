@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,16 @@ def torch_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("memory", "is_of_device"), [("numpy", False), ("torch", False), ("cupy", True), ("torch-cuda", True)]
+    ("memory", "is_of_device"),
+    [
+        ("numpy", False),
+        ("torch", False),
+        ("cupy", True),
+        ("torch-cuda", True),
+        ("numpy+cupy", True),
+        ("torch+torch-cuda", True),
+        ("numpy+torch", False),
+    ],
 )
 def test_a_memory_is_of_the_host_or_of_a_device(memory: str, is_of_device: bool) -> None:
     assert is_on_device(memory) is is_of_device
@@ -116,6 +126,7 @@ def test_a_replay_moves_the_case_into_that_memory(torch_is_a_device: None, tmp_p
 
 def test_a_proof_is_in_numpys_memory_unless_a_device_is_asked_for(torch_is_a_device: None) -> None:
     assert [memory_of_proofs(both, device) for device in (None, "cpu", "cuda")] == ["numpy", "numpy", "torch"]
+    assert memory_of_proofs(replace(both, arrays=("torch",)), "cpu") == "numpy"
     with pytest.raises(SubjectError, match="draws no tensors in memory of cuda"):
         memory_of_proofs(of_host, "cuda")
 

@@ -135,6 +135,30 @@ def test_ranks_on_one_device_stage_their_buffers_and_stand_in_one_line(
     assert "rank 0, 1 " in text
 
 
+class SecondRank:
+    """Rank 1, with what rank 0 has found, on the same host or on another one."""
+
+    rank = 1
+
+    def __init__(self, *, is_same_host: bool) -> None:
+        self.is_same_host = is_same_host
+        self.brought: dict[str, Any] = {}
+
+    def allgather(self, label: str, payload: Any) -> list[Any]:
+        self.brought[label] = payload
+        if label == "info: hosts":
+            return [payload if self.is_same_host else ("another", None), payload]
+        return [WITHOUT if label == "info: answers" else payload, payload]
+
+
+@pytest.mark.parametrize("is_same_host", [True, False])
+def test_one_rank_of_a_host_asks_for_all_of_it(monkeypatch: pytest.MonkeyPatch, is_same_host: bool) -> None:
+    job = SecondRank(is_same_host=is_same_host)
+    described(monkeypatch, WITH_GPU, job=job)
+    asked, rank = job.brought["info: answers"], job.brought["info: ranks"]
+    assert (asked, rank.found) == ((None, WITHOUT) if is_same_host else (WITH_GPU, WITH_GPU))
+
+
 def test_a_mismatch_is_told_of_the_host_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 

@@ -1,0 +1,117 @@
+"""The files that ``adjointlab check`` writes its results to: JSON, JUnit, and what GitHub Actions reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adjointlab.cli.output import (
+    STDOUT,
+    Output,
+    is_replaceable,
+    is_standard_output,
+    write_json,
+    write_text,
+)
+from adjointlab.cli.startup import UsageError
+
+if TYPE_CHECKING:
+    from adjointlab.session import CheckResult
+    from adjointlab.worlds.world import World
+
+__all__ = ["ResultFiles"]
+
+
+@dataclass(frozen=True)
+class ResultFiles:
+    """The files that a user has asked for, by absolute paths; ``-`` is standard output."""
+
+    json: str | None = None
+    junit: str | None = None
+
+    @classmethod
+    def checked(cls, *, json: str | None, junit: str | None) -> ResultFiles:
+        """The files of the options. Raises :class:`UsageError` for one that cannot be written, before anything is run."""
+        return cls(_target("--json", json), _target("--junit", junit))
+
+    @property
+    def leave_stdout(self) -> bool:
+        """Return True if standard output is not for people."""
+        return STDOUT in (self.json, self.junit)
+
+    def save_so_far(
+        self, world: World, results: Sequence[CheckResult], code: int, asked: int, nameless: Sequence[str]
+    ) -> None:
+        """Write the JSON anew, if it goes to a file that may be written more than once."""
+        if self.json is not None and self.json != STDOUT and is_replaceable(self.json):
+            self._save_json(world, results, code, asked, nameless, complete=False)
+
+    def save(
+        self,
+        world: World,
+        results: Sequence[CheckResult],
+        code: int,
+        asked: int,
+        nameless: Sequence[str],
+        *,
+        complete: bool,
+    ) -> None:
+        """Write all files, on the leader, of a run that is `complete` or has been ended."""
+        from adjointlab.report.junit import as_junit
+
+        if not world.is_leader:
+            return
+        if self.json is not None:
+            self._save_json(world, results, code, asked, nameless, complete=complete)
+        if self.junit is not None:
+            write_text(self.junit, as_junit(results))
+        _tell_github(results, asked)
+
+    def _save_json(
+        self,
+        world: World,
+        results: Sequence[CheckResult],
+        code: int,
+        asked: int,
+        nameless: Sequence[str],
+        *,
+        complete: bool,
+    ) -> None:
+        from adjointlab.report.json_report import as_data
+
+        assert self.json is not None
+        write_json(
+            self.json,
+            as_data(results, world.name, world.ranks, code, asked, complete=complete, nameless=nameless),
+        )
+
+
+def _tell_github(results: Sequence[CheckResult], asked: int) -> None:
+    """In a job of GitHub Actions, print the annotations and add to the job's summary."""
+    from adjointlab.report.github import error_commands, is_github, job_summary
+    from adjointlab.report.summary import summary
+
+    if not is_github(os.environ):
+        return
+    for line in error_commands(results):
+        Output(to_stderr=True).line(line)
+    if path := os.environ.get("GITHUB_STEP_SUMMARY"):
+        try:
+            with Path(path).open("a", encoding="utf-8") as file:
+                file.write(job_summary(results, summary(results, asked)))
+        except OSError as error:
+            Output(to_stderr=True).line(f"adjointlab: the job's summary cannot be written: {error}")
+
+
+def _target(option: str, name: str | None) -> str | None:
+    if name is None or name == STDOUT or is_standard_output(name):
+        return name if name is None else STDOUT
+    path = Path(name)
+    if not path.resolve().parent.is_dir():
+        raise UsageError(f"{option}: the folder of {name} does not exist")
+    if path.is_dir():
+        raise UsageError(f"{option}: {name} is a folder; name a file in it")
+    return str(path.absolute())

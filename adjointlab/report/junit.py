@@ -1,0 +1,54 @@
+"""The results as a JUnit file, which CI services show as tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+from adjointlab.checks.verdict import Status
+from adjointlab.report.failure_text import failure_text
+from adjointlab.session import CheckResult
+from adjointlab.store.files import printable
+
+__all__ = ["as_junit"]
+
+
+def as_junit(results: Sequence[CheckResult]) -> str:
+    """Return the XML: a test for each check of a subject, in the suite "adjointlab".
+
+    An incoherent result is a failure, one that could not be judged an error, an expected failure is skipped, and an unexpected pass
+    a failure.
+    """
+    suite = ElementTree.Element("testsuite", name="adjointlab", tests=str(len(results)))
+    totals = dict.fromkeys(("failures", "errors", "skipped"), 0)
+    for entry in results:
+        result = entry.result
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            classname=printable(entry.found.reference),
+            name=f"{printable(result.subject)} {result.check}",
+            time=f"{result.seconds:.3f}",
+        )
+        properties = ElementTree.SubElement(case, "properties")
+        for name, value in (("seed", result.seed), ("cases", result.tried)):
+            ElementTree.SubElement(properties, "property", name=name, value=str(value))
+        if (kind := _element(entry)) is not None:
+            total, tag = kind
+            totals[total] += 1
+            problem = ElementTree.SubElement(case, tag, message=printable(result.verdict.headline))
+            problem.text = failure_text(entry)
+    for total, number in totals.items():
+        suite.set(total, str(number))
+    suite.set("time", f"{sum(entry.result.seconds for entry in results):.3f}")
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _element(entry: CheckResult) -> tuple[str, str] | None:
+    """The attribute that counts such results, and the element that tells of one; None for one as it should be."""
+    if entry.is_expected:
+        return "skipped", "skipped"
+    if entry.unexpectedly_passes or entry.status is Status.INCOHERENT:
+        return "failures", "failure"
+    return ("errors", "error") if entry.status is Status.UNJUDGED else None
