@@ -13,7 +13,7 @@ costs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from adjointlab.core import arrays
@@ -96,7 +96,7 @@ class Redistribute(LinearOperator):
         self._stages = [self._stage(step, dtype) for step in self.plan.steps]
         # Both directions go through the same intermediate tensors, never at the same time, and share the memory for them.
         self._intermediates = [self._tensor(step.target, dtype, "x") for step in self.plan.steps[:-1]]
-        self._reused: dict[tuple[int, type], Array] = {}
+        self._reused: dict[tuple[int, Hashable], Array] = {}
 
     def specification(self) -> Program | tuple[Program, Program]:
         """That of the repartition between the two layouts, whatever the plan: every summand goes straight to every worker
@@ -209,7 +209,7 @@ class Redistribute(LinearOperator):
 
     def _intermediate(self, number: int, like: Array) -> Array:
         """Memory for the tensor after step `number`: made once for each array library."""
-        key = (number, type(like))
+        key = (number, arrays.memory_kind(like))
         if key not in self._reused:
             tensor = self._intermediates[number]
             with arrays.kept(like):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from adjointlab.core import arrays
+from adjointlab.core import arrays, transport
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator, Result
 from adjointlab.core.program import Program, buffers, copy_to_new, move_to_new
@@ -94,8 +94,8 @@ class SendReceive(LinearOperator):
             return arrays.copy(array)
         is_message = received.layout.local_size(target) > 0  # an empty tensor needs none; both workers know
         if is_message and self._rank == source:
-            self.comm.Send(arrays.message(array), dest=target, tag=_TAG)
+            transport.over(self.comm, array).Send(arrays.message(array), dest=target, tag=_TAG)
         result = arrays.empty((*received.layout.local_shape(self._rank), *batch), received.dtype, array)
         if is_message and self._rank == target:
-            self.comm.Recv(arrays.message(result), source=source, tag=_TAG)
+            transport.over(self.comm, array).Recv(arrays.message(result), source=source, tag=_TAG)
         return result

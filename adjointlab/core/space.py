@@ -399,6 +399,10 @@ def check_argument(tensor: Tensor, array: object, rank: int, name: str = "") -> 
     Returns the shape of the batch, () or (b,). Raises `TypeError` for what is no array, else `ValueError`, each naming the
     argument and the rank.
     """
+    if where := arrays.foreign_device(array):
+        raise ValueError(
+            f"{name or tensor.name}: lies on rank {rank} {where}; move it there, or make that device the current one"
+        )
     if _is_local(tensor, array, rank):
         return ()
     found = mismatch(tensor, array, rank)
@@ -467,8 +471,14 @@ def check_writable(name: str, array: Array, rank: int) -> None:
 
 
 def _check_library(name: str, array: Array, other: Array, other_name: str, rank: int) -> None:
-    if type(array) is type(other):
-        return  # the quick answer; subclasses of one library's array class are told apart below
-    library, expected = arrays.library_of(array), arrays.library_of(other)
-    if library != expected:
-        raise ValueError(f"{name}: a {library} array on rank {rank}, but {other_name} is a {expected} array")
+    if type(array) is not type(
+        other
+    ):  # else the quick answer; subclasses of one library's array class are told apart here
+        library, expected = arrays.library_of(array), arrays.library_of(other)
+        if library != expected:
+            raise ValueError(
+                f"{name}: a {library} array on rank {rank}, but {other_name} is a {expected} array"
+            )
+    if arrays.device_of(array) != arrays.device_of(other):
+        place, expected_place = arrays.place_name(array), arrays.place_name(other)
+        raise ValueError(f"{name}: lies on {place} on rank {rank}, but {other_name} lies on {expected_place}")

@@ -18,10 +18,20 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["OVERRIDE", "CudaAware", "MPIEvidence", "built_with_cuda", "decide", "mpi_evidence", "overridden"]
+__all__ = [
+    "OVERRIDE",
+    "CudaAware",
+    "MPIEvidence",
+    "built_with_cuda",
+    "decide",
+    "loaded_library",
+    "mpi_evidence",
+    "overridden",
+]
 
 OVERRIDE: Final = "ADJOINTLAB_CUDA_AWARE_MPI"
 """Environment variable by which the user decides: "yes" or "no"."""
@@ -95,6 +105,12 @@ def decide(evidence: MPIEvidence, given: bool | None = None) -> CudaAware:
     return CudaAware(
         False, "none", f"the library does not say; {OVERRIDE}=yes where you know that it takes device buffers"
     )
+
+
+@cache
+def loaded_library() -> CudaAware:
+    """Return the decision for the MPI library that this process has loaded, which is asked once."""
+    return decide(mpi_evidence())
 
 
 def overridden(environment: Mapping[str, str]) -> bool | None:

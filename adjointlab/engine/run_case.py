@@ -207,7 +207,7 @@ class RankObservation:
 def body(subject: Subject) -> Body:
     """Return the function that every rank executes for a case of `subject`."""
     # Here, where no watchdog watches.
-    if "torch" in subject.arrays:
+    if any(memory.startswith("torch") for memory in subject.arrays):
         arrays.warm_up_torch()
     if subject.process_group:
         with suppress(MissingTorch):  # each rank raises it
@@ -224,7 +224,8 @@ def body(subject: Subject) -> Body:
         # Operators have a check of their own for this, which tells what they read.
         fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None
         try:
-            with subject.surroundings(comm), filled(fill):
+            memory = arrays.memory_on(case.setting.library, comm.Get_rank())
+            with arrays.rank_context(memory, comm.Get_rank()), subject.surroundings(comm), filled(fill):
                 observation = check_named(case.check).observe(context)
                 # Not later: a check may need no operator on this rank, and making one is collective.
                 spaces = Spaces(context.domain, context.codomain)

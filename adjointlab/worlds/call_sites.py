@@ -46,7 +46,11 @@ _WORLDS: Final = (
     str(MPI.__file__),
     _LAB + "torch_distributed" + os.sep,
 )
-_TESTED_BY_LAB: Final = tuple(_LAB + package + os.sep for package in ("primitives", "layers", "adapters"))
+_TESTED_BY_LAB: Final = (
+    *(_LAB + package + os.sep for package in ("primitives", "layers", "adapters")),
+    # The messages of operators: a rank with memory of a device calls there what another one calls in the operator.
+    os.path.join(_LAB, "core", "transport") + os.sep,
+)
 
 
 class CallSite(NamedTuple):

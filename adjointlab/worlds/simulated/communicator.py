@@ -43,7 +43,17 @@ _OBJECT: Final = object()
 """Stands for the buffer of a receive of an object."""
 
 _INTERNAL: Final = frozenset(
-    {"grid", "keep", "new_shared", "note_backward", "note_return", "separate", "unfreed", "view"}
+    {
+        "grid",
+        "keep",
+        "new_shared",
+        "note_backward",
+        "note_return",
+        "separate",
+        "takes_device_memory",
+        "unfreed",
+        "view",
+    }
 )
 """Public methods and properties that MPI does not have."""
 
@@ -61,6 +71,9 @@ class Communicator(LocalCalls):
         self._attributes = {}
         self._rank = rank
         self.size = len(shared.members)
+
+    takes_device_memory: Final = True
+    """Messages of arrays on a device are copied on the device."""
 
     # Ranks and groups
 
