@@ -21,6 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 BASES = {"adjointlab.primitives": "LinearOperator", "adjointlab.layers": "DistributedModule"}
 """What a class of a package without `__all__` derives from, directly or not, if it belongs into the reference."""
 
+WITH_PAGES = {"MPI", "strategies"}
+"""Names of the package that are modules, each with a page of its own."""
+
 REFERENCE = re.compile(r"^<!-- reference: ([\w.]+) -->$", re.MULTILINE)
 COMMANDS = "<!-- commands -->"
 TO_EXAMPLE = re.compile(r"\]\((?:\.\./)+(examples/[\w/.]+\.(?:py|txt))\)")
@@ -64,7 +67,7 @@ def public_names(package: str) -> Iterator[str]:
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     listed = exported(ast.parse(file.read_text(encoding="utf-8")))
     if listed:
-        yield from (f"{package}.{name}" for name in listed)
+        yield from (f"{package}.{name}" for name in listed if name not in WITH_PAGES)
         return
     classes = {}
     for module in sorted(path.rglob("*.py")):

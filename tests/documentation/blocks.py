@@ -33,7 +33,9 @@ class Block:
 
     @property
     def is_run(self) -> bool:
-        return (self.language in ("python", "console") or bool(self.title)) and not self.mark.startswith("not run")
+        return (self.language in ("python", "console") or bool(self.title)) and not self.mark.startswith(
+            "not run"
+        )
 
     @property
     def commands(self) -> Iterator[tuple[str, str]]:

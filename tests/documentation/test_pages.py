@@ -9,7 +9,6 @@ import runpy
 import shlex
 import sys
 import types
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,7 +22,10 @@ from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.documentation.blocks import Block, blocks
 from tests.running import LAUNCHER, ROOT, run
 
-pytestmark = [pytest.mark.mpi_skip, pytest.mark.filterwarnings("ignore::FutureWarning")]
+pytestmark = [
+    pytest.mark.mpi_skip,
+    pytest.mark.filterwarnings("default"),
+]  # a reader's Python shows warnings, and goes on
 
 ELSEWHERE = {"layers.md", "gpu.md", "pictures.md"}
 """Pages whose blocks have no language yet."""
@@ -97,7 +99,7 @@ class Reader:
             before = self.file.read_text()
             self.file.write_text(before + block.text)  # `inspect` and tracebacks read it there
             code = compile("\n" * before.count("\n") + block.text, str(self.file), "exec")
-            exec(code, vars(self.module))  # noqa: S102: the code of our own pages
+            exec(code, vars(self.module))  # noqa: S102
 
     def type_in(self, line: str, shown: str) -> None:
         """Run a command, and compare its exit code and output with those that the page shows."""
@@ -131,15 +133,16 @@ class Reader:
     def forget_files(self) -> None:
         """Drop the modules of the page's files, which a next command reads anew."""
         for name, module in list(sys.modules.items()):
-            if str(getattr(module, "__file__", "")).startswith(f"{self.folder}/") and module is not self.module:
+            if (
+                str(getattr(module, "__file__", "")).startswith(f"{self.folder}/")
+                and module is not self.module
+            ):
                 del sys.modules[name]
         linecache.checkcache()
 
     def check_subjects(self) -> None:
         """Run two cases of each subject that the page itself declares."""
-        subjects = {
-            name: value for name, value in vars(self.module).items() if isinstance(value, Subject)
-        }
+        subjects = {name: value for name, value in vars(self.module).items() if isinstance(value, Subject)}
         if not subjects:
             return
         with_two = Budget(2, ranks=2, seed=1)
@@ -153,18 +156,18 @@ class Reader:
 
 
 @pytest.fixture
-def reader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Reader]:
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Reader:
     """Someone in an empty folder but for the examples."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file that is replaced within a second would not be read
+    monkeypatch.setattr(
+        sys, "dont_write_bytecode", True
+    )  # a file that is replaced within a second would not be read
     monkeypatch.setattr(sys, "path", [*sys.path])
     one = Reader(tmp_path, capsys)
     monkeypatch.setitem(sys.modules, "page", one.module)
-    yield one
+    return one
 
 
 def replaced(old: str, new: str) -> str:
@@ -181,7 +184,9 @@ def replaced(old: str, new: str) -> str:
 
 def matches(shown: str, output: str) -> bool:
     """Tells whether lines of `output` begin with those of `shown`, in this order, up to what varies; others may stand between."""
-    lines = iter([plain(line) for line in output.splitlines()])  # each search goes on where the last one ended
+    lines = iter(
+        [plain(line) for line in output.splitlines()]
+    )  # each search goes on where the last one ended
     wanted = (plain(line) for line in shown.splitlines() if line.strip() not in ("", "..."))
     return all(any(line.startswith(each) for line in lines) for each in wanted)
 
@@ -217,6 +222,6 @@ def test_an_output_is_compared_up_to_times_and_in_order(shown: str, is_so: bool)
 def test_a_page_that_is_wrong_is_found(text: str, message: str, tmp_path: Path, reader: Reader) -> None:
     page = tmp_path / "wrong.md"
     page.write_text(text)
+    (block,) = blocks(page)
     with pytest.raises((AssertionError, ZeroDivisionError), match=message):
-        for block in blocks(page):
-            reader.follow(block)
+        reader.follow(block)
