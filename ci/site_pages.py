@@ -1,6 +1,6 @@
 """Pages of the site that follow from the code: the reference, from `__all__` and docstrings, and the examples.
 
-mkdocs calls the two functions ``on_...`` while it builds (``hooks`` in ``mkdocs.yml``).
+mkdocs calls the functions ``on_...`` while it builds (``hooks`` in ``mkdocs.yml``).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ WITH_PAGES = {"MPI", "strategies"}
 """Names of the package that are modules, each with a page of its own."""
 
 REFERENCE = re.compile(r"^<!-- reference: ([\w.]+) -->$", re.MULTILINE)
+ROLE = re.compile(r":(?:attr|class|func|meth|mod):(?=<code>)")
 COMMANDS = "<!-- commands -->"
 TO_EXAMPLE = re.compile(r"\]\((?:\.\./)+(examples/[\w/.]+\.(?:py|txt))\)")
 TO_ROOT = re.compile(r"\[([^]]+)\]\((?:\.\./)+((?:CONTRIBUTING|README|CHANGELOG)\.md|[\w/]+/?)(?:#[\w-]+)?\)")
@@ -49,6 +50,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     markdown = markdown.replace(COMMANDS, "\n\n".join(command_help()) if COMMANDS in markdown else "")
     markdown = TO_EXAMPLE.sub(lambda found: f"]({above}{page_of(found[1])})", markdown)
     return TO_ROOT.sub(lambda found: found[1], markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Takes the roles of reStructuredText out of docstrings, which Markdown shows as they are."""
+    return ROLE.sub("", html)
 
 
 def page_of(example: str) -> str:
