@@ -14,6 +14,7 @@ collect_ignore = ["layers", "primitives"]
 _SIMULATED_ONLY = (
     "tests/benchmarks",
     "tests/core",
+    "tests/documentation",
     "tests/checks",
     "tests/engine",
     "tests/store",
@@ -34,6 +35,7 @@ _SIMULATED_ONLY = (
 _SLOW = (
     "tests/benchmarks/",
     "tests/cli/",
+    "tests/documentation/",
     "tests/engine/test_exhaust",
     "tests/engine/test_hangs",
     "tests/engine/test_watchdog",
