@@ -15,6 +15,7 @@ _SIMULATED_ONLY = (
     "tests/benchmarks",
     "tests/core",
     "tests/devices",
+    "tests/documentation",
     "tests/checks",
     "tests/engine",
     "tests/store",
@@ -36,6 +37,7 @@ _SIMULATED_ONLY = (
 _SLOW = (
     "tests/benchmarks/",
     "tests/cli/",
+    "tests/documentation/",
     "tests/engine/test_exhaust",
     "tests/engine/test_hangs",
     "tests/engine/test_watchdog",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.tracked import tracked
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -46,10 +47,9 @@ DOCUMENTS = ("docs", "README.md", "CONTRIBUTING.md")
 
 def texts(*where: str) -> list[Path]:
     """The modules and the documents that are written by hand in some folders."""
-    listed = subprocess.run(
-        ["git", "ls-files", *where], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
-    return [ROOT / name for name in listed if name.endswith((".py", ".md")) and name not in GENERATED]
+    return [
+        ROOT / name for name in tracked(*where) if name.endswith((".py", ".md")) and name not in GENERATED
+    ]
 
 
 @pytest.mark.parametrize("word", PRIVATE)

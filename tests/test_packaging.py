@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import adjointlab
+from tests.tracked import tracked
 
 # One process builds and installs; more would only do it again.
 pytestmark = pytest.mark.mpi_skip
@@ -31,9 +32,13 @@ BUILT_FROM = (
     "LICENSE",
     "MANIFEST.in",
     "README.md",
+    "conftest.py",
+    "mkdocs.yml",
     "pyproject.toml",
     "setup.py",
 )
+BESIDE = ("benchmarks", "ci", "docs", "examples", "tests")
+"""Folders that a source distribution has and a wheel has not."""
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -60,7 +65,7 @@ def checked(result: subprocess.CompletedProcess[str]) -> str:
 
 
 def checkout(target: Path) -> Path:
-    """A copy of what the build reads, links kept as links."""
+    """A copy of what the build of a wheel reads, links kept as links."""
     target.mkdir()
     for name in BUILT_FROM:
         shutil.copy(ROOT / name, target / name)
@@ -84,7 +89,10 @@ def modules() -> set[str]:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkout(tmp_path_factory.mktemp("packaging") / "checkout")
+    target = checkout(tmp_path_factory.mktemp("packaging") / "checkout")
+    for folder in BESIDE:
+        shutil.copytree(ROOT / folder, target / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return target
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +136,28 @@ def test_source_distribution_holds_plain_files_once(built: Path) -> None:
     assert {name for name in names if name.startswith("adjointlab/") and name.endswith(".py")} == modules()
     assert {"LICENSE", "README.md", "adjointlab/py.typed", "pyproject.toml", "setup.py"} < set(names)
     assert not [name for name in names if name.startswith(tuple(f"{room}/" for room in ROOMS))]
+
+
+def test_source_distribution_passes_tests_of_its_own(built: Path, tmp_path: Path) -> None:
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    tests = ("tests/test_references.py", "tests/core/test_partition.py")
+    checked(run(sys.executable, "-m", "pytest", "-q", *tests, cwd=unpacked, PYTHONPATH=str(unpacked)))
+
+
+def test_source_distribution_holds_all_that_is_tracked(built: Path) -> None:
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        names = {"/".join(PurePosixPath(name).parts[1:]) for name in tar.getnames()}
+    wanted = {
+        name
+        for name in tracked()
+        if not name.startswith((*(f"{room}/" for room in ROOMS), ".", "adjointlab/"))
+    }
+    assert {f"adjointlab/{room}/__init__.py" for room in ROOMS} < names
+    assert wanted - names == set()
 
 
 LOADS = """

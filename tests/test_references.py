@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.tracked import tracked
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCES = ROOT / "docs" / "references.md"
@@ -67,8 +68,7 @@ ELSEWHERE = {"torch/distributed/tensor/_api.py", "primitives/my_primitive.py", "
 
 
 def test_each_file_that_a_page_names_is_there() -> None:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
-    files = [f"/{name}" for name in listed.stdout.split()]
+    files = [f"/{name}" for name in tracked()]
     missing = []
     for page in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
         prose = page.read_text(encoding="utf-8")

@@ -1,0 +1,110 @@
+"""Pages of the site that follow from the code: the reference, from `__all__` and docstrings, and the examples.
+
+mkdocs calls the functions ``on_...`` while it builds (``hooks`` in ``mkdocs.yml``).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from adjointlab.cli.main import app
+
+ROOT = Path(__file__).resolve().parent.parent
+BASES = {"adjointlab.primitives": "LinearOperator", "adjointlab.layers": "DistributedModule"}
+"""What a class of a package without `__all__` derives from, directly or not, if it belongs into the reference."""
+
+WITH_PAGES = {"MPI", "strategies"}
+"""Names of the package that are modules, each with a page of its own."""
+
+REFERENCE = re.compile(r"^<!-- reference: ([\w.]+) -->$", re.MULTILINE)
+ROLE = re.compile(r":(?:attr|class|func|meth|mod):(?=<code>)")
+COMMANDS = "<!-- commands -->"
+TO_EXAMPLE = re.compile(r"\]\((?:\.\./)+(examples/[\w/.]+\.(?:py|txt))\)")
+TO_ROOT = re.compile(r"\[([^]]+)\]\((?:\.\./)+((?:CONTRIBUTING|README|CHANGELOG)\.md|[\w/]+/?)(?:#[\w-]+)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds a page for each example."""
+    for path in sorted((ROOT / "examples").rglob("*")):
+        if path.suffix not in (".py", ".txt"):
+            continue
+        name = path.relative_to(ROOT).as_posix()
+        language = "python" if path.suffix == ".py" else "text"
+        content = f"# {path.name}\n\n````{language}\n{path.read_text(encoding='utf-8')}````\n"
+        files.append(File.generated(config, page_of(name), content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Fills the reference in, and leads links to files of the repository to their pages."""
+    above = "../" * page.file.src_uri.count("/")
+    markdown = REFERENCE.sub(lambda found: directives(found[1]), markdown)
+    markdown = markdown.replace(COMMANDS, "\n\n".join(command_help()) if COMMANDS in markdown else "")
+    markdown = TO_EXAMPLE.sub(lambda found: f"]({above}{page_of(found[1])})", markdown)
+    return TO_ROOT.sub(lambda found: found[1], markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Takes the roles of reStructuredText out of docstrings, which Markdown shows as they are."""
+    return ROLE.sub("", html)
+
+
+def page_of(example: str) -> str:
+    """The page of an example, ``examples/ring_shift.py`` say."""
+    return example.rpartition(".")[0] + ".md"
+
+
+def directives(package: str) -> str:
+    """A directive of mkdocstrings for each public name of a package."""
+    return "\n\n".join(f"::: {path}" for path in public_names(package))
+
+
+def public_names(package: str) -> Iterator[str]:
+    """The names in the `__all__` of a package or module, else its classes that derive from one of `BASES`."""
+    path = ROOT.joinpath(*package.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    listed = exported(ast.parse(file.read_text(encoding="utf-8")))
+    if listed:
+        yield from (f"{package}.{name}" for name in listed if name not in WITH_PAGES)
+        return
+    classes = {}
+    for module in sorted(path.rglob("*.py")):
+        if "subjects" in module.parts:
+            continue
+        dotted = ".".join(module.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.parse(module.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                classes[node.name] = (dotted, [ast.unparse(base).partition("[")[0] for base in node.bases])
+    for name, (module, _) in classes.items():
+        if not name.startswith("_") and derives(name, BASES[package], classes):
+            yield f"{module}.{name}"
+
+
+def exported(tree: ast.Module) -> list[str]:
+    """The value of `__all__` in a module, empty if it has none."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def derives(name: str, base: str, classes: Mapping[str, tuple[str, list[str]]]) -> bool:
+    """Tells whether a class of `classes` derives from `base`, which may be a class of another package."""
+    if name == base:
+        return True
+    return name in classes and any(derives(parent, base, classes) for parent in classes[name][1])
+
+
+def command_help() -> Iterator[str]:
+    """The help of each command, as ``adjointlab COMMAND --help`` prints it."""
+    for name in vars(get_command(app))["commands"]:
+        printed = CliRunner().invoke(app, [name, "--help"], prog_name="adjointlab", terminal_width=100)
+        yield f"## adjointlab {name}\n\n```text\n{printed.output.strip()}\n```"
