@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from adjointlab import MPI
+    from adjointlab import MPI, layers, primitives
     from adjointlab.core import strategies
     from adjointlab.core.layout import Layout
     from adjointlab.core.operator import LinearOperator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MPI", "Layout", "LinearOperator", "LocalType", "MPIWorld", "Partition", "Program", "Region",
     "SimulatedWorld", "Space", "Tensor", "TorchWorld", "check_adjoint", "check_parallel", "check_pipeline", "coherence_tests",
-    "device_mesh", "process_group", "strategies", "subject",
+    "device_mesh", "layers", "primitives", "process_group", "strategies", "subject",
 ]  # fmt: skip
 
 _MODULES = {
@@ -53,7 +53,12 @@ _MODULES = {
     "subject": "adjointlab.engine.subject",
 }
 
-_SUBMODULES = {"MPI": "adjointlab.MPI", "strategies": "adjointlab.core.strategies"}
+_SUBMODULES = {
+    "MPI": "adjointlab.MPI",
+    "layers": "adjointlab.layers",
+    "primitives": "adjointlab.primitives",
+    "strategies": "adjointlab.core.strategies",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from adjointlab.devices.memories import DEVICES
+
 __all__ = [
     "CASES",
+    "DEVICE",
     "FOLDER",
+    "HTML",
     "MAX_TIME",
     "OPTIONS",
     "PATIENCE",
@@ -108,6 +112,15 @@ STRICT: Final = Option(
     "no",
     choices=("yes", "no"),
 )
+DEVICE: Final = Option[str | None](
+    "device",
+    None,
+    {name: name for name in DEVICES}.__getitem__,
+    "Draw tensors in memory of the host alone (cpu), or only cases with memory of a CUDA device (cuda).",
+    "every memory that there is",
+    choices=DEVICES,
+    metavar="|".join(DEVICES),
+)
 XFAILS: Final = Option[Path | None](
     "xfails",
     None,
@@ -131,6 +144,9 @@ MAX_TIME: Final = Option[float | None](
     "as long as the cases take",
     least=0,
 )
+HTML: Final = Option[Path | None](
+    "html", None, Path, "Write the verdicts with pictures as one HTML page.", "none", metavar="FILE"
+)
 WORLD: Final = Option(
     "world",
     "auto",
@@ -149,6 +165,7 @@ PATIENCE: Final = Option(
 )
 
 OPTIONS: Final = (
-    CASES, SEED, RANKS, SCHEDULES, WATCHDOG, STRICT, XFAILS, FOLDER, MAX_TIME, WORLD, PATIENCE
+    CASES, SEED, RANKS, SCHEDULES, DEVICE, WATCHDOG, STRICT, XFAILS, FOLDER, HTML, MAX_TIME, WORLD,
+    PATIENCE,
 )  # fmt: skip
 """Those that a configuration file may set."""

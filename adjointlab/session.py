@@ -12,8 +12,10 @@ from pathlib import Path
 
 from adjointlab.checks.check import check_named
 from adjointlab.checks.verdict import Status, Verdict, unjudged
+from adjointlab.devices.memories import on
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
+from adjointlab.engine.folded_warnings import FoldedWarnings
 from adjointlab.engine.run_case import (
     NO_RETURN,
     CaseRunner,
@@ -28,6 +30,8 @@ from adjointlab.engine.run_case import (
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.exit_codes import ExitCode
+from adjointlab.pictures.drawable import Drawable
+from adjointlab.pictures.model import Drawing
 from adjointlab.store.files import printable
 from adjointlab.store.job_log import Done, check_id_of, supervised
 from adjointlab.store.reproducer import Written, keep_interrupted, stored, write
@@ -62,6 +66,9 @@ __all__ = [
 _NO_COMMUNICATOR = "without communicator"
 """Kind of the verdict on a subject that needs what the world does not have."""
 
+_NO_MEMORY = "without memory on the device"
+"""Kind of the verdict on a subject that draws no tensors in memory of the device that is asked for."""
+
 _PROCESS_ENDED = "process ended"
 """Kind of the verdict on a check whose process has died."""
 
@@ -69,7 +76,7 @@ _NOTHING_TO_SAY = "the check has nothing to say about this case"
 
 
 @dataclass(frozen=True)
-class CheckResult:
+class CheckResult(Drawable):
     """The result of one check of one subject, and where its failure is stored."""
 
     found: Found
@@ -82,6 +89,13 @@ class CheckResult:
     @property
     def status(self) -> Status:
         return self.result.status
+
+    def drawing(self) -> Drawing:
+        """Return the failure as a drawing."""
+        return self.result.drawing()
+
+    def _heading(self) -> str:
+        return self.result._heading()
 
     @property
     def is_reported(self) -> bool:
@@ -123,8 +137,13 @@ class SearchInterrupted(Terminated):
         return result
 
 
-def unsupported(world: World, subject: Subject) -> Verdict | None:
-    """The verdict on a subject that cannot run in `world`; None if it can."""
+def unsupported(world: World, subject: Subject, device: str | None = None) -> Verdict | None:
+    """The verdict on a subject that cannot run in `world`, or not on `device`; None if it can."""
+    if device is not None:
+        try:
+            subject.libraries(device)
+        except SubjectError as problem:
+            return unjudged(message_of(problem), kind=_NO_MEMORY)
     if world.has_communicator or subject.process_group:
         return None
     return unjudged(
@@ -150,7 +169,7 @@ def run_check(
     """
     job_log, check_id = supervised(), check_id_of(found.subject.location, check)
     seed = budget.seed
-    if (refusal := unsupported(world, found.subject)) is not None:
+    if (refusal := unsupported(world, found.subject, budget.device)) is not None:
         return CheckResult(
             found, SearchResult(found.subject.name, check, world.name, refusal, seed=seed or 0)
         )
@@ -168,8 +187,12 @@ def run_check(
         budget = replace(budget, shrinking=job_log.shrinking(check_id))
     failures: list[SearchResult] = []  # the smallest last
     try:
-        with _at_work(world, found, check, seed, folder) as (record, known):
+        with (
+            _at_work(world, found, check, seed, folder) as (record, known),
+            FoldedWarnings(is_leader=world.is_leader) as folded,
+        ):
             result = investigate(world, found.subject, check, budget, tick, record, known, failures.append)
+        result = replace(result, warnings=folded.found)
     except KeyboardInterrupt as interrupt:
         if not failures:
             raise
@@ -203,7 +226,8 @@ def check_with_corpus(
     tick: Callable[[int], None] = lambda tried: None,
 ) -> CheckResult:
     """Collective: replay the failures of the subject and check that `folder` holds; if none fails still, :func:`run_check`."""
-    return replay_corpus(world, found, check, folder) or run_check(world, found, check, budget, folder, tick)
+    failing = replay_corpus(world, found, check, folder, budget.device)
+    return failing or run_check(world, found, check, budget, folder, tick)
 
 
 def replay(world: World, subject: Subject, case: Case) -> SearchResult:
@@ -215,13 +239,15 @@ def replay(world: World, subject: Subject, case: Case) -> SearchResult:
         return _replayed(world, run, subject, case)
 
     with check_named(case.check).surroundings():
-        return world.lead(body(subject), conduct)
+        return world.lead(body(subject), conduct, subject.location)
 
 
-def replay_corpus(world: World, found: Found, check: str, folder: Path) -> CheckResult | None:
+def replay_corpus(
+    world: World, found: Found, check: str, folder: Path, device: str | None = None
+) -> CheckResult | None:
     """Collective: replay the cases that `folder` holds of the subject and check; the first that still fails.
 
-    Cases on more ranks than the world has are passed over, and those that were stored under this very supervision: they are
+    Cases on more ranks than the world has are passed over, those in other memory than that of `device`, if it is given, and those that were stored under this very supervision: they are
     still being shrunk.
     """
     job_log = supervised()
@@ -233,6 +259,8 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Check
 
     def conduct(run: Runner) -> tuple[Path, SearchResult] | None:
         for path, case in stored(folder, found.subject, check):
+            if not on(device, [case.setting.library]):
+                continue
             if case.ranks > world.ranks or (job_log is not None and job_log.is_newer(path)):
                 continue
             result = _replayed(world, CaseRunner(run, record, known), found.subject, case)
@@ -241,7 +269,7 @@ def replay_corpus(world: World, found: Found, check: str, folder: Path) -> Check
         return None
 
     with _at_work(world, found, check, 0, folder) as (record, known), check_named(check).surroundings():
-        failing = world.lead(body(found.subject), conduct)
+        failing = world.lead(body(found.subject), conduct, found.subject.location)
     if failing is None:
         return None
     path, result = failing

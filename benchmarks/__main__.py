@@ -74,6 +74,8 @@ SCRIPTS = (
     Script("guard", ranks=(2,)),
     Script("primitives", ranks=BOTH),
     Script("movement", ranks=BOTH),
+    Script("gpu", smoke=("--host",)),
+    Script("gpu", ranks=BOTH, smoke=("--host",)),
     Script("layers", ranks=BOTH, needs=("torch",)),
     Script("layers", ("--stationary",), ranks=BOTH, needs=("torch",)),
     Script("against_distdl", ranks=BOTH, needs=("torch", "distdl")),
@@ -81,6 +83,8 @@ SCRIPTS = (
     # Of these the figures are counts, which need no idle machine.
     Script("detection", smoke=("--part", "planted"), needs=("torch",)),
     Script("mutants"),
+    Script("sly_mutants"),
+    Script("own_mutants", needs=("cosmic_ray",)),
     Script("smooth", needs=("torch",)),
     Script("values", needs=("torch",)),
     Script("soak"),
@@ -109,7 +113,7 @@ def missing(script: Script) -> str:
 def conditions() -> str:
     """A line each for the date, the machine and its load, and the versions."""
     versions = []
-    for package in ("adjointlab", "numpy", "hypothesis", "torch", "mpi4py"):
+    for package in ("adjointlab", "numpy", "hypothesis", "torch", "cupy-cuda13x", "cupy-cuda12x", "mpi4py"):
         try:
             versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:

@@ -53,7 +53,7 @@ def train_distributed(network, error, steps):
         local_images = local_window(images, x.layout, rank)
         local_classes = local_window(classes, labels.layout, rank)
         loss = error(network(local_images), local_classes)  # on rank 0; of zero volume elsewhere
-        loss.backward(torch.ones_like(loss))  # on every rank
+        loss.backward()  # on every rank
         optimiser.step()  # every worker its own parameters
         losses += loss.tolist() if loss.ndim else [loss.item()]
     return losses

@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout, Window
-from adjointlab.core.partition import Partition
+from adjointlab.core.partition import Partition, PartitionLike
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import apply, connected
 from adjointlab.layers.distributed import DistributedModule, dtype_name
@@ -79,7 +79,7 @@ class Attention(DistributedModule):
     def __init__(
         self,
         comm: Communicator,
-        partition: Partition,
+        partition: PartitionLike,
         input_shape: Sequence[int],
         *,
         keys: int | None = None,
@@ -90,6 +90,7 @@ class Attention(DistributedModule):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(comm, partition, ScaledDotProductAttention(is_causal, scale))
+        partition = self.partition
         shape = tuple(input_shape)
         if len(shape) != 4 or partition.order != 3:
             raise ValueError(
@@ -136,9 +137,6 @@ class Attention(DistributedModule):
             work, self.blocks = moved[0], [moved[1]]
         self.query_window = _sequence_window(work, self.rank)
         self.key_windows = [_sequence_window(block, self.rank) for block in self.blocks]
-
-    def extra_repr(self) -> str:
-        return f"is_causal={self.is_causal}, scale={self.scale}, algorithm={self.algorithm!r}"
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from those of q, k and v."""

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar, Self
 
-import numpy as np
 import torch
 from torch import nn
 
-from adjointlab.core.agreement import raise_first
+from adjointlab.core.agreement import raise_together
+from adjointlab.core.communicators import size_of
 from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition
+from adjointlab.core.partition import Partition, PartitionLike, integers
 from adjointlab.core.space import Space, check_argument
 from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.parameters import DistributedParameters, local_window
+from adjointlab.layers.representation import arguments_that_differ, sequential_arguments, shapes_of
 from adjointlab.layers.torch_modules import TorchClasses, dtype_name
-from adjointlab.primitives.validation import check_ranks
+from adjointlab.primitives.validation import partition_of
 from adjointlab.typing import Communicator
 
 __all__ = [
@@ -52,10 +54,24 @@ class DistributedModule(DistributedParameters):
     rounding: float | None = 0.0
     reach = 0.0
 
-    def __init__(self, comm: Communicator, partition: Partition, module: nn.Module | None = None) -> None:
+    given: Mapping[str, object] = MappingProxyType({})
+    """Arguments of the layer alone, as they were given."""
+
+    def __init__(self, comm: Communicator, partition: PartitionLike, module: nn.Module | None = None) -> None:
         super().__init__(comm, module)
-        check_ranks("partition", partition, comm.Get_size())
-        self.partition = partition
+        self.partition = partition_of("partition", partition, comm)
+
+    def extra_repr(self) -> str:
+        """The arguments of the sequential module and of the layer, global shapes, and the partition: for ``print``."""
+        arguments = sequential_arguments(self._template[0]) if self._template else {}
+        arguments |= arguments_that_differ(self, self.own_arguments, self.given)
+        shapes = shapes_of(*(getattr(self, name, Space()) for name in ("domain", "codomain")))
+        return ", ".join([*arguments.values(), *shapes, f"partition={self.partition}"])
+
+    @property
+    def own_arguments(self) -> Callable[..., object]:
+        """The function whose arguments are those that the layer has beyond a sequential module's."""
+        return type(self).__init__
 
     def check_order(self, shape: Sequence[int]) -> None:
         """Raise `ValueError` unless the partition has as many dimensions as an input of that shape."""
@@ -117,6 +133,8 @@ class TorchLayer(DistributedModule):
     mode, and what of it is frozen; ``Conv2d(comm, partition, input_shape, 3, 8, 5)`` makes that module first, drawing
     the initial values that torch would. Either way arguments, defaults and errors are torch's own.
 
+    `partition` may be given by its sides, ``(1, 1, 1, 2, 2)``, over the ranks 0, 1, 2, ...
+
     Every layer also takes `dtype`, its element type, by default that of the module's tensors, and else torch's default.
     Raises `ValueError` for a module of another class or element type, and `TypeError` for further arguments with a module.
     """
@@ -131,6 +149,10 @@ class TorchLayer(DistributedModule):
     lay_out: Callable[..., None]
     """Make the operators, the spaces and the parameters: the step of the constructor that each layer has of its own."""
 
+    @property
+    def own_arguments(self) -> Callable[..., object]:
+        return self.lay_out
+
     def __init_subclass__(cls, torch_classes: TorchClasses | None = None) -> None:
         super().__init_subclass__()
         if torch_classes is not None:
@@ -139,12 +161,13 @@ class TorchLayer(DistributedModule):
     def __init__(
         self,
         comm: Communicator,
-        partition: Partition,
+        partition: PartitionLike,
         input_shape: Sequence[int],
         *arguments: object,
         dtype: torch.dtype | None = None,
         **named: object,
     ) -> None:
+        size_of(comm)
         options = {name: named.pop(name) for name in self.options if name in named}
         module = self.torch_module(dtype, *arguments, **named)
         super().__init__(comm, partition, module)
@@ -153,7 +176,8 @@ class TorchLayer(DistributedModule):
             raise ValueError(f"dtype: {dtype}, but the parameters of the module are of {known.pop()}")
         buffers = (tensor.dtype for tensor in module.buffers() if tensor.is_floating_point())
         self.dtype = dtype or next(iter(known), None) or next(buffers, torch.get_default_dtype())
-        self.input_shape = tuple(input_shape)
+        self.input_shape = integers("input_shape", input_shape)
+        self.given = options
         self.lay_out(module, **options)
 
     @classmethod
@@ -189,7 +213,7 @@ class TorchLayer(DistributedModule):
         cls,
         module: nn.Module,
         comm: Communicator,
-        partition: Partition,
+        partition: PartitionLike,
         input_shape: Sequence[int],
         dtype: torch.dtype | None = None,
         **named: object,
@@ -224,22 +248,3 @@ def without_dims(layout: Layout, *dims: int) -> Layout:
         [layout.windows[dim] for dim in kept],
         [layout.axes[dim] for dim in kept],
     )
-
-
-def raise_together(comm: Communicator, check: Callable[[], None]) -> None:
-    """Collective: run `check` on every rank, and where it raises `TypeError` or `ValueError` on some, raise that on all.
-
-    Of several errors, that of the lowest rank. Costs an all-reduction of one number.
-    """
-    error: TypeError | ValueError | None = None
-    try:
-        check()
-    except (TypeError, ValueError) as raised:
-        error = raised
-    # The text has a length that other ranks do not know: only where there is one does a second collective follow, and
-    # every rank knows from the first whether there is.
-    failed, failures = np.array([error is not None], np.int64), np.zeros(1, np.int64)
-    comm.Allreduce(failed, failures)
-    if not failures[0]:
-        return
-    raise_first(comm, error)

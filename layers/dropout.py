@@ -48,9 +48,6 @@ class Dropout(TorchLayer, torch_classes=(nn.Dropout,)):
         self.rounding = None
         self.domain, self.codomain = Space(layout, dtype=name), Space(layout, dtype=name, name="y")
 
-    def extra_repr(self) -> str:
-        return f"p={self.p}, seed={self.seed}"
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)

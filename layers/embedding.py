@@ -72,10 +72,6 @@ class Embedding(TorchLayer, torch_classes=(nn.Embedding,)):
         self.codomain = Space(y, dtype=name, name="y")
         self.own(module, {"weight": weight})
 
-    def extra_repr(self) -> str:
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
-
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of the indices."""
         (indices,) = self.check_inputs(indices)

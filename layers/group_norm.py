@@ -50,9 +50,6 @@ class GroupNorm(Normalisation, torch_classes=(nn.GroupNorm,)):
         self.make_spaces(x, learnt)
         self.own(module, {"weight": learnt, "bias": learnt})
 
-    def extra_repr(self) -> str:
-        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout, Window
-from adjointlab.core.partition import Partition
+from adjointlab.core.partition import Partition, PartitionLike
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import apply, connected
 from adjointlab.layers.distributed import DistributedModule, TorchLayer, dtype_name
@@ -87,7 +87,7 @@ class Concatenation(DistributedModule):
     def __init__(
         self,
         comm: Communicator,
-        partition: Partition,
+        partition: PartitionLike,
         input_shapes: Sequence[Sequence[int]],
         dim: int = 0,
         *,
@@ -95,6 +95,7 @@ class Concatenation(DistributedModule):
     ) -> None:
         module = Join(dim)
         super().__init__(comm, partition, module)
+        partition = self.partition
         shapes = [tuple(shape) for shape in input_shapes]
         y_shape = tuple(result_of(module, *(torch.empty(shape, device="meta") for shape in shapes)).shape)
         for shape in shapes:
@@ -109,9 +110,6 @@ class Concatenation(DistributedModule):
         ]
         self.domain = Space(*(Tensor(x, name, name=f"x{number}") for number, x in enumerate(inputs)))
         self.codomain = Space(y, dtype=name, name="y")
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
 
     def forward(self, *x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from those of all x."""
@@ -132,7 +130,7 @@ class Stack(DistributedModule):
     def __init__(
         self,
         comm: Communicator,
-        partition: Partition,
+        partition: PartitionLike,
         input_shapes: Sequence[Sequence[int]],
         dim: int = 0,
         *,
@@ -141,6 +139,7 @@ class Stack(DistributedModule):
     ) -> None:
         module = Pile(dim)
         super().__init__(comm, partition, module)
+        partition = self.partition
         shapes = [tuple(shape) for shape in input_shapes]
         y_shape = tuple(result_of(module, *(torch.empty(shape, device="meta") for shape in shapes)).shape)
         self.check_order(shapes[0])
@@ -154,9 +153,6 @@ class Stack(DistributedModule):
             self.steps.move(checked_target(target, y_shape))
         self.domain = Space(*(Tensor(x, name, name=f"x{number}") for number in range(len(shapes))))
         self.codomain = Space(self.steps.layout, dtype=name, name="y")
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
 
     def forward(self, *x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from those of all x."""
@@ -195,9 +191,6 @@ class Split(TorchLayer, torch_classes=(Part,)):
         ]
         self.domain = Space(x, dtype=name)
         self.codomain = Space(*(Tensor(y, name, name=f"y{number}") for number, y in enumerate(outputs)))
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The local tensors of all parts, from that of x."""

@@ -49,9 +49,6 @@ class _OverLastDimensions(Normalisation):
         self.make_spaces(x, learnt)
         self.own(module, {"weight": learnt, "bias": learnt})
 
-    def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)

@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition
+from adjointlab.core.partition import PartitionLike
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.distributed import DistributedModule, dtype_name
 from adjointlab.layers.summa import LocalProduct, Panels, StationaryA, StationaryC, transposed
@@ -68,7 +68,7 @@ class MatrixProduct(DistributedModule):
     def __init__(
         self,
         comm: Communicator,
-        partition: Partition,
+        partition: PartitionLike,
         a_shape: Sequence[int],
         b_shape: Sequence[int],
         *,
@@ -79,6 +79,7 @@ class MatrixProduct(DistributedModule):
     ) -> None:
         module = Product()
         super().__init__(comm, partition, module)
+        partition = self.partition
         shapes = [tuple(a_shape), tuple(b_shape)]
         shapes.append(
             tuple(result_of(module, *(torch.empty(shape, device="meta") for shape in shapes)).shape)
@@ -109,9 +110,6 @@ class MatrixProduct(DistributedModule):
             self.product = StationaryA(comm, a, b, c, name, panels)
         else:
             self.product = StationaryA(comm, transposed(b), transposed(a), transposed(c), name, panels)
-
-    def extra_repr(self) -> str:
-        return self.algorithm
 
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """The local block of the product, from those of a and b."""

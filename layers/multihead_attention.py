@@ -240,11 +240,11 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
             return name.replace("out_proj_", "out_proj.")
         return name if name.endswith("weight") and self.separate_inputs else f"in_proj_{name.split('_')[-1]}"
 
-    def load_sequential_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        super().load_sequential_state_dict(separated(state))
+    def own_names(self, state: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        return separated(state)
 
-    def sequential_state_dict(self) -> dict[str, torch.Tensor]:
+    def sequential_state_dict(self, root: int | None = None) -> dict[str, torch.Tensor]:
         parts: dict[str, list[torch.Tensor]] = {}
-        for name, value in super().sequential_state_dict().items():
+        for name, value in super().sequential_state_dict(root).items():
             parts.setdefault(self.sequential_name(name), []).append(value)
         return {name: torch.cat(values) for name, values in parts.items()}

@@ -112,9 +112,3 @@ class ChannelNormalisation(Normalisation):
         )
         self.own(module, layouts | {"num_batches_tracked": Layout((), self.partition, [], ())})
         return per_channel
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "
-            f"track_running_stats={self.track_running_stats}"
-        )

@@ -77,9 +77,6 @@ class Padding(Resampling, torch_classes=tuple(each for classes in _MODES.values(
         pairs = [tuple(padding[2 * dim : 2 * dim + 2]) for dim in reversed(range(dims))]
         return [partial(functional.pad, pad=pair, mode=mode) for pair in pairs]
 
-    def extra_repr(self) -> str:
-        return f"{self.padding}" + (f", value={self.value}" if self.value else "")
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         y = super().forward(x)

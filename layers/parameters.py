@@ -9,15 +9,18 @@ from typing import NoReturn, Self, cast
 import torch
 from torch import nn
 
+from adjointlab.core.agreement import raise_together
+from adjointlab.core.communicators import size_of
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor, check_argument
 from adjointlab.layers.local_parameters import LocalParameter, takes_the_whole
 from adjointlab.layers.torch_modules import dtype_name, uninitialised_copy
 from adjointlab.primitives.repartition import Repartition
+from adjointlab.primitives.validation import single_worker
 from adjointlab.typing import Communicator
 
-__all__ = ["DistributedParameters", "local_window"]
+__all__ = ["DistributedParameters", "check_on", "local_window"]
 
 
 class DistributedParameters(nn.Module):
@@ -30,6 +33,7 @@ class DistributedParameters(nn.Module):
     def __init__(self, comm: Communicator, module: nn.Module | None = None) -> None:
         # Not `super()`, which may be a class of torch's with arguments: a subclass can be one to be known as such.
         nn.Module.__init__(self)
+        size_of(comm)
         self.comm = comm
         self.rank = comm.Get_rank()
         self.parameter_space, self.buffer_space = Space(), Space()
@@ -117,16 +121,41 @@ class DistributedParameters(nn.Module):
             self.get_parameter(tensor.name).requires_grad_(whole.requires_grad)
         self.train(module.training)
 
-    def load_sequential_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take the values of a sequential module's state_dict, which every rank has; nothing is sent."""
+    def load_sequential_state_dict(self, state: Mapping[str, torch.Tensor], root: int | None = None) -> None:
+        """Take the values of a sequential module's state_dict, which every rank has; nothing is sent.
+
+        Collective with a `root`: the state_dict is that of this rank, and what the others give is not looked at.
+
+        Raises `ValueError` for tensors of other names or shapes, with a `root` on every rank.
+        """
+        if root is None:
+            self.check_sequential_state(state)
+        else:
+            check_on(self.comm, root, lambda: self.check_sequential_state(state))
+        self.take_sequential_state(state, root)
+
+    def check_sequential_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Raise `ValueError` unless a sequential module's state_dict has the names and shapes of this layer's module."""
         shapes = {tensor.name: tensor.layout.shape for tensor in self._tensors()}
-        given = {name: tuple(value.shape) for name, value in state.items()}
+        given = {name: tuple(value.shape) for name, value in self.own_names(state).items()}
         if given != shapes:
             raise ValueError(f"state: has {given}, but the layer needs {shapes}")
+
+    def take_sequential_state(self, state: Mapping[str, torch.Tensor], root: int | None) -> None:
+        """:meth:`load_sequential_state_dict` of a state_dict that has been checked."""
+        whole = self.own_names(state) if root in (None, self.rank) else {}
         with torch.no_grad():
             for tensor in self._tensors():
-                window = local_window(state[tensor.name], tensor.layout, self.rank)
+                window = (
+                    local_window(whole[tensor.name], tensor.layout, self.rank)
+                    if root is None
+                    else self._scattered(tensor, whole.get(tensor.name), root)
+                )
                 self._local(tensor.name).copy_(window)
+
+    def own_names(self, state: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """The tensors of a sequential module's state_dict, by the names that the layer has for them."""
+        return state
 
     def to_sequential(self) -> nn.Module:
         """Collective: the sequential module with the layer's parameters and buffers gathered, on every rank."""
@@ -144,18 +173,33 @@ class DistributedParameters(nn.Module):
         """The name that the sequential module has for the parameter that holds the layer's parameter `name`."""
         return name
 
-    def sequential_state_dict(self) -> dict[str, torch.Tensor]:
-        """Collective: the state_dict of the sequential module, on every rank."""
-        return {tensor.name: self.gathered(tensor) for tensor in self._tensors()}
+    def sequential_state_dict(self, root: int | None = None) -> dict[str, torch.Tensor]:
+        """Collective: the state_dict of the sequential module, on every rank; with a `root`, on that one, and empty elsewhere.
 
-    def gathered(self, tensor: Tensor) -> torch.Tensor:
-        """Collective: the whole of one of the layer's parameters or buffers, on every rank."""
-        everyone = Partition((self.comm.Get_size(),))
-        everywhere = Layout(tensor.layout.shape, everyone, axes=(None,) * tensor.layout.order)
+        Raises `ValueError` for a `root` that is no rank.
+        """
+        gathered = {tensor.name: self.gathered(tensor, root) for tensor in self._tensors()}
+        return gathered if root in (None, self.rank) else {}
+
+    def gathered(self, tensor: Tensor, root: int | None = None) -> torch.Tensor:
+        """Collective: the whole of one of the layer's parameters or buffers, on every rank, or on `root` alone."""
+        workers = (
+            Partition((self.comm.Get_size(),)) if root is None else single_worker("root", root, 1, self.comm)
+        )
+        everywhere = Layout(tensor.layout.shape, workers, axes=(None,) * tensor.layout.order)
         # Copies are equal: as replicated ones any of them will do, where varying ones would be summed.
         types = tuple("replicated" if copied else "varying" for copied in tensor.layout.copied)
         gather = Repartition(self.comm, tensor.layout, everywhere, dtype=tensor.dtype, types=types)
         return cast("torch.Tensor", gather.forward(self._local(tensor.name).detach()))
+
+    def _scattered(self, tensor: Tensor, whole: torch.Tensor | None, root: int) -> torch.Tensor:
+        """Collective: this rank's part of a tensor that `root` has."""
+        one = single_worker("root", root, 1, self.comm)
+        source = Layout(tensor.layout.shape, one, axes=(None,) * tensor.layout.order)
+        dtype = getattr(torch, tensor.dtype)
+        local = torch.empty(source.local_shape(self.rank)) if whole is None else whole.detach()
+        move = Repartition(self.comm, source, tensor.layout, dtype=tensor.dtype)
+        return cast("torch.Tensor", move.forward(local.to(device="cpu", dtype=dtype)))
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         """A layer with parameters, buffers and hooks of its own; communicator, spaces and operators are shared."""
@@ -235,6 +279,12 @@ class _Owned(dict[str, nn.Parameter | None]):
 
     def __delitem__(self, name: str) -> None:
         raise ValueError(_replaced(name))
+
+
+def check_on(comm: Communicator, root: int, check: Callable[[], None]) -> None:
+    """Collective: run `check` on the rank `root` alone, and raise its `TypeError` or `ValueError` on every rank."""
+    single_worker("root", root, 1, comm)
+    raise_together(comm, check if comm.Get_rank() == root else lambda: None)
 
 
 def _replaced(name: str) -> str:

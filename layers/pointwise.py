@@ -19,6 +19,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.distributed import DistributedModule, dtype_name
+from adjointlab.primitives.validation import check_layout
 from adjointlab.typing import Communicator
 
 __all__ = ["Pointwise"]
@@ -56,6 +57,7 @@ class Pointwise(DistributedModule):
         dtype: torch.dtype | None = None,
         rounding: float | None = None,
     ) -> None:
+        check_layout("layout", layout, comm)
         super().__init__(comm, layout.partition)
         if isinstance(function, nn.Module):
             for module in function.modules():

@@ -16,6 +16,7 @@ from adjointlab.core.space import LocalType
 from adjointlab.layers.differentiable import apply
 from adjointlab.layers.distributed import DistributedModule, dtype_name
 from adjointlab.primitives import repartition
+from adjointlab.primitives.validation import check_layout
 from adjointlab.typing import Communicator
 
 __all__ = ["Repartition"]
@@ -40,11 +41,13 @@ class Repartition(DistributedModule):
         types: Sequence[LocalType | str] = (),
         target_types: Sequence[LocalType | str] = (),
     ) -> None:
+        check_layout("layout", layout, comm)
         super().__init__(comm, layout.partition, nn.Identity())
         name = dtype_name(dtype or torch.get_default_dtype())
         self.move = repartition.Repartition(
             comm, layout, target, dtype=name, types=types, target_types=target_types
         )
+        self.given = {"layout": layout, "target": target}
         self.domain, self.codomain = self.move.domain, self.move.codomain
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

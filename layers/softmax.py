@@ -44,9 +44,6 @@ class _Exponentials(TorchLayer):
         self.largest = Largest(comm, x, self.dim)
         self.sum = AllSumReduce(comm, sums, (self.dim,), dtype=name)
 
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)

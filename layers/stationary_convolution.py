@@ -167,11 +167,6 @@ class StationaryConvolution(ConvolutionModule, torch_classes=(nn.Conv1d, nn.Conv
             return of_nothing(self.local_output_shape, self.convolve, x, weight)
         return self.convolve(x, weight, groups=weight.shape[0] * self.groups // self.out_channels or 1)
 
-    def extra_repr(self) -> str:
-        """The algorithm and its grid."""
-        n, c, f, *sides = self.grid.shape
-        return f"{self.algorithm}, N={n}, C={c}, F={f}, spatial={'x'.join(map(str, sides))}"
-
     def _chosen(self, algorithm: str) -> tuple[str, Partition]:
         """The algorithm, and its grid P_n x P_c x P_f x P_spatial."""
         given, dims = self.partition, len(self.kernel)

@@ -15,6 +15,7 @@ from torch import nn
 
 from adjointlab.core.space import Tensor
 from adjointlab.layers.parameters import DistributedParameters, local_window
+from adjointlab.layers.states import distributed_layers
 
 __all__ = ["clip_grad_norm_", "get_total_norm", "parameters_to_vector", "vector_to_parameters"]
 
@@ -31,7 +32,7 @@ def get_total_norm(
     # Of a part without elements: the number that changes no norm.
     neutral = 0.0 if norm_type >= 0 else math.inf
     norms, dtype = [], torch.get_default_dtype()
-    for layer in _distributed(model):
+    for layer in distributed_layers(model).values():
         own = np.full(len(layer.parameter_space.tensors), neutral)
         for index, tensor in enumerate(layer.parameter_space.tensors):
             gradient = layer.get_parameter(tensor.name).grad
@@ -95,18 +96,8 @@ def _norm_of_parts(parts: torch.Tensor, norm_type: float) -> torch.Tensor:
 
 
 def _parameters(model: nn.Module) -> Iterator[tuple[DistributedParameters, Tensor]]:
-    return ((layer, tensor) for layer in _distributed(model) for tensor in layer.parameter_space.tensors)
-
-
-def _distributed(model: nn.Module) -> list[DistributedParameters]:
-    """The distributed layers of a model. Raises `ValueError` for parameters that belong to none."""
-    layers = []
-    for path, module in model.named_modules():
-        if isinstance(module, DistributedParameters):
-            layers.append(module)
-        elif names := [name for name, _ in module.named_parameters(path, recurse=False)]:
-            raise ValueError(
-                f"model: {', '.join(names)} in {type(module).__name__}, which is no distributed layer: nobody says where its "
-                "parameters lie"
-            )
-    return layers
+    return (
+        (layer, tensor)
+        for layer in distributed_layers(model).values()
+        for tensor in layer.parameter_space.tensors
+    )

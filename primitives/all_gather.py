@@ -52,7 +52,7 @@ class AllGather(SegmentedOperator):
         types: Sequence[LocalType | str] = (),
         copies: Literal["varying", "replicated", "invariant"] = "varying",
     ) -> None:
-        check_layout("layout", layout, comm.Get_size())
+        check_layout("layout", layout, comm)
         along = segments.axis_of_cut(layout, dim)
         wide_type = segments.local_type("copies", copies, ("varying", "replicated", "invariant"))
         adjoint = DISCARD if wide_type is LocalType.INVARIANT else REDUCE_SCATTER

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from adjointlab.core import arrays
+from adjointlab.core import arrays, transport
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import integers
@@ -45,7 +45,7 @@ class AllSumReduce(LinearOperator):
     def __init__(
         self, comm: Communicator, layout: Layout, dims: Iterable[int], *, dtype: str = "float64"
     ) -> None:
-        check_layout("layout", layout, comm.Get_size())
+        check_layout("layout", layout, comm)
         along = integers("dims", dims)
         self.groups = layout.partition.subpartitions(along)
         if cut := [dim for dim in along if not layout.copied[dim]]:
@@ -94,5 +94,6 @@ class AllSumReduce(LinearOperator):
         if self._workers is None:
             arrays.copy_into(result, array)
         else:
-            sum_into(result, partial(self._workers.Allreduce, arrays.summable(array)))
+            workers = transport.over(self._workers, array)
+            sum_into(result, partial(workers.Allreduce, arrays.summable(array)))
         return result

@@ -12,18 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-import numpy as np
-
-from adjointlab.core import arrays
+from adjointlab.core import arrays, transport
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
-from adjointlab.core.partition import Partition
+from adjointlab.core.partition import PartitionLike
 from adjointlab.core.program import Buffer, Generator, Program, buffers_by_rank
 from adjointlab.core.space import Space, Tensor, check_argument, check_out
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast_rules import CopyGroup, broadcast_pattern, copied_layout, summed_layout
-from adjointlab.primitives.validation import check_layout, check_ranks
-from adjointlab.typing import Array, Communicator, NumpyArray
+from adjointlab.primitives.validation import check_layout, partition_of
+from adjointlab.typing import Array, Communicator
 
 __all__ = ["OneToManyOperator", "result_array", "sum_into"]
 
@@ -56,15 +54,15 @@ class OneToManyOperator(LinearOperator):
         self,
         comm: Communicator,
         layout: Layout,
-        partition: Partition,
+        partition: PartitionLike,
         *,
         dtype: str = "float64",
         transpose_src: bool = False,
         transpose_dest: bool = False,
         preserve_batch: bool = True,
     ) -> None:
-        check_layout("layout", layout, comm.Get_size())
-        check_ranks("partition", partition, comm.Get_size())
+        check_layout("layout", layout, comm)
+        partition = partition_of("partition", partition, comm)
         if self.copies:
             pattern = broadcast_pattern(
                 layout.partition, partition, transpose_one=transpose_src, transpose_many=transpose_dest
@@ -136,7 +134,9 @@ class OneToManyOperator(LinearOperator):
         for role in self._roles:
             if role.comm is not None:
                 # The root sends from its argument, so the collective costs it no copy.
-                role.comm.Bcast(arrays.message(sent if role.is_one else filled), root=role.root)
+                transport.over(role.comm, array).Bcast(
+                    arrays.message(sent if role.is_one else filled), root=role.root
+                )
             if role.is_one and role.is_among_many:
                 arrays.copy_into(filled, sent)  # after the collective, so that nobody waits for it
         return result
@@ -162,10 +162,11 @@ class OneToManyOperator(LinearOperator):
             summand = arrays.summable(
                 held if role.is_among_many else arrays.zeros((*role.shape, *batch), self.one.dtype, held)
             )
+            comm = transport.over(role.comm, array)
             if role.is_one:
-                sum_into(filled, partial(role.comm.Reduce, summand, root=role.root))
+                sum_into(filled, partial(comm.Reduce, summand, root=role.root))
             else:
-                role.comm.Reduce(summand, None, root=role.root)
+                comm.Reduce(summand, None, root=role.root)
         return result
 
     def _zero_volume(self, array: Array, was_active: bool, tensor: Tensor, batch: tuple[int, ...]) -> Array:
@@ -204,16 +205,17 @@ def result_array(
     return out
 
 
-def sum_into(result: Array, reduce: Callable[[NumpyArray], object]) -> None:
+def sum_into(result: Array, reduce: Callable[[Array], object]) -> None:
     """Fill `result` with the sum that ``reduce(buffer)`` leaves in a buffer.
 
     The buffer is the array's own memory, except in half precision, in which MPI cannot sum: there it is float32, rounded
     once at the end.
     """
     # Rounding after each addition would lose small summands: in float16 2048 + 1 is 2048.
-    if arrays.dtype_of(result).itemsize == 2:
-        total = np.empty(tuple(result.shape), np.float32)
+    element = arrays.dtype_of(result)
+    if element.itemsize == 2:
+        total = arrays.summing_memory(result.shape, element.name, result)
         reduce(total)
-        arrays.copy_into(result, arrays.from_summable(total, arrays.dtype_of(result).name, result))
+        arrays.copy_into(result, arrays.from_summable(total, element.name, result))
     else:
         reduce(arrays.message(result))

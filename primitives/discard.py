@@ -55,7 +55,7 @@ class Discard(SegmentedOperator):
         types: Sequence[LocalType | str] = (),
         copies: Literal["varying", "replicated", "invariant"] = "varying",
     ) -> None:
-        check_layout("layout", layout, comm.Get_size())
+        check_layout("layout", layout, comm)
         narrow = segments.narrow_layout(layout, dim, along, cut)
         wide_type = segments.local_type("copies", copies, ("varying", "replicated", "invariant"))
         adjoint = ALL_GATHER if wide_type is LocalType.INVARIANT else SURROUND

@@ -35,6 +35,6 @@ class Gather(Repartition):
         dtype: str = "float64",
         types: Sequence[LocalType | str] = (),
     ) -> None:
-        check_layout("layout", layout, comm.Get_size())
-        one = single_worker("root", root, layout.order, comm.Get_size())
+        check_layout("layout", layout, comm)
+        one = single_worker("root", root, layout.order, comm)
         super().__init__(comm, layout, Layout(layout.shape, one), dtype=dtype, types=types)

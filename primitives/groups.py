@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from adjointlab import MPI
+from adjointlab.core import transport
 from adjointlab.typing import Communicator
 
 __all__ = ["close", "communicator", "rank_in"]
@@ -61,10 +62,12 @@ def _create(comm: Communicator, members: _Ranks) -> Communicator:
     all_ranks = comm.Get_group()
     group = all_ranks.Incl(members)
     try:
-        return comm.Create_group(group)
+        made = comm.Create_group(group)
     finally:
         group.Free()
         all_ranks.Free()
+    transport.inherit(comm, made)
+    return made
 
 
 def _cache(comm: Communicator) -> dict[_Ranks, Communicator]:

@@ -67,8 +67,8 @@ class HaloExchange(LinearOperator):
         periodic: Iterable[int] = (),
         dtype: str = "float64",
     ) -> None:
-        check_layout("layout", layout, comm.Get_size())
-        check_layout("windows", windows, comm.Get_size())
+        check_layout("layout", layout, comm)
+        check_layout("windows", windows, comm)
         with arguments_renamed(bulk="layout", window="windows"):
             self.geometry = halo_geometry(layout, windows, integers("periodic", periodic))
         self.comm = comm

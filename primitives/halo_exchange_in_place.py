@@ -63,8 +63,8 @@ class HaloExchangeInPlace(HaloExchange):
         periodic: Iterable[int] = (),
         dtype: str = "float64",
     ) -> None:
-        check_layout("layout", layout, comm.Get_size())
-        check_layout("windows", windows, comm.Get_size())
+        check_layout("layout", layout, comm)
+        check_layout("windows", windows, comm)
         periodic_dims = integers("periodic", periodic)
         with arguments_renamed(bulk="layout", window="windows"):
             padded = halo_geometry(layout, windows, periodic_dims).padded

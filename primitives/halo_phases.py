@@ -7,13 +7,13 @@ and two views of one array in place.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from adjointlab import MPI
-from adjointlab.core import arrays
+from adjointlab.core import arrays, transport
 from adjointlab.primitives.boxes import ViewIndex
 from adjointlab.primitives.halo_plan import HaloPlan, Link
 from adjointlab.typing import Array, Buffer, Communicator
@@ -37,7 +37,7 @@ class HaloPhases:
     def __init__(self, comm: Communicator, plan: HaloPlan, dtype: str) -> None:
         self.comm, self.plan, self.dtype = comm, plan, dtype
         self._rank = comm.Get_rank()
-        self._reused: dict[type, list[list[_LinkBuffers]]] = {}
+        self._reused: dict[Hashable, list[list[_LinkBuffers]]] = {}
 
     def forward(
         self, x: Array, y: Array, batch: tuple[int, ...], meanwhile: Callable[[], None] | None = None
@@ -46,7 +46,8 @@ class HaloPhases:
 
         The bulk of y is neither read nor written. `meanwhile`, called while messages travel, may write it, but not x.
         """
-        comm, sources = self.comm, [x]
+        comm, sources = transport.over(self.comm, y), [x]
+        in_one_launch = comm is not self.comm  # memory of a device goes by a transport
         phases = self._phases(y, batch) or [[]]  # without any, what is local is still done, once
         for phase_number, links in enumerate(phases):
             requests, received = [], []
@@ -57,12 +58,17 @@ class HaloPhases:
                 if link.receives:  # nothing from this worker to itself: it packs what it unpacks
                     requests.append(comm.Irecv(message.memory, link.peer, _TAG))
                 received.append(message)
+            if (
+                in_one_launch
+            ):  # all are packed before the first is sent; on the host it is sent while the next is packed
+                _pack(links, sources)
             for link in links:
                 sent = link.sent_from(sources)
                 if sent is None:
                     sent = link.sent
-                    for cells, source, index in sent.pieces:
-                        arrays.copy_into(cells, sources[source][index])
+                    if not in_one_launch:
+                        for cells, source, index in sent.pieces:
+                            arrays.copy_into(cells, sources[source][index])
                 if link.sends:
                     requests.append(comm.Isend(sent.memory, link.peer, _TAG))
             try:
@@ -75,9 +81,14 @@ class HaloPhases:
                 # Not Waitany: MPICH's takes many times longer where there are more ranks than cores.
                 if requests:
                     MPI.Request.Waitall(requests)
+            if in_one_launch:
+                arrays.copy_all(
+                    [(y[index], cells) for message in received for cells, _, index in message.pieces]
+                )
             for message in received:
-                for cells, _, index in message.pieces:
-                    arrays.copy_into(y[index], cells)
+                if not in_one_launch:
+                    for cells, _, index in message.pieces:
+                        arrays.copy_into(y[index], cells)
                 # Later phases count the sources as the plan does. A box that was received into y is a view of y.
                 sources += message.boxes
 
@@ -88,10 +99,14 @@ class HaloPhases:
 
         `meanwhile`, called while messages travel, writes what is added to.
         """
-        comm, phases = self.comm, self._phases(y, batch)
+        comm, phases = transport.over(self.comm, y), self._phases(y, batch)
         # All boxes are packed before the first phase: a later phase of forward, which comes earlier here, adds to boxes of
         # an earlier one (the way back of corners), and only then are these sent.
-        returned = [[_cotangents(link, y) for link in links] for links in phases]
+        in_one_launch = comm is not self.comm  # memory of a device goes by a transport
+        packed: list[tuple[Array, Array]] | None = [] if in_one_launch else None
+        returned = [[_cotangents(link, y, packed) for link in links] for links in phases]
+        if packed:
+            arrays.copy_all(packed)
         sources = [x, *(box for messages in returned for message in messages for box in message.boxes)]
         if not phases and meanwhile is not None:
             meanwhile()
@@ -106,14 +121,18 @@ class HaloPhases:
             finally:
                 if requests:
                     MPI.Request.Waitall(requests)
+            if in_one_launch:
+                _add_pieces(links, sources)
+                continue
             for link in links:
                 for cells, source, index in link.sent.pieces:
                     arrays.add_into(sources[source][index], cells)
 
     def _phases(self, like: Array, batch: tuple[int, ...]) -> list[list[_LinkBuffers]]:
         """The links of each phase with buffers in the library of `like`: reused, but new ones for a batch."""
-        # By type, of which each library has one: a look-up that costs nothing, and this is on the way of every call.
-        reused = None if batch else self._reused.get(type(like))
+        # A look-up that costs nothing for arrays of NumPy, and this is on the way of every call.
+        kind = arrays.memory_kind(like)
+        reused = None if batch else self._reused.get(kind)
         if reused is None:
             with arrays.kept(like):
                 empty = arrays.empty((0,), self.dtype, like)
@@ -121,7 +140,7 @@ class HaloPhases:
                 [_LinkBuffers(link, self._rank, empty, batch) for link in links] for links in self.plan.phases
             ]
             if not batch:
-                self._reused[type(like)] = reused
+                self._reused[kind] = reused
         return reused
 
 
@@ -202,8 +221,27 @@ def _as_message(view: Array) -> _Message | None:
     return _Message(arrays.message(view), (view,), ()) if arrays.is_row_major(view) else None
 
 
-def _cotangents(link: _LinkBuffers, y: Array) -> _Message:
-    """The received boxes of a link as y holds them, zero outside the window.
+def _pack(links: Sequence[_LinkBuffers], sources: Sequence[Array]) -> None:
+    """Copy what the links send into their buffers, in one launch."""
+    arrays.copy_all(
+        [
+            (cells, sources[source][index])
+            for link in links
+            if link.sent_from(sources) is None
+            for cells, source, index in link.sent.pieces
+        ]
+    )
+
+
+def _add_pieces(links: Sequence[_LinkBuffers], sources: Sequence[Array]) -> None:
+    """Add what has come back over the links, in one launch where no two pieces meet."""
+    arrays.add_all(
+        [(sources[source][index], cells) for link in links for cells, source, index in link.sent.pieces]
+    )
+
+
+def _cotangents(link: _LinkBuffers, y: Array, packed: list[tuple[Array, Array]] | None) -> _Message:
+    """The received boxes of a link as y holds them, zero outside the window; what has to be packed is appended to `packed`, if there is one.
 
     They are sent from y's memory if they lie in one piece there and nothing will be added to them.
     """
@@ -214,6 +252,9 @@ def _cotangents(link: _LinkBuffers, y: Array) -> _Message:
     for box, array in zip(link.link.received, message.boxes, strict=True):
         if not box.is_whole:
             arrays.clear(array)
-    for cells, _, index in message.pieces:
-        arrays.copy_into(cells, y[index])
+    if packed is None:
+        for cells, _, index in message.pieces:
+            arrays.copy_into(cells, y[index])
+    else:
+        packed += [(cells, y[index]) for cells, _, index in message.pieces]
     return message

@@ -50,7 +50,7 @@ class MemoryOperator(LinearOperator):
     rows: Rows
 
     def __init__(self, comm: Communicator, layout: Layout, *, dtype: str = "float64") -> None:
-        check_layout("layout", layout, comm.Get_size())
+        check_layout("layout", layout, comm)
         self.comm = comm
         before, rows = self.before, self.rows
         self.domain = Space(*(Tensor(layout, dtype, name=name) for name in before))

@@ -13,12 +13,12 @@ costs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from adjointlab.core import arrays
 from adjointlab.core.operator import LinearOperator
-from adjointlab.core.partition import Partition, integers
+from adjointlab.core.partition import PartitionLike, integers
 from adjointlab.core.program import Program
 from adjointlab.core.space import LocalType, Space, Tensor, check_argument
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
@@ -28,7 +28,7 @@ from adjointlab.primitives.redistribution_plan import PlanStep, StepKind, cheape
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.segmented_collectives import SegmentedCollectives
 from adjointlab.primitives.segments import Segment, local_type
-from adjointlab.primitives.validation import check_ranks
+from adjointlab.primitives.validation import partition_of
 from adjointlab.typing import Array, Communicator
 
 __all__ = ["Redistribute"]
@@ -70,7 +70,7 @@ class Redistribute(LinearOperator):
     def __init__(
         self,
         comm: Communicator,
-        grid: Partition,
+        grid: PartitionLike,
         shape: Sequence[int],
         source: Sequence[Sequence[int]],
         target: Sequence[Sequence[int]],
@@ -79,9 +79,7 @@ class Redistribute(LinearOperator):
         dtype: str = "float64",
         copies: Literal["replicated", "invariant"] = "replicated",
     ) -> None:
-        if not isinstance(grid, Partition):
-            raise TypeError(f"grid: {grid!r} is no Partition")
-        check_ranks("grid", grid, comm.Get_size())
+        grid = partition_of("grid", grid, comm)
         self.comm, self.grid, self.shape = comm, grid, integers("shape", shape)
         self.source = checked_assignment("source", grid, len(self.shape), source, partial)
         self.target = checked_assignment("target", grid, len(self.shape), target)
@@ -98,7 +96,7 @@ class Redistribute(LinearOperator):
         self._stages = [self._stage(step, dtype) for step in self.plan.steps]
         # Both directions go through the same intermediate tensors, never at the same time, and share the memory for them.
         self._intermediates = [self._tensor(step.target, dtype, "x") for step in self.plan.steps[:-1]]
-        self._reused: dict[tuple[int, type], Array] = {}
+        self._reused: dict[tuple[int, Hashable], Array] = {}
 
     def specification(self) -> Program | tuple[Program, Program]:
         """That of the repartition between the two layouts, whatever the plan: every summand goes straight to every worker
@@ -211,7 +209,7 @@ class Redistribute(LinearOperator):
 
     def _intermediate(self, number: int, like: Array) -> Array:
         """Memory for the tensor after step `number`: made once for each array library."""
-        key = (number, type(like))
+        key = (number, arrays.memory_kind(like))
         if key not in self._reused:
             tensor = self._intermediates[number]
             with arrays.kept(like):

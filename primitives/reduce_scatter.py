@@ -52,7 +52,7 @@ class ReduceScatter(SegmentedOperator):
         types: Sequence[LocalType | str] = (),
         summands: Literal["varying", "partial"] = "varying",
     ) -> None:
-        check_layout("layout", layout, comm.Get_size())
+        check_layout("layout", layout, comm)
         narrow = segments.narrow_layout(layout, dim, along, cut)
         wide_type = segments.local_type("summands", summands, ("varying", "partial"))
         super().__init__(

@@ -22,12 +22,12 @@ The adjoint is the same rule from the dual of the codomain to the dual of the do
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import product
 from typing import NamedTuple
 
 from adjointlab import MPI
-from adjointlab.core import arrays
+from adjointlab.core import arrays, transport
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Add, Allocate, Deallocate, Generator, Program, buffers
@@ -87,8 +87,8 @@ class Repartition(LinearOperator):
         types: Sequence[LocalType | str] = (),
         target_types: Sequence[LocalType | str] = (),
     ) -> None:
-        check_layout("layout", layout, comm.Get_size())
-        check_layout("target", target, comm.Get_size())
+        check_layout("layout", layout, comm)
+        check_layout("target", target, comm)
         if layout.shape != target.shape:
             raise ValueError(
                 f"target: a layout of a tensor of shape {target.shape}, but `layout` is one of shape {layout.shape}; "
@@ -219,7 +219,7 @@ class _Exchange:
         self._added = [incoming[position] for position in assembly.added]
         # Half precision is summed in single and rounded once.
         self._widens = bool(self._added) and target.element.itemsize == 2
-        self._buffers: dict[tuple[type, bool, int], Array] = {}
+        self._buffers: dict[tuple[Hashable, bool, int], Array] = {}
 
     def carry(self, array: Array, out: Array | None = None) -> Array:
         """Collective: the local tensor of the target, made of what all ranks hold of the source's."""
@@ -240,6 +240,7 @@ class _Exchange:
         for index in self._cleared:
             arrays.clear(total[index])
         # All receives are posted before the first send, so no message waits in a buffer of the MPI library for long.
+        comm = transport.over(self.comm, array)
         requests: list[Request] = []
         to_copy: list[tuple[ViewIndex, Array]] = []
         for source, in_result, in_argument in self._copied:
@@ -248,36 +249,55 @@ class _Exchange:
                 if self._widens or not arrays.is_row_major(view):
                     view = self._buffer(True, source, view, array, batch)
                     to_copy.append((in_result, view))
-                requests.append(self._receive(view, source))
+                requests.append(comm.Irecv(arrays.message(view), source=source, tag=_TAG))
         to_add: list[tuple[ViewIndex, Array]] = []
         for source, in_result, in_argument in self._added:
             if in_argument is None:
                 view = self._buffer(True, source, total[in_result], array, batch)
-                requests.append(self._receive(view, source))
+                requests.append(comm.Irecv(arrays.message(view), source=source, tag=_TAG))
             else:
                 view = array[in_argument]
             to_add.append((in_result, view))
-        for target, index in self._sent:
-            view = array[index]
-            if not arrays.is_row_major(view):
-                packed = self._buffer(False, target, view, array, batch)
-                arrays.copy_into(packed, view)
-                view = packed
-            requests.append(self.comm.Isend(arrays.message(view), dest=target, tag=_TAG))
-        for _, in_result, in_argument in self._copied:  # while the messages are on their way
-            if in_argument is not None:
-                arrays.copy_into(total[in_result], array[in_argument])
+        in_one_launch = comm is not self.comm  # memory of a device goes by a transport
+        if self._sent:
+            # On the host the first is sent while the next is packed; on a device all are packed in one launch.
+            for group in [self._sent] if in_one_launch else [[each] for each in self._sent]:
+                requests += self._send(comm, group, array, batch)
+        if in_one_launch:
+            own = [(total[at], array[held]) for _, at, held in self._copied if held is not None]
+            arrays.copy_all(own)  # while the messages are on their way
+        else:
+            for _, in_result, in_argument in self._copied:
+                if in_argument is not None:
+                    arrays.copy_into(total[in_result], array[in_argument])
         if requests:
             MPI.Request.Waitall(requests)
-        for index, view in to_copy:
-            arrays.copy_into(total[index], view)
-        for index, view in to_add:  # after all copies: a box is added to what they left
-            arrays.add_into(total[index], view)
+        if to_copy:
+            arrays.copy_all([(total[index], view) for index, view in to_copy])
+        if to_add:  # after all copies: a box is added to what they left
+            arrays.add_all([(total[index], view) for index, view in to_add])
         if self._widens:
             arrays.copy_into(result, total)
 
-    def _receive(self, buffer: Array, source: int) -> Request:
-        return self.comm.Irecv(arrays.message(buffer), source=source, tag=_TAG)
+    def _send(
+        self,
+        comm: Communicator,
+        group: Sequence[tuple[int, ViewIndex]],
+        array: Array,
+        batch: tuple[int, ...],
+    ) -> list[Request]:
+        """Pack what is not in one piece of memory, and start the messages."""
+        messages, to_pack = [], []
+        for target, index in group:
+            view = array[index]
+            if not arrays.is_row_major(view):
+                packed = self._buffer(False, target, view, array, batch)
+                to_pack.append((packed, view))
+                view = packed
+            messages.append((target, view))
+        if to_pack:
+            arrays.copy_all(to_pack)
+        return [comm.Isend(arrays.message(view), dest=target, tag=_TAG) for target, view in messages]
 
     def _buffer(
         self, receives: bool, peer: int, view: Array, argument: Array, batch: tuple[int, ...]
@@ -285,7 +305,7 @@ class _Exchange:
         """Row-major memory of the shape of `view` for the message of a worker: made once, but fresh for a batch."""
         if batch:
             return arrays.empty(view.shape, self.source.dtype, argument)
-        key = (type(argument), receives, peer)
+        key = (arrays.memory_kind(argument), receives, peer)
         if key not in self._buffers:
             with arrays.kept(argument):
                 self._buffers[key] = arrays.empty(view.shape, self.source.dtype, argument)

@@ -35,7 +35,7 @@ class Scatter(Repartition):
         dtype: str = "float64",
         types: Sequence[LocalType | str] = (),
     ) -> None:
-        check_layout("layout", layout, comm.Get_size())
-        one = single_worker("root", root, layout.order, comm.Get_size())
+        check_layout("layout", layout, comm)
+        one = single_worker("root", root, layout.order, comm)
         with arguments_renamed(target_types="types"):
             super().__init__(comm, Layout(layout.shape, one), layout, dtype=dtype, target_types=types)

@@ -8,14 +8,12 @@ the steps of Redistribute are these.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
-import numpy as np
-
-from adjointlab.core import arrays
+from adjointlab.core import arrays, transport
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Program
@@ -23,7 +21,7 @@ from adjointlab.core.space import LocalType, Space, Tensor, check_argument
 from adjointlab.primitives import groups, segments
 from adjointlab.primitives.collectives import result_array, sum_into
 from adjointlab.primitives.segments import Segment
-from adjointlab.typing import Array, Communicator, NumpyArray
+from adjointlab.typing import Array, Communicator
 
 __all__ = [
     "ALL_GATHER", "DISCARD", "REDUCE_SCATTER", "SURROUND", "SegmentedCollectives", "SegmentedOperator",
@@ -43,7 +41,7 @@ class SegmentedCollectives:
         self._rank = comm.Get_rank()
         self._segment = segment
         self._workers: Communicator | None = None  # no messages
-        self._packed: dict[np.dtype[np.generic], NumpyArray] = {}
+        self._packed: dict[Hashable, Array] = {}
         if segment is None:
             return
         self._own = (slice(None),) * segment.dim + (slice(*segment.part(self._rank)),)
@@ -68,21 +66,24 @@ class SegmentedCollectives:
         if self._workers is None:  # one worker, whose part is the whole, or an empty tensor
             arrays.copy_into(result[self._own], array)
             return result
-        sent, received = _elements(array), _elements(result)
+        sent, received = arrays.elementwise(array), arrays.elementwise(result)
+        workers = transport.over(self._workers, array)
         # Elements of one index of dimension `dim`, in a batch more than the layout says.
-        unit = received.size // self._shape[self._segment.dim]
+        unit = math.prod(received.shape) // self._shape[self._segment.dim]
         counts = [(stop - start) * unit for start, stop in self._parts]
         if self._has_ordered_blocks and len(set(counts)) == 1:
             # MPICH's Allgatherv takes twice as long for large blocks.
-            self._workers.Allgather(sent, received)
+            workers.Allgather(sent, received)
         elif self._has_blocks:
             displacements = [start * unit for start, _ in self._parts]
-            self._workers.Allgatherv(sent, [received, (counts, displacements)])
+            workers.Allgatherv(sent, [received, (counts, displacements)])
         else:
             # MPI can place blocks only: the parts are received one after another and then copied to their columns.
-            packed = self._packing_buffer(received.dtype, received.size, batch)
-            self._workers.Allgatherv(sent, [packed, (counts, [0, *accumulate(counts[:-1])])])
-            for index, block in self._blocks(packed, received.shape):
+            packed = self._packing_buffer(received, arrays.dtype_name(received), batch)
+            workers.Allgatherv(sent, [packed, (counts, [0, *accumulate(counts[:-1])])])
+            blocks = self._blocks(packed, result.shape)
+            received = received.reshape(result.shape)  # the memory of the result, in a type as wide
+            for index, block in blocks:
                 received[index] = block
         return result
 
@@ -100,14 +101,16 @@ class SegmentedCollectives:
             summands = arrays.summable(array)
         else:
             # Into the type that MPI sums, as arrays.summable does, but block after block.
-            values = arrays.to_numpy(array)
-            wide = np.dtype(np.float32) if values.dtype == np.float16 else values.dtype
-            summands = self._packing_buffer(wide, values.size, batch)
+            values = arrays.summable_values(array)
+            name = arrays.dtype_name(values)
+            wide = "float32" if name in ("float16", "bfloat16") else name
+            summands = self._packing_buffer(values, wide, batch)
             for index, block in self._blocks(summands, values.shape):
-                block[...] = values[index]
-        unit = summands.size // self._shape[self._segment.dim]
+                arrays.copy_into(block, values[index])
+        unit = math.prod(summands.shape) // self._shape[self._segment.dim]
         counts = [(stop - start) * unit for start, stop in self._parts]
-        sum_into(result, partial(self._workers.Reduce_scatter, summands, recvcounts=counts))
+        workers = transport.over(self._workers, array)
+        sum_into(result, partial(workers.Reduce_scatter, summands, recvcounts=counts))
         return result
 
     def keep_part(self, array: Array, out: Array | None = None) -> Array:
@@ -132,9 +135,7 @@ class SegmentedCollectives:
         arrays.clear(result[(*before, slice(own.stop, None))])
         return result
 
-    def _blocks(
-        self, packed: NumpyArray, shape: tuple[int, ...]
-    ) -> Iterator[tuple[tuple[slice, ...], NumpyArray]]:
+    def _blocks(self, packed: Array, shape: tuple[int, ...]) -> Iterator[tuple[tuple[slice, ...], Array]]:
         """For each worker the index of its part in a wide array of the shape, and the part in packed memory."""
         assert self._segment is not None
         dim, start = self._segment.dim, 0
@@ -144,13 +145,15 @@ class SegmentedCollectives:
             yield (slice(None),) * dim + (slice(*part),), packed[start:stop].reshape(block)
             start = stop
 
-    def _packing_buffer(self, dtype: np.dtype[np.generic], size: int, batch: tuple[int, ...]) -> NumpyArray:
-        """Memory for packed blocks: made once and reused, but for batches."""
+    def _packing_buffer(self, like: Array, name: str, batch: tuple[int, ...]) -> Array:
+        """Memory beside `like`, for as many elements of the type `name`: made once and reused, but for batches."""
+        size = (math.prod(like.shape),)
         if batch:
-            return np.empty(size, dtype)
-        if dtype not in self._packed:
-            self._packed[dtype] = np.empty(size, dtype)
-        return self._packed[dtype]
+            return arrays.beside(like, size, name)
+        key = (arrays.memory_kind(like), name)
+        if key not in self._packed:
+            self._packed[key] = arrays.beside(like, size, name)
+        return self._packed[key]
 
 
 class SegmentedMap(NamedTuple):
@@ -220,9 +223,3 @@ class SegmentedOperator(LinearOperator):
     def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """The local tensor of the cotangent of x, in `out` if given."""
         return self._maps[1].apply(self._segment, y, out)
-
-
-def _elements(array: Array) -> NumpyArray:
-    """The array as a message with one entry for each element, so that counts are elements; half precisions as 16 bits."""
-    message = arrays.message(array)
-    return message.view(np.uint16) if message.dtype == np.uint8 else message

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from adjointlab.core import arrays
+from adjointlab.core import arrays, transport
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator, Result
 from adjointlab.core.program import Program, buffers, copy_to_new, move_to_new
@@ -47,7 +47,7 @@ class SendReceive(LinearOperator):
         form: Literal["copy", "move"] = "copy",
         dtype: str = "float64",
     ) -> None:
-        check_layout("layout", layout, comm.Get_size())
+        check_layout("layout", layout, comm)
         if layout.partition.size != 1:
             raise ValueError(
                 f"layout: lies over the {layout.partition.size} workers of {layout.partition}; send-receive has one "
@@ -55,7 +55,7 @@ class SendReceive(LinearOperator):
             )
         if form not in ("copy", "move"):
             raise ValueError(f"form: {form!r} is neither 'copy' nor 'move'")
-        target = single_worker("destination", destination, layout.partition.order, comm.Get_size())
+        target = single_worker("destination", destination, layout.partition.order, comm)
         target_layout = Layout(layout.shape, target, layout.windows, layout.axes)
         self.comm = comm
         self.source, self.destination = layout.partition.ranks[0], destination
@@ -94,8 +94,8 @@ class SendReceive(LinearOperator):
             return arrays.copy(array)
         is_message = received.layout.local_size(target) > 0  # an empty tensor needs none; both workers know
         if is_message and self._rank == source:
-            self.comm.Send(arrays.message(array), dest=target, tag=_TAG)
+            transport.over(self.comm, array).Send(arrays.message(array), dest=target, tag=_TAG)
         result = arrays.empty((*received.layout.local_shape(self._rank), *batch), received.dtype, array)
         if is_message and self._rank == target:
-            self.comm.Recv(arrays.message(result), source=source, tag=_TAG)
+            transport.over(self.comm, array).Recv(arrays.message(result), source=source, tag=_TAG)
         return result

@@ -10,32 +10,39 @@ from contextlib import contextmanager
 from operator import index
 from typing import SupportsIndex
 
+from adjointlab.core.communicators import size_of
 from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition
+from adjointlab.core.partition import Partition, PartitionLike, as_partition
+from adjointlab.typing import Communicator
 
-__all__ = ["arguments_renamed", "as_integer", "check_layout", "check_ranks", "single_worker"]
+__all__ = ["arguments_renamed", "as_integer", "check_layout", "partition_of", "single_worker"]
 
 
-def check_ranks(name: str, partition: Partition, size: int) -> None:
-    """Raise `TypeError` unless `partition` is a partition, and `ValueError` unless all its ranks are below `size`."""
-    if not isinstance(partition, Partition):
-        raise TypeError(f"{name}: {partition!r} is no Partition")
+def partition_of(name: str, partition: PartitionLike, comm: Communicator) -> Partition:
+    """`partition`, or the partition with those sides; raise `TypeError` for what is neither, or for `comm` no communicator.
+
+    Raises `ValueError` unless all its ranks are among those of `comm`.
+    """
+    size, partition = size_of(comm), as_partition(name, partition)
     if max(partition.ranks) >= size:
         beyond = sorted(rank for rank in partition.ranks if rank >= size)
         raise ValueError(
             f"{name}: the partition {partition} uses ranks {beyond}, but the communicator has ranks 0 to {size - 1}"
         )
+    return partition
 
 
-def check_layout(name: str, layout: Layout, size: int) -> None:
-    """Raise `TypeError` unless `layout` is a layout, and `ValueError` unless all its ranks are below `size`."""
+def check_layout(name: str, layout: Layout, comm: Communicator) -> None:
+    """Raise `TypeError` unless `layout` is a layout over a communicator, and `ValueError` unless all its ranks are among those."""
+    size_of(comm)
     if not isinstance(layout, Layout):
         raise TypeError(f"{name}: {layout!r} is no Layout")
-    check_ranks(name, layout.partition, size)
+    partition_of(name, layout.partition, comm)
 
 
-def single_worker(name: str, rank: int, order: int, size: int) -> Partition:
-    """Partition 1 × ... × 1 of `order` dimensions of the one worker `rank`; `ValueError` unless it is below `size`."""
+def single_worker(name: str, rank: int, order: int, comm: Communicator) -> Partition:
+    """Partition 1 × ... × 1 of `order` dimensions of the one worker `rank`; `ValueError` unless it is a rank of `comm`."""
+    size = size_of(comm)
     if not 0 <= as_integer(name, rank) < size:
         raise ValueError(f"{name}: {rank} is no rank of the communicator, which has ranks 0 to {size - 1}")
     return Partition((1,) * order, [rank])

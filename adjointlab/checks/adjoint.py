@@ -22,6 +22,8 @@ import numpy as np
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext, Gain
 from adjointlab.checks.elements import first_not_finite, returned_not_finite, square_norm
+from adjointlab.checks.evidence import Evidence
+from adjointlab.checks.hints import narrowing_hint
 from adjointlab.checks.matrix import WitnessedCheck
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
 from adjointlab.checks.verdict import Figure, Figures, Inapplicable, Verdict, coherent, incoherent
@@ -130,7 +132,11 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
                 ]
                 if sizes is not None:
                     lines.append(("error", f"{_normwise(sizes, error):.3g} (eq. 26)"))
-                return incoherent("adjoint is not the transpose of forward", *lines, figures=figures)
+                narrowed = narrowing_hint(error, float(abs(draw.forward))) if is_exact else None
+                evidence = None if narrowed is None else Evidence(hint=narrowed)
+                return incoherent(
+                    "adjoint is not the transpose of forward", *lines, figures=figures, evidence=evidence
+                )
         return coherent(figures, is_exact=is_exact)
 
     def schedule_invariants(

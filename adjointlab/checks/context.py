@@ -29,6 +29,7 @@ from adjointlab.core.program import Program
 from adjointlab.core.space import Space
 from adjointlab.core.vectors import Draw, local_values
 from adjointlab.typing import Array, Communicator, NumpyArray
+from adjointlab.worlds.backward import BackwardPass
 
 __all__ = [
     "INFINITE",
@@ -66,7 +67,7 @@ _LARGEST_INTEGER = 2**20
 
 @dataclass(frozen=True)
 class InputSetting:
-    """Recipe for the inputs of a case: key of the values, array library, memory order of either side."""
+    """Recipe for the inputs of a case: key of the values, memory (of an array library), memory order of either side."""
 
     seed: int = 0
     library: str = "numpy"
@@ -74,8 +75,9 @@ class InputSetting:
     dual_order: str = "row-major"
 
     def __post_init__(self) -> None:
-        if self.library not in arrays.LIBRARIES:
-            raise ValueError(f"library: {self.library!r} is not one of {', '.join(arrays.LIBRARIES)}")
+        legal = (*arrays.MEMORIES, *arrays.MIXTURES)
+        if self.library not in legal:
+            raise ValueError(f"library: {self.library!r} is not one of {', '.join(legal)}")
         for side in ("primal", "dual"):
             if self.order(side) not in ORDERS:
                 raise ValueError(f"order: {self.order(side)!r} is not one of {', '.join(ORDERS)}")
@@ -173,6 +175,9 @@ class CheckContext:
         self.note_return: Callable[[Callable[..., Any]], None] = getattr(
             comm, "note_return", lambda function: None
         )
+        self.note_backward: Callable[[BackwardPass], None] = getattr(
+            comm, "note_backward", lambda begun: None
+        )
         self._unfreed: Callable[[], Sequence[object]] | None = getattr(comm, "unfreed", None)
 
     @_computed_once
@@ -213,10 +218,13 @@ class CheckContext:
 
     @_computed_once
     def library(self) -> str:
-        """Array library of the inputs: the setting's, or torch where that lacks an element type (bfloat16 in NumPy)."""
+        """Memory of this rank's inputs: the setting's, or torch's where that lacks an element type (bfloat16 in NumPy)."""
         tensors = (*self.domain.tensors, *self.codomain.tensors)
-        wanted = self.setting.library
-        return wanted if all(arrays.supports(wanted, tensor.dtype) for tensor in tensors) else "torch"
+        wanted = arrays.memory_on(self.setting.library, self.rank)
+        if all(arrays.supports(wanted, tensor.dtype) for tensor in tensors):
+            return wanted
+        on_device = wanted == "cupy" and arrays.installed("torch-cuda")
+        return "torch-cuda" if on_device else "torch"
 
     def primal(self, number: int, bound: int) -> tuple[Array, ...]:
         """This rank's part of the random element `number` of the domain."""

@@ -46,7 +46,7 @@ class DeclaredCheck(Check[DeclaredOutputs]):
         arguments = (x, y) if context.operator.is_identity else ()
         return DeclaredOutputs(
             outputs,
-            frozenset(map(arrays.library_of, (*fx, *fstar_y))),
+            frozenset(map(arrays.memory_and_place, (*fx, *fstar_y))),
             context.library,
             tuple(
                 direction
@@ -59,7 +59,7 @@ class DeclaredCheck(Check[DeclaredOutputs]):
         for rank, seen in enumerate(observations):
             if wrong := seen.output_libraries - {seen.library}:
                 return incoherent(
-                    "outputs are of another array library than inputs",
+                    "outputs are of another array library than inputs, or lie on another device",
                     ("rank", str(rank)),
                     ("libraries", f"{seen.library} in, {', '.join(sorted(wrong))} out"),
                 )

@@ -21,9 +21,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from adjointlab.checks.evidence import Evidence, Place
+from adjointlab.checks.hints import Hint
+from adjointlab.checks.marked import marked_grid, tensor_hint
 from adjointlab.checks.verdict import Verdict, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.space import Space, Tensor
+from adjointlab.pictures.model import Grid, Role
 from adjointlab.typing import Array, NumpyArray
 
 __all__ = [
@@ -69,30 +73,31 @@ class Placed:
         return bool(np.array_equal(_bits(self.buffer), self.bits))
 
 
-def place(values: NumpyArray, dtype: str, library: str, order: str) -> Placed:
-    """Return `values` as an array of `library`, in the memory order that is asked for.
+def place(values: NumpyArray, dtype: str, memory: str, order: str) -> Placed:
+    """Return `values` as an array in `memory`, in the memory order that is asked for.
 
     Raises `ValueError` for an unknown order.
     """
     if order not in ORDERS:
         raise ValueError(f"order: {order!r} is not one of {', '.join(ORDERS)}")
     view: Any
+    is_torch = memory.startswith("torch")
     if order in ("row-major", "column-major"):
         # Guard cells at the end alone: this is the plainest memory there is, with nothing before it and no strides.
-        buffer = _guard((values.size + 2,), dtype, library)
+        buffer = _guard((values.size + 2,), dtype, memory)
         transposed = order == "column-major" and values.ndim > 1
         view = buffer[: values.size].reshape(values.shape[::-1] if transposed else values.shape)
         if transposed:
             dims = range(values.ndim - 1, -1, -1)
-            view = view.permute(*dims) if library == "torch" else view.transpose(*dims)
+            view = view.permute(*dims) if is_torch else view.transpose(*dims)
     else:
         step = 2 if order == "strided" else 1
-        buffer = _guard(tuple(step * side + 2 if side else 1 for side in values.shape), dtype, library)
+        buffer = _guard(tuple(step * side + 2 if side else 1 for side in values.shape), dtype, memory)
         view = buffer[(..., *(slice(1, 1 + step * side, step) for side in values.shape))]
-        if order == "reversed" and library != "torch" and values.ndim:
+        if order == "reversed" and not is_torch and values.ndim:
             view = view[tuple(slice(None, None, -1) for _ in values.shape)]
     if values.size:
-        arrays.copy_into(view, arrays.from_numpy(values, dtype, library))
+        arrays.copy_into(view, arrays.from_numpy(values, dtype, memory))
     return Placed(values, view, buffer, _bits(buffer))
 
 
@@ -101,14 +106,14 @@ def placed_as_it_is(array: Array) -> Placed:
     return Placed(arrays.to_numpy(array).copy(), array, array, _bits(array))
 
 
-def _guard(shape: tuple[int, ...], dtype: str, library: str) -> Array:
-    buffer: Array = arrays.empty(shape, dtype, library)
+def _guard(shape: tuple[int, ...], dtype: str, memory: str) -> Array:
+    buffer: Array = arrays.empty(shape, dtype, memory)
     buffer[...] = np.iinfo(dtype).max if dtype.startswith("int") else np.nan
     return buffer
 
 
 def _bits(array: Array) -> NumpyArray:
-    return np.frombuffer(arrays.message(array).tobytes(), dtype=np.uint8)
+    return np.frombuffer(arrays.octets_of_values(array), dtype=np.uint8)
 
 
 # Comparison
@@ -123,6 +128,18 @@ class Difference(NamedTuple):
     where: str
     actual: str
     expected: str
+    grid: Grid | None = None  # the tensor, with the place marked
+    hint: Hint | None = None
+
+    def evidence(self, actual: str, expected: str, hint: Hint | None = None) -> Evidence | None:
+        """The difference as a picture shows it, with both values under these names.
+
+        `hint` is what the check itself says of the fault; it goes before what the values say.
+        """
+        if self.grid is None:
+            return None
+        values = (actual, self.actual), (expected, self.expected)
+        return Evidence(Place(self.grid, self.where, values, hint or self.hint))
 
     def lines(self, actual: str, expected: str) -> tuple[tuple[str, str], ...]:
         """Lines of a report: the element, and both values under these labels."""
@@ -198,7 +215,11 @@ def first_difference(
             if wrong.any():
                 index = _first_index(wrong)
                 return Difference(
-                    element_name(tensor, rank, index), _number(array[index]), _number(want[rank][index])
+                    element_name(tensor, rank, index),
+                    _number(array[index]),
+                    _number(want[rank][index]),
+                    marked_grid(tensor, (rank, Role.WRONG), index),
+                    tensor_hint(tensor, got, want, tolerance.allowed(scale)),
                 )
     return None
 
@@ -218,7 +239,9 @@ def unequal_copies_verdict(direction: str, space: Space, local: Sequence[Local])
     if (difference := _first_unequal_copy(space, local)) is None:
         return None
     return incoherent(
-        f"{direction} returns different copies of what is declared equal", *difference.lines("value", "but")
+        f"{direction} returns different copies of what is declared equal",
+        *difference.lines("value", "but"),
+        evidence=difference.evidence("this copy", "the other one"),
     )
 
 
@@ -234,6 +257,7 @@ def _first_unequal_copy(space: Space, local: Sequence[Local]) -> Difference | No
                     element_name(tensor, rank, index),
                     _number(copy[index]),
                     f"{_number(original[index])} on rank {first}",
+                    marked_grid(tensor, (rank, Role.WRONG), index, (first, Role.SOURCE)),
                 )
     return None
 

@@ -93,5 +93,5 @@ def _is(result: object, memory: Array) -> bool:
     return result is memory or (
         arrays.is_array(result)
         and tuple(result.shape) == tuple(memory.shape)
-        and (0 in memory.shape or np.may_share_memory(arrays.message(result), arrays.message(memory)))
+        and (0 in memory.shape or arrays.may_share_memory(result, memory))
     )

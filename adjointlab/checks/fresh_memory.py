@@ -1,7 +1,7 @@
 """Control over the contents of fresh memory, so that reading what nobody wrote shows.
 
 The memory that `numpy.empty` returns often holds zeros, and then code that forgets to clear it gives right results. Within
-:func:`controlled`, uninitialised allocations through NumPy's and torch's `empty` functions are filled with what :func:`filled`
+:func:`controlled`, uninitialised allocations through NumPy's, torch's and CuPy's `empty` functions are filled with what :func:`filled`
 asks for in the calling thread. Allocations that bypass these names, as inside C code, are out of reach.
 """
 
@@ -53,6 +53,8 @@ def controlled() -> Iterator[None]:
 def _allocators() -> Iterator[tuple[object, str]]:
     for name in ("empty", "empty_like"):
         yield np, name
+    if "cupy" in sys.modules:
+        yield sys.modules["cupy"], "empty"
     if "torch" in sys.modules:
         torch = sys.modules["torch"]
         for name in ("empty", "empty_like", "empty_strided"):
@@ -72,7 +74,7 @@ def _filling(allocate: Callable[P, ArrayT]) -> Callable[P, ArrayT]:
 
 
 def _overwrite(array: Any, value: float) -> None:
-    if not isinstance(array, np.ndarray):  # torch
+    if "torch" in sys.modules and isinstance(array, sys.modules["torch"].Tensor):
         with sys.modules["torch"].no_grad():
             array.fill_(value if array.is_floating_point() or array.is_complex() else _whole(value))
     elif array.dtype.kind in "fc":

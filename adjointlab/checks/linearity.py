@@ -68,12 +68,16 @@ class LinearityCheck(Check[LinearityObservation]):
                     return verdict
             if difference := first_difference(space, combined, combination, observations[0].tolerance):
                 lines = difference.lines("F(cx + y)", "c F(x) + F(y)")
-                return incoherent(f"{direction} is not linear", *lines)
+                evidence = difference.evidence("F(cx + y)", "c F(x) + F(y)")
+                return incoherent(f"{direction} is not linear", *lines, evidence=evidence)
             nothing = [tuple(np.zeros_like(array) for array in local) for local in zero]
             # Exact for any operator: sums and products of zeros do not round.
             if difference := first_difference(space, zero, nothing):
                 return incoherent(
-                    f"{direction} is not linear", ("element", difference.where), ("F(0)", difference.actual)
+                    f"{direction} is not linear",
+                    ("element", difference.where),
+                    ("F(0)", difference.actual),
+                    evidence=difference.evidence("F(0)", "should be"),
                 )
         return coherent()
 

@@ -8,17 +8,23 @@ A basis vector of a replicated or invariant tensor stands on all its ranks at on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from adjointlab.checks.check import AnyCheck, BothDirections, Check, ObservationT, Spaces
+from adjointlab.checks.compared import SPECIFICATION, compared, locate
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.elements import element_name, returned_not_finite
+from adjointlab.checks.elements import returned_not_finite
+from adjointlab.checks.evidence import ComparedMatrices, Evidence, weight_text
+from adjointlab.checks.hints import declaration_hint
+from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
 from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Status, Verdict, coherent, incoherent
 from adjointlab.core.operator import AdaptedOperator, Direction, contributions
+from adjointlab.core.program import Program
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
 
@@ -29,6 +35,10 @@ _SAMPLE = 24
 
 _DENSE = 2**22
 """Most entries of a matrix that is probed as a whole: 32 MiB on every rank, and as much again for each comparison."""
+
+
+_SPECIFIED = 2**16
+"""Most entries of a matrix beside which that of the specification is shown: it takes as much memory again, and time."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,7 @@ class ProbedMatrices:
     without_graph: tuple[
         str, ...
     ] = ()  # outputs that do not require a gradient here, though torch is to differentiate
+    programs: tuple[Program, Program] | None = None  # the specification, where rank 0 was asked for it
 
 
 @dataclass(frozen=True)
@@ -57,12 +68,16 @@ class Witness:
     target: str  # the output element and its rank
     forward: complex
     adjoint: complex
+    matrices: ComparedMatrices  # around the entry
 
     def lines(self) -> tuple[tuple[str, str], tuple[str, str]]:
         """Lines of a report, one for each direction."""
         return (
-            (Direction.FORWARD, f"moves {self.source} to {self.target} with weight {_weight(self.forward)}"),
-            (Direction.ADJOINT, f"gives that entry weight {_weight(self.adjoint)}"),
+            (
+                Direction.FORWARD,
+                f"moves {self.source} to {self.target} with weight {weight_text(self.forward)}",
+            ),
+            (Direction.ADJOINT, f"gives that entry weight {weight_text(self.adjoint)}"),
         )
 
 
@@ -75,7 +90,7 @@ class WitnessedCheck(Check[ObservationT]):
     def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
         if answer is None or answer.status is not Status.INCOHERENT:
             return verdict
-        return replace(verdict, lines=answer.lines, entry=answer.entry)
+        return replace(verdict, lines=answer.lines, entry=answer.entry, evidence=answer.evidence)
 
 
 @dataclass(frozen=True)
@@ -133,6 +148,7 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
                 kind="matrix",
                 figures=figures,
                 entry=MatrixEntry(witness.column, witness.row),
+                evidence=Evidence(matrices=witness.matrices),
             )
         row_sum = _largest_row_sum(observations)
         if first.gain and row_sum > first.gain:
@@ -165,6 +181,61 @@ class WitnessCheck(MatrixCheck):
 
     def follow_up(self) -> None:
         return None
+
+    def observe(self, context: CheckContext) -> ProbedMatrices:
+        seen = super().observe(context)
+        programs = None
+        if context.rank == 0:
+            with suppress(Exception):  # of the user's code; a picture without the specification is still one
+                programs = context.programs
+        return replace(seen, programs=programs)
+
+    def judge(self, spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Verdict:
+        """The verdict of the matrix test; its evidence, also where it is coherent, shows the specification's matrix too."""
+        verdict = super().judge(spaces, observations)
+        matrices = beside_specification(verdict.evidence, spaces, observations)
+        if matrices is None and verdict.evidence is not None:
+            matrices = verdict.evidence.matrices
+        if matrices is None:
+            return verdict
+        declaration = "" if verdict.is_coherent else _declaration(spaces, observations)
+        return replace(verdict, evidence=Evidence(matrices=replace(matrices, declaration=declaration)))
+
+
+def _declaration(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> str:
+    forward, adjoint = _summed(observations)
+    if forward.shape != adjoint.shape or forward.size > _SPECIFIED:
+        return ""
+    return declaration_hint(spaces.domain, spaces.codomain, forward, adjoint)
+
+
+def beside_specification(
+    evidence: Evidence | None, spaces: Spaces, observations: Sequence[ProbedMatrices]
+) -> ComparedMatrices | None:
+    """The matrices of the evidence beside that of the specification; where there are none, those that differ from it."""
+    programs, (forward, adjoint) = observations[0].programs, _summed(observations)
+    if programs is None or forward.shape != adjoint.shape or forward.size > _SPECIFIED:
+        return None
+    try:
+        of_forward, of_adjoint = (
+            program_matrix(program, source, target)
+            for program, (_, source, target) in zip(programs, spaces.directions(), strict=True)
+        )
+    except (ValueError, KeyError):  # programs between other buffers: other checks say so
+        return None
+    if evidence is not None and evidence.matrices is not None:
+        hint = evidence.matrices.hint if np.array_equal(forward, of_forward) else None
+        return replace(evidence.matrices.beside(SPECIFICATION, of_forward), hint=hint)
+    rows, columns = (range(side) for side in forward.shape)
+    bases = (spaces.domain, columns), (spaces.codomain.dual, rows)
+    for name, actual, expected in (
+        ("forward", forward, of_forward),
+        ("adjoint, transposed", adjoint, of_adjoint.T),
+    ):
+        wrong = ~(actual == expected)
+        if wrong.any():
+            return compared((name, SPECIFICATION), (actual, expected), wrong, bases)
+    return None
 
 
 def _without_graph(context: CheckContext) -> tuple[str, ...]:
@@ -260,8 +331,14 @@ def first_witness(
     target: Space,
     columns: Sequence[int],
     rows: Sequence[int],
+    names: tuple[str, str] = ("forward", "adjoint, transposed"),
+    *,
+    of_adjoint: bool = False,
 ) -> Witness | None:
-    """Return the first entry that is `wrong`, by column; `columns` and `rows` are the basis vectors of the matrices."""
+    """Return the first entry that is `wrong`, by column; `columns` and `rows` are the basis vectors of the matrices.
+
+    `names` are those of the two matrices in a picture; they are `of_adjoint` if `source` is the codomain's dual.
+    """
     if not wrong.any():
         return None
     column, row = (int(index) for index in np.argwhere(wrong.T)[0])
@@ -272,19 +349,14 @@ def first_witness(
         locate(target, rows[row]),
         complex(forward[row, column]),
         complex(adjoint[row, column]),
+        compared(
+            names,
+            (forward, adjoint),
+            wrong,
+            ((source, columns), (target, rows)),
+            of_adjoint=of_adjoint,
+        ),
     )
-
-
-def locate(space: Space, index: int) -> str:
-    """Name of the element that a basis vector stands on: its global index, and its (first) rank."""
-    for position, tensor in enumerate(space.tensors):
-        for rank in tensor.layout.partition.ranks:
-            start = space.offset(position, rank)
-            assert start is not None
-            if start <= index < start + tensor.layout.local_size(rank):
-                local = np.unravel_index(index - start, tensor.layout.local_shape(rank))
-                return element_name(tensor, rank, [int(i) for i in local])
-    raise ValueError(f"index: {index} is not below the dimension {space.dimension}")
 
 
 def _chosen(dimension: int, limit: int, seed: int) -> tuple[int, ...]:
@@ -292,12 +364,6 @@ def _chosen(dimension: int, limit: int, seed: int) -> tuple[int, ...]:
         return tuple(range(dimension))
     chosen = np.random.default_rng(seed).choice(dimension, size=limit, replace=False)
     return tuple(sorted(int(i) for i in chosen))
-
-
-def _weight(value: complex) -> str:
-    if np.isnan(value):
-        return "NaN"
-    return f"{value.real:g}" if not value.imag else f"{value:g}"
 
 
 MATRIX, WITNESS = MatrixCheck(), WitnessCheck()

@@ -15,17 +15,18 @@ import numpy as np
 from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, unequal_copies_verdict
+from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.matrix import Witness, first_witness
-from adjointlab.checks.specification import require_fitting
+from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Verdict, coherent, incoherent
 from adjointlab.core import arrays
-from adjointlab.core.operator import Direction, basis_batch, contributions, coordinates
+from adjointlab.core.operator import Direction, contributions, coordinates
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
 
-__all__ = ["PROOF", "ProofCheck", "program_matrix"]
+__all__ = ["PROOF", "ProofCheck"]
 
 _LARGEST_INTEGER = 64
 """Bound of the random vectors' integers, so that their images, added up in float64, are exact as well."""
@@ -72,7 +73,10 @@ class ProofCheck(Check[ProofObservation]):
         for (direction, source, target), program, matrix in zip(
             spaces.directions(), programs or (), (forward, adjoint), strict=False
         ):
-            if witness := _differing(matrix, program_matrix(program, source, target), source, target.dual):
+            of_adjoint = direction is Direction.ADJOINT
+            expected = program_matrix(program, source, target)
+            names = (str(direction), "specification")
+            if witness := _differing(matrix, expected, source, target.dual, names, of_adjoint=of_adjoint):
                 place = (witness.column, witness.row)
                 return incoherent(
                     f"{direction} is not what its specification says",
@@ -80,9 +84,8 @@ class ProofCheck(Check[ProofObservation]):
                     ("program", witness.lines()[1][1]),
                     figures=figures,
                     # An entry is named by e_i of the domain and f_j of the codomain's dual, whichever direction maps which.
-                    entry=MatrixEntry(
-                        *(place if direction is Direction.FORWARD else place[::-1]), witness.adjoint
-                    ),
+                    entry=MatrixEntry(*(place[::-1] if of_adjoint else place), witness.adjoint),
+                    evidence=Evidence(matrices=witness.matrices),
                 )
         if witness := _differing(forward, np.conj(adjoint.T), spaces.domain, spaces.codomain.dual):
             return incoherent(
@@ -90,6 +93,7 @@ class ProofCheck(Check[ProofObservation]):
                 *witness.lines(),
                 figures=figures,
                 entry=MatrixEntry(witness.column, witness.row),
+                evidence=Evidence(matrices=witness.matrices),
             )
         for (direction, _, _), part, matrix in zip(
             spaces.directions(), parts, (forward, adjoint), strict=True
@@ -106,30 +110,6 @@ class ProofCheck(Check[ProofObservation]):
             if copies and (verdict := unequal_copies_verdict(direction, target, copies)):
                 return verdict
         return coherent(figures)
-
-
-def program_matrix(program: Program, source: Space, target: Space) -> NumpyArray:
-    """Return the matrix <F e_i, f_j> of a program between the spaces, of shape (j, i).
-
-    Raises `ValueError` if the program does not map the buffers of the one to those of the other.
-    """
-    require_fitting(program, source, target)
-    columns = range(source.dimension)
-    memory = {}
-    for rank in source.ranks:
-        for tensor, array in zip(source.tensors, basis_batch(source, columns, rank), strict=True):
-            if tensor.layout.partition.is_active(rank):
-                memory[rank, tensor.name] = arrays.to_numpy(array)
-    result = program.execute(memory, (len(columns),))
-    matrix = np.zeros((target.dual.dimension, len(columns)))
-    for rank in target.ranks:
-        nothing = [np.zeros((0, len(columns)))] * len(target.tensors)
-        local = [
-            result.get((rank, tensor.name), empty)
-            for tensor, empty in zip(target.tensors, nothing, strict=True)
-        ]
-        matrix = matrix + coordinates(target, local, rank, (len(columns),))
-    return matrix
 
 
 def _probed(
@@ -167,10 +147,18 @@ def combination(space: Space, vector: NumpyArray, rank: int, library: str) -> tu
     return tuple(local)
 
 
-def _differing(actual: NumpyArray, expected: NumpyArray, source: Space, target: Space) -> Witness | None:
+def _differing(
+    actual: NumpyArray,
+    expected: NumpyArray,
+    source: Space,
+    target: Space,
+    names: tuple[str, str] = ("forward", "adjoint, transposed"),
+    *,
+    of_adjoint: bool = False,
+) -> Witness | None:
     wrong = ~(actual == expected)  # NaN equals nothing
-    rows, columns = actual.shape
-    return first_witness(wrong, actual, expected, source, target, range(columns), range(rows))
+    rows, columns = (range(side) for side in actual.shape)
+    return first_witness(wrong, actual, expected, source, target, columns, rows, names, of_adjoint=of_adjoint)
 
 
 PROOF = ProofCheck()

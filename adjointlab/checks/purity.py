@@ -12,6 +12,7 @@ from adjointlab.checks.context import CheckContext, Side
 from adjointlab.checks.elements import ORDERS, Local, Placed, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
+from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.operator import Direction
@@ -29,6 +30,9 @@ class Circumstance(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.order} argument, fresh memory {self.fill}"
+
+
+_STRIDES = Hint(FaultKind.STRIDES, "the value follows from where the argument lies in memory")
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,11 @@ def _of_circumstances(
                 ("element", difference.where),
                 (str(standard), difference.expected),
                 (str(circumstance), difference.actual),
+                evidence=difference.evidence(
+                    str(circumstance),
+                    str(standard),
+                    _STRIDES if circumstance.order != standard.order else None,
+                ),
             )
     return None
 
@@ -140,6 +149,7 @@ def _of_forms(
                 ("element", difference.where),
                 ("fresh memory", difference.expected),
                 (form, difference.actual),
+                evidence=difference.evidence(form, "fresh memory"),
             )
         for rank, one in enumerate(seen):
             if form in one.returned_elsewhere:

@@ -11,6 +11,7 @@ import numpy as np
 from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, Tolerance, first_difference, not_finite_verdict
+from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
@@ -23,6 +24,9 @@ __all__ = ["REENTRANCY", "ReentrancyCheck"]
 _CALLS = 4
 _AFTER_NAN = _CALLS - 1
 """Index of the call that follows one on NaN."""
+
+
+_KEPT = Hint(FaultKind.KEPT, "a fresh instance gives another value: something is kept from earlier calls")
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ def _of_call(
                 ("element", difference.where),
                 ("fresh", difference.expected),
                 ("here", difference.actual),
+                evidence=difference.evidence("here", "fresh", _KEPT),
             )
     return None
 

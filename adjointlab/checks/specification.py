@@ -7,20 +7,22 @@ wrong in the same way, such as a halo exchange that leaves out the corners in bo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from adjointlab.checks.check import BothDirections, Check, CheckedSubject, Spaces
+from adjointlab.checks.check import AnyCheck, BothDirections, Check, CheckedSubject, Spaces, check_named
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import EXACT, Local, first_difference, not_finite_verdict
+from adjointlab.checks.evidence import Evidence
+from adjointlab.checks.program_matrix import require_fitting
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
-from adjointlab.core.program import Program, buffers
+from adjointlab.core.program import Program
 from adjointlab.core.space import Space
 from adjointlab.core.vectors import Draw, local_values
 
-__all__ = ["SPECIFICATION", "SpecificationCheck", "require_fitting"]
+__all__ = ["SPECIFICATION", "SpecificationCheck"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,16 @@ class SpecificationCheck(Check[SpecifiedOutputs]):
 
     def applies_to(self, subject: CheckedSubject) -> bool:
         return not subject.is_layer and subject.has_specification
+
+    def follow_up(self) -> AnyCheck:
+        return check_named("witness")
+
+    def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
+        """The verdict as it is, with the matrices beside those of the specification for its picture."""
+        if answer is None or answer.evidence is None:
+            return verdict
+        place = None if verdict.evidence is None else verdict.evidence.place
+        return replace(verdict, evidence=Evidence(place, answer.evidence.matrices))
 
     def observe(self, context: CheckContext) -> SpecifiedOutputs:
         bound, seed = context.integers(), context.setting.seed
@@ -73,6 +85,7 @@ class SpecificationCheck(Check[SpecifiedOutputs]):
                     ("element", difference.where),
                     (direction, f"gives {difference.actual}"),
                     ("program", f"gives {difference.expected}"),
+                    evidence=difference.evidence(str(direction), "program"),
                 )
         return coherent()
 
@@ -80,15 +93,6 @@ class SpecificationCheck(Check[SpecifiedOutputs]):
         self, spaces: Spaces, observations: Sequence[SpecifiedOutputs]
     ) -> Mapping[str, ScheduleInvariant]:
         return spaces.element_results((seen.outputs for seen in observations), EXACT)
-
-
-def require_fitting(program: Program, source: Space, target: Space) -> None:
-    """Raise `ValueError` unless the program maps the buffers of `source` to those of `target`."""
-    if program.inputs != buffers(source) or program.outputs != buffers(target):
-        raise ValueError(
-            f"the specification maps {[str(b) for b in program.inputs]} to {[str(b) for b in program.outputs]}, but the "
-            f"spaces need {[str(b) for b in buffers(source)]} and {[str(b) for b in buffers(target)]}"
-        )
 
 
 def _executed(

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+from adjointlab.checks.evidence import Evidence
+from adjointlab.pictures.drawable import Drawable
+
+if TYPE_CHECKING:
+    from adjointlab.pictures.model import Drawing
 
 __all__ = [
     "Figure",
@@ -59,12 +65,12 @@ class MatrixEntry:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Drawable):
     """Status, headline, the labelled lines that explain it, and the figures behind it.
 
     `kind` distinguishes failures that shrinking must not confuse: a smaller case replaces a failing one only if it fails
     with the same kind. `figures` are reported for coherent cases too. `entry` is the matrix entry that the lines name, if
-    any. `is_exact` is True if equality was asked for, on integers that nothing rounds; `is_hang` if ranks waited in vain, none
+    any, and `evidence` what a picture shows. `is_exact` is True if equality was asked for, on integers that nothing rounds; `is_hang` if ranks waited in vain, none
     being merely busy; `is_death` if a rank was gone.
     """
 
@@ -78,6 +84,8 @@ class Verdict:
     is_exact: bool = False
     is_hang: bool = False
     is_death: bool = False
+    # Read by pictures alone.
+    evidence: Evidence | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_coherent(self) -> bool:
@@ -86,6 +94,15 @@ class Verdict:
     def fails_like(self, other: Verdict) -> bool:
         """Return True for two failures of one kind. Deaths are one, for what ended a job is known from what it has left."""
         return self.kind == other.kind or (self.is_death and other.is_death)
+
+    def drawing(self) -> Drawing:
+        """Return the evidence of a failure as a drawing; it has no parts where there is none."""
+        from adjointlab.checks.drawing import verdict_drawing
+
+        return verdict_drawing(self)
+
+    def _heading(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         width = max((len(label) for label, _ in self.lines), default=0)
@@ -105,13 +122,29 @@ def incoherent(
     kind: str = "",
     figures: Figures | None = None,
     entry: MatrixEntry | None = None,
+    evidence: Evidence | None = None,
 ) -> Verdict:
     """Verdict of a check that found a fault; its kind is the headline unless `kind` gives another."""
-    return Verdict(Status.INCOHERENT, headline, kind or headline, lines, figures or {}, entry)
+    return Verdict(
+        Status.INCOHERENT, headline, kind or headline, lines, figures or {}, entry, evidence=evidence
+    )
 
 
 def unjudged(
-    headline: str, *lines: tuple[str, str], kind: str = "", is_hang: bool = False, is_death: bool = False
+    headline: str,
+    *lines: tuple[str, str],
+    kind: str = "",
+    is_hang: bool = False,
+    is_death: bool = False,
+    evidence: Evidence | None = None,
 ) -> Verdict:
     """Verdict on a case that crashed, hung, or was not there; its kind is the headline unless `kind` gives another."""
-    return Verdict(Status.UNJUDGED, headline, kind or headline, lines, is_hang=is_hang, is_death=is_death)
+    return Verdict(
+        Status.UNJUDGED,
+        headline,
+        kind or headline,
+        lines,
+        is_hang=is_hang,
+        is_death=is_death,
+        evidence=evidence,
+    )

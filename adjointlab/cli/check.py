@@ -13,6 +13,7 @@ import typer
 
 from adjointlab import options
 from adjointlab.cli.check_report import CheckReport
+from adjointlab.cli.device import usable_device
 from adjointlab.cli.loading import loading_shown
 from adjointlab.cli.output import (
     Output,
@@ -22,7 +23,9 @@ from adjointlab.cli.output import (
 from adjointlab.cli.parameters import (
     Cases,
     Colour,
+    Device,
     Folder,
+    Html,
     Junit,
     MaxTime,
     Quiet,
@@ -73,6 +76,7 @@ def check(
     checks: Annotated[
         list[str] | None, typer.Option("--check", metavar="NAME", help="Only this check. May be repeated.")
     ] = None,
+    device: Device = options.DEVICE.default,
     strict: Strict = False,
     watchdog: Watchdog = None,
     xfails: Xfails = None,
@@ -87,6 +91,7 @@ def check(
     max_time: MaxTime = None,
     shard: Shard = None,
     junit: Junit = None,
+    html: Html = None,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -110,12 +115,13 @@ def check(
     surroundings, folder = Surroundings.now(), folder.absolute()
     if jobs is not None and jobs > 1:
         _refuse_jobs()
-    files = ResultFiles.checked(json=json_to, junit=junit)
+    files = ResultFiles.checked(json=json_to, junit=junit, html=html)
     part = None if shard is None else _parsed_shard(shard)
 
     def prepare() -> tuple[list[tuple[Found, str]], list[str], KnownFailures | None]:
         from adjointlab.store.known_failures import read
 
+        usable_device(device)
         return *selected(subjects or [], checks, part), None if xfails is None else read(xfails)
 
     def load() -> tuple[list[tuple[Found, str]], list[str], KnownFailures | None]:
@@ -140,7 +146,8 @@ def check(
         with Deadline(run.end_early, _SECONDS_TO_HEED + (0.0 if world.is_leader else _SECONDS_TO_STOP)):
             try:
                 with progress_line(is_shown=world.is_leader and not quiet) as line:
-                    run.run_all(Budget(cases, ranks, seed, schedules=schedules), folder, line, max_time)
+                    budget = Budget(cases, ranks, seed, schedules=schedules, device=device)
+                    run.run_all(budget, folder, line, max_time)
             except Exhausted as problem:
                 run.stop(ExitCode.RESTART, str(problem))
                 return ExitCode.RESTART
@@ -202,7 +209,7 @@ class _CheckRun:
         refused = {
             found.subject.location: index
             for index, (found, _) in reversed(list(enumerate(self.plan)))
-            if unsupported(self.world, found.subject) is not None
+            if unsupported(self.world, found.subject, budget.device) is not None
         }
         # Said once of each subject, not of each of its checks.
         self.plan = [

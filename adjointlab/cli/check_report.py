@@ -94,6 +94,7 @@ class CheckReport:
         return VerdictRows.of(self.plan, self.cases)
 
     def _print_result(self, number: int) -> None:
+        from adjointlab.report.failure_picture import terminal_drawing
         from adjointlab.report.failure_text import failure_text
 
         result = self.results[number]
@@ -108,7 +109,11 @@ class CheckReport:
                 self._is_headed = True
                 self.out.table(self._rows.heading(), wraps=False)
             if text:
-                self.out.line(f"\n{text}\n" if not self.quiet else f"{text}\n")
+                self.out.line(text if self.quiet else f"\n{text}")
+                if drawing := terminal_drawing(result, width=100):
+                    self.out.line()
+                    self.out.drawing(drawing)
+                self.out.line()
             if not self.quiet or like is not None:
                 self.out.table(self._rows.row(number + 1, result, like), wraps=False)
 

@@ -15,10 +15,13 @@ from adjointlab.configuration import configured
 __all__ = ["configure"]
 
 _COMMANDS: Final = {
-    "check": ("cases", "seed", "ranks", "schedules", "watchdog", "strict", "xfails", "folder", "max-time"),
-    "exhaust": ("folder",),
+    "check": (
+        "cases", "seed", "ranks", "schedules", "device", "watchdog", "strict", "xfails", "folder", "html",
+        "max-time",
+    ),
+    "exhaust": ("device", "folder"),
     "replay": ("ranks", "watchdog", "strict"),
-}
+}  # fmt: skip
 """The options of each command that a configuration file may set."""
 
 

@@ -70,6 +70,7 @@ def _result(world: World, found: Found, check: str, folder: Path) -> CheckResult
 
 
 def _print(out: Output, results: list[CheckResult]) -> None:
+    from adjointlab.report.failure_picture import terminal_drawing
     from adjointlab.report.failure_text import failure_text
     from adjointlab.report.tables import VerdictRows
 
@@ -77,6 +78,8 @@ def _print(out: Output, results: list[CheckResult]) -> None:
     for result in results:
         if result.is_reported:
             out.line(textwrap.indent(failure_text(result), "    ") + "\n")
+            out.drawing(terminal_drawing(result, width=100), indent=4)
+            out.line()
     out.table(rows.heading(), wraps=False)
     for number, result in enumerate(results, 1):
         out.table(rows.row(number, result), wraps=False)

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from adjointlab.cli.device import usable_device
 from adjointlab.cli.output import Output, progress_line
-from adjointlab.cli.parameters import Folder, Quiet, Subjects
+from adjointlab.cli.parameters import Device, Folder, Quiet, Subjects
 from adjointlab.cli.startup import UsageError, or_usage_error
-from adjointlab.options import FOLDER
+from adjointlab.options import DEVICE, FOLDER
 from adjointlab.worlds.launch import is_launched
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def exhaust(
             help="Change a bound, such as ranks=3 or side=2. May be repeated. The table shows those that there are.",
         ),
     ] = None,
+    device: Device = DEVICE.default,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
     folder: Folder = FOLDER.default,
     quiet: Quiet = False,
@@ -42,7 +44,7 @@ def exhaust(
 
     if is_launched():
         raise UsageError("exhaust uses simulated ranks in processes of its own; run it without a launcher")
-    plan, nameless = or_usage_error(lambda: _bounded(subjects or [], bounds or []))
+    plan, nameless = or_usage_error(lambda: _bounded(subjects or [], bounds or [], device))
     folder = folder.absolute()  # the user's code may change the directory
     out = Output()
     results: list[CheckResult] = []
@@ -50,7 +52,7 @@ def exhaust(
         with progress_line(is_shown=not quiet, time_left=True) as line:
             for number, (entry, bound) in enumerate(plan):
                 tick = line.track(f"[{number + 1}/{len(plan)}] {entry.subject.name}")
-                result = proof.exhaust(entry.subject, entry.reference, bound, jobs, tick)
+                result = proof.exhaust(entry.subject, entry.reference, bound, jobs, tick, device)
                 results.append(kept(entry, result, folder))
     finally:
         # Also after Ctrl-C or an error: proofs take minutes, and those that are complete are worth having.
@@ -70,19 +72,23 @@ def exhaust(
 
 
 def _bounded(
-    references: list[str], bounds: list[str]
+    references: list[str], bounds: list[str], device: str | None
 ) -> tuple[list[tuple[Found, dict[str, int]]], list[str]]:
     """Pair every subject with its bound; and lines on subjects that have no name.
 
-    Raises :class:`UsageError` for a bound that no subject has.
+    Raises :class:`UsageError` for a bound that no subject has, and :class:`~adjointlab.engine.subject.SubjectError` for a subject
+    without memory on `device`.
     """
     from adjointlab.engine.discovery import find_and_note
-    from adjointlab.engine.exhaust import bound_of
+    from adjointlab.engine.exhaust import bound_of, memory_of_proofs
 
+    usable_device(device)
     found, nameless = find_and_note(references)
     if not references:
         found = [entry for entry in found if entry.subject.every is not None]
     given = dict(map(_parse_bound, bounds))
+    for entry in found:
+        memory_of_proofs(entry.subject, device)
     plan = [(entry, dict(bound_of(entry.subject, given))) for entry in found]
     if unknown := [name for name in given if all(name not in bound for _, bound in plan)]:
         legal = sorted({name for _, bound in plan for name in bound})

@@ -1,4 +1,4 @@
-"""``adjointlab explain``: an operator's program in the notation of the literature."""
+"""``adjointlab explain``: an operator's program in the notation of the literature, and as a picture."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from adjointlab.cli.output import Output
+from adjointlab.cli.output import Output, write_text
+from adjointlab.cli.result_files import target
 from adjointlab.cli.startup import or_usage_error
 from adjointlab.exit_codes import ExitCode
 
@@ -16,11 +17,21 @@ __all__ = ["explain"]
 def explain(
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="The subject, as for check.")],
     ranks: Annotated[int, typer.Option(min=1, help="Ranks of the small case that is explained.")] = 2,
+    html: Annotated[
+        str | None, typer.Option("--html", metavar="FILE", help="Write it with pictures as one HTML page.")
+    ] = None,
 ) -> int:
     """Print an operator's program and its adjoint in the papers' notation, for a small case."""
     from adjointlab.engine.discovery import find
     from adjointlab.engine.explain import explained
 
-    texts = or_usage_error(lambda: [explained(found.subject, ranks) for found in find([subject])])
-    Output().line("\n\n".join(texts))
+    html_to = None if html is None else target("--html", html)
+    explanations = or_usage_error(
+        lambda: [(found.subject.name, *explained(found.subject, ranks)) for found in find([subject])]
+    )
+    Output().line("\n\n".join(text for _, text, _ in explanations))
+    if html_to is not None:
+        from adjointlab.report.html_explanation import html_explanation
+
+        write_text(html_to, html_explanation(explanations))
     return ExitCode.COHERENT

@@ -1,4 +1,4 @@
-"""The command line: ``adjointlab demo | check | run | exhaust | list | explain | replay``, alone or under mpiexec.
+"""The command line: ``adjointlab demo | check | run | exhaust | list | explain | replay | info``, alone or under mpiexec.
 
 Each command stands in a file of its own. Those files import the engine inside their functions, so that
 ``adjointlab --help`` needs neither Hypothesis nor an array library. How commands end: :mod:`adjointlab.exit_codes`; under
@@ -24,6 +24,7 @@ from adjointlab.cli.demo import demo
 from adjointlab.cli.exhaust import exhaust
 from adjointlab.cli.explain import explain
 from adjointlab.cli.held_streams import HeldStreams
+from adjointlab.cli.info import info
 from adjointlab.cli.list import list_subjects
 from adjointlab.cli.output import Output
 from adjointlab.cli.replay import replay
@@ -54,6 +55,7 @@ app.command()(demo)
 app.command("list")(list_subjects)
 app.command()(explain)
 app.command()(replay)
+app.command()(info)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress
 
+    from adjointlab.pictures.model import Drawing
     from adjointlab.worlds.world import World
 
 __all__ = [
@@ -42,6 +43,9 @@ STDOUT = "-"
 
 _NO_LIMIT = 100_000
 """Columns of a file."""
+
+_PICTURE = 110
+"""Columns of a picture, at most."""
 
 _ASCII = {"→": "->", "←": "<-", "⟨": "<", "⟩": ">", "×": "x", "∞": "inf", "·": ".", "−": "-", "…": "..."}
 """Forms of our own signs for terminals that do not have them."""
@@ -85,6 +89,16 @@ class Output:
             console.print(table)
         # Cells are filled up with blanks to the width of their column, those of the last one too.
         self._write("\n".join(line.rstrip() for line in captured.get().split("\n")))
+
+    def drawing(self, drawing: Drawing, indent: int = 2) -> None:
+        """Print a drawing, in colours on a terminal, and in ASCII where the stream has nothing else."""
+        from rich.padding import Padding
+
+        from adjointlab.pictures.text import as_rich, is_encodable
+
+        width = min(self.console.width, _PICTURE) - indent
+        picture = as_rich(drawing, unicode=is_encodable(self.stream.encoding), width=width)
+        self.table(Padding(picture, (0, 0, 0, indent)))
 
     def raw(self, text: str) -> None:
         """Print `text`, which is meant for programs, as it is."""

@@ -48,6 +48,7 @@ Subjects = Annotated[
     ),
 ]
 Ranks = Annotated[int | None, _as_typer(options.RANKS)]
+Device = Annotated[str | None, _as_typer(options.DEVICE)]
 Cases = Annotated[int, _as_typer(options.CASES)]
 Seed = Annotated[int | None, _as_typer(options.SEED)]
 Schedules = Annotated[int, _as_typer(options.SCHEDULES)]
@@ -69,6 +70,7 @@ Junit = Annotated[
 MaxTime = Annotated[float | None, _as_typer(options.MAX_TIME)]
 Watchdog = Annotated[float | None, _as_typer(options.WATCHDOG)]
 Folder = Annotated[Path, _as_typer(options.FOLDER)]
+Html = Annotated[Path | None, _as_typer(options.HTML)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print failures only.")]
 Colour = Annotated[
     str,

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from adjointlab.cli.device import usable_device
 from adjointlab.cli.output import Output, describe_ranks
-from adjointlab.cli.parameters import Ranks, Strict, Watchdog
+from adjointlab.cli.parameters import Device, Ranks, Strict, Watchdog
 from adjointlab.cli.startup import UsageError, opened_world
+from adjointlab.devices.memories import on
+from adjointlab.options import DEVICE
 
 if TYPE_CHECKING:
     from adjointlab.engine.discovery import Found
@@ -25,13 +28,17 @@ def replay(
         str | None, typer.Option(help="Where its subject is, if it is not installed; as for check.")
     ] = None,
     ranks: Ranks = None,
+    device: Device = DEVICE.default,
     strict: Strict = False,
     watchdog: Watchdog = None,
 ) -> int:
-    """Run a stored failure again: exit code 1 (or 3 for a crash or hang) while it fails, 0 once it passes."""
+    """Run a stored failure again: exit code 1 (or 3 for a crash or hang) while it fails, 0 once it passes.
+
+    With --device its tensors are in memory of that device, whatever they were in when it was stored.
+    """
     from adjointlab.report.summary import exit_code
 
-    _, result = replayed(file, subject, ranks, strict=strict, watchdog=watchdog)
+    _, result = replayed(file, subject, ranks, device, strict=strict, watchdog=watchdog)
     return exit_code([result.status])
 
 
@@ -39,11 +46,14 @@ def replayed(
     file: Path,
     subject: str | None = None,
     ranks: int | None = None,
+    device: str | None = None,
     *,
     strict: bool = False,
     watchdog: float | None = None,
 ) -> tuple[Reproducer, SearchResult]:
     """Run a stored failure again and print the result; the reproducer, and the result."""
+    from msgspec import structs
+
     from adjointlab import session
     from adjointlab.checks.verdict import Status
     from adjointlab.report.failure_text import failure_text
@@ -54,7 +64,12 @@ def replayed(
         stored = read(file)
         if ranks is not None and ranks < stored.case.ranks:
             raise UsageError(f"{file}: the case needs {stored.case.ranks} ranks; --ranks {ranks} are too few")
-        return stored, _subject_of(stored, subject, file)
+        usable_device(device)
+        found = _subject_of(stored, subject, file)
+        if not on(device, [stored.case.setting.library]):
+            memory = found.subject.libraries(device)[0]
+            stored = structs.replace(stored, case=stored.case.moved_to(memory))
+        return stored, found
 
     out = Output()
     with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (stored, found)):

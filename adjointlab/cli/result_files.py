@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from adjointlab.cli.output import (
     STDOUT,
     Output,
+    describe_ranks,
     is_replaceable,
     is_standard_output,
     write_json,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from adjointlab.session import CheckResult
     from adjointlab.worlds.world import World
 
-__all__ = ["ResultFiles"]
+__all__ = ["ResultFiles", "target"]
 
 
 @dataclass(frozen=True)
@@ -31,16 +32,17 @@ class ResultFiles:
 
     json: str | None = None
     junit: str | None = None
+    html: str | None = None
 
     @classmethod
-    def checked(cls, *, json: str | None, junit: str | None) -> ResultFiles:
+    def checked(cls, *, json: str | None, junit: str | None, html: Path | None) -> ResultFiles:
         """The files of the options. Raises :class:`UsageError` for one that cannot be written, before anything is run."""
-        return cls(_target("--json", json), _target("--junit", junit))
+        return cls(_target("--json", json), _target("--junit", junit), _target("--html", html))
 
     @property
     def leave_stdout(self) -> bool:
         """Return True if standard output is not for people."""
-        return STDOUT in (self.json, self.junit)
+        return STDOUT in (self.json, self.junit, self.html)
 
     def save_so_far(
         self, world: World, results: Sequence[CheckResult], code: int, asked: int, nameless: Sequence[str]
@@ -68,6 +70,8 @@ class ResultFiles:
             self._save_json(world, results, code, asked, nameless, complete=complete)
         if self.junit is not None:
             write_text(self.junit, as_junit(results))
+        if self.html is not None:
+            _save_html(self.html, world, results, nameless)
         _tell_github(results, asked)
 
     def _save_json(
@@ -89,6 +93,12 @@ class ResultFiles:
         )
 
 
+def _save_html(target: str, world: World, results: Sequence[CheckResult], nameless: Sequence[str]) -> None:
+    from adjointlab.report.html_report import environment, html_report
+
+    write_text(target, html_report(results, environment(ranks=describe_ranks(world)), nameless))
+
+
 def _tell_github(results: Sequence[CheckResult], asked: int) -> None:
     """In a job of GitHub Actions, print the annotations and add to the job's summary."""
     from adjointlab.report.github import error_commands, is_github, job_summary
@@ -106,9 +116,14 @@ def _tell_github(results: Sequence[CheckResult], asked: int) -> None:
             Output(to_stderr=True).line(f"adjointlab: the job's summary cannot be written: {error}")
 
 
-def _target(option: str, name: str | None) -> str | None:
-    if name is None or name == STDOUT or is_standard_output(name):
-        return name if name is None else STDOUT
+def _target(option: str, file: str | Path | None) -> str | None:
+    return None if file is None else target(option, str(file))
+
+
+def target(option: str, name: str) -> str:
+    """The absolute path of a file that an option names, or ``-``. Raises :class:`UsageError` where none can be written."""
+    if name == STDOUT or is_standard_output(name):
+        return STDOUT
     path = Path(name)
     if not path.resolve().parent.is_dir():
         raise UsageError(f"{option}: the folder of {name} does not exist")

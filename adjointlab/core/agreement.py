@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from adjointlab.core.operator import AdjointOperator, CompositeOperator, LinearOperator, Result
@@ -9,7 +11,7 @@ from adjointlab.core.program import Program
 from adjointlab.core.space import Space, check_arguments
 from adjointlab.typing import Array, Communicator
 
-__all__ = ["CheckedOperator", "raise_first"]
+__all__ = ["CheckedOperator", "raise_first", "raise_together"]
 
 _WRONG = -1
 
@@ -69,3 +71,22 @@ def raise_first(comm: Communicator, error: TypeError | ValueError | None) -> Non
     reported = comm.allgather(None if error is None else (isinstance(error, TypeError), str(error)))
     is_type, text = next(report for report in reported if report is not None)
     raise (TypeError if is_type else ValueError)(text) from None
+
+
+def raise_together(comm: Communicator, check: Callable[[], None]) -> None:
+    """Collective: run `check` on every rank, and where it raises `TypeError` or `ValueError` on some, raise that on all.
+
+    Of several errors, that of the lowest rank. Costs an all-reduction of one number.
+    """
+    error: TypeError | ValueError | None = None
+    try:
+        check()
+    except (TypeError, ValueError) as raised:
+        error = raised
+    # The text has a length that other ranks do not know: only where there is one does a second collective follow, and
+    # every rank knows from the first whether there is.
+    failed, failures = np.array([error is not None], np.int64), np.zeros(1, np.int64)
+    comm.Allreduce(failed, failures)
+    if not failures[0]:
+        return
+    raise_first(comm, error)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from adjointlab.core import arrays
+from adjointlab.core import arrays, transport
+from adjointlab.core.communicators import size_of
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import (
     Add,
@@ -72,11 +73,14 @@ class LocalProgram:
                     # A copy, since later steps may write to the region while the message is still on its way.
                     message = arrays.message(arrays.copy(_at(scope, source)))
                     in_flight.append(message)
-                    requests.append(comm.Isend(message, dest=target.rank, tag=position % _TAGS))
+                    requests.append(
+                        transport.over(comm, message).Isend(message, dest=target.rank, tag=position % _TAGS)
+                    )
                 case Add(source, target):
                     summand = _at(scope, target)
                     received = arrays.empty((*target.shape, *batch), arrays.dtype_name(summand), summand)
-                    comm.Recv(arrays.message(received), source=source.rank, tag=position % _TAGS)
+                    over = transport.over(comm, received)
+                    over.Recv(arrays.message(received), source=source.rank, tag=position % _TAGS)
                     arrays.add_into(summand, received)
         if requests:
             type(requests[0]).Waitall(requests)
@@ -112,12 +116,13 @@ class ProgramOperator(LinearOperator):
         forward: Program,
         adjoint: Program | None = None,
     ) -> None:
+        size = size_of(comm)
         backward = forward.adjoint() if adjoint is None else adjoint
         for name, program, source, target in (
             ("forward", forward, domain, codomain),
             ("adjoint", backward, codomain, domain),
         ):
-            _check_ranks(name, program, comm.Get_size())
+            _check_ranks(name, program, size)
             _check_buffers(name, "starts from", program.inputs, source)
             _check_buffers(name, "ends with", program.outputs, target)
         self.comm, self.domain, self.codomain = comm, domain, codomain

@@ -28,8 +28,20 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from operator import index as integer
+from typing import TYPE_CHECKING
 
-from adjointlab.core.partition import Index, Partition, integers, shared_property
+from adjointlab.core.partition import (
+    Index,
+    Partition,
+    PartitionLike,
+    as_partition,
+    integers,
+    shared_property,
+)
+from adjointlab.pictures.drawable import Drawable
+
+if TYPE_CHECKING:
+    from adjointlab.pictures.model import Drawing
 
 __all__ = ["Layout", "Window", "balanced_cut"]
 
@@ -48,9 +60,10 @@ def balanced_cut(length: int, parts: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(Drawable):
     """For each worker and each dimension of a global tensor, the window of global indices that it holds.
 
+    `partition` may be given by its sides: ``(2, 3)`` is the grid of the ranks 0 to 5.
     Dimension k of the tensor is laid along dimension ``axes[k]`` of the partition (default: k, so the orders must be equal), or
     along none (``None``: every worker holds the one window). ``windows[k]`` has one window for each index along that
     partition dimension. Partition dimensions that no tensor dimension uses hold copies.
@@ -70,15 +83,14 @@ class Layout:
     def __init__(
         self,
         shape: Sequence[int],
-        partition: Partition,
+        partition: PartitionLike,
         windows: Sequence[Sequence[Window]] | None = None,
         axes: Sequence[int | None] | None = None,
     ) -> None:
         sides = integers("shape", shape)
         if any(side < 0 for side in sides):
             raise ValueError(f"shape: a side of a tensor is at least 0, not {sides}")
-        if not isinstance(partition, Partition):
-            raise TypeError(f"partition: {partition!r} is no Partition")
+        partition = as_partition("partition", partition)
         partition_dims = tuple(range(len(sides))) if axes is None else tuple(axes)
         _check_axes(sides, partition, partition_dims, given=axes is not None)
         counts = tuple(1 if axis is None else partition.shape[axis] for axis in partition_dims)
@@ -117,7 +129,7 @@ class Layout:
     def cut(
         cls,
         shape: Sequence[int],
-        partition: Partition,
+        partition: PartitionLike,
         cuts: Sequence[Sequence[int] | None],
         axes: Sequence[int | None] | None = None,
     ) -> Layout:
@@ -253,6 +265,12 @@ class Layout:
             (min(0, *(start for start, _ in dim)), max(side, *(stop for _, stop in dim)))
             for dim, side in zip(self.windows, self.shape, strict=True)
         )
+
+    def drawing(self) -> Drawing:
+        """Return the windows of all ranks as a drawing."""
+        from adjointlab.pictures.layouts import layout_drawing
+
+        return layout_drawing(self)
 
     def __str__(self) -> str:
         held = []

@@ -15,10 +15,12 @@ import numpy as np
 
 from adjointlab.core import arrays
 from adjointlab.core.space import Space, batch_shape, mismatch
+from adjointlab.pictures.drawable import Drawable
 from adjointlab.typing import Array, Communicator, NumpyArray
 
 if TYPE_CHECKING:
     from adjointlab.core.program import Program
+    from adjointlab.pictures.model import Drawing
 
 __all__ = [
     "AdaptedOperator",
@@ -61,7 +63,7 @@ class WrongClaim(NotInSpace):
     """A tensor says of itself what is not so, such as a shape that its parts do not make up."""
 
 
-class LinearOperator(ABC):
+class LinearOperator(Drawable, ABC):
     """A linear map from `domain` to `codomain`, executed by all ranks of `comm` together.
 
     Every rank makes its own instance from the same arguments. `forward` takes this rank's local tensor (one argument for each
@@ -112,6 +114,12 @@ class LinearOperator(ABC):
         memory, which is not the pairing of invariant spaces; an operator on such spaces returns both directions.
         """
         return None
+
+    def drawing(self) -> Drawing:
+        """Return the spaces and, if there is a specification, the programs as a drawing."""
+        from adjointlab.pictures.programs import operator_drawing
+
+        return operator_drawing(self)
 
     @property
     def H(self) -> LinearOperator:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 from operator import index as integer
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
-__all__ = ["Index", "Partition", "integers", "shared_property"]
+__all__ = ["Index", "Partition", "PartitionLike", "as_partition", "integers", "shared_property"]
 
 Index = tuple[int, ...]
 
@@ -165,6 +165,28 @@ def _distinct(ranks: Iterable[int], shape: tuple[int, ...], size: int) -> tuple[
     if min(workers) < 0:
         raise ValueError(f"ranks: a rank is at least 0, not {min(workers)}")
     return workers
+
+
+PartitionLike: TypeAlias = Partition | Sequence[int]
+"""A partition, or the sides of one over the ranks 0, 1, 2, ...: ``(2, 3)`` for ``Partition((2, 3))``."""
+
+
+def as_partition(name: str, value: PartitionLike) -> Partition:
+    """Return `value` as a partition; raise `TypeError` naming the argument where it is neither one nor the sides of one.
+
+    Raises `ValueError` for a side below 1.
+    """
+    if isinstance(value, Partition):
+        return value
+    try:
+        sides = integers(name, value)
+    except TypeError:
+        raise TypeError(
+            f"{name}: {value!r} is neither a Partition nor a sequence of its sides, such as (2, 3)"
+        ) from None
+    if any(side < 1 for side in sides):
+        raise ValueError(f"{name}: every side of a partition is at least 1, not {sides}")
+    return Partition(sides)
 
 
 @lru_cache(maxsize=64)

@@ -18,13 +18,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import EllipsisType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layout import Window
 from adjointlab.core.space import Space
+from adjointlab.pictures.drawable import Drawable
 from adjointlab.typing import NumpyArray
+
+if TYPE_CHECKING:
+    from adjointlab.pictures.model import Drawing
 
 __all__ = [
     "Add", "Allocate", "Buffer", "Clear", "Deallocate", "Generator", "GlobalMemory", "Program", "Region",
@@ -191,7 +196,7 @@ def move_to_new(source: Buffer, target: Buffer) -> tuple[Generator, ...]:
 
 
 @dataclass(frozen=True)
-class Program:
+class Program(Drawable):
     """Generators in the order of their execution, from the buffers in scope at the start.
 
     Raises `ValueError` for a buffer that is in scope twice or unknown, a region outside its buffer, and an Add whose regions
@@ -300,6 +305,17 @@ class Program:
         """
         return max(_largest(self), _largest(self.adjoint()))
 
+    @property
+    def movements(self) -> tuple[tuple[int | None, int, str], ...]:
+        """For each step the rank that sends, `None` where a rank works for itself; the rank that has the result; the step's text."""
+        return tuple(_movement(step) for step in self.steps)
+
+    def drawing(self) -> Drawing:
+        """Return the program as a sequence diagram."""
+        from adjointlab.pictures.programs import program_drawing
+
+        return program_drawing(self)
+
     def __str__(self) -> str:
         return "\n".join(map(str, self.steps))
 
@@ -331,6 +347,16 @@ def _renamed(step: Generator, name: Callable[[str], str]) -> Generator:
             return Add(
                 replace(source, buffer=name(source.buffer)), replace(target, buffer=name(target.buffer))
             )
+
+
+def _movement(step: Generator) -> tuple[int | None, int, str]:
+    match step:
+        case Allocate(buffer) | Deallocate(buffer):
+            return None, buffer.rank, str(step)
+        case Clear(region):
+            return None, region.rank, str(step)
+        case Add(source, target):
+            return source.rank if source.rank != target.rank else None, target.rank, str(step)
 
 
 def _enter(scope: dict[tuple[int, str], Buffer], buffer: Buffer, context: str) -> None:

@@ -25,14 +25,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adjointlab.core import arrays
 from adjointlab.core.arrays import Dtype, dtype
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import shared_property
 from adjointlab.core.placements import placed
+from adjointlab.pictures.drawable import Drawable
 from adjointlab.typing import Array
+
+if TYPE_CHECKING:
+    from adjointlab.pictures.model import Drawing
 
 __all__ = [
     "LocalType", "Space", "Tensor", "batch_shape", "check_argument", "check_arguments", "check_out", "check_writable",
@@ -188,7 +192,7 @@ def _groups_of_type(tensor: Tensor, local_type: LocalType) -> frozenset[frozense
 
 
 @dataclass(frozen=True)
-class Space:
+class Space(Drawable):
     """The named tensors that an operator reads or writes, in order.
 
     ``Space(layout, dtype="float32")`` has one tensor; ``Space(Tensor(...), Tensor(...))`` has several. A layout among the
@@ -287,6 +291,12 @@ class Space:
             for rank, first in tensor.groups.items():
                 offsets[position, rank] = offsets[position, first]
         return offsets, end
+
+    def drawing(self) -> Drawing:
+        """Return the tensors as a drawing."""
+        from adjointlab.pictures.layouts import space_drawing
+
+        return space_drawing(self)
 
     def __str__(self) -> str:
         if len(self.tensors) == 1:
@@ -389,6 +399,10 @@ def check_argument(tensor: Tensor, array: object, rank: int, name: str = "") -> 
     Returns the shape of the batch, () or (b,). Raises `TypeError` for what is no array, else `ValueError`, each naming the
     argument and the rank.
     """
+    if where := arrays.foreign_device(array):
+        raise ValueError(
+            f"{name or tensor.name}: lies on rank {rank} {where}; move it there, or make that device the current one"
+        )
     if _is_local(tensor, array, rank):
         return ()
     found = mismatch(tensor, array, rank)
@@ -457,8 +471,14 @@ def check_writable(name: str, array: Array, rank: int) -> None:
 
 
 def _check_library(name: str, array: Array, other: Array, other_name: str, rank: int) -> None:
-    if type(array) is type(other):
-        return  # the quick answer; subclasses of one library's array class are told apart below
-    library, expected = arrays.library_of(array), arrays.library_of(other)
-    if library != expected:
-        raise ValueError(f"{name}: a {library} array on rank {rank}, but {other_name} is a {expected} array")
+    if type(array) is not type(
+        other
+    ):  # else the quick answer; subclasses of one library's array class are told apart here
+        library, expected = arrays.library_of(array), arrays.library_of(other)
+        if library != expected:
+            raise ValueError(
+                f"{name}: a {library} array on rank {rank}, but {other_name} is a {expected} array"
+            )
+    if arrays.device_of(array) != arrays.device_of(other):
+        place, expected_place = arrays.place_name(array), arrays.place_name(other)
+        raise ValueError(f"{name}: lies on {place} on rank {rank}, but {other_name} lies on {expected_place}")

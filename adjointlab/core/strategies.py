@@ -18,7 +18,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from adjointlab.core.arrays import installed
 from adjointlab.core.kept_strategies import BOOLEANS, choices, integers, made_once
 from adjointlab.core.layout import Layout, balanced_cut
-from adjointlab.core.partition import Partition
+from adjointlab.core.partition import Partition, PartitionLike, as_partition
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import Placement
@@ -141,7 +141,7 @@ def layouts(
     ranks: int,
     ndim: int | None = None,
     *,
-    partition: Partition | None = None,
+    partition: PartitionLike | None = None,
     whole: bool = True,
     balanced: bool = False,
     shape: Sequence[int] | None = None,
@@ -158,6 +158,7 @@ def layouts(
     if partition is None:
         order = len(shape) if shape is not None else ndim
         partition = draw(partitions(ranks, order, whole=whole))
+    partition = as_partition("partition", partition)
     sides = draw(_sides(partition.shape, least, divisible)) if shape is None else tuple(shape)
     if divisible and any(side % parts for side, parts in zip(sides, partition.shape, strict=True)):
         raise ValueError(f"divisible: the {partition} partition does not divide the sides {sides}")

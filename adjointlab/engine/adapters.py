@@ -12,6 +12,7 @@ from adjointlab.core.layer import Layer, Prepare
 from adjointlab.core.operator import AdaptedOperator, Direction, as_tuple
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, Communicator
+from adjointlab.worlds.backward import BackwardPass
 
 if TYPE_CHECKING:
     import torch
@@ -153,6 +154,9 @@ class Differentiable(AdaptedOperator):
             for out, cotangent in zip(outputs, y, strict=True)
             if out.requires_grad
         ]
+        if (note_backward := getattr(self.comm, "note_backward", None)) is not None:
+            wanted = {tensor.name: True for tensor in self.domain.tensors}
+            note_backward(BackwardPass(wanted, bool(reached)))
         if reached:
             torch.autograd.backward([out for out, _ in reached], [cotangent for _, cotangent in reached])
         return tuple(torch.zeros_like(entry) if entry.grad is None else entry.grad for entry in x)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Any, Final, TypeAlias
@@ -77,6 +78,10 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         """Equal for equal cases."""
         return msgspec.json.encode(self.plain(), order="sorted")
 
+    def moved_to(self, library: str) -> Case:
+        """The case with its tensors in the memory of that name."""
+        return structs.replace(self, setting=replace(self.setting, library=library))
+
     @property
     def digest(self) -> str:
         """A name that no other case has: 64 hexadecimal digits."""
@@ -87,15 +92,24 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 @st.composite
-def cases(draw: DrawFn, subject: Subject, check: str, ranks: tuple[int, int], schedules: int = 1) -> Case:
+def cases(
+    draw: DrawFn,
+    subject: Subject,
+    check: str,
+    ranks: tuple[int, int],
+    schedules: int = 1,
+    device: str | None = None,
+) -> Case:
     """Draw a case of `subject` for the check called `check`, on so many `ranks` (least and most), for so many `schedules`.
+
+    Its tensors are in memory of `device`, "cpu" or "cuda"; None: in any.
 
     The number of ranks is drawn first and the smallest comes first, so that the shrinker reduces it before all else.
     """
     least, most = ranks
     count = draw(choices(tuple(count for count in subject.ranks_up_to(most) if count >= least)))
     parameters = subject.drawn(draw, count)
-    library = draw(choices(subject.libraries()))
+    library = draw(choices(subject.libraries(device)))
     memory = draw(choices(_memory_orders(subject.orders)))
     seed, schedule = draw(integers(0, 2**31 - 1)), draw(integers(0, 2**16 - 1))
     several = schedules_from(schedule, schedules) if schedules > 1 else ()

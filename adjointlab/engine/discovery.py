@@ -24,10 +24,25 @@ from adjointlab.worlds.interposition import follow_imports
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import message_of
 
-__all__ = ["GROUP", "Found", "NotFound", "find", "find_and_note", "find_subject", "found_as", "installed"]
+__all__ = [
+    "GROUP",
+    "Found",
+    "NotFound",
+    "find",
+    "find_and_note",
+    "find_subject",
+    "found_as",
+    "installed",
+]
 
 GROUP = "adjointlab.subjects"
 """The entry-point group whose modules hold subjects."""
+
+UNAVAILABLE = "UNAVAILABLE"
+"""The name of a text in a module of an entry point: why it has fewer subjects here than it could have, and what to do for more."""
+
+_EXTRAS: Final = {"cupy": "gpu", "jax": "jax", "mpi4py": "mpi", "spmd_types": "spmd", "torch": "torch"}
+"""Extras of adjointlab by the module that they install."""
 
 _FORMS = "give package.module:name, path/to/file.py:name, a module or file alone for all its subjects, or an installed name"
 
@@ -54,12 +69,13 @@ def find(references: Sequence[str]) -> list[Found]:
 
 
 def find_and_note(references: Sequence[str]) -> tuple[list[Found], list[str]]:
-    """:func:`find`, and a line for each module asked for that has subjects without a name, which are not among those found."""
+    """:func:`find`, and lines on what is not among those found, of the modules asked for: subjects without a name, and :data:`UNAVAILABLE`."""
     modules: list[ModuleType] = []
     with declarations() as declared:
         found = _find_all(references, modules)
     distinct = {id(module): module for module in modules}.values()
-    return found, [note for module in distinct if (note := _nameless(module, declared))]
+    notes = (note for module in distinct for note in (_nameless(module, declared), _reason(module)))
+    return found, [note for note in notes if note]
 
 
 def _find_all(references: Sequence[str], modules: list[ModuleType]) -> list[Found]:
@@ -158,14 +174,18 @@ def _find(reference: str, modules: list[ModuleType]) -> list[Found]:
     return [Found(subject, f"{origin}:{attribute}", is_installed) for attribute, subject in subjects]
 
 
+def _reason(module: ModuleType) -> str:
+    """The text :data:`UNAVAILABLE` of a module; empty if it has none."""
+    return str(getattr(module, UNAVAILABLE, ""))
+
+
 def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Subject]]:
     value: object = module
     for part in name.split("."):
         if not hasattr(value, part):
             present = ", ".join(attribute for attribute, _ in _subjects(module))
-            raise NotFound(
-                f"{origin} has no {name}; its subjects are: {present or 'none'}{did_you_mean(name, present.split(', '))}"
-            )
+            known = f"its subjects are: {present or 'none'}{did_you_mean(name, present.split(', '))}"
+            raise NotFound(f"{origin} has no {name}; {_reason(module) or known}")
         value = getattr(value, part)
     if isinstance(value, Subject):
         return [(name, value)]
@@ -258,9 +278,11 @@ def _load_module(name: str, reference: str) -> ModuleType:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-                near = did_you_mean(name, [entry.subject.name for entry in installed()])
+                modules: list[ModuleType] = []
+                near = did_you_mean(name, [entry.subject.name for entry in _installed(modules)])
+                reasons = "".join(f"; {text}" for module in modules if (text := _reason(module)))
                 raise NotFound(
-                    f"there is no module or installed subject {name}{near or f'; {_FORMS}'}"
+                    f"there is no module or installed subject {name}{reasons}{near or f'; {_FORMS}'}"
                 ) from None
             raise
 
@@ -309,7 +331,12 @@ def _importing(problem: str) -> Iterator[None]:
     except (NotFound, KeyboardInterrupt, Overdue):
         raise
     except BaseException as error:
-        raise NotFound(f"{problem}: {_brief(error)}") from error
+        raise NotFound(f"{problem}: {_brief(error)}{_how_to_install(error)}") from error
+
+
+def _how_to_install(error: BaseException) -> str:
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    return f"; pip install 'adjointlab[{_EXTRAS[missing]}]'" if missing in _EXTRAS else ""
 
 
 def _is_from(module: ModuleType, file: Path) -> bool:

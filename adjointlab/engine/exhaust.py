@@ -31,7 +31,7 @@ from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run, Runner, message_of
 
-__all__ = ["Bound", "bound_of", "every_case", "exhaust"]
+__all__ = ["Bound", "bound_of", "every_case", "exhaust", "memory_of_proofs"]
 
 Bound = Mapping[str, int]
 """The limits of a subject's cases: the keyword arguments of its enumeration."""
@@ -83,8 +83,16 @@ def bound_of(subject: Subject, given: Mapping[str, int] | None = None) -> Bound:
     return bound
 
 
-def every_case(subject: Subject, bound: Bound) -> Iterator[Case]:
-    """List all cases within `bound`, in the order of the subject's enumeration."""
+def memory_of_proofs(subject: Subject, device: str | None) -> str:
+    """Return the memory that the cases of a subject are proved in: NumPy's, so that torch need not be loaded, unless on "cuda".
+
+    Raises :class:`SubjectError` for a subject that draws no tensors in memory of CUDA devices.
+    """
+    return subject.libraries(device)[0] if device == "cuda" else "numpy"
+
+
+def every_case(subject: Subject, bound: Bound, memory: str = "numpy") -> Iterator[Case]:
+    """List all cases within `bound`, in the order of the subject's enumeration, with tensors in `memory`."""
     assert subject.every is not None
     for number, entry in enumerate(subject.every(**bound)):
         if not _is_case(entry):
@@ -93,9 +101,8 @@ def every_case(subject: Subject, bound: Bound) -> Iterator[Case]:
             )
         ranks, parameters = entry
         # The seed makes the random vector, and the schedule another legal interleaving, of each case.
-        yield Case(
-            subject.name, PROOF.name, ranks, parameters, InputSetting(seed=number), schedule=number % 2**16
-        )
+        setting = InputSetting(seed=number, library=memory)
+        yield Case(subject.name, PROOF.name, ranks, parameters, setting, schedule=number % 2**16)
 
 
 def _is_case(entry: object) -> bool:
@@ -113,8 +120,9 @@ def exhaust(
     bound: Bound,
     jobs: int | None = None,
     tick: Callable[[int, int], None] = lambda done, total: None,
+    device: str | None = None,
 ) -> SearchResult:
-    """Prove every case of `subject` within `bound` on `jobs` processes (default: one for each core).
+    """Prove every case of `subject` within `bound` on `jobs` processes (default: one for each core), in memory of `device`.
 
     The processes find the subject by its `reference` on a command line. `tick` is called with the number of cases done and of
     all cases. The result's `tried` is the number of cases proved, or that of the first that fails among all; its figure
@@ -129,7 +137,9 @@ def exhaust(
         shares, total = [_Share(CaseCounts(0), error=traceback.format_exc().rstrip())], 0
     else:
         count = max(1, min(jobs or cores(), total))
-        shares = _in_processes(reference, bound, count, lambda done: tick(done, total))
+        shares = _in_processes(
+            reference, bound, memory_of_proofs(subject, device), count, lambda done: tick(done, total)
+        )
     counts, entries = CaseCounts(total), sum(share.entries for share in shares)
     for share in shares:
         counts.add(share.counts)
@@ -163,6 +173,7 @@ class _Process:
 
     reference: str
     bound: Bound
+    memory: str
     index: int
     count: int
     done: Synchronized[int]  # cases that it has proved so far
@@ -192,7 +203,7 @@ class _Process:
                 return last[0]
 
             for number, case in islice(
-                enumerate(every_case(subject, self.bound)), self.index, None, self.count
+                enumerate(every_case(subject, self.bound, self.memory)), self.index, None, self.count
             ):
                 if number > self.first_failure.value:
                     break  # a smaller one has failed
@@ -207,13 +218,14 @@ class _Process:
             return _Share(counts, entries)
 
         try:
-            # Every case is one of NumPy arrays, so that torch need not be loaded.
-            return world.lead(body(replace(subject, arrays=("numpy",))), conduct)
+            return world.lead(body(replace(subject, arrays=(self.memory,))), conduct)
         finally:
             world.close()
 
 
-def _in_processes(reference: str, bound: Bound, count: int, tick: Callable[[int], None]) -> list[_Share]:
+def _in_processes(
+    reference: str, bound: Bound, memory: str, count: int, tick: Callable[[int], None]
+) -> list[_Share]:
     """Prove the cases in `count` processes; the result of each. `tick` is called with the number of cases done."""
     # A fork would copy locks that other threads of this process hold but not the threads.
     context = multiprocessing.get_context("spawn")
@@ -222,7 +234,7 @@ def _in_processes(reference: str, bound: Bound, count: int, tick: Callable[[int]
     pipes, processes = [], []
     for index in range(count):
         receiver, sender = context.Pipe(duplex=False)
-        target = _Process(reference, dict(bound), index, count, done[index], first_failure, sys.path)
+        target = _Process(reference, dict(bound), memory, index, count, done[index], first_failure, sys.path)
         process = context.Process(target=target, args=(sender,), daemon=True)
         process.start()
         # The process has it now. While it is open here too, the end of the process would not end the pipe.

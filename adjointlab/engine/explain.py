@@ -12,6 +12,7 @@ from adjointlab.core.notation import explain
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.adapters import Parameters
 from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.pictures.model import Drawing
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext, Returned, Run
 
@@ -19,15 +20,19 @@ __all__ = ["explained"]
 
 
 class _Explanation(NamedTuple):
-    """The operator's text (of rank 0), and the number of elements that a rank holds of each space."""
+    """The operator's text and drawing (of rank 0), and the number of elements that a rank holds of each space."""
 
     text: str
+    drawing: Drawing | None
+    has_messages: bool  # its program moves something between ranks
     domain_size: int
     codomain_size: int
 
 
-def explained(subject: Subject, ranks: int) -> str:
+def explained(subject: Subject, ranks: int) -> tuple[str, Drawing]:
     """The spaces and the program of the subject's operator, on the smallest case in which there is something to see.
+
+    Returns them in the notation of the literature, and as a drawing.
 
     Raises `ValueError` for a layer, and where no case can be drawn or made.
     """
@@ -43,7 +48,8 @@ def explained(subject: Subject, ranks: int) -> str:
         if not isinstance(outcome, Returned):
             raise ValueError(f"{subject.name}: the operator cannot be made: rank {rank} {outcome}")
     explanation: _Explanation = run.values[0]
-    return explanation.text
+    assert explanation.drawing is not None
+    return explanation.text, explanation.drawing
 
 
 def _make(world: SimulatedWorld, subject: Subject, parameters: Parameters, ranks: int) -> Run:
@@ -57,18 +63,35 @@ def _make(world: SimulatedWorld, subject: Subject, parameters: Parameters, ranks
                 sum(tensor.layout.local_size(context.rank) for tensor in space.tensors)
                 for space in (operator.domain, operator.codomain)
             )
-            return _Explanation(explain(operator) if context.rank == 0 else "", domain_size, codomain_size)
+            if context.rank:
+                return _Explanation("", None, False, domain_size, codomain_size)
+            return _Explanation(
+                explain(operator), operator.drawing(), _has_messages(operator), domain_size, codomain_size
+            )
 
     return world.run(body, None, ranks)
 
 
+def _has_messages(operator: LinearOperator) -> bool:
+    given = operator.specification()
+    forward = given[0] if isinstance(given, tuple) else given
+    return forward is not None and any(sender is not None for sender, _, _ in forward.movements)
+
+
 def _smallest(world: SimulatedWorld, subject: Subject, ranks: int) -> Parameters:
+    has_messages: tuple[bool, ...] = ()
+
+    def shows_messages(parameters: Parameters) -> bool:
+        """As below, and the program of forward moves something between ranks."""
+        return shows_something(parameters) and has_messages[0]
+
     def shows_something(parameters: Parameters) -> bool:
         """Two elements or more in both spaces, and something on every rank: an empty operator explains nothing."""
+        nonlocal has_messages
         explanations: tuple[_Explanation, ...] = _make(world, subject, parameters, ranks).values
         if len(explanations) < ranks:
             return False
-        _, domain_sizes, codomain_sizes = zip(*explanations, strict=True)
+        _, _, has_messages, domain_sizes, codomain_sizes = zip(*explanations, strict=True)
         sizes = map(sum, zip(domain_sizes, codomain_sizes, strict=True))
         return sum(domain_sizes) > 1 and sum(codomain_sizes) > 1 and all(sizes)
 
@@ -80,8 +103,8 @@ def _smallest(world: SimulatedWorld, subject: Subject, ranks: int) -> Parameters
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
-    # Some operators never hold so much; then any case has to do.
-    for condition in (shows_something, lambda parameters: True):
+    # Some operators never hold so much, or move nothing; then any case has to do.
+    for condition in (shows_messages, shows_something, lambda parameters: True):
         try:
             return hypothesis.find(subject.parameters(ranks), condition, settings=settings)
         except SubjectError:

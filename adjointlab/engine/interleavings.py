@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import structs
 
+from adjointlab.checks.evidence import Evidence, MatchedCall, MatchedCalls
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Status, Verdict, incoherent
 from adjointlab.engine.case import Case
@@ -17,6 +18,9 @@ from adjointlab.worlds.world import Matched, Run, Runner
 __all__ = ["DEPENDS", "judge_all", "narrowed"]
 
 DEPENDS = "the result depends on the schedule"
+
+_MATCHED_CALLS: Final = 12
+"""The number of calls of a run that a picture shows."""
 
 Invariants: TypeAlias = Callable[[Case, Run], Mapping[str, ScheduleInvariant]]
 """The results of a run, by name, that no schedule may change."""
@@ -101,14 +105,34 @@ def _difference(
     for name, first in one.items():
         second = other.get(name)
         if second is not None and (difference := first.difference(second)):
-            index, left, right = difference
-            return f"{name}{', ' if index else ''}{index}", left, right
+            where = f"{name}{', ' if difference.where else ''}{difference.where}"
+            return where, difference.actual, difference.expected
     return None
 
 
 def _dependent(case: Case, runs: Sequence[Run], one: int, other: int, *lines: tuple[str, str]) -> Verdict:
     because = _first_choice(runs[one].matched, runs[other].matched)
-    return incoherent(DEPENDS, *lines, *(("because", text) for text in because))
+    evidence = Evidence(matched=_matched_calls(case, runs, one, other))
+    return incoherent(DEPENDS, *lines, *(("because", text) for text in because), evidence=evidence)
+
+
+def _matched_calls(case: Case, runs: Sequence[Run], one: int, other: int) -> tuple[MatchedCalls, ...]:
+    """The calls of two runs that left open what they match, around the first that was answered by different messages."""
+    both = [runs[one].matched, runs[other].matched]
+    pairs = enumerate(zip(*both, strict=False))
+    different = next((n for n, (first, second) in pairs if str(first) != str(second)), None)
+    start = max(0, (different or 0) - _MATCHED_CALLS // 2)
+    return tuple(
+        MatchedCalls(
+            str(case.schedules[number]),
+            tuple(
+                MatchedCall(each.rank, str(each), each.sender)
+                for each in matched[start : start + _MATCHED_CALLS]
+            ),
+            None if different is None else different - start,
+        )
+        for number, matched in zip((one, other), both, strict=True)
+    )
 
 
 def _first_choice(one: Sequence[Matched], other: Sequence[Matched]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -14,7 +14,9 @@ from msgspec import structs
 
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.evidence import Evidence, Wait
 from adjointlab.checks.fresh_memory import FILLS, filled
+from adjointlab.checks.hints import Hint, hint_beside_right_entries
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core import arrays
@@ -25,6 +27,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.torch_distributed.opening import load_process_groups
+from adjointlab.worlds.backward import backward_lines
 from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import FunctionsReplaced
@@ -35,6 +38,7 @@ from adjointlab.worlds.world import (
     Body,
     Dead,
     FindingKind,
+    Outcome,
     Raised,
     RankContext,
     Returned,
@@ -159,7 +163,18 @@ def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
     if verdict.status is not Status.INCOHERENT or verdict.kind == DEPENDS or follow_up is None:
         return verdict
     answer = run_case(run, structs.replace(case, check=follow_up.name))
-    return check.explained(verdict, None if answer is None else answer.verdict)
+    explained = check.explained(verdict, None if answer is None else answer.verdict)
+    if answer is None or not answer.verdict.is_coherent or explained.evidence is not None:
+        return explained
+    hint = _hint_beside_right_entries(case, answer)
+    return explained if hint is None else replace(explained, evidence=Evidence(hint=hint))
+
+
+def _hint_beside_right_entries(case: Case, answer: Judgement) -> Hint | None:
+    is_complex = answer.spaces is not None and (
+        answer.spaces.domain.is_complex or answer.spaces.codomain.is_complex
+    )
+    return hint_beside_right_entries((case.setting.primal_order, case.setting.dual_order), is_complex)
 
 
 NO_RETURN = "no return"
@@ -192,7 +207,7 @@ class RankObservation:
 def body(subject: Subject) -> Body:
     """Return the function that every rank executes for a case of `subject`."""
     # Here, where no watchdog watches.
-    if "torch" in subject.arrays:
+    if any(memory.startswith("torch") for memory in subject.arrays):
         arrays.warm_up_torch()
     if subject.process_group:
         with suppress(MissingTorch):  # each rank raises it
@@ -209,7 +224,8 @@ def body(subject: Subject) -> Body:
         # Operators have a check of their own for this, which tells what they read.
         fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None
         try:
-            with subject.surroundings(comm), filled(fill):
+            memory = arrays.memory_on(case.setting.library, comm.Get_rank())
+            with arrays.rank_context(memory, comm.Get_rank()), subject.surroundings(comm), filled(fill):
                 observation = check_named(case.check).observe(context)
                 # Not later: a check may need no operator on this rank, and making one is collective.
                 spaces = Spaces(context.domain, context.codomain)
@@ -305,6 +321,9 @@ def _from_failure(run: Run) -> Verdict:
         if not (run.findings and isinstance(outcome, Blocked | Returned))
     ]
     lines += dict.fromkeys((finding.kind, finding.text) for finding in run.findings if finding.text)
+    in_backward = [isinstance(outcome, Blocked) and outcome.in_backward for outcome in run.outcomes]
+    if of_backward := list(backward_lines(in_backward, run.backward)):
+        lines.append(("backward", "\n".join(of_backward)))
     if raised:
         rank, outcome = raised[0]
         if overdue:
@@ -324,7 +343,23 @@ def _from_failure(run: Run) -> Verdict:
     # A rank that was merely busy would be as busy in simulation.
     is_hang = kind in HANGS and not any(finding.is_busy for finding in run.findings)
     is_death = any(isinstance(outcome, Dead) for outcome in run.outcomes)
-    return unjudged(kind, *lines, is_hang=is_hang, is_death=is_death)
+    return unjudged(kind, *lines, is_hang=is_hang, is_death=is_death, evidence=_waits(run))
+
+
+def _waits(run: Run) -> Evidence | None:
+    """The calls in which ranks sat in vain, and how the other ranks ended; `None` where none was blocked."""
+    if not any(isinstance(outcome, Blocked) for outcome in run.outcomes):
+        return None
+    return Evidence(waits=tuple(_wait(rank, outcome) for rank, outcome in enumerate(run.outcomes)))
+
+
+def _wait(rank: int, outcome: Outcome) -> Wait:
+    if not isinstance(outcome, Blocked):
+        # A value's text may be long, and a message of several lines.
+        return Wait(rank, str(outcome).partition("\n")[0], is_blocked=False)
+    if outcome.is_lab:
+        return Wait(rank, f"had {outcome.came_back}", waits_for=outcome.waits_for)
+    return Wait(rank, outcome.call, outcome.where, outcome.waits_for)
 
 
 def _arguments(subject: Subject, parameters: Parameters) -> dict[str, object]:

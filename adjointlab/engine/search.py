@@ -27,6 +27,7 @@ from adjointlab.checks.verdict import Figures, Status, Verdict, coherent, unjudg
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.constants_of_modules import without_constants_of_modules
 from adjointlab.engine.counts import CaseCounts
+from adjointlab.engine.folded_warnings import FoldedWarning
 from adjointlab.engine.interleavings import narrowed
 from adjointlab.engine.run_case import (
     NO_RETURN,
@@ -44,6 +45,8 @@ from adjointlab.engine.run_case import (
 from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.single_steps import MOST_STEPS, one_step_smaller, size
 from adjointlab.engine.subject import Subject
+from adjointlab.pictures.drawable import Drawable
+from adjointlab.pictures.model import Drawing
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import FindingKind, Run, Runner, World, message_of
 
@@ -59,7 +62,8 @@ class Budget:
 
     `cases` to draw; `ranks` at most (default: what the world has, up to 8); `seed` of the draws (default: a fresh one, which
     the result states); after `seconds` no more are drawn than the least number; at most `shrinking` seconds are spent on making
-    a failing case smaller. A case runs under `schedules` schedules where the world can choose them.
+    a failing case smaller. A case runs under `schedules` schedules where the world can choose them. Tensors are drawn in memory of
+    `device` ("cpu" or "cuda"; default: in all memories).
     """
 
     cases: int = options.CASES.default
@@ -67,6 +71,7 @@ class Budget:
     seed: int | None = None
     shrinking: float = options.SHRINKING.default
     schedules: int = options.SCHEDULES.default
+    device: str | None = options.DEVICE.default
     seconds: float = math.inf
 
     def __post_init__(self) -> None:
@@ -74,10 +79,12 @@ class Budget:
         options.SCHEDULES.check(self.schedules)
         if self.ranks is not None:
             options.RANKS.check(self.ranks)
+        if self.device is not None:
+            options.DEVICE.parse(self.device)
 
 
 @dataclass(frozen=True)
-class SearchResult:
+class SearchResult(Drawable):
     """Result of one check of one subject; the same on every rank."""
 
     subject: str
@@ -94,10 +101,18 @@ class SearchResult:
     figures: Figures = field(default_factory=dict)  # the worst of all cases
     exact: int = 0  # the number of cases that were judged without a tolerance
     counts: CaseCounts | None = None  # of a search that has ended
+    warnings: tuple[FoldedWarning, ...] = ()  # on the leader
 
     @property
     def status(self) -> Status:
         return self.verdict.status
+
+    def drawing(self) -> Drawing:
+        """Return the failure as a drawing."""
+        return self.verdict.drawing()
+
+    def _heading(self) -> str:
+        return f"{self.subject} {self.check}: {self.verdict}"
 
 
 def investigate(
@@ -122,7 +137,7 @@ def investigate(
         return Search(world, CaseRunner(run, record, known), subject, check, budget, tick, found).conduct()
 
     with check_named(check).surroundings():
-        return world.lead(body(subject), conduct)
+        return world.lead(body(subject), conduct, subject.location)
 
 
 _CONFIRMATIONS: Final = 10
@@ -351,7 +366,9 @@ class Search:
                 HealthCheck.filter_too_much,  # which cases were rejected, and why, is counted here
             ),
         )
-        @given(case=cases(self._subject, self._check, (least_ranks, most_ranks), schedules))
+        @given(
+            case=cases(self._subject, self._check, (least_ranks, most_ranks), schedules, self._budget.device)
+        )
         def every_case_is_coherent(case: Case) -> None:
             if not accepts(case):
                 return  # it counts as drawn: what is seldom accepted would else cost ten times as many draws

@@ -20,6 +20,7 @@ from adjointlab.core import arrays as array_libraries
 from adjointlab.core.layer import Layer, Prepare, elementwise, undeclared
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
+from adjointlab.devices.memories import on
 from adjointlab.engine.adapters import (
     Differentiable,
     FunctionPair,
@@ -187,12 +188,20 @@ class Subject:
             separate(self.rank_local)
         return process_group(comm) if self.process_group else nullcontext()
 
-    def libraries(self) -> tuple[str, ...]:
-        """The array libraries to draw from: those asked for that are installed."""
+    def libraries(self, device: str | None = None) -> tuple[str, ...]:
+        """The array libraries to draw from: those asked for that are installed, on `device` where that is given.
+
+        Raises :class:`SubjectError` where there is none.
+        """
         present = tuple(library for library in self.arrays if array_libraries.installed(library))
         if not present:
             raise SubjectError(f"{self.name}: none of the array libraries {self.arrays} is installed")
-        return present
+        if not (chosen := on(device, present)):
+            raise SubjectError(
+                f"{self.name}: draws no tensors in memory of {device}, but in {', '.join(present)}; leave out "
+                f"--device {device}, or name a memory of {device} in @subject(..., arrays=...)"
+            )
+        return chosen
 
 
 @st.composite

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pytest
 
 from adjointlab.exit_codes import ExitCode
+from adjointlab.pytest.html import HtmlPage
 from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank, launched_world
@@ -43,6 +44,7 @@ __all__ = ["adjointlab_world", "counts_property"]
 
 _session_key: pytest.StashKey[CollectiveSession] = pytest.StashKey()
 _profile_key: pytest.StashKey[Profile] = pytest.StashKey()
+_html_key: pytest.StashKey[HtmlPage] = pytest.StashKey()
 _stderr_key: pytest.StashKey[int] = pytest.StashKey()
 _COUNTS: Final = "adjointlab_counts"
 _EXIT = sys.exit
@@ -115,13 +117,19 @@ def pytest_configure(config: pytest.Config) -> None:
         if launched_rank() == 0:
             raise
         raise pytest.UsageError() from error
+    problem = _without_device(config, profile)
     if session is not None:
-        profile = session.agree(profile)
+        profile = session.agree(profile, problem)
         if session.rank != 0:
             # Rank 0 alone writes the JUnit file. pytest's junitxml plugin reads this option in its own
             # pytest_configure, which runs after this one (tryfirst).
             config.option.xmlpath = None
+    elif problem:
+        raise pytest.UsageError(problem)
     config.stash[_profile_key] = profile
+    if profile.html is not None:
+        page = config.stash[_html_key] = HtmlPage(profile.html if launched_rank() == 0 else None)
+        config.pluginmanager.register(page, "adjointlab-html")
     # While a test runs, pytest captures file descriptor 2. The watchdog may end the process then, and its report
     # would be lost with the capture; so it is given a copy of the descriptor from before.
     stderr = config.stash[_stderr_key] = os.dup(2)
@@ -130,6 +138,21 @@ def pytest_configure(config: pytest.Config) -> None:
         from adjointlab.pytest.supervised import SupervisedSession
 
         config.pluginmanager.register(SupervisedSession(job_log), "adjointlab-supervised")
+
+
+def _without_device(config: pytest.Config, profile: Profile) -> str:
+    """Return the reason why this process cannot use the device that is asked for; empty if it can, or if none is."""
+    if profile.device != "cuda" or hasattr(
+        config, "workerinput"
+    ):  # the controller of xdist's workers has looked
+        return ""
+    from adjointlab.devices.probes import NoDevice, require_device
+
+    try:
+        require_device()
+    except NoDevice as problem:
+        return f"--adjointlab-{problem}"
+    return ""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -146,8 +169,11 @@ def pytest_report_header(config: pytest.Config) -> str:
     if session is not None and profile.world is not WorldName.SIMULATED:
         where = f"{WorldName(launched_world()).ranks_run_under}, {session.size} ranks"
     under = f" under {profile.schedules} schedules" if profile.schedules > 1 else ""
+    # Equal seeds draw equal cases where they draw from the same memories.
+    device = f" --adjointlab-device={profile.device}" if profile.device else ""
     return (
-        f"adjointlab: {where}, {profile.cases} cases for each test{under}, --adjointlab-seed={profile.seed}"
+        f"adjointlab: {where}, {profile.cases} cases for each test{under}, "
+        f"--adjointlab-seed={profile.seed}{device}"
     )
 
 
@@ -260,6 +286,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
     def run_test(subject: Subject, check: str) -> None:
         from adjointlab.engine.discovery import found_as
         from adjointlab.engine.search import Budget
+        from adjointlab.report.failure_picture import failure_picture
         from adjointlab.report.failure_text import failure_text
         from adjointlab.session import SearchInterrupted, check_with_corpus
         from adjointlab.store.files import working_directory
@@ -269,18 +296,26 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         follow_imports()
         found = found_as(subject)
         seed = profile.seed_of(subject.name, check)
-        budget = Budget(profile.cases, profile.ranks, seed, schedules=profile.schedules)
+        budget = Budget(
+            profile.cases, profile.ranks, seed, schedules=profile.schedules, device=profile.device
+        )
         try:
             result = check_with_corpus(world, found, check, budget, profile.folder)
+            for warning in result.result.warnings:
+                warning.show()
             # The user's code may have changed the directory.
             with working_directory(request.config.invocation_params.dir):
-                text = failure_text(result)
+                text = f"{failure_text(result)}\n\n{failure_picture(result, unicode=True, width=100)}".strip()
+                if (page := request.config.stash.get(_html_key, None)) is not None:
+                    page.add(result)
             if result.result.counts is not None:
                 request.node.user_properties.append(counts_property(result.result))
         except SearchInterrupted as interrupt:
             # The test has failed already, and is reported as such before the session ends.
             request.session.shouldstop = f"interrupted by {signal.Signals(signal_of(interrupt)).name}"
             text = failure_text(interrupt.known)
+            if (page := request.config.stash.get(_html_key, None)) is not None:
+                page.add(interrupt.known)
         except Exhausted as problem:
             # The leader decides that a job is exhausted, so all ranks come here at the same test.
             pytest.exit(str(problem), ExitCode.RESTART)

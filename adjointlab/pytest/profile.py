@@ -14,7 +14,9 @@ import pytest
 from adjointlab.configuration import configured
 from adjointlab.options import (
     CASES,
+    DEVICE,
     FOLDER,
+    HTML,
     PATIENCE,
     RANKS,
     SCHEDULES,
@@ -33,7 +35,20 @@ __all__ = ["PATIENCE", "Profile", "add_options", "read_profile"]
 T = TypeVar("T")
 
 
-_OPTIONS: Final = (CASES, SEED, SCHEDULES, RANKS, WORLD, FOLDER, STRICT, WATCHDOG, XFAILS, PATIENCE)
+_OPTIONS: Final = (
+    CASES,
+    SEED,
+    SCHEDULES,
+    RANKS,
+    DEVICE,
+    WORLD,
+    FOLDER,
+    STRICT,
+    WATCHDOG,
+    XFAILS,
+    HTML,
+    PATIENCE,
+)
 _CASES_UNDER_CI: Final = 50
 """Fewer than elsewhere, but fresh ones in each run, of which there are many."""
 
@@ -45,12 +60,14 @@ class Profile:
     cases: int
     seed: int
     ranks: int
+    device: str | None
     schedules: int
     world: WorldName | None  # None: that of the launcher, and simulated without one
     folder: Path
     strict: bool
     watchdog: float | None
     xfails: Path | None
+    html: Path | None
 
     def seed_of(self, subject: str, check: str) -> int:
         """Derive the seed of one coherence test: tests draw independently, and one number repeats the session."""
@@ -102,15 +119,17 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
     if (seed := value(SEED)) is None:
         # A worker of pytest-xdist is given its controller's seed, see `pytest_configure_node`.
         seed = getattr(config, "workerinput", {}).get("adjointlab_seed", session_seed)
-    xfails = value(XFAILS)
+    xfails, html = value(XFAILS), value(HTML)
     return Profile(
         cases=value(CASES, _CASES_UNDER_CI if os.environ.get("CI") else None),
         seed=secrets.randbits(32) if seed is None else seed,
         ranks=value(RANKS),
+        device=value(DEVICE),
         schedules=value(SCHEDULES),
         world=world,
         folder=config.rootpath / value(FOLDER),
         strict=value(STRICT),
         watchdog=value(WATCHDOG),
         xfails=None if xfails is None else config.rootpath / xfails,
+        html=None if html is None else config.invocation_params.dir / html,
     )

@@ -94,12 +94,20 @@ class CollectiveSession:
         if others:
             raise self._usage_error("\n".join(others)) from problem
 
-    def agree(self, profile: Profile) -> Profile:
-        """Collective: return rank 0's profile. The ranks may differ in the seed alone, which each draws by itself."""
+    def agree(self, profile: Profile, problem: str = "") -> Profile:
+        """Collective: return rank 0's profile. The ranks may differ in the seed alone, which each draws by itself.
+
+        Ends the session on all ranks where a rank has a `problem`, such as no device.
+        """
         try:
-            profiles: list[Profile] = self._rendezvous.allgather("configuring", profile)
+            gathered: list[tuple[Profile, str]] = self._rendezvous.allgather(
+                "configuring", (profile, problem)
+            )
         except RanksDiverged as divergence:
             raise self._usage_error(f"not all ranks have the same options:\n{divergence}") from None
+        profiles = [each for each, _ in gathered]
+        if problems := [f"rank {rank}: {text}" for rank, (_, text) in enumerate(gathered) if text]:
+            raise self._usage_error("\n".join(problems))
         if any(replace(other, seed=0) != replace(profiles[0], seed=0) for other in profiles):
             shown = "\n".join(f"rank {rank}: {other}" for rank, other in enumerate(profiles))
             raise self._usage_error(f"the ranks have different options of adjointlab:\n{shown}")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.counts import CaseCounts
+from adjointlab.engine.folded_warnings import FoldedWarning
 from adjointlab.exit_codes import ExitCode
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
@@ -93,8 +97,20 @@ def blind_spots(results: Sequence[CheckResult]) -> str:
 
 
 def notes(results: Sequence[CheckResult]) -> list[str]:
-    """The lines that say what the results do not cover."""
-    return list(filter(None, (blind_spots(results), silent(results))))
+    """The lines that say what the results do not cover, and the warnings that were given, each once."""
+    return [*filter(None, (blind_spots(results), silent(results))), *warned(results)]
+
+
+def warned(results: Sequence[CheckResult]) -> list[str]:
+    """A line for each place that has given warnings in any check: the first text in full, and how often."""
+    folded: dict[tuple[str, str, int], FoldedWarning] = {}
+    for each in (warning for entry in results for warning in entry.result.warnings):
+        first = folded.get(each.place)
+        folded[each.place] = each if first is None else replace(first, times=first.times + each.times)
+    here = ""
+    with suppress(OSError):  # the folder has been removed
+        here = os.getcwd() + os.sep
+    return [str(each).removeprefix(here) for each in folded.values()]
 
 
 def silent(results: Sequence[CheckResult]) -> str:

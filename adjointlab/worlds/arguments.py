@@ -24,6 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from adjointlab import MPI
+from adjointlab.core import arrays
+from adjointlab.core.arrays.device_buffer import device_buffer
 from adjointlab.typing import Buffer, Status
 
 __all__ = [
@@ -233,7 +235,7 @@ def _ours_to_theirs() -> dict[int, int]:
 
 
 Flat = npt.NDArray[Any]
-"""One-dimensional view of a user's buffer."""
+"""One-dimensional view of a user's buffer; in memory of a device a :class:`~adjointlab.core.arrays.device_buffer.DeviceBuffer`."""
 
 NOTHING: Flat = np.empty(0, np.uint8)
 NOTHING.flags.writeable = False
@@ -375,6 +377,8 @@ def _view(buffer: object, named: object, writable: bool) -> tuple[Flat, MPI.Data
 def _flat(buffer: object, writable: bool) -> tuple[Flat, MPI.Datatype]:
     """Return all elements of `buffer` in the order of memory, and their datatype."""
     if not isinstance(buffer, np.ndarray):
+        if arrays.is_on_device(buffer):
+            return _flat_on_device(buffer)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(buffer, torch.Tensor):
             return _flat_tensor(torch, buffer)
@@ -392,11 +396,18 @@ def _flat(buffer: object, writable: bool) -> tuple[Flat, MPI.Datatype]:
     return (flat.view(np.uint8) if kind is MPI.BYTE else flat), kind
 
 
+def _flat_on_device(buffer: Any) -> tuple[Flat, MPI.Datatype]:
+    if getattr(buffer, "requires_grad", False):
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    flat: Any = device_buffer(buffer)
+    return flat, datatype_of(flat.dtype)
+
+
 def _flat_tensor(torch: ModuleType, tensor: Any) -> tuple[Flat, MPI.Datatype]:
     if tensor.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     if tensor.device.type != "cpu":
-        raise BufferError(f"memory of {tensor.device} cannot be sent from here: stage it on the host")
+        raise BufferError(f"memory of {tensor.device} cannot be sent from here: copy it to the host")
     if not tensor.is_contiguous():
         # It may be in Fortran's order, as above.
         tensor = tensor.permute(*reversed(range(tensor.ndim)))

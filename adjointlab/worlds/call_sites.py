@@ -24,6 +24,7 @@ from types import CodeType, FrameType
 from typing import Final, NamedTuple
 
 from adjointlab import MPI
+from adjointlab.worlds.backward import is_in_backward
 from adjointlab.worlds.call_labels import label_of_call
 
 __all__ = [
@@ -45,7 +46,11 @@ _WORLDS: Final = (
     str(MPI.__file__),
     _LAB + "torch_distributed" + os.sep,
 )
-_TESTED_BY_LAB: Final = tuple(_LAB + package + os.sep for package in ("primitives", "layers", "adapters"))
+_TESTED_BY_LAB: Final = (
+    *(_LAB + package + os.sep for package in ("primitives", "layers", "adapters")),
+    # The messages of operators: a rank with memory of a device calls there what another one calls in the operator.
+    os.path.join(_LAB, "core", "transport") + os.sep,
+)
 
 
 class CallSite(NamedTuple):
@@ -181,9 +186,9 @@ def came_back(function: Callable[..., object] | None) -> str:
 
 
 class SimulatedCall:
-    """A call: its name, the arguments worth showing, and the line of user code that makes it."""
+    """A call: its name, the arguments worth showing, and the line of user code that makes it, perhaps in a backward pass of torch."""
 
-    __slots__ = ("_arguments", "_code", "_instruction", "name")
+    __slots__ = ("_arguments", "_code", "_instruction", "in_backward", "name")
 
     def __init__(self, name: str, arguments: tuple[tuple[str, object], ...], frame: FrameType) -> None:
         self.name = name
@@ -191,6 +196,7 @@ class SimulatedCall:
         # Not the frame itself, which would keep all local variables of user code alive.
         self._code = frame.f_code
         self._instruction = frame.f_lasti
+        self.in_backward = is_in_backward()
 
     @property
     def where(self) -> str:

@@ -320,7 +320,8 @@ class RepeatedInterrupt:
     at the end.
 
     Python prints and drops an exception that is raised in a callback of the garbage collector (Hypothesis 6.131 and later
-    has one, ``hypothesis.internal.conjecture.junkdrawer``) or in ``__del__``, and a signal's handler may run there.
+    has one, ``hypothesis.internal.conjecture.junkdrawer``) or in ``__del__``, and a signal's handler may run there. An interrupt that
+    is raised again is not printed there, with a traceback, as one that is ignored.
     Entering within such a context, or where the signals have other handlers, changes nothing.
     """
 
@@ -329,18 +330,22 @@ class RepeatedInterrupt:
     def __init__(self) -> None:
         self._before: dict[int, _Handler] = {}
         self.number = 0  # the signal that has ended the work; 0 before
+        self._shown_by: Callable[[sys.UnraisableHookArgs], object] = sys.unraisablehook
 
     def __enter__(self) -> RepeatedInterrupt:
         if threading.current_thread() is threading.main_thread():
             self._before = install_handlers(self._receive)
             if self._before:
                 RepeatedInterrupt._pending = 0
+                self._shown_by, sys.unraisablehook = sys.unraisablehook, self._show
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exception: object, traceback: object) -> None:
         if not self._before:
             return
         restore(self._before)
+        if sys.unraisablehook == self._show:  # user code may have replaced it
+            sys.unraisablehook = self._shown_by
         self.number, RepeatedInterrupt._pending = self._pending, 0
         if self.number and (kind is None or not issubclass(kind, KeyboardInterrupt)):
             raise interrupt_by(self.number)
@@ -350,6 +355,10 @@ class RepeatedInterrupt:
         """Raise the interrupt again that was swallowed, if there was one."""
         if cls._pending:
             raise interrupt_by(cls._pending)
+
+    def _show(self, unraisable: sys.UnraisableHookArgs) -> None:
+        if not (self._pending and issubclass(unraisable.exc_type, KeyboardInterrupt)):
+            self._shown_by(unraisable)
 
     @staticmethod
     def _receive(number: int, frame: FrameType | None) -> None:

@@ -124,6 +124,7 @@ class ProcessWorld(ABC):
         self._last_was_clean = True
         self._payload: object = None  # of the current run, on the leader
         self._current_patience = patience  # adapted to hangs
+        self._about = ""  # subject of the last call of lead
         self._slowest = 0.0  # seconds of the slowest good run
         self._interrupts = Interrupts()
         self._heartbeats = Heartbeats(control.rank, allgather)
@@ -199,7 +200,7 @@ class ProcessWorld(ABC):
         count = self.ranks if ranks is None else ranks
         return self.lead(lambda context, _: body(context, payload), lambda run: run(None, count, seed=seed))
 
-    def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
+    def lead(self, body: Body, conduct: Callable[[Runner], R], about: str = "") -> R:
         """Collective: the leader executes ``conduct(run)``; every process returns, or raises, what it did."""
         if self._is_leading:
             raise RuntimeError(
@@ -210,17 +211,17 @@ class ProcessWorld(ABC):
         self._watchdog_thread.start()
         try:
             with Interrupts() as self._interrupts, self._watchdog_thread.signal_handler():
-                return self._conduct(body, conduct) if self.is_leader else self._follow(body)
+                return self._conduct(body, conduct, about) if self.is_leader else self._follow(body)
         finally:
             self._is_leading = False
 
     def share(self, value: R) -> R:
         """Collective: the leader's value, on every process."""
-        return self.lead(lambda context, _: None, lambda run: value)
+        return self.lead(lambda context, _: None, lambda run: value, self._about)
 
     # The leader
 
-    def _conduct(self, body: Body, conduct: Callable[[Runner], R]) -> R:
+    def _conduct(self, body: Body, conduct: Callable[[Runner], R], about: str) -> R:
         # Ctrl-C is let through while user code runs, and held back while messages between the ranks are under way: then
         # every rank sees the same sequence of commands to its end.
         def run(payload: object, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
@@ -231,8 +232,11 @@ class ProcessWorld(ABC):
                 finally:
                     self._interrupts.allow()
 
-        # What an earlier subject has made of it is not this one's.
-        self._current_patience = self.patience
+        # What another subject has made of it is not this one's. Where several checks look at one that hangs, each would otherwise
+        # wait as long as the first for what is known by then.
+        if not about or about != self._about:
+            self._current_patience = self.patience
+        self._about = about
         try:
             try:
                 self._interrupts.allow()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Protocol, TypeVar
 
+from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import came_back, is_lab, is_worlds
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import Overdue, Watchdog
@@ -160,6 +161,8 @@ class Blocked:
     is_send: bool = field(default=False, compare=False)
     # What it has done where the lab itself calls there, as :func:`came_back` says it.
     came_back: str = field(default=came_back(None), compare=False)
+    # The call is made in a backward pass of torch.
+    in_backward: bool = field(default=False, compare=False)
 
     @property
     def is_lab(self) -> bool:
@@ -248,6 +251,7 @@ class Matched:
     rank: int
     call: MatchedCall
     what: str  # e.g. "receives from rank 1"
+    sender: int | None = None  # of the message, if there is one
 
     def __str__(self) -> str:
         return f"rank {self.rank} in {self.call} at {self.call.where} {self.what}"
@@ -258,7 +262,8 @@ class Run:
     """One execution of a body: an outcome for each rank, and what the world found.
 
     `matched` lists, in the order of time, the calls that left open what they match; `decisions` is the record of the
-    schedule (:mod:`adjointlab.worlds.schedule`). Both are empty where the world does not know, or did not choose.
+    schedule (:mod:`adjointlab.worlds.schedule`); `backward` has each rank's latest backward pass, by rank. All are empty where the
+    world does not know, or did not choose.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -266,6 +271,7 @@ class Run:
     matched: tuple[Matched, ...] = field(default=(), compare=False, repr=False)
     decisions: str = field(default="", compare=False, repr=False)
     communicating: frozenset[int] = field(default=frozenset(), compare=False, repr=False)
+    backward: tuple[BackwardPass | None, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def completed(self) -> bool:
@@ -362,11 +368,12 @@ class World(Protocol):
     ) -> Run:
         """Collective over the world's processes: run `body` once on `ranks` ranks (default: all); see :class:`Runner`."""
 
-    def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
+    def lead(self, body: Body, conduct: Callable[[Runner], R], about: str = "") -> R:
         """Collective: the leader executes ``conduct(run)``; every process returns (or raises) what it did.
 
         Followers execute `body` for each of the leader's runs. A run on fewer ranks than the world has leaves the
-        other processes waiting. `payload` is pickled and sent to them, so it is plain data.
+        other processes waiting. `payload` is pickled and sent to them, so it is plain data. What a world has learnt of the
+        hangs of a subject holds in the following calls `about` the same one.
         """
 
     def share(self, value: R) -> R:

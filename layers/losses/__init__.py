@@ -10,9 +10,10 @@ from adjointlab.layers.losses.elementwise import (
     SmoothL1Loss,
 )
 from adjointlab.layers.losses.negative_log_likelihood import NLLLoss
-from adjointlab.layers.losses.reduction import Loss, SharedSum
+from adjointlab.layers.losses.reduction import AbsentLoss, Loss, SharedSum
 
 __all__ = [
+    "AbsentLoss",
     "BCEWithLogitsLoss",
     "CrossEntropyLoss",
     "HuberLoss",

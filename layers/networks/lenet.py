@@ -15,26 +15,26 @@ on which the next layer, over the transposed partition, expects its input, so th
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import replace
 from typing import cast
 
 import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition
-from adjointlab.core.space import Space
+from adjointlab.core.partition import Partition, PartitionLike
 from adjointlab.layers.convolution import Conv2d
-from adjointlab.layers.distributed import DistributedModule, TorchLayer
+from adjointlab.layers.distributed import TorchLayer
 from adjointlab.layers.flatten import Flatten
 from adjointlab.layers.linear import Linear
+from adjointlab.layers.networks.network import Network
 from adjointlab.layers.pooling import AvgPool2d
+from adjointlab.primitives.validation import partition_of
 from adjointlab.typing import Communicator
 
 __all__ = ["LeNet5", "sequential_lenet5"]
 
 
-class LeNet5(nn.Sequential):
+class LeNet5(Network):
     """LeNet-5 for `batch` images of 1 x 32 x 32, over workers `spatial` (P_1 x P_0) and `features` (P_fo x P_fi).
 
     The logits of its output are cut over P_fo; `domain` and `codomain` say where inputs and outputs lie. Parameters are named
@@ -47,11 +47,13 @@ class LeNet5(nn.Sequential):
         self,
         comm: Communicator,
         batch: int,
-        spatial: Partition,
-        features: Partition,
+        spatial: PartitionLike,
+        features: PartitionLike,
         classes: int = 10,
         dtype: torch.dtype | None = None,
     ) -> None:
+        spatial = partition_of("spatial", spatial, comm)
+        features = partition_of("features", features, comm)
         if spatial.order != 2 or features.order != 2:
             raise ValueError(f"spatial, features: {spatial} and {features} are not both of order 2")
         # Batch, output channels, input channels; batch, channels; batch: none of them is cut.
@@ -76,43 +78,11 @@ class LeNet5(nn.Sequential):
         distribute("linear_2", Linear, transposed, 120)
         distribute("linear_3", Linear, dense, 84)
         super().__init__(layers)
-        self.comm, self.classes, self.dtype = comm, classes, dtype
-        self.domain = cast(Conv2d, self.convolution_1).domain
-        self.codomain = cast(Linear, self.linear_3).codomain
-        self.parameter_space = Space(
-            *(
-                replace(tensor, name=f"{name}.{tensor.name}")
-                for name, layer in self._layers().items()
-                for tensor in layer.parameter_space.tensors
-            )
-        )
+        self.classes, self.dtype = classes, dtype
 
     def sequential(self) -> nn.Module:
         """The sequential network with the same arguments."""
         return sequential_lenet5(self.classes, self.dtype)
-
-    def sequential_state_dict(self) -> dict[str, torch.Tensor]:
-        """Collective: the state_dict of the sequential network, on every rank."""
-        return {
-            f"{name}.{key}": value
-            for name, layer in self._layers().items()
-            for key, value in layer.sequential_state_dict().items()
-        }
-
-    def load_sequential_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Take the values of a sequential network's state_dict, which every rank has; nothing is sent."""
-        for name, layer in self._layers().items():
-            prefix = f"{name}."
-            layer.load_sequential_state_dict(
-                {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-            )
-
-    def _layers(self) -> dict[str, DistributedModule]:
-        return {
-            name: layer
-            for name, layer in self.named_children()
-            if isinstance(layer, DistributedModule) and layer.parameter_space.tensors
-        }
 
 
 def sequential_lenet5(classes: int = 10, dtype: torch.dtype | None = None) -> nn.Module:

@@ -10,7 +10,9 @@ from pkgutil import iter_modules
 from adjointlab.engine.subject import Subject
 from adjointlab.layers import subjects
 
-if find_spec("torch") is not None:
+if find_spec("torch") is None:
+    UNAVAILABLE = "the subjects of adjointlab.layers, such as Linear, need torch, which is not installed: pip install 'adjointlab[torch]'"
+else:
     for _module in iter_modules(subjects.__path__, f"{subjects.__name__}."):
         if _module.name != __name__:
             for _name, _value in vars(import_module(_module.name)).items():

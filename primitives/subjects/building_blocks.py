@@ -19,7 +19,9 @@ from adjointlab.core import strategies
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 
-LIBRARIES = ("numpy", "torch")
+LIBRARIES = ("numpy", "torch", "cupy", "torch-cuda", "numpy+cupy", "torch+torch-cuda")
+"""Those of a device are drawn where there is one."""
+
 DTYPES = strategies.dtypes(bfloat16=True, integers=True)
 
 Parameters: TypeAlias = dict[str, object]

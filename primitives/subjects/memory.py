@@ -1,24 +1,29 @@
-"""Cases of the memory operations and of SendReceive, which copies or moves between the memories of two workers."""
+"""Cases of the memory operations, of Transfer, which changes the kind of memory, and of SendReceive, between two workers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from math import prod
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from adjointlab.core import strategies
+from adjointlab.core import arrays, strategies
 from adjointlab.core.layout import Layout
+from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition
+from adjointlab.core.program import Program
 from adjointlab.engine.subject import subject
 from adjointlab.primitives.memory import Add, Allocate, Clear, Copy, Deallocate, Move
 from adjointlab.primitives.send_receive import SendReceive
 from adjointlab.primitives.subjects import building_blocks as blocks
 from adjointlab.primitives.subjects.building_blocks import DTYPES, LIBRARIES, Parameters, SizedCase
+from adjointlab.primitives.transfer import Transfer
+from adjointlab.typing import Array, Communicator
 
-__all__ = ["adds", "allocates", "clears", "copies", "deallocates", "moves", "send_receives"]
+__all__ = ["adds", "allocates", "clears", "copies", "deallocates", "moves", "send_receives", "transfers"]
 
 
 def _every_buffer(*, ranks: int = 3, order: int = 2, side: int = 2) -> Iterator[SizedCase]:
@@ -75,3 +80,44 @@ def send_receives(draw: DrawFn, ranks: int) -> Parameters:
         "form": draw(st.sampled_from(("copy", "move"))),
         "dtype": draw(DTYPES),
     }
+
+
+class _Detour(LinearOperator):
+    """The memory of the argument, another one, and back: the identity, of which each way is a transfer forward or backward."""
+
+    symbol = "M*M"
+    batched = True
+
+    def __init__(self, comm: Communicator, layout: Layout, by: str, *, pinned: bool, dtype: str) -> None:
+        self.comm = comm
+        self._make = partial(Transfer, comm, layout, pinned=pinned, dtype=dtype)
+        self._by = by
+        self._there = self._make("torch", "torch")
+        self.domain, self.codomain = self._there.domain, self._there.codomain
+        self.gain = self.fan_in = 1
+
+    def specification(self) -> Program:
+        """That of a transfer: where both ways are right, the other one changes nothing."""
+        return self._there.specification()
+
+    def forward(self, x: Array) -> Array:
+        """To the other memory, and by the adjoint back."""
+        transfer = self._make(arrays.memory_of(x), self._by)
+        return transfer.adjoint(transfer.forward(x))
+
+    def adjoint(self, y: Array) -> Array:
+        """By the adjoint to the other memory, and back."""
+        transfer = self._make(self._by, arrays.memory_of(y))
+        return transfer.forward(transfer.adjoint(y))
+
+
+@subject(_Detour, arrays=LIBRARIES, name="Transfer")
+def transfers(draw: DrawFn, ranks: int) -> Parameters:
+    """By any memory that has the element type, through pinned memory or not."""
+    drawn = blocks.layout_and_dtype(draw, ranks)
+    memories = [
+        each
+        for each in arrays.MEMORIES
+        if arrays.installed(each) and arrays.supports(each, str(drawn["dtype"]))
+    ]
+    return {**drawn, "by": draw(st.sampled_from(memories)), "pinned": draw(st.booleans())}

@@ -72,7 +72,10 @@ def test_no_class_of_checks_is_left_without_an_instance() -> None:
 
 
 def test_users_are_told_the_checks_that_they_may_ask_for() -> None:
-    with pytest.raises(ValueError, match=r"'adjont' is not one of adjoint, matrix, .*, double_backward$"):
+    with pytest.raises(
+        ValueError,
+        match=r"'adjont' is not one of adjoint, matrix, .*, double_backward; did you mean adjoint\?$",
+    ):
         check_named("adjont")
 
 

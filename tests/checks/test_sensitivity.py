@@ -93,6 +93,28 @@ def test_nothing_is_said_of_a_number_that_the_least_error_makes_a_nan_of() -> No
     assert allowed(lambda x: torch.sqrt(x.sum() - x.sum()), x) == torch.inf
 
 
+def test_a_second_derivative_through_a_sum_with_a_gradient_that_is_zero_is_measured() -> None:
+    """Torch finds the shape of such a sum by tensors without memory."""
+
+    def second_derivative(x: Any) -> Any:
+        x = x.clone().requires_grad_()
+        y = nn.functional.lp_pool1d(x, 3.0, 1)  # (x³)^(1/3), whose second derivative is 0 in exact arithmetic
+        (first,) = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
+        first.backward(torch.ones_like(first))
+        return x.grad
+
+    assert 1e-7 < allowed(second_derivative, torch.tensor([[6.3, 7.1]])) < 1e-2
+
+
+def test_nothing_is_said_where_no_measurement_comes_to_its_end() -> None:
+    def exact(x: Any) -> Any:
+        if float((x * 1.0)[0]) != 0.1:
+            raise ValueError("the last digit matters")
+        return x
+
+    assert allowed(exact, torch.tensor([0.1, 0.2], dtype=torch.float64)) == torch.inf
+
+
 @pytest.mark.parametrize("function", [lambda x: torch.softmax(x, 0), lambda x: torch.exp(x - x.max())])
 def test_what_is_masked_is_as_certain_as_the_rest(function: Callable[[Any], Any]) -> None:
     assert allowed(function, torch.tensor([-torch.inf, 0.1, 0.2], dtype=torch.float64)) < 1e-13

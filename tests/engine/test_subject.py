@@ -118,3 +118,31 @@ def test_what_is_missing_is_named() -> None:
         al.subject.operator(RingShift, orders=("sideways",))
     with pytest.raises(SubjectError, match="one kind of subject"):
         al.subject(RingShift, autograd=copies)
+
+
+def optimiser(parameters: Any) -> Any:
+    return parameters
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda **given: al.subject.parallel(lambda: None, lambda module, mesh: None, **given),
+        lambda **given: al.subject.pipeline(lambda: None, lambda module: None, loss=lambda y, t: y, **given),
+    ],
+    ids=["parallel", "pipeline"],
+)
+def test_steps_and_an_optimiser_are_given_together_or_not_at_all(declare: Any) -> None:
+    assert callable(declare())
+    assert callable(declare(optimizer=optimiser, steps=1))
+    for wrong in ({"steps": 1}, {"optimizer": optimiser}, {"optimizer": optimiser, "steps": -1}):
+        with pytest.raises(SubjectError, match="`steps` of at least 1 together with an `optimizer`"):
+            declare(**wrong)
+
+
+def test_ranks_are_drawn_up_to_those_of_the_world_and_one_at_least() -> None:
+    subject = al.subject(RingShift)(equal_blocks)
+    assert isinstance(subject, Subject)
+    assert subject.ranks == (1, 2, 3, 4, 8)
+    assert tuple(subject.ranks_up_to(8)) == (1, 2, 3, 4, 8)
+    assert tuple(subject.ranks_up_to(3)) == (1, 2, 3)

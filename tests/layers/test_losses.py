@@ -48,7 +48,7 @@ def assert_loss(
     else:
         assert loss.numel() == 0
     want.backward(torch.ones_like(want))
-    loss.backward(torch.ones_like(loss))
+    loss.backward(torch.ones_like(loss) if layer.reduction == "none" else None)  # on every rank
     for x, leaf, tensor in zip(whole, local, layer.domain.tensors, strict=True):
         if x.is_floating_point() and tensor.layout.partition.is_active(rank):
             assert x.grad is not None
@@ -121,6 +121,35 @@ def test_with_all_reduce_the_gradient_is_that_of_one_loss(adjointlab_world: Worl
         return float(loss.detach())
 
     assert len(set(run_on_ranks(adjointlab_world, ranks, body))) == 1
+
+
+@pytest.mark.parametrize("all_reduce", [False, True], ids=["on the root", "everywhere"])
+def test_a_plain_backward_of_multiples_and_sums_of_losses_works_on_every_rank(
+    adjointlab_world: World, all_reduce: bool
+) -> None:
+    ranks = min(adjointlab_world.ranks, 4)
+
+    def body(comm: Any) -> None:
+        workers = Partition((max(1, ranks - 1), 1))  # one rank is idle, and may be the root
+        whole = drawn(6, 3).requires_grad_()
+        options: dict[str, Any] = dict(root=ranks - 1, all_reduce=all_reduce, dtype=DOUBLE)
+        squares = MSELoss(comm, workers, (6, 3), **options)
+        entropy = CrossEntropyLoss(comm, workers, (6, 3), **options)
+        rank, targets = comm.Get_rank(), classes_of(3, 6)
+        x = local_window(whole.detach(), squares.domain.tensors[0].layout, rank).requires_grad_()
+        at = local_window(targets, entropy.domain.tensors[1].layout, rank)
+        for _ in range(2):  # gradients are added up
+            (squares(x, torch.ones_like(x)) / 4 + 3 * entropy(x, at)).backward()
+        want = 2 * (
+            nn.functional.mse_loss(whole, torch.ones(6, 3)) / 4
+            + 3 * nn.functional.cross_entropy(whole, targets)
+        )
+        want.backward()
+        assert whole.grad is not None
+        wanted = local_window(whole.grad, squares.domain.tensors[0].layout, rank)
+        torch.testing.assert_close(x.grad, wanted, rtol=2.0**-44, atol=2.0**-44)
+
+    run_on_ranks(adjointlab_world, ranks, body)
 
 
 @pytest.mark.parametrize("ignored", [False, True], ids=["nothing given", "all ignored"])

@@ -103,8 +103,9 @@ def test_the_largest_matrix_stays_where_it_is(
         layer = MatrixProduct(comm, Partition((1, 1)), (m, k), (k, n))
         return layer.algorithm, repr(layer)
 
+    shapes = f"a=[{m}, {k}], b=[{k}, {n}], c=[{m}, {n}]"
     assert set(run_on_ranks(adjointlab_world, 1, body)) == {
-        (f"stationary-{stays}", f"MatrixProduct(stationary-{stays})")
+        (f"stationary-{stays}", f"MatrixProduct(algorithm='stationary-{stays}', {shapes}, partition=1x1)")
     }
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import adjointlab as al
-from adjointlab.checks.proof import program_matrix
+from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.core import strategies
 from adjointlab.core.layout import Layout
 from adjointlab.core.notation import explain

@@ -49,7 +49,7 @@ REFUSED: list[tuple[Make, type[Exception], str]] = [
     (lambda comm: AllGather(comm, CUT, None), TypeError, "dim: None is no integer"),  # type: ignore[arg-type]
     (lambda comm: AllGather(comm, CUT, "0"), TypeError, "dim: '0' is no integer"),  # type: ignore[arg-type]
     (lambda comm: AllSumReduce(comm, WHOLE, 0), TypeError, "dims: 0 is not a sequence"),  # type: ignore[arg-type]
-    (lambda comm: Broadcast(comm, ONE, 3), TypeError, "partition: 3 is no Partition"),  # type: ignore[arg-type]
+    (lambda comm: Broadcast(comm, ONE, 3), TypeError, "partition: 3 is neither a Partition nor"),  # type: ignore[arg-type]
     (lambda comm: Repartition(comm, CUT, None), TypeError, "target: None is no Layout"),  # type: ignore[arg-type]
     (lambda comm: HaloExchange(comm, GAPS, CUT), ValueError, "layout: the windows 0:2 2:4 5:6 do not cut"),
     (lambda comm: HaloExchange(comm, CUT, OTHER), ValueError, r"windows: of a tensor \[7\]"),

@@ -198,3 +198,16 @@ def test_xdist_under_mpiexec_is_refused(tmp_path: Path) -> None:
     result = launch("-n", "2", cwd=tmp_path, ranks=2)
     assert result.returncode == 4, result.stdout + result.stderr
     assert result.stderr.count("leave out either -n or the launcher") == 1
+
+
+@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=needs_mpi)])
+def test_a_device_that_is_not_there_is_a_usage_error_that_says_what_was_found(
+    tmp_path: Path, ranks: int
+) -> None:
+    for library in ("cupy", "torch"):
+        (tmp_path / f"{library}.py").write_text(f"raise ImportError('{library} is broken')")
+    result = launch("--adjointlab-device=cuda", "-p", "no:cacheprovider", cwd=tmp_path, ranks=ranks)
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.stdout + result.stderr
+    told = result.stdout + result.stderr
+    assert told.count("--adjointlab-device: cuda is asked for, but no CUDA device was found") == max(1, ranks)
+    assert "CuPy: ImportError: cupy is broken; torch: ImportError: torch is broken" in told

@@ -59,6 +59,21 @@ def test_a_death_comes_back_as_it_was(job_log: JobLog) -> None:
     assert job_log.deaths == [death]
 
 
+def test_the_check_that_the_leader_is_at_is_known_until_it_is_done(job_log: JobLog, tmp_path: Path) -> None:
+    assert job_log.current == ("", None)
+    with job_log.at("here:ring adjoint", tmp_path, is_leader=True):
+        assert job_log.current == ("here:ring adjoint", tmp_path)
+        with job_log.at("elsewhere", tmp_path, is_leader=False):
+            assert job_log.current == ("here:ring adjoint", tmp_path)
+        assert job_log.current == ("here:ring adjoint", tmp_path)
+    assert job_log.current == ("", None)
+    with pytest.raises(KeyError), job_log.at("here:ring matrix", tmp_path, is_leader=True):
+        raise KeyError
+    assert job_log.current == ("here:ring matrix", tmp_path)
+    job_log.clear()
+    assert job_log.current == ("", None)
+
+
 def test_half_a_line_of_somebody_who_died_is_passed_over(job_log: JobLog) -> None:
     with (job_log.folder / "deaths.jsonl").open("w") as file:
         file.write('{"kind": "a rank d')
@@ -144,7 +159,7 @@ class Deadly:
         budget = Budget(20, seed=1, shrinking=shrinking)
         lead = world.lead
 
-        def deadly(body, conduct):  # type: ignore[no-untyped-def]
+        def deadly(body, conduct, about=""):  # type: ignore[no-untyped-def]
             def watched(run: Runner) -> SearchResult:
                 def watching(payload: Case, ranks: int, **options: object) -> Run:
                     if ranks > 1 and (kind := next(self.kinds, "")):
@@ -157,7 +172,7 @@ class Deadly:
 
                 return conduct(watching)
 
-            return lead(body, watched)
+            return lead(body, watched, about)
 
         world.lead = deadly  # type: ignore[method-assign]
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 
 import hypothesis.core
 import pytest
@@ -37,7 +38,6 @@ def interrupt_in_a_collection() -> None:
         gc.callbacks.remove(callback)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_that_is_swallowed_between_two_cases_ends_the_search() -> None:
     cases = []
 
@@ -54,12 +54,34 @@ def test_an_interrupt_that_is_swallowed_between_two_cases_ends_the_search() -> N
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_that_is_swallowed_is_raised_at_the_end_at_the_latest() -> None:
     with pytest.raises(KeyboardInterrupt), RepeatedInterrupt():
         interrupt_in_a_collection()
     with RepeatedInterrupt():
         RepeatedInterrupt.check()  # nothing is left of the one before
+
+
+class Broken:
+    def __del__(self) -> None:
+        raise ValueError
+
+
+def test_an_interrupt_that_is_raised_again_is_not_shown_as_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[object] = []
+
+    def show(unraisable: object) -> None:
+        shown.append(getattr(unraisable, "exc_type", None))
+
+    def interrupted() -> None:
+        with RepeatedInterrupt():
+            Broken()
+            interrupt_in_a_collection()
+
+    monkeypatch.setattr(sys, "unraisablehook", show)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert shown == [ValueError]  # of anything else Python tells as ever
+    assert sys.unraisablehook is show
 
 
 def test_what_must_be_done_as_a_whole_is_done_before_a_signal_is_handled() -> None:

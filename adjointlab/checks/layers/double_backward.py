@@ -38,6 +38,7 @@ from adjointlab.checks.layers.twin import (
     with_expected,
 )
 from adjointlab.core.vectors import Draw
+from adjointlab.worlds.backward import BackwardPass
 
 if TYPE_CHECKING:
     import torch
@@ -98,6 +99,10 @@ def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict
         for leaf, v in zip((*inputs, *parameters), directions, strict=True)
         if leaf.requires_grad
     ]
+    tensors = (*layer.domain.tensors, *layer.parameters.tensors)
+    leaves = {tensor.name: leaf for tensor, leaf in zip(tensors, (*inputs, *parameters), strict=True)}
+    differentiable = {name: leaf.requires_grad for name, leaf in leaves.items()}
+    version.note_backward(BackwardPass(differentiable, bool(with_graph)))
     if with_graph and wanted:
         first: Sequence[torch.Tensor | None] = torch.autograd.grad(
             with_graph, [leaf for leaf, _ in wanted], of_those, create_graph=True, allow_unused=True

@@ -36,7 +36,6 @@ from adjointlab.checks.layers.modules import (
     held,
     in_shape_of,
     pass_keys,
-    reached,
     values,
 )
 from adjointlab.checks.layers.sensitivity import Allowances
@@ -356,10 +355,7 @@ class _Point:
         """J*w, by inputs and by parameters. Collective."""
         import torch
 
-        with_graph, of_those = reached(outputs, cotangents)
-        if with_graph:
-            torch.autograd.backward(with_graph, of_those)
-        self.version.after_backward()
+        self.version.go_back(self.inputs, outputs, cotangents)
         # Only now: a layer may change its parameters in a pass, as an embedding with `max_norm` does.
         self.parameters = [
             arrays.local_part(parameter.detach()).clone() for parameter in self.version.parameters()

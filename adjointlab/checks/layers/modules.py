@@ -28,6 +28,7 @@ from adjointlab.core.operator import NotInSpace, as_tuple
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.vectors import VALUES, Draw, local_values
 from adjointlab.typing import NumpyArray
+from adjointlab.worlds.backward import BackwardPass
 
 if TYPE_CHECKING:
     import torch
@@ -78,6 +79,7 @@ class ModuleUnderTest(ABC):
         self.layer, self.module = layer, module
         self._change = _change_of(values)
         self.note_return: Callable[[Callable[..., object]], None] = lambda function: None
+        self.note_backward: Callable[[BackwardPass], None] = lambda begun: None
         self._averaged = 1
 
     @abstractmethod
@@ -119,6 +121,28 @@ class ModuleUnderTest(ABC):
     def buffers(self) -> list[torch.Tensor]:
         """Declared buffers, in the order of their space."""
         return [self.module.get_buffer(tensor.name) for tensor in self.layer.buffers.tensors]
+
+    def go_back(
+        self,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        cotangents: Sequence[torch.Tensor],
+    ) -> None:
+        """Run the backward pass from those outputs that have a graph. Collective for a layer.
+
+        Every rank runs it, whatever requires a gradient here: the messages of the others depend on it.
+        """
+        import torch
+
+        tensors = (*self.layer.domain.tensors, *self.layer.parameters.tensors)
+        leaves = (*inputs, *self.parameters())
+        with_graph, of_those = reached(outputs, cotangents)
+        wanted = {tensor.name: leaf.requires_grad for tensor, leaf in zip(tensors, leaves, strict=True)}
+        self.note_backward(BackwardPass(wanted, bool(with_graph)))
+        if with_graph:
+            torch.autograd.backward(with_graph, of_those)
+            self.note_return(torch.autograd.backward)
+        self.after_backward()
 
     def after_backward(self) -> None:
         """Do what the module's user does with gradients when a backward pass is over."""
@@ -164,7 +188,7 @@ class LocalModule(ModuleUnderTest):
         layer = context.layer
         super().__init__(layer, layer.module, context.values)
         self.rank = context.rank
-        self.note_return = context.note_return
+        self.note_return, self.note_backward = context.note_return, context.note_backward
         self._averaged = layer.averaged
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
             self._check(f"the parameter {tensor.name} has", tensor, arrays.local_part(parameter))

@@ -14,7 +14,7 @@ import numpy as np
 
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, Placed, place, placed_as_it_is
-from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, pass_keys, reached, values
+from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, pass_keys, values
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layer import Layer
@@ -189,12 +189,7 @@ def _go_back(version: ModuleUnderTest, each: Pass) -> None:
             with torch.no_grad():
                 leaf.grad = torch.zeros_like(leaf)
                 arrays.local_part(leaf.grad).copy_(gradient)
-    # Every rank runs backward, whatever requires a gradient here: the messages of the others depend on it.
-    outputs, cotangents = reached(each.outputs, [placed.view for placed in each.cotangents])
-    if outputs:
-        torch.autograd.backward(outputs, cotangents)
-        version.note_return(torch.autograd.backward)
-    version.after_backward()
+    version.go_back(each.leaves, each.outputs, [placed.view for placed in each.cotangents])
     found = gradients(leaves)
     if each.accumulated is not None:
         found = tuple(

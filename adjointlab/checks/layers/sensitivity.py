@@ -138,18 +138,22 @@ def _differences_by_rounding(
 ) -> Differences:
     """By how much `results` differ from those of runs with perturbed operations."""
 
-    def perturbed(sample: int, error: float, spares_integers: bool) -> Mapping[str, Local]:
+    def perturbed(sample: int, error: float, spares_integers: bool) -> Mapping[str, Local] | None:
         _restore(random_states)
         try:
             with _perturbation()(sample, error, spares_integers):
                 return run()
         except Exception:  # whatever a module raises that finds its arguments illegal by the last digit
-            return results
+            return None
 
     def differences(error: float = _ERROR, *, spares_integers: bool = False) -> Differences:
-        largest = {name: [0.0] * len(local) for name, local in results.items()}
-        for sample in range(_SAMPLES):
-            other = perturbed(sample, error, spares_integers)
+        runs = [perturbed(sample, error, spares_integers) for sample in range(_SAMPLES)]
+        # Where none came to its end nothing is known of the rounding, and nothing can be said of a difference.
+        unknown = 0.0 if any(other is not None for other in runs) else math.inf
+        largest = {name: [unknown] * len(local) for name, local in results.items()}
+        for other in runs:
+            if other is None:
+                continue
             for name, found in largest.items():
                 pairs = zip(found, results[name], other[name], strict=True)
                 found[:] = [max(known, _difference(result, changed)) for known, result, changed in pairs]
@@ -276,8 +280,8 @@ def _perturbation() -> Callable[[int, float, bool], AbstractContextManager[objec
             def perturbed(value: Any) -> Any:
                 if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
                     return value
-                # Torch's own stand-ins for zeros have no memory.
-                if value._is_zerotensor() or any(value is each for each in spared):
+                # Torch's own stand-ins for zeros have no memory, nor those by which it finds the shape of a sum with them.
+                if value._is_zerotensor() or value.is_meta or any(value is each for each in spared):
                     return value
                 return value * self.factors(value, elementwise, spares_integers)
 

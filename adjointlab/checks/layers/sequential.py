@@ -82,7 +82,8 @@ class SequentialCheck(Check[_Observation]):
         actual = [seen.outputs for seen in observations]
         if difference := first_difference(spaces.codomain, actual, first.expected, first.tolerance):
             lines = difference.lines("distributed", "sequential")
-            return incoherent("the distributed result is not the sequential one", *lines)
+            evidence = difference.evidence("distributed", "sequential")
+            return incoherent("the distributed result is not the sequential one", *lines, evidence=evidence)
         return coherent()
 
     def schedule_invariants(

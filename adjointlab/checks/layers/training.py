@@ -20,7 +20,6 @@ from adjointlab.checks.layers.modules import (
     ModuleUnderTest,
     SequentialTwin,
     pass_keys,
-    reached,
     values,
 )
 from adjointlab.checks.layers.twin import (
@@ -68,7 +67,6 @@ class TrainingCheck(TwinCheck):
 
 
 def _trained(context: CheckContext, version: ModuleUnderTest, kinds: tuple[str, ...]) -> Mapping[str, Local]:
-    import torch
 
     layer = version.layer
     assert layer.optimizer is not None
@@ -80,13 +78,11 @@ def _trained(context: CheckContext, version: ModuleUnderTest, kinds: tuple[str, 
     optimizer = layer.optimizer([parameter for parameter in parameters if parameter.requires_grad])
     for number in range(layer.steps):
         keys = pass_keys(context, number)
-        outputs = version(version.inputs(keys["inputs"]))
+        inputs = version.inputs(keys["inputs"])
+        outputs = version(inputs)
         values(outputs)  # as a loss would read them: a collective may still have to be waited for
         cotangents = version.tensors(layer.codomain.dual, keys["cotangents"])
-        with_graph, of_those = reached(outputs, version.as_loss(cotangents))
-        if with_graph:
-            torch.autograd.backward(with_graph, of_those)
-        version.after_backward()
+        version.go_back(inputs, outputs, version.as_loss(cotangents))
         optimizer.step()
         optimizer.zero_grad()
     return {_PARAMETERS: values(parameters)} | {

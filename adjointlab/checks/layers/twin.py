@@ -262,8 +262,8 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
             return incoherent(f"the layer writes into {what}", *lines)
     for number, ranks in enumerate(zip(*observations, strict=True)):
         if found := _first_difference(ranks):
-            wrong, (where, got, want) = found
-            what = wrong.what
+            wrong, difference = found
+            what, where, got, want = wrong.what, difference.where, difference.actual, difference.expected
             lines = [(what, where), ("distributed", got), ("sequential", want)]
             if got == "nan":
                 lines.append(
@@ -274,7 +274,8 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
             if wrong.without is not None and ranks[0].accumulated:
                 lines.append(("accumulated", ".grad held other gradients before, which are taken off here"))
             verb = "are not the sequential ones" if what.endswith("s") else "is not the sequential one"
-            return incoherent(f"the layer's {what} {verb}", *lines, kind=what)
+            evidence = difference.evidence("distributed", "sequential")
+            return incoherent(f"the layer's {what} {verb}", *lines, kind=what, evidence=evidence)
     return coherent()
 
 

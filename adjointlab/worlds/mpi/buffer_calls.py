@@ -14,6 +14,8 @@ import numpy as np
 from mpi4py import MPI
 
 from adjointlab import MPI as ours
+from adjointlab.core import arrays
+from adjointlab.devices.cuda_aware_mpi import OVERRIDE, loaded_library
 from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.arguments import elements, to_mpi4py
 from adjointlab.worlds.call_labels import CallLabel, label_of_call
@@ -52,7 +54,20 @@ def native(value: Any) -> Any:
         return to_mpi4py(value)
     if kind is list or kind is tuple:
         return kind(map(native, value))
+    if arrays.is_on_device(value):
+        _refuse_unless_aware(value)
     return value
+
+
+def _refuse_unless_aware(buffer: Any) -> None:
+    """Raise `BufferError` where the MPI library would read the address of an array on a device as one of the host, and crash."""
+    library = loaded_library()
+    if not library.is_aware:
+        raise BufferError(
+            f"message: an array on {arrays.place_name(buffer)}, and the MPI library does not take memory of a device "
+            f"({library.reason}); copy it to the host, or move it with an operator of adjointlab.primitives, which stages it; "
+            f"{OVERRIDE}=yes where you know that the library takes it"
+        )
 
 
 def peer_of(rank: int) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
+from adjointlab.core.arrays.device_buffer import DeviceBuffer
 from adjointlab.typing import Buffer
 from adjointlab.worlds.arguments import Flat, blocks, elements, is_in_place
 from adjointlab.worlds.mpi.calls import PARAMETERS
@@ -72,7 +73,7 @@ _COPIED: Final = 1 << 16
 
 def _digest(array: Flat) -> bytes:
     """The bytes of a small array; of a large one, a weighted sum of every 256 words, modulo 2^64."""
-    if array.nbytes <= _COPIED:
+    if array.nbytes <= _COPIED or not isinstance(array, np.ndarray):  # memory of a device
         return array.tobytes()
     # Fresh memory of that size costs more than this. The weights are odd, so that no change of one word is lost; and random.
     octets = array.ravel(order="K").view(np.uint8)
@@ -82,8 +83,12 @@ def _digest(array: Flat) -> bytes:
 
 
 def _ranges(arrays: Sequence[Flat]) -> list[Range]:
-    starts = [(MPI.Get_address(array), array.nbytes) for array in arrays if array.nbytes]
+    starts = [(_address(array), array.nbytes) for array in arrays if array.nbytes]
     return [(start, start + nbytes) for start, nbytes in starts]
+
+
+def _address(array: Flat | DeviceBuffer) -> int:
+    return array.address if isinstance(array, DeviceBuffer) else MPI.Get_address(array)
 
 
 def _meet(one: Sequence[Range], other: Sequence[Range]) -> bool:

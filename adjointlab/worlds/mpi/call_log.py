@@ -21,6 +21,7 @@ from adjointlab import MPI as ours
 from adjointlab.typing import Buffer
 from adjointlab.worlds.arguments import blocks, is_in_place, op
 from adjointlab.worlds.arguments import elements as elements_of
+from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import CallSite, came_back
 from adjointlab.worlds.mpi.calls import PARAMETERS
 from adjointlab.worlds.mpi.message_log import MessageLogSummary
@@ -192,6 +193,7 @@ class RunStatistics:
     was_polling: bool  # the rank was blocked in a loop of polls
     was_late: bool  # the rank was still at work when another one lost its patience
     saw_mpi_error: bool  # what the rank raised comes from an error of MPI
+    backward: BackwardPass | None = None  # the latest that the rank has begun
 
 
 class Mismatch(NamedTuple):

@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from adjointlab import MPI as ours
 from adjointlab.typing import Status
+from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import CallSite, call_site
 from adjointlab.worlds.interposition import own_handle
 from adjointlab.worlds.local_calls import LocalCalls
@@ -95,6 +96,10 @@ class CommBase(LocalCalls):
     def note_return(self, function: Callable[..., object]) -> None:
         """Note that this rank has come back from a function of user code."""
         self.guard.note_return(function)
+
+    def note_backward(self, begun: BackwardPass) -> None:
+        """Note that this rank begins a backward pass."""
+        self.guard.backward = begun
 
     def unfreed(self) -> list[CommBase]:
         """Return what this rank has made in this run, from whichever communicator, and not freed."""

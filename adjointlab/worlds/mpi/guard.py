@@ -17,6 +17,7 @@ from typing import Final, NoReturn, Protocol, TypeVar
 
 from mpi4py import MPI
 
+from adjointlab.worlds.backward import BackwardPass, is_in_backward
 from adjointlab.worlds.call_sites import call_site, came_back
 from adjointlab.worlds.mpi.buffer_watch import BufferWatch
 from adjointlab.worlds.mpi.call_log import CallLog, CommKey, Describer, RunStatistics
@@ -75,6 +76,7 @@ class Guard:
         self.messages: dict[CommKey, MessageLog] = {}
         # The functions of user code that have returned, each with the number of collectives on the run's communicator by then.
         self.returns: list[tuple[int, Callable[..., object]]] = []
+        self.backward: BackwardPass | None = None  # the latest that this rank has begun
         self.open_requests: dict[int, OpenRequest] = {}  # by id
         self.misuses: list[str] = []  # of buffers
         self.refused: list[str] = []  # what user code tried past the run
@@ -113,6 +115,7 @@ class Guard:
             was_polling=self._is_polling,
             was_late=was_late,
             saw_mpi_error=self.saw_mpi_error,
+            backward=self.backward,
         )
 
     def wait(self, request: MPI.Request, call: GuardedCall, status: MPI.Status | None = None) -> None:
@@ -231,7 +234,12 @@ class Guard:
 
     def _blocked_in(self, call: GuardedCall) -> Blocked:
         return Blocked(
-            str(call), str(call_site()), call.waits_for, is_send=call.is_send, came_back=self._came_back()
+            str(call),
+            str(call_site()),
+            call.waits_for,
+            is_send=call.is_send,
+            came_back=self._came_back(),
+            in_backward=is_in_backward(),
         )
 
     def _came_back(self) -> str:

@@ -126,7 +126,9 @@ class MPIWorld(ProcessWorld):
         if any_raised(outcomes, Exhausted) and not any_raised(outcomes, KeyboardInterrupt):
             self._last_was_clean = is_clean
             raise self._exhausted()
-        return Conclusion(Run(outcomes, findings, communicating=communicating(of_ranks)), is_clean)
+        backward = tuple(each.backward for each in of_ranks)
+        run = Run(outcomes, findings, communicating=communicating(of_ranks), backward=backward)
+        return Conclusion(run, is_clean)
 
     # Every rank
 

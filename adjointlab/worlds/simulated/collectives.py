@@ -276,6 +276,7 @@ class SharedCommunicator:
                 call.call.where,
                 (peer.task.rank,),
                 came_back=came_back(call.task.returned_from),
+                in_backward=call.call.in_backward,
             )
             self._scheduler.cancel(call.task, blocked)
         # The running rank is the one that computes, and need not be one of the two: its call matches neither then.

@@ -11,6 +11,7 @@ from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.arguments import c_int, elements, fill_status
 from adjointlab.worlds.arguments import source as as_source
 from adjointlab.worlds.arguments import tag as as_tag
+from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_labels import label_of_call
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
 from adjointlab.worlds.interposition import means_comm_world
@@ -41,7 +42,19 @@ __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
 _OBJECT: Final = object()
 """Stands for the buffer of a receive of an object."""
 
-_INTERNAL: Final = frozenset({"grid", "keep", "new_shared", "note_return", "separate", "unfreed", "view"})
+_INTERNAL: Final = frozenset(
+    {
+        "grid",
+        "keep",
+        "new_shared",
+        "note_backward",
+        "note_return",
+        "separate",
+        "takes_device_memory",
+        "unfreed",
+        "view",
+    }
+)
 """Public methods and properties that MPI does not have."""
 
 
@@ -58,6 +71,9 @@ class Communicator(LocalCalls):
         self._attributes = {}
         self._rank = rank
         self.size = len(shared.members)
+
+    takes_device_memory: Final = True
+    """Messages of arrays on a device are copied on the device."""
 
     # Ranks and groups
 
@@ -87,6 +103,10 @@ class Communicator(LocalCalls):
     def note_return(self, function: Callable[..., object]) -> None:
         """Note that this rank has come back from a function of user code."""
         self._task.returned_from = function
+
+    def note_backward(self, begun: BackwardPass) -> None:
+        """Note that this rank begins a backward pass."""
+        self._task.backward = begun
 
     def unfreed(self) -> list[SharedCommunicator]:
         """Communicators that this rank has made in this run, from whichever communicator, and not freed."""
@@ -442,7 +462,8 @@ class Communicator(LocalCalls):
         if message is not None:
             if probe.source == MPI.ANY_SOURCE:
                 matched = f"receives from rank {message.sender.rank}"
-                self._scheduler.matched.append(Matched(self._task.rank, probe.call, matched))
+                call = Matched(self._task.rank, probe.call, matched, message.sender.rank)
+                self._scheduler.matched.append(call)
             fill_status(status, message.source, message.tag, message.nbytes)
         return message
 

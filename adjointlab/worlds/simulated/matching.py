@@ -354,7 +354,8 @@ class Mailbox:
         if wrong is None:
             if receive.source == MPI.ANY_SOURCE:
                 matched = f"receives from rank {message.sender.rank}"
-                self._scheduler.matched.append(Matched(receive.task.rank, receive.call, matched))
+                call = Matched(receive.task.rank, receive.call, matched, message.sender.rank)
+                self._scheduler.matched.append(call)
             self._scheduler.complete(receive)
 
 

@@ -30,11 +30,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any, NoReturn, Protocol
 
+from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import SimulatedCall
 from adjointlab.worlds.randomness import RandomStreams
+from adjointlab.worlds.simulated.moment import Moment
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.world import Cancelled, Dead, Matched, Outcome
 
@@ -166,9 +167,10 @@ class Task:
     call: SimulatedCall | None = None  # in which it waits or polls
     polled_at: int = -1  # Scheduler.progress at its last poll
     fruitless: int = 0  # polls in vain since then
-    polling_since: float = 0.0
+    polling_since: Moment | None = None
     # The function of user code from which it has returned last.
     returned_from: Callable[..., object] | None = None
+    backward: BackwardPass | None = None  # the latest that it has begun
 
 
 class StuckHandler(Protocol):
@@ -327,7 +329,7 @@ class Scheduler:
         if task.polled_at != self.progress:
             task.polled_at = self.progress
             task.fruitless = 0
-            task.polling_since = perf_counter()
+            task.polling_since = Moment.now()
         task.fruitless += 1
         task.call = call
         self._strategy.polled(task)
@@ -367,7 +369,8 @@ class Scheduler:
             self._idle_at = self.progress
             # Ranks that poll take turns, so each has had its share of the time since the last of them began. A loop with a
             # time-out of its own needs that long in its own turns.
-            seconds = (perf_counter() - max(each.polling_since for each in moving)) / len(moving)
+            began = max(each.polling_since for each in moving if each.polling_since is not None)
+            seconds = began.until(Moment.now()) / len(moving)
             self._stuck_handler.on_livelock([each for each in self.tasks if each.outcome is None], seconds)
 
     def _next(self) -> Task:

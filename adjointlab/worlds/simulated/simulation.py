@@ -122,6 +122,7 @@ class Simulation:
             tuple(self.scheduler.matched),
             decisions,
             frozenset(communicating),
+            tuple(task.backward for task in self.scheduler.tasks),
         )
 
     def _cut_off(self) -> None:
@@ -277,7 +278,13 @@ class Diagnosis(StuckHandler):
 
 
 def _blocked(task: Task) -> Blocked:
-    return Blocked(str(task.call), _where(task), _waits_for(task), came_back=came_back(task.returned_from))
+    return Blocked(
+        str(task.call),
+        _where(task),
+        _waits_for(task),
+        came_back=came_back(task.returned_from),
+        in_backward=task.call is not None and task.call.in_backward,
+    )
 
 
 def _where(task: Task) -> str:

@@ -95,7 +95,7 @@ class SimulatedWorld:
                 return Run((Raised.of(problem),) * size)
             return run
 
-    def lead(self, body: Body, conduct: Callable[[Runner], R]) -> R:
+    def lead(self, body: Body, conduct: Callable[[Runner], R], about: str = "") -> R:
         """Return ``conduct(run)``: there are no followers."""
 
         def run(payload: object, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:

@@ -465,3 +465,23 @@ def test_ranks_that_all_raise_after_a_collective_are_all_seen_to_raise(world):
     for _ in range(30):
         assert all(isinstance(outcome, Raised) for outcome in world.run(body).outcomes)
     assert next_run_is_good(world)
+
+
+def test_what_is_known_of_the_hangs_of_a_subject_shortens_the_waits_for_it_alone(monkeypatch):
+    world = _open(patience=3.0)
+    waits = []
+    monkeypatch.setattr(
+        world,
+        "_begin_run",
+        lambda command, patience, begin=world._begin_run: waits.append(patience) or begin(command, patience),
+    )
+
+    def hanging(context, _):
+        return context.comm.recv(source=(context.rank + 1) % context.size)
+
+    for body, about in ((hanging, "one"), (exchange, "one"), (exchange, "other"), (exchange, "one")):
+        world.lead(body, lambda run: run(None, world.ranks), about)
+
+    assert waits[0] == waits[2] == waits[3] == 3.0
+    assert waits[1] < 3.0
+    world.close()

@@ -1,0 +1,126 @@
+"""Evidence behind a verdict, as data: what a picture of the failure is drawn from.
+
+All of it is plain (numbers are texts, as reports print them), so that it can be stored and sent beside the lines of the verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from adjointlab.checks.hints import Hint
+from adjointlab.pictures.model import Grid
+from adjointlab.typing import NumpyArray
+
+__all__ = [
+    "ComparedMatrices",
+    "Evidence",
+    "MatchedCall",
+    "MatchedCalls",
+    "Place",
+    "Wait",
+    "weight_text",
+]
+
+
+@dataclass(frozen=True)
+class Place:
+    """An element of a result that is wrong: the tensor with the cell marked, and both values under their names."""
+
+    grid: Grid
+    where: str
+    values: tuple[tuple[str, str], tuple[str, str]]
+    hint: Hint | None = None
+
+
+@dataclass(frozen=True)
+class Element:
+    """A basis vector as pictures show it: its tensor with the cell marked, and the names of the element and the rank."""
+
+    grid: Grid
+    name: str
+    rank: int
+
+
+@dataclass(frozen=True)
+class ComparedMatrices:
+    """Matrices that ought to be equal, or the window around the first difference of the first two.
+
+    ``entries[k][i][j]`` is the weight between the basis vectors ``rows[i]`` and ``columns[j]`` in matrix k. The columns are of the
+    domain and the rows of the codomain's dual; `of_adjoint` says that it is the other way round.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    entries: tuple[tuple[tuple[str, ...], ...], ...]
+    wrong: tuple[tuple[int, int], ...]  # positions (i, j)
+    labels: tuple[tuple[str, ...], tuple[str, ...]]  # of the rows, and of the columns
+    first: tuple[int, int]  # position (i, j) of the first difference
+    of_domain: Element  # the basis vectors of the first difference
+    of_codomain: Element
+    of_adjoint: bool = False
+    is_whole: bool = True
+    hint: Hint | None = None
+    declaration: str = (
+        ""  # such as "y were declared invariant", with which the two directions would be adjoint
+    )
+
+    def beside(self, name: str, matrix: NumpyArray) -> ComparedMatrices:
+        """The same matrices and the same window of another one."""
+        entries = tuple(tuple(weight_text(complex(matrix[i, j])) for j in self.columns) for i in self.rows)
+        return replace(self, names=(*self.names, name), entries=(*self.entries, entries))
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A rank at the end of a run in which ranks waited in vain: the call that it sat in, or how it had ended."""
+
+    rank: int
+    call: str
+    where: str = ""  # "file:line"
+    waits_for: tuple[int, ...] = ()
+    is_blocked: bool = True
+
+
+@dataclass(frozen=True)
+class MatchedCall:
+    """A call that several messages could have completed, and the sender of the one that did, if that is known."""
+
+    rank: int
+    text: str
+    sender: int | None = None
+
+
+@dataclass(frozen=True)
+class MatchedCalls:
+    """Calls of one run, in the order of time; `different` is the position of the first that another run answered otherwise."""
+
+    schedule: str
+    calls: tuple[MatchedCall, ...]
+    different: int | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a verdict is drawn from; each part may be missing."""
+
+    place: Place | None = None
+    matrices: ComparedMatrices | None = None
+    waits: tuple[Wait, ...] = ()
+    matched: tuple[MatchedCalls, ...] = ()
+    hint: Hint | None = None
+
+    @property
+    def kind_of_fault(self) -> Hint | None:
+        """The hint on the matrices, on the place, or on the case as a whole."""
+        of_matrices, of_place = (None if each is None else each.hint for each in (self.matrices, self.place))
+        return of_matrices or of_place or self.hint
+
+
+def weight_text(value: complex) -> str:
+    """A weight as reports print it."""
+    if np.isnan(value):
+        return "NaN"
+    return f"{value.real:g}" if not value.imag else f"{value:g}"

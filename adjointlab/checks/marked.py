@@ -1,0 +1,42 @@
+"""Tensors with values that are wrong: the picture with the element marked, and the hint on the kind of fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from adjointlab.checks.hints import Hint, value_hint
+from adjointlab.core.space import Tensor
+from adjointlab.pictures.layouts import grid_of_tensor
+from adjointlab.pictures.model import Grid, Mark, Role
+from adjointlab.typing import NumpyArray
+
+__all__ = ["marked_grid", "tensor_hint"]
+
+_COMPARED = 2**16
+"""Most elements that are held against each other for a hint: every case that fails while shrinking takes the time."""
+
+_PIECES = 8
+"""The number of ranks, at most, that the picture of a difference shows."""
+
+
+def tensor_hint(
+    tensor: Tensor, got: dict[int, NumpyArray], want: dict[int, NumpyArray], allowed: float
+) -> Hint | None:
+    """The hint on the values of a tensor, by rank, in comparison with those that are due."""
+    ranks = [rank for rank in got if got[rank].shape == want[rank].shape]
+    if len(ranks) < len(got) or sum(got[rank].size for rank in ranks) > _COMPARED:
+        return None
+    actual, expected = (np.concatenate([np.ravel(each[rank]) for rank in ranks]) for each in (got, want))
+    owners = np.repeat(ranks, [got[rank].size for rank in ranks])
+    return value_hint(actual, expected, owners, tensor.layout.partition.size, allowed)
+
+
+def marked_grid(
+    tensor: Tensor, place: tuple[int, Role], local: Sequence[int], *others: tuple[int, Role]
+) -> Grid:
+    """The picture of a tensor with an element marked, on some ranks that hold it."""
+    index = tensor.layout.to_global(place[0], local)
+    marks = [Mark(rank, index, role) for rank, role in (place, *others)]
+    return grid_of_tensor(tensor, marks=marks, most_pieces=_PIECES)

@@ -1,0 +1,46 @@
+"""Matrices of specifications."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adjointlab.core import arrays
+from adjointlab.core.operator import basis_batch, coordinates
+from adjointlab.core.program import Program, buffers
+from adjointlab.core.space import Space
+from adjointlab.typing import NumpyArray
+
+__all__ = ["program_matrix", "require_fitting"]
+
+
+def require_fitting(program: Program, source: Space, target: Space) -> None:
+    """Raise `ValueError` unless the program maps the buffers of `source` to those of `target`."""
+    if program.inputs != buffers(source) or program.outputs != buffers(target):
+        raise ValueError(
+            f"the specification maps {[str(b) for b in program.inputs]} to {[str(b) for b in program.outputs]}, but the "
+            f"spaces need {[str(b) for b in buffers(source)]} and {[str(b) for b in buffers(target)]}"
+        )
+
+
+def program_matrix(program: Program, source: Space, target: Space) -> NumpyArray:
+    """Return the matrix <F e_i, f_j> of a program between the spaces, of shape (j, i).
+
+    Raises `ValueError` if the program does not map the buffers of the one to those of the other.
+    """
+    require_fitting(program, source, target)
+    columns = range(source.dimension)
+    memory = {}
+    for rank in source.ranks:
+        for tensor, array in zip(source.tensors, basis_batch(source, columns, rank), strict=True):
+            if tensor.layout.partition.is_active(rank):
+                memory[rank, tensor.name] = arrays.to_numpy(array)
+    result = program.execute(memory, (len(columns),))
+    matrix = np.zeros((target.dual.dimension, len(columns)))
+    for rank in target.ranks:
+        nothing = [np.zeros((0, len(columns)))] * len(target.tensors)
+        local = [
+            result.get((rank, tensor.name), empty)
+            for tensor, empty in zip(target.tensors, nothing, strict=True)
+        ]
+        matrix = matrix + coordinates(target, local, rank, (len(columns),))
+    return matrix

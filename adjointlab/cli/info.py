@@ -1,0 +1,104 @@
+"""``adjointlab info``: versions, MPI library, devices and transport, as a bug report needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from adjointlab.cli.output import Output, write_json
+from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.launch import check_partners, launched_rank, launched_world, open_channel
+
+if TYPE_CHECKING:
+    from adjointlab.devices.cuda_aware_mpi import MPIEvidence
+    from adjointlab.devices.overview import Overview
+    from adjointlab.devices.probes import Found
+
+__all__ = ["info"]
+
+_SECONDS_FOR_OUTPUT = 5.0
+
+
+def info(
+    json_to: Annotated[
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Write it as JSON; - is standard output."),
+    ] = None,
+) -> int:
+    """Print what a bug report needs: versions, the MPI library, devices, and the worlds and transports that are possible.
+
+    Whatever is missing or broken has a line that says so, and the exit code is 0.
+    """
+    from adjointlab.report.machine_text import machine_lines
+    from adjointlab.worlds.rendezvous import Rendezvous
+
+    problems: list[str] = []
+    job: Rendezvous | None = None
+    if launched_world():
+        try:
+            check_partners()
+            job = Rendezvous(open_channel("info"))
+        except Exception as problem:  # NoPartners, or whatever a library raises that is broken
+            problems.append(str(problem) or type(problem).__name__)
+    try:
+        overview = _overview(job, problems)
+    except Exception as problem:  # a rank has died or does not answer: this process has its own to tell
+        overview = _overview(None, [*problems, f"the ranks did not all answer: {problem}"])
+    if launched_rank() == 0:
+        if json_to is None:
+            Output().line("\n".join(machine_lines(overview)))
+        else:
+            write_json(json_to, overview.data())
+    elif job is not None:
+        job.leave(_SECONDS_FOR_OUTPUT)
+    return ExitCode.COHERENT
+
+
+def _overview(job: object, problems: list[str]) -> Overview:
+    from adjointlab.devices.cuda_aware_mpi import mpi_evidence
+    from adjointlab.devices.overview import overview
+    from adjointlab.devices.probes import asked_mpi
+    from adjointlab.worlds.rendezvous import Rendezvous
+
+    connected = job if isinstance(job, Rendezvous) else None
+    # A rank is in MPI already. Elsewhere a process of its own asks, since the library may end a process that it cannot serve.
+    is_in_mpi = connected is not None and launched_world() == "mpi"
+    mpi = mpi_evidence() if is_in_mpi else asked_mpi()
+    launcher = _launcher() if launched_rank() == 0 else ""  # that rank alone prints it
+    return overview(mpi, launcher, _worlds, connected, problems)
+
+
+def _launcher() -> str:
+    """The launcher that is found, and if it fits mpi4py's library."""
+    from adjointlab.supervisor.launcher import NoLauncher, find_launcher, fits, library_of_mpi4py
+
+    try:
+        launcher = find_launcher()
+        library = library_of_mpi4py()
+    except NoLauncher as problem:
+        return f"none that could be used: {problem}"
+    return str(launcher) + ("" if fits(launcher, library) else f": does not fit mpi4py's library, {library}")
+
+
+def _worlds(found: Found, mpi: MPIEvidence) -> Mapping[str, str]:
+    """A line for each world: how to get it, or why there is none."""
+    from adjointlab.supervisor.launcher import NoLauncher, find_launcher, find_program
+
+    under_mpi, under_torch = mpi.error, ""
+    if not under_mpi:
+        try:
+            under_mpi = f"yes: {find_launcher().path} -n N adjointlab ..."
+        except NoLauncher as problem:
+            under_mpi = f"no: {problem}"
+    else:
+        under_mpi = f"no: {under_mpi}"
+    backends = found.torch.get("backends", ())
+    if "gloo" not in backends:
+        under_torch = f"no: {found.torch.get('error') if 'version' not in found.torch else 'torch is built without gloo'}"
+    elif (torchrun := find_program("torchrun")) is None:
+        under_torch = "no: there is no torchrun"
+    else:
+        under_torch = f"yes: {torchrun} --nproc-per-node N -m adjointlab ..., backends {', '.join(backends)}"
+    return {"simulated": "yes: without a launcher", "mpi": under_mpi, "torch": under_torch}

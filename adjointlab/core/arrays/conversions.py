@@ -1,0 +1,191 @@
+"""Conversions between the libraries, and to the buffers that MPI moves and sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adjointlab.core.arrays.devices import is_on_device
+from adjointlab.core.arrays.element_types import DTYPES, dtype
+from adjointlab.core.arrays.libraries import (
+    dtype_of,
+    is_torch,
+    library_of,
+    module,
+    name_of,
+    native,
+    supports,
+)
+from adjointlab.core.arrays.memory import copy, copy_into, empty, is_row_major
+from adjointlab.typing import Array, NumpyArray
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "elementwise", "from_numpy", "from_summable", "in_numpy", "message", "octets", "octets_of_values", "resolved", "summable", "summable_values",
+    "summing_memory", "to_numpy",
+]  # fmt: skip
+
+
+def from_numpy(array: NumpyArray, name: str, memory: str) -> Array:
+    """Return a new array in `memory` (a library stands for its memory of the host), of type `name`, with the values of `array`."""
+    if memory.startswith("torch"):
+        import torch
+
+        tensor = torch.from_numpy(np.array(array, order="C")).to(native("torch", name))
+        return tensor.to("cuda") if memory == "torch-cuda" else tensor
+    return module(memory).array(array, dtype=native(memory, name), order="C")
+
+
+def to_numpy(array: Array) -> NumpyArray:
+    """Return the values as a NumPy array, which may share memory; bfloat16 widens to float32, which holds it exactly."""
+    if isinstance(array, np.ndarray):
+        return np.asarray(array)
+    if is_torch(array):
+        detached = _resolved(array)
+        return np.asarray((detached.float() if _is_bfloat16(detached) else detached).cpu().numpy())
+    native: Any = array
+    return np.asarray(native.get() if library_of(array) == "cupy" else native)
+
+
+def message(array: Array) -> Array:
+    """Return a row-major buffer that MPI can move: `array`'s own memory where that is row-major, else a copy.
+
+    It is one of NumPy, or for an array on a device one of that device, which :func:`adjointlab.core.transport.over` takes. Element
+    types that MPI or NumPy has no name for (float16, bfloat16) become bytes: they can be moved, not summed; see :func:`summable`.
+    """
+    if isinstance(array, np.ndarray) and array.flags.c_contiguous and array.dtype != np.float16:
+        return array  # first: nearly every call
+    if is_on_device(array):
+        return _device_message(array, "uint8")
+    if is_torch(array):
+        detached = _resolved(array).contiguous()
+        # NumPy has no bfloat16. float16 is as wide, and the bytes are all that is moved.
+        contiguous = (
+            detached.view(native("torch", "float16")) if _is_bfloat16(detached) else detached
+        ).numpy()
+    else:
+        contiguous = np.ascontiguousarray(to_numpy(array)).reshape(array.shape)
+    if contiguous.dtype == np.float16:
+        return contiguous.reshape(contiguous.shape or (1,)).view(np.uint8)
+    return contiguous
+
+
+def octets_of_values(array: Array) -> bytes:
+    """Return the bits of the values in row-major order, copied to the host."""
+    moved: Any = message(array)
+    return b"" if 0 in moved.shape else bytes(to_numpy(moved).tobytes())
+
+
+def elementwise(array: Array) -> Array:
+    """Return :func:`message` of an array with one entry for each element, so that counts are elements: half precisions as 16 bits."""
+    if is_on_device(array):
+        return _device_message(array, "int16")
+    moved: Any = message(array)
+    counted: Array = moved.view(np.int16) if moved.dtype == np.uint8 else moved
+    return counted
+
+
+def octets(array: Array) -> Array:
+    """Return the bytes of a row-major array on a device, as an array of order 1 that shares its memory."""
+    return _viewed(array, "uint8")
+
+
+def _device_message(array: Array, half: str) -> Array:
+    """Row-major memory on the device of an array; half precisions as elements of the type `half`."""
+    outside = resolved(array)
+    contiguous = outside if is_row_major(outside) else copy(outside)
+    return _viewed(contiguous, half) if name_of(contiguous.dtype) in ("float16", "bfloat16") else contiguous
+
+
+def _viewed(array: Array, name: str) -> Array:
+    flat: Any = array.reshape((-1,))
+    viewed: Array = flat.view(getattr(module(library_of(flat)), name))
+    return viewed
+
+
+def in_numpy(*given: Array) -> tuple[Array, ...]:
+    """Return views of the arrays' memory as NumPy arrays, outside any graph, if NumPy can hold all of them, else `given`.
+
+    Views and copies of these cost a fifth of what torch takes for them. What is written here is no change that torch
+    knows of: see :func:`note_change`.
+    """
+    views: list[Array] = []
+    for array in given:
+        if isinstance(array, np.ndarray):
+            views.append(array)
+        elif is_torch(array) and array.dtype in _of_numpy_too():
+            try:
+                views.append((array.detach() if array.requires_grad else array).numpy())
+            except (RuntimeError, TypeError):  # a lazy conjugate or negative, or on another device
+                return given
+        else:
+            return given
+    return tuple(views)
+
+
+def summable(array: Array) -> Array:
+    """Return the values as a row-major buffer of a type that MPI can sum: half precisions widen to float32.
+
+    It is one of NumPy, or of the device that `array` lies on. May share memory with `array`, or may not: a result must not be
+    received here.
+    """
+    if is_on_device(array):
+        return message(_widened(array) if dtype_of(array).itemsize == 2 else array)
+    values = to_numpy(array)
+    wide = np.float32 if values.dtype == np.float16 else values.dtype
+    return np.ascontiguousarray(values, dtype=wide).reshape(values.shape)
+
+
+def summable_values(array: Array) -> Array:
+    """Return the values of :func:`summable` before they are widened or brought into row-major order."""
+    return array if is_on_device(array) else to_numpy(array)
+
+
+def summing_memory(shape: Sequence[int], name: str, like: Array) -> Array:
+    """Return memory that a sum of :func:`summable` buffers of values of type `name` can be received in, where `like` lies."""
+    wide = "float32" if dtype(name).itemsize == 2 else name
+    return empty(shape, wide, like if is_on_device(like) else "numpy")
+
+
+def from_summable(values: Array, name: str, like: Array) -> Array:
+    """Invert :func:`summable`: return an array of `like`'s memory with the values rounded to type `name`."""
+    result = empty(values.shape, name, like)
+    if is_on_device(values):
+        copy_into(result, values)
+        return result
+    wide = "float32" if dtype(name).itemsize == 2 else name
+    host: Any = values
+    copy_into(result, from_numpy(host, wide, library_of(like)))
+    return result
+
+
+def _widened(array: Array) -> Array:
+    result = empty(array.shape, "float32", array)
+    copy_into(result, array)
+    return result
+
+
+@cache
+def _of_numpy_too() -> frozenset[object]:
+    """Return torch's element types that NumPy has too."""
+    return frozenset(native("torch", name) for name in DTYPES if supports("numpy", name))
+
+
+def _is_bfloat16(tensor: torch.Tensor) -> bool:
+    return name_of(tensor.dtype) == "bfloat16"
+
+
+def resolved(array: Array) -> Array:
+    """Return an array whose memory holds its values: a tensor of torch outside the graph, and with lazy changes of sign carried out."""
+    return _resolved(array) if is_torch(array) else array
+
+
+def _resolved(tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor` outside the graph, with pending conjugations and negations carried out."""
+    # Tensor.numpy() refuses a tensor that requires a gradient or that is a lazy conjugate or negative.
+    return tensor.detach().resolve_conj().resolve_neg()

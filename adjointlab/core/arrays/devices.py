@@ -1,0 +1,143 @@
+"""Memories: a library and the place where its arrays lie, the host or a CUDA device.
+
+"numpy" and "torch" are memories of the host, "cupy" and "torch-cuda" of a device. What a case draws is a memory, and what an operator
+returns lies in the memory of its argument.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import sys
+from collections.abc import Hashable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from adjointlab.core.arrays.libraries import is_torch, known_library, library_of
+from adjointlab.typing import Array
+
+__all__ = [
+    "MEMORIES", "MIXTURES", "address_of", "current_device", "device_of", "foreign_device", "installed", "is_on_device", "itemsize_of", "memory_and_place", "memory_kind", "memory_of", "memory_on",
+    "nbytes_of", "place_name",
+]  # fmt: skip
+
+MEMORIES = ("numpy", "torch", "cupy", "torch-cuda")
+
+MIXTURES = ("numpy+cupy", "torch+torch-cuda")
+"""Memories that the ranks of a program have in turn: rank 0 the first, rank 1 the second, rank 2 the first."""
+
+
+def is_on_device(array: object) -> bool:
+    """Return True for an array in the memory of a device; False for one of the host, and for what is no array."""
+    if type(array) is np.ndarray:  # first: every call of every operator asks
+        return False
+    library = known_library(array)
+    if library == "torch":
+        tensor: Any = array
+        return bool(tensor.is_cuda)
+    return library == "cupy"
+
+
+def device_of(array: object) -> int | None:
+    """Return the number of the device that an array lies on, `None` for one of the host and for what is no array."""
+    if not is_on_device(array):
+        return None
+    native: Any = array
+    return int(native.get_device() if is_torch(native) else native.device.id)
+
+
+def memory_of(array: Array) -> str:
+    """Return the memory that `array` lies in; raise `TypeError` for what is no array."""
+    library = library_of(array)
+    return "torch-cuda" if library == "torch" and is_on_device(array) else library
+
+
+def foreign_device(array: object) -> str:
+    """Describe where `array` lies if that is a device other than the current one of its library; "" for any other array."""
+    if type(array) is np.ndarray or not is_on_device(array):
+        return ""
+    device = device_of(array)
+    current = current_device("torch" if is_torch(array) else "cupy")
+    return "" if device == current else f"on device {device}, but the current device is {current}"
+
+
+def current_device(library: str) -> int:
+    """Return the number of the device on which a library on it, torch or CuPy, makes arrays for this thread."""
+    loaded: Any = sys.modules[library]
+    return int(loaded.cuda.current_device() if library == "torch" else loaded.cuda.runtime.getDevice())
+
+
+def memory_and_place(array: Array) -> str:
+    """Return the memory of an array, and its device where that is not the current one: equal texts for what may be used together."""
+    return f"{memory_of(array)} {foreign_device(array)}".rstrip()
+
+
+def memory_on(name: str, rank: int) -> str:
+    """Return the memory of a rank where that of a case is called `name`, a memory or a mixture of two."""
+    parts = name.split("+")
+    return parts[rank % len(parts)]
+
+
+def place_name(array: object) -> str:
+    """Return the place of an array in words: "the host" or "device 0"."""
+    device = device_of(array)
+    return "the host" if device is None else f"device {device}"
+
+
+def memory_kind(array: Array) -> Hashable:
+    """Return a key that is equal for arrays whose operations keep one order: of one class and, on a device, of one stream.
+
+    Buffers that are kept for later calls are found by it. Two streams may run at once, so each has buffers of its own.
+    """
+    kind = type(array)
+    if kind is np.ndarray or not is_on_device(array):
+        return kind
+    device = device_of(array)
+    assert device is not None
+    return kind, device, _stream_pointer(array, device)
+
+
+def address_of(array: Array) -> int:
+    """Return the address of the first element of an array on a device."""
+    native: Any = array
+    return int(native.data_ptr() if is_torch(native) else native.data.ptr)
+
+
+def itemsize_of(array: Array) -> int:
+    """Return the size of an element in bytes."""
+    native: Any = array
+    return int(native.element_size() if is_torch(native) else native.itemsize)
+
+
+def nbytes_of(array: Array) -> int:
+    """Return the size of all elements in bytes."""
+    return math.prod(array.shape) * itemsize_of(array)
+
+
+def installed(memory: str) -> bool:
+    """Return True if arrays can be made in `memory`, a mixture or the name of a library: it is installed, and there is a device."""
+    if "+" in memory:
+        return all(map(installed, memory.split("+")))
+    library = memory.removesuffix("-cuda")
+    if importlib.util.find_spec(library) is None:
+        return False
+    return memory not in ("cupy", "torch-cuda") or _has_device(memory)
+
+
+@cache
+def _has_device(memory: str) -> bool:
+    try:
+        if memory == "torch-cuda":
+            return bool(importlib.import_module("torch").cuda.is_available())
+        return int(importlib.import_module("cupy").cuda.runtime.getDeviceCount()) > 0
+    except Exception:  # no driver, or one that is too old: `adjointlab info` says which
+        return False
+
+
+def _stream_pointer(array: Array, device: int) -> int:
+    if is_torch(array):
+        return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream)
+    return int(sys.modules["cupy"].cuda.get_current_stream(device).ptr)

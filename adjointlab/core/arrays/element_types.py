@@ -1,0 +1,61 @@
+"""Element types, by name: their kind, precision and size, whatever the library of the array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["DTYPES", "Dtype", "dtype"]
+
+
+@dataclass(frozen=True)
+class Dtype:
+    """An element type.
+
+    `precision` is the number of bits p for which every integer of magnitude at most 2**p is represented exactly in each real
+    component (below 2**p in an integer type); `itemsize` is in bytes; `real` names the type of a component.
+    """
+
+    name: str
+    kind: Literal["real", "complex", "integer"]
+    precision: int
+    itemsize: int
+    real: str
+
+    @property
+    def is_complex(self) -> bool:
+        return self.kind == "complex"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind == "integer"
+
+    @property
+    def in_numpy(self) -> str:
+        """The NumPy type that holds all values: of bfloat16, which NumPy lacks, float32."""
+        return "float32" if self.name == "bfloat16" else self.name
+
+
+# The precision of a bfloat16 is 8: a stored significand of 7 bits and the leading one. Of an integer type it is the number of bits
+# without the sign.
+DTYPES = {
+    entry.name: entry
+    for entry in (
+        Dtype("float64", "real", 53, 8, "float64"),
+        Dtype("float32", "real", 24, 4, "float32"),
+        Dtype("float16", "real", 11, 2, "float16"),
+        Dtype("bfloat16", "real", 8, 2, "bfloat16"),
+        Dtype("complex128", "complex", 53, 16, "float64"),
+        Dtype("complex64", "complex", 24, 8, "float32"),
+        Dtype("int64", "integer", 63, 8, "int64"),
+        Dtype("int32", "integer", 31, 4, "int32"),
+    )
+}
+
+
+def dtype(name: str) -> Dtype:
+    """Return the element type called `name`; raise `ValueError` naming the legal ones."""
+    try:
+        return DTYPES[name]
+    except (KeyError, TypeError):
+        raise ValueError(f"dtype: {name!r} is not one of {', '.join(DTYPES)}") from None

@@ -1,0 +1,63 @@
+"""The surroundings of a rank whose arrays lie on a device: a stream of its own, and autograd in its own thread."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any
+
+from adjointlab.core.arrays.libraries import module
+
+__all__ = ["rank_context"]
+
+
+@contextmanager
+def rank_context(memory: str, rank: int) -> Iterator[None]:
+    """Run a rank's part of a case whose arrays lie in `memory`; does nothing for memory of the host.
+
+    The rank has a current stream of its own, which does not wait for the default stream: so do programs that use streams, and
+    ranks of one process that shared a stream would hide that work is not waited for. torch would run the backward pass of
+    tensors on a device in a thread of the device, where a simulated rank cannot communicate, and two of one device would wait for
+    each other; so it runs in the rank's own thread. If the part fails, the device memory that its calls held is given back.
+    """
+    if memory not in ("cupy", "torch-cuda"):
+        yield
+        return
+    with ExitStack() as surroundings:
+        if memory == "cupy":
+            surroundings.enter_context(_cupy_stream(rank))
+        else:
+            torch: Any = module("torch")
+            surroundings.enter_context(torch.cuda.stream(_torch_stream(rank)))
+            surroundings.enter_context(torch.autograd.set_multithreading_enabled(False))
+        try:
+            yield
+        except BaseException as error:  # also of ranks that leave because another one has failed
+            _give_back(error)
+            raise
+
+
+def _give_back(error: BaseException) -> None:
+    """Release the arrays that the calls of a failed case held, and what the libraries keep of released memory."""
+    # The traceback refers to every frame, and so to its arrays; a report needs the lines alone.
+    traceback.clear_frames(error.__traceback__)
+    gc.collect()
+    if "cupy" in sys.modules:
+        sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
+    if "torch" in sys.modules and sys.modules["torch"].cuda.is_available():
+        sys.modules["torch"].cuda.empty_cache()
+
+
+# One for each rank in a process, as a device has few: a case makes none.
+@cache
+def _cupy_stream(rank: int) -> Any:
+    return module("cupy").cuda.Stream(non_blocking=True)  # type: ignore[attr-defined]
+
+
+@cache
+def _torch_stream(rank: int) -> Any:
+    return module("torch").cuda.Stream()  # type: ignore[attr-defined]

@@ -1,0 +1,48 @@
+"""Tensors of torch beyond plain arrays: DTensors, gradients, and the first backward pass of a process."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+from adjointlab.core.arrays.devices import installed
+
+__all__ = ["is_dtensor", "local_gradient", "local_part", "warm_up_torch"]
+
+
+def local_part(tensor: Any) -> Any:
+    """The part of a torch tensor that this rank holds, of a DTensor; any other tensor as it is. Gradients pass through.
+
+    A result of a functional collective waits when it is first used, which this is: a caller may need its graph alone.
+    """
+    local = tensor.to_local() if is_dtensor(tensor) else tensor
+    getattr(local, "trigger_wait", lambda: None)()
+    return local
+
+
+def is_dtensor(tensor: object) -> bool:
+    """Return True for a DTensor of torch."""
+    return hasattr(tensor, "to_local") and hasattr(tensor, "placements")
+
+
+def local_gradient(leaf: Any) -> Any:
+    """The part that this rank holds of the gradient of a leaf; None if it has none.
+
+    DTensor may leave the sum of a gradient for later: it has the placements of its leaf here. Collective then.
+    """
+    gradient = leaf.grad
+    if is_dtensor(gradient) and gradient.placements != leaf.placements:
+        gradient = gradient.redistribute(placements=leaf.placements)
+    return None if gradient is None else local_part(gradient)
+
+
+@cache
+def warm_up_torch() -> None:
+    """Differentiate something small, once in a process: the first time, torch imports modules and starts threads."""
+    if not installed("torch"):
+        return
+    import torch
+
+    with suppress(Exception), torch.enable_grad():  # what is wrong with it shows in the cases
+        torch.autograd.backward((torch.ones(2, 2, requires_grad=True) @ torch.ones(2, 2)).sum())

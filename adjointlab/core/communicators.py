@@ -1,0 +1,27 @@
+"""The check that every operator and layer makes first: that what it is given is a communicator."""
+
+from __future__ import annotations
+
+from adjointlab.MPI import COMM_NULL
+from adjointlab.typing import Communicator
+
+__all__ = ["size_of"]
+
+
+def size_of(comm: Communicator) -> int:
+    """Return the number of ranks of a communicator.
+
+    Raises `TypeError` for what is no communicator, and `ValueError` for a null one: before any message, so that all ranks that were
+    given the same raise the same.
+    """
+    given: object = comm
+    if given == COMM_NULL:
+        raise ValueError(
+            "comm: the null communicator has no ranks; make the operator on the ranks of a communicator alone"
+        )
+    methods = (getattr(given, name, None) for name in ("Get_rank", "Get_size"))
+    if isinstance(given, type) or not all(map(callable, methods)):
+        raise TypeError(
+            f"comm: {given!r} is no communicator; pass the one that your function is handed, or mpi4py's MPI.COMM_WORLD"
+        )
+    return comm.Get_size()

@@ -1,0 +1,54 @@
+"""Buffers of a device given to MPI as they are: to a CUDA-aware library, or to simulated ranks, which copy on the device.
+
+MPI knows no streams. So whatever the current stream still does to a buffer must be complete before MPI gets it, one that is received
+into too: the host waits for an event of that stream, and for nothing else of the device. What MPI has completed is in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from adjointlab.core.arrays.streams import Streams
+from adjointlab.core.transport.calls import DeviceCommunicator, given
+from adjointlab.MPI import ANY_SOURCE, ANY_TAG, SUM, Op
+from adjointlab.typing import Communicator, Request
+
+__all__ = ["DirectCommunicator"]
+
+
+class DirectCommunicator(DeviceCommunicator):
+    """See the module."""
+
+    def __init__(self, comm: Communicator, streams: Streams) -> None:
+        super().__init__(comm)
+        self._streams = streams
+
+    def _when_written(self) -> Communicator:
+        """The communicator, once the work of the current stream is complete."""
+        self._streams.mark().synchronize()
+        return self.comm
+
+    def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
+        return self._when_written().Isend(buf, dest, tag)
+
+    def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
+        return self._when_written().Irecv(buf, source, tag)
+
+    def Bcast(self, buf: Any, root: int = 0) -> None:
+        self._when_written().Bcast(buf, root)
+
+    def Reduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> None:
+        self._when_written().Reduce(sendbuf, recvbuf, root=root, **given(op))
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
+        self._when_written().Allreduce(sendbuf, recvbuf, **given(op))
+
+    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        self._when_written().Allgather(sendbuf, recvbuf)
+
+    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
+        self._when_written().Allgatherv(sendbuf, recvbuf)
+
+    def Reduce_scatter(self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int], op: Op = SUM) -> None:
+        self._when_written().Reduce_scatter(sendbuf, recvbuf, recvcounts=recvcounts, **given(op))

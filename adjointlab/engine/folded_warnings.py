@@ -1,0 +1,99 @@
+"""Warnings of a check, each once with a count: ranks and cases repeat what one call would say once.
+
+Python shows a warning once for each place, but forgets what it has shown whenever code enters ``warnings.catch_warnings``, as the checks
+and torch do, and shows another text as another warning. What filters turn into an error, or ignore, does not come here.
+"""
+
+from __future__ import annotations
+
+import builtins
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, TextIO
+
+__all__ = ["FoldedWarning", "FoldedWarnings"]
+
+
+@dataclass(frozen=True)
+class FoldedWarning:
+    """A warning of one place in the code: its first text, and the number of times that it was given."""
+
+    category: str
+    text: str
+    filename: str
+    line: int
+    times: int = 1
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """The part that warnings have in common which are folded into one."""
+        return self.category, self.filename, self.line
+
+    @property
+    def counted_text(self) -> str:
+        """The text, with the number of times where it is above 1."""
+        return self.text if self.times == 1 else f"{self.text} ({self.times} times)"
+
+    def show(self) -> None:
+        """Show it as Python does, or whatever has taken that over, such as pytest."""
+        kind = getattr(builtins, self.category, None)
+        if isinstance(kind, type) and issubclass(kind, Warning):
+            warnings.showwarning(kind(self.counted_text), kind, self.filename, self.line)
+        else:
+            text = UserWarning(f"{self.category}: {self.counted_text}")
+            warnings.showwarning(text, UserWarning, self.filename, self.line)
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.line}: {self.category}: {self.counted_text}"
+
+
+class FoldedWarnings:
+    """Context in which warnings are collected; where an exception ends it, they are shown.
+
+    On a rank other than the leader, which reports none, the first of each place is shown at once.
+    """
+
+    def __init__(self, *, is_leader: bool = True) -> None:
+        self._is_leader, self._is_open = is_leader, False
+        self._found: dict[tuple[str, str, int], FoldedWarning] = {}
+        self._before: Callable[..., Any] = warnings.showwarning
+
+    @property
+    def found(self) -> tuple[FoldedWarning, ...]:
+        """The warnings so far, in the order in which they came first; none where they have been shown."""
+        return tuple(self._found.values()) if self._is_leader else ()
+
+    def __enter__(self) -> FoldedWarnings:
+        self._before, self._is_open = warnings.showwarning, True
+        warnings.showwarning = self._note
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # A rank that was given up within `catch_warnings` may put this function back later: it passes everything on then.
+        warnings.showwarning, self._is_open = self._before, False
+        if error is not None:
+            for each in self.found:
+                each.show()
+            self._found.clear()
+
+    def _note(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if not self._is_open or file is not None:
+            self._before(message, category, filename, lineno, file, line)
+            return
+        new = FoldedWarning(category.__name__, str(message), filename, lineno)
+        known = self._found.get(new.place)
+        self._found[new.place] = new if known is None else replace(known, times=known.times + 1)
+        if known is None and not self._is_leader:
+            self._before(message, category, filename, lineno, file, line)

@@ -1,0 +1,71 @@
+"""``--adjointlab-html``: the verdicts of a session's coherence tests as one HTML page."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from adjointlab.report.html_report import Entry
+    from adjointlab.session import CheckResult
+
+__all__ = ["HtmlPage"]
+
+_KEY: Final = "adjointlab_html"
+
+
+class _Node(Protocol):
+    """A worker of pytest-xdist that has ended."""
+
+    @property
+    def workeroutput(self) -> dict[str, Any]: ...
+
+
+class HtmlPage:
+    """Collects the results of a session, and writes them to `path` at its end.
+
+    With pytest-xdist each worker hands its results to the controller, which writes them. A `path` of None writes nothing: a rank
+    other than the first.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._entries: list[Entry] = []
+
+    def add(self, result: CheckResult) -> None:
+        """Add the result of a test."""
+        from adjointlab.report.html_report import entry_of
+
+        self._entries.append(entry_of(result))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: _Node, error: object) -> None:
+        """Take the results of a worker that has ended; one that has crashed hands over none."""
+        from adjointlab.report.html_report import Entry
+
+        output = getattr(node, "workeroutput", {}).get(_KEY, [])
+        self._entries += (Entry(**fields) for fields in output)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the page, or hand the results over."""
+        worker_output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+        if worker_output is not None:
+            worker_output[_KEY] = [asdict(entry) for entry in self._entries]
+        elif self._path is not None:
+            self._write(self._path, session.config)
+
+    def _write(self, path: Path, config: pytest.Config) -> None:
+        from adjointlab.report.html_report import environment, html_of_entries
+        from adjointlab.store.files import overwrite
+
+        page = html_of_entries(self._entries, environment(pytest=pytest.__version__))
+        try:
+            overwrite(path, page.encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            config.issue_config_time_warning(
+                pytest.PytestWarning(f"--adjointlab-html: {path}: {error.strerror or error}"), stacklevel=2
+            )

@@ -1,0 +1,60 @@
+"""Backward passes of torch in the report of a hang: which ranks were in theirs, and what required a gradient where.
+
+Torch prunes a graph rank by rank: a rank on which nothing requires a gradient has no backward pass, and sends none of the messages
+that the others wait for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+__all__ = ["BackwardPass", "backward_lines", "is_in_backward"]
+
+
+class BackwardPass(NamedTuple):
+    """The backward pass that a rank has begun last.
+
+    `requires_grad` has each tensor that may have a gradient, by name, and whether it requires one on this rank. Without a graph,
+    as no output requires a gradient, the rank had nothing to do in it.
+    """
+
+    requires_grad: Mapping[str, bool]
+    has_graph: bool
+
+
+def is_in_backward() -> bool:
+    """Return True if torch is executing a backward pass on this thread."""
+    torch: Any = sys.modules.get("torch")
+    # Private (torch 2.1 on), and what torch's own checkpoints and module trackers ask; without it, no report says more than before.
+    node = getattr(getattr(torch, "_C", None), "_current_autograd_node", None)
+    return node is not None and node() is not None
+
+
+def backward_lines(in_backward: Sequence[bool], latest: Sequence[BackwardPass | None]) -> Iterator[str]:
+    """Lines on a hang in which some ranks were in a backward pass; none if no rank was. `latest` has each rank's, by rank."""
+    if not any(in_backward):
+        return
+    yield f"{_ranks(in_backward)} {'was' if sum(in_backward) == 1 else 'were'} in backward"
+    for rank, each in enumerate(latest):
+        if each is not None and not each.has_graph:
+            yield f"rank {rank} had no backward pass, as nothing that it returned requires a gradient"
+    names = dict.fromkeys(name for each in latest if each is not None for name in each.requires_grad)
+    by_ranks: dict[tuple[bool, ...], list[str]] = {}
+    for name in names:
+        wanted = tuple(each is not None and each.requires_grad.get(name, False) for each in latest)
+        by_ranks.setdefault(wanted, []).append(name)
+    for wanted, alike in by_ranks.items():
+        verb = "requires" if len(alike) == 1 else "require"
+        yield f"{', '.join(alike)} {verb} a gradient on {_ranks(wanted)}"
+
+
+def _ranks(included: Sequence[bool]) -> str:
+    """The ranks that are included: "every rank", "no rank", "rank 1" or "ranks 0, 2"."""
+    ranks = [rank for rank, is_included in enumerate(included) if is_included]
+    if len(ranks) == len(included):
+        return "every rank"
+    if not ranks:
+        return "no rank"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -1,0 +1,193 @@
+"""A whole `torch.nn.Sequential` made of distributed layers: each over the workers that have its input, unless a partition is given.
+
+    layer             partition, where that of its input is p_0 x ... x p_d
+    Linear            p_0 x ... x P_fo x P_fi with P_fo = 1, P_fi = p_d
+    Embedding         p_0 x ... x p_d x P_v x P_e with P_v = P_e = 1
+    Conv              P_n x P_co x P_ci x P_spatial with P_co = P_ci = 1; where channels are cut, StationaryConv over that of the input
+    ConvTranspose     P_n x P_co x P_ci x P_spatial with P_co = 1, P_ci = p_1
+    all others        that of the input
+
+Where a layer wants its input elsewhere than the layer before leaves it, a repartition stands between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from adjointlab import layers
+from adjointlab.core.communicators import size_of
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition, PartitionLike
+from adjointlab.core.space import Tensor
+from adjointlab.layers.distributed import DistributedModule, TorchLayer, dtype_name, with_index_zero
+from adjointlab.layers.networks.network import Network
+from adjointlab.layers.pointwise import Pointwise
+from adjointlab.layers.repartition import Repartition
+from adjointlab.layers.stationary_convolution import StationaryConv1d, StationaryConv2d, StationaryConv3d
+from adjointlab.layers.torch_modules import spatial_dims
+from adjointlab.primitives.validation import partition_of
+from adjointlab.typing import Communicator
+
+__all__ = ["from_sequential"]
+
+_CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_STATIONARY: Final = (StationaryConv1d, StationaryConv2d, StationaryConv3d)
+
+
+def from_sequential(
+    network: nn.Sequential,
+    comm: Communicator,
+    partition: PartitionLike,
+    input_shape: tuple[int, ...],
+    *,
+    partitions: Mapping[str, PartitionLike] = MappingProxyType({}),
+    dtype: torch.dtype | None = None,
+) -> Network:
+    """Collective: the network of distributed layers with the parameters of `network`, which every rank has with the same values.
+
+    The input, of global shape `input_shape`, is cut evenly over `partition`, of its order. Each layer is the one of the same name as
+    its module, over the workers that have its input, as the module docstring says, or over the partition that `partitions` has for
+    its name, such as "0" or "classifier.2"; a convolution of a partition without P_co is a stationary one. Modules of torch's
+    without parameters are applied element by element. `dtype` is the element type, by default that of the parameters.
+
+    Parameters have the names that they have in `network`: so ``sequential_state_dict()`` of the result has its keys.
+
+    Raises `ValueError` for a module that no layer is made from, or that has several inputs or outputs, for a parameter that stands in
+    `network` twice, and for a name in `partitions` that no module has; and what the layers raise, with the name of the module.
+    """
+    if not _is_chain(network):
+        raise TypeError(f"network: a {type(network).__name__} is no torch.nn.Sequential")
+    grid = partition_of("partition", partition, comm)
+    given = {name: partition_of(f"partitions[{name!r}]", value, comm) for name, value in partitions.items()}
+    leaves = {path: module for path, module in network.named_modules() if not _is_chain(module)}
+    if unknown := [name for name in given if name not in leaves]:
+        raise ValueError(
+            f"partitions: {', '.join(map(repr, unknown))} is no layer of the network, which has {', '.join(leaves)}"
+        )
+    _refuse_tied(network)
+    known = [tensor.dtype for tensor in network.parameters() if tensor.is_floating_point()]
+    element = dtype or next(iter(known), torch.get_default_dtype())
+    first = next(iter(leaves.values()), None)
+    x_dtype = "int64" if isinstance(first, nn.Embedding) else dtype_name(element)
+    result, _ = _Builder(comm, given, element).chain(network, "", Tensor(Layout(input_shape, grid), x_dtype))
+    return result
+
+
+class _Builder:
+    """Makes the layers of one network, from the communicator, partitions and element type that they share."""
+
+    def __init__(self, comm: Communicator, partitions: Mapping[str, Partition], dtype: torch.dtype) -> None:
+        self.comm, self.partitions, self.dtype = comm, partitions, dtype
+
+    def chain(self, network: nn.Sequential, path: str, x: Tensor) -> tuple[Network, Tensor]:
+        """Collective: the distributed network for an input that lies as `x`, and the tensor that it returns."""
+        children: dict[str, nn.Module] = {}
+        for name, module in network.named_children():
+            below = f"{path}.{name}" if path else name
+            if isinstance(module, nn.Sequential) and _is_chain(module):
+                children[name], x = self.chain(module, below, x)
+                continue
+            layer = self.layer(module, below, x)
+            (wanted,) = layer.domain.tensors
+            if not _lie_alike(x.layout, wanted.layout, size_of(self.comm)):
+                children[f"{name}_input"] = Repartition(
+                    self.comm, x.layout, wanted.layout, dtype=getattr(torch, x.dtype)
+                )
+            children[name] = layer
+            (x,) = layer.codomain.tensors
+        return Network(children).train(network.training), x
+
+    def layer(self, module: nn.Module, path: str, x: Tensor) -> DistributedModule:
+        """Collective: the layer for one module. Raises `ValueError` and `TypeError`, with the path of the module."""
+        try:
+            layer = self._made(module, self.partitions.get(path), x)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"network: {path} ({type(module).__name__}): {error}") from None
+        if len(layer.domain.tensors) != 1 or len(layer.codomain.tensors) != 1:
+            raise ValueError(
+                f"network: {path} ({type(module).__name__}) has several inputs or outputs, which a chain does not pass on"
+            )
+        return layer
+
+    def _made(self, module: nn.Module, given: Partition | None, x: Tensor) -> DistributedModule:
+        shape, grid = x.layout.shape, grid_of(x.layout)
+        if isinstance(module, _CONVOLUTIONS):
+            dims = spatial_dims(module)
+            over = given or (grid if grid.order > 1 and grid.shape[1] > 1 else _with_sides(grid, 1, 1))
+            if over.order == dims + 2:
+                return _STATIONARY[dims - 1](self.comm, over, shape, module, dtype=self.dtype)
+            return _by_torch_class()[_CONVOLUTIONS[dims - 1]](
+                self.comm, over, shape, module, dtype=self.dtype
+            )
+        if isinstance(module, nn.Linear):
+            grid = _with_sides(grid, max(grid.order - 1, 0), 1)
+        elif isinstance(module, nn.Embedding):
+            grid = _with_sides(_with_sides(grid, grid.order, 1), grid.order + 1, 1)
+        elif isinstance(module, _TRANSPOSED):
+            grid = _with_sides(grid, 1, 1)
+        kinds = [kind for kind in type(module).__mro__ if kind in _by_torch_class()]
+        if kinds:
+            return _by_torch_class()[kinds[0]](self.comm, given or grid, shape, module, dtype=self.dtype)
+        if not type(module).__module__.startswith("torch.nn."):
+            raise ValueError("no layer is made from it; give a function to Pointwise, or write a layer")
+        layout = x.layout if given is None else Layout(shape, given)
+        return Pointwise(self.comm, layout, module, dtype=getattr(torch, x.dtype))
+
+
+def _is_chain(module: nn.Module) -> bool:
+    """Return True for a `torch.nn.Sequential` that applies its modules one after the other."""
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+
+
+def grid_of(layout: Layout) -> Partition:
+    """The grid of the workers of a layout with a dimension for each of the tensor; of copies, the workers with the index 0."""
+    partition = layout.partition
+    along = [axis for axis in layout.axes if axis is not None]
+    copies = [axis for axis in range(partition.order) if axis not in along]
+    face = with_index_zero(partition, *copies)
+    ranks = np.reshape(face.ranks, face.shape).transpose([*along, *copies])
+    sides = [1 if axis is None else face.shape[axis] for axis in layout.axes]
+    return Partition(sides, ranks.reshape(-1).tolist())
+
+
+def _with_sides(grid: Partition, position: int, side: int) -> Partition:
+    """The grid with another dimension of length `side`, which is 1, before the one at `position`."""
+    return Partition((*grid.shape[:position], side, *grid.shape[position:]), grid.ranks)
+
+
+def _lie_alike(x: Layout, y: Layout, ranks: int) -> bool:
+    """Return True if every rank has the same window in both layouts, whatever their grids."""
+    return all(x.window(rank) == y.window(rank) for rank in range(ranks))
+
+
+def _refuse_tied(network: nn.Sequential) -> None:
+    """Raise `ValueError` if a parameter or buffer has two names: layers have tensors of their own."""
+    first: dict[int, str] = {}
+    for tensors in (
+        network.named_parameters(remove_duplicate=False),
+        network.named_buffers(remove_duplicate=False),
+    ):
+        for name, tensor in tensors:
+            if (other := first.setdefault(id(tensor), name)) != name:
+                raise ValueError(f"network: {other} and {name} are one tensor, and layers share none")
+
+
+@lru_cache(maxsize=1)
+def _by_torch_class() -> dict[type[nn.Module], type[TorchLayer]]:
+    """The layer of the same name for each class of torch's, and for each small module of ours its layer."""
+    found = {}
+    for name in layers.__all__:
+        layer = getattr(layers, name)
+        if isinstance(layer, type) and issubclass(layer, TorchLayer) and len(layer.torch_classes) == 1:
+            (kind,) = layer.torch_classes
+            if kind.__name__ == name or not kind.__module__.startswith("torch."):
+                found[kind] = layer
+    return found

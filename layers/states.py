@@ -1,0 +1,97 @@
+"""The state_dict of a sequential model, from and to a model of any form whose layers are distributed.
+
+A key of the sequential state_dict is the path of the layer in the model and the name that the sequential module has for the
+tensor: so a model has the keys of the sequential one if its layers stand at the same paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from adjointlab.layers.parameters import DistributedParameters, check_on
+
+__all__ = ["distributed_layers", "load_sequential_state_dict", "sequential_state_dict"]
+
+
+def sequential_state_dict(model: nn.Module, root: int | None = None) -> dict[str, torch.Tensor]:
+    """Collective: the state_dict of the sequential model, on every rank; with a `root`, on that one, and empty elsewhere.
+
+    Raises `ValueError` for parameters and buffers outside of distributed layers, as nobody says where they lie, and for a `root`
+    that is no rank.
+    """
+    return {
+        _joined(path, name): value
+        for path, layer in distributed_layers(model, of_state=True).items()
+        for name, value in layer.sequential_state_dict(root).items()
+    }
+
+
+def load_sequential_state_dict(
+    model: nn.Module, state: Mapping[str, torch.Tensor], root: int | None = None
+) -> None:
+    """Take the values of the sequential model's state_dict, which every rank has; nothing is sent.
+
+    Collective with a `root`: the state_dict is that of this rank, and what the others give is not looked at. Nothing is taken
+    unless all names and shapes are those of the model: else raises `ValueError`, with a `root` on every rank.
+    """
+    layers = distributed_layers(model, of_state=True)
+    own = {
+        path: {
+            key.removeprefix(_joined(path, "")): value for key, value in state.items() if _is_in(path, key)
+        }
+        for path, layer in layers.items()
+        if _has_state(layer)
+    }
+
+    def check() -> None:
+        if unknown := [key for key in state if not any(_is_in(path, key) for path in own)]:
+            raise ValueError(f"state: has {', '.join(unknown)}, which the model has not")
+        for path, part in own.items():
+            try:
+                layers[path].check_sequential_state(part)
+            except ValueError as error:
+                raise ValueError(f"{error} (in {path or 'the model'})") from None
+
+    if root is None:
+        check()
+    elif layers:
+        check_on(next(iter(layers.values())).comm, root, check)
+    for path, part in own.items():
+        layers[path].take_sequential_state(part, root)
+
+
+def distributed_layers(model: nn.Module, *, of_state: bool = False) -> dict[str, DistributedParameters]:
+    """The distributed layers of a model by their paths. Raises `ValueError` for parameters that belong to none.
+
+    With `of_state` as a state_dict counts: buffers that belong to none are refused too, and a layer that stands in the model
+    several times has all its paths, where otherwise it has its first.
+    """
+    layers = {}
+    for path, module in model.named_modules(remove_duplicate=not of_state):
+        owned: dict[str, object] = dict(module.named_parameters(recurse=False))
+        if of_state:
+            kept = module.named_buffers(recurse=False)
+            owned |= {name: value for name, value in kept if name not in module._non_persistent_buffers_set}
+        if isinstance(module, DistributedParameters):
+            layers[path] = module
+        elif owned:
+            raise ValueError(
+                f"model: {', '.join(_joined(path, name) for name in owned)} in {type(module).__name__}, which is no distributed "
+                "layer: nobody says where they lie"
+            )
+    return layers
+
+
+def _has_state(layer: DistributedParameters) -> bool:
+    return bool(layer.parameter_space.tensors or layer.buffer_space.tensors)
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _is_in(path: str, key: str) -> bool:
+    return not path or key == path or key.startswith(f"{path}.")

@@ -1,0 +1,74 @@
+"""Looks of the check of linearity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from adjointlab.checks.context import InputSetting
+from adjointlab.checks.linearity import LINEARITY
+from tests.checks.looks.harness import Look, assert_seen, each_of
+from tests.checks.looks.operators import (
+    TwoRings,
+    filled_with,
+    is_zero,
+    larger_than,
+    on,
+    ring,
+    where,
+)
+
+ODD, EVEN = InputSetting(1), InputSetting(2)
+"""Seeds of which one has the scalar i between complex spaces, and the other 2."""
+
+MANY = {"shape": (8,)}  # elements, of either sign
+
+
+def magnitude(operator: Any, x: Any, result: Any) -> Any:
+    return abs(result)
+
+
+def conjugate(operator: Any, x: Any, result: Any) -> Any:
+    return result.conj()
+
+
+def plus_one(operator: Any, x: Any, result: Any) -> Any:
+    return result + 1
+
+
+def slightly_more_where_positive(operator: Any, x: Any, result: Any) -> Any:
+    return result + abs(result) * 2.0**-30
+
+
+def of_second(operator: Any, x: Any, results: Any) -> Any:
+    return results[0], abs(results[1])
+
+
+def between(low: float, high: float) -> Any:
+    above, beyond = larger_than(low), larger_than(high)
+    return lambda operator, x: above(operator, x) and not beyond(operator, x)
+
+
+def both(direction: str) -> list[Look]:
+    """The looks of a direction."""
+    wrong = f"{direction} is not linear"
+    return [
+        Look(f"{direction}, the sum on rank 0", ring(**MANY, **{direction: on(0, magnitude)}), wrong, 3),
+        Look(f"{direction}, the sum on the last rank", ring(**MANY, **{direction: on(-1, magnitude)}), wrong, 3),
+        Look(f"{direction}, the imaginary scalar", ring(dtype="complex128", **{direction: conjugate}), wrong, setting=ODD),
+        Look(f"{direction}, a real scalar", ring(dtype="complex128", **{direction: conjugate}), "", setting=EVEN),
+        Look(f"{direction}, zero on rank 0", ring(**{direction: on(0, where(is_zero, plus_one))}), "F(0)", 3),
+        Look(f"{direction}, zero on the last rank", ring(**{direction: on(-1, where(is_zero, plus_one))}), "F(0)", 3),
+        Look(f"{direction}, exactly", ring(**MANY, **{direction: slightly_more_where_positive}), wrong),
+        Look(f"{direction}, large integers", ring(**MANY, **{direction: where(between(2.0**18, 2.0**20), magnitude)}), wrong),
+        Look(f"{direction}, the second tensor", ring(TwoRings, **{direction: of_second}), wrong),
+        Look(f"{direction}, NaN of the combination alone", ring(**{direction: on(1, where(larger_than(2.0**20), filled_with(np.nan)))}), f"{direction} returned nan on rank 1"),
+        Look(f"{direction}, NaN of single vectors alone", ring(**{direction: on(1, where(between(0, 2.0**20), filled_with(np.nan)))}), f"{direction} returned nan on rank 1"),
+        Look(f"{direction}, NaN of zero alone", ring(**{direction: on(1, where(is_zero, filled_with(np.nan)))}), f"{direction} returned nan on rank 1"),
+    ]  # fmt: skip
+
+
+@each_of([*both("forward"), *both("adjoint")])
+def test_a_look_of_linearity(look: Look) -> None:
+    assert_seen(LINEARITY, look)

@@ -1,0 +1,185 @@
+"""Hints name a relation that holds, are silent where none does, and are scored on planted bugs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import adjointlab as al
+from adjointlab.checks.evidence import ComparedMatrices, Element, Evidence
+from adjointlab.checks.hints import (
+    FaultKind,
+    declaration_hint,
+    hint_beside_right_entries,
+    matrix_hint,
+    narrowing_hint,
+    value_hint,
+)
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.pictures.model import Grid
+from adjointlab.typing import NumpyArray
+from tests.planted import halos, reductions
+from tests.planted.recreated import algebra, calls, memory, sums
+
+pytestmark = pytest.mark.mpi_skip
+
+RANKS = np.array([0, 0, 0, 1, 1, 1])
+WANT = np.array([243540, -280552, 607773, -972300, 536855, 1020483])
+
+
+def kind_of(got: object, want: NumpyArray = WANT) -> FaultKind | None:
+    hint = value_hint(np.asarray(got), want, RANKS, 2)
+    return None if hint is None else hint.kind
+
+
+@pytest.mark.parametrize(
+    ("got", "kind"),
+    [
+        (2 * WANT, FaultKind.TIMES_RANKS),
+        (WANT / 2, FaultKind.BY_RANKS),
+        (-WANT, FaultKind.SIGN),
+        (WANT * (RANKS == 0), FaultKind.ZERO_RANK),
+        (WANT * [1, 0, 1, 1, 0, 1], FaultKind.MISSING),
+        (WANT[[1, 0, 2, 3, 4, 5]], FaultKind.MISPLACED),
+        (WANT[::-1], FaultKind.MISPLACED),
+        (WANT + 1e-3 * np.abs(WANT), FaultKind.NARROWED),
+        (WANT + 1234567 * (WANT == 607773), None),
+        (WANT * [1, 1, 3, 1, 1, 1], None),
+        (WANT, None),
+        ([1, 0, 2, 0, 1, 1], None),
+    ],
+)
+def test_values_tell_the_relation_that_holds_of_all_that_differ(got: object, kind: FaultKind | None) -> None:
+    assert kind_of(got) is kind
+
+
+def test_what_is_complex_tells_conjugates_and_real_parts() -> None:
+    want = WANT + 1j * WANT[::-1]
+    assert kind_of(np.conj(want), want) is FaultKind.CONJUGATE
+    assert kind_of(want.real, want) is FaultKind.REAL_PART
+
+
+def test_small_integers_agree_by_chance_and_have_no_hint() -> None:
+    want = np.array([1, -2, 3, 1, 0, 2])
+    assert kind_of(2 * want, want) is None
+
+
+@given(st.lists(st.integers(-(10**6), 10**6), min_size=6, max_size=6, unique=True))
+@settings(max_examples=50, deadline=None)
+def test_unrelated_values_have_no_hint(values: list[int]) -> None:
+    got = np.array(values) * 2 + 10**7 + 1  # neither zero nor any of the others, nor their multiples
+    assert kind_of(got) is None
+
+
+@pytest.mark.parametrize(
+    ("got", "kind"),
+    [
+        ([[1, 0], [0, 0]], FaultKind.ZERO_RANK),
+        ([[0, 0], [0, 0]], FaultKind.MISSING),
+        ([[1, 0], [0, 2]], FaultKind.TIMES_RANKS),
+        ([[0, 1], [1, 0]], FaultKind.MISPLACED),
+        ([[1, 1], [0, 1]], FaultKind.EXTRA),
+        ([[1, 0], [0, 3]], None),
+    ],
+)
+def test_matrices_tell_the_relation_of_their_entries(got: object, kind: FaultKind | None) -> None:
+    hint = matrix_hint(np.asarray(got), np.eye(2), [0, 0], [0, 1])
+    assert (None if hint is None else hint.kind) is kind
+
+
+def test_a_sum_of_which_only_one_term_arrives_is_a_sum_dropped() -> None:
+    hint = matrix_hint(np.array([[1, 0], [0, 0]]), np.array([[1, 0], [1, 0]]), [0, 1], [0, 1])
+    assert hint is not None
+    assert hint.kind is FaultKind.SUM_DROPPED
+
+
+def test_right_entries_leave_memory_and_the_imaginary_part() -> None:
+    strided = hint_beside_right_entries(("row-major", "strided"), is_complex=True)
+    assert strided is not None
+    assert strided.kind is FaultKind.STRIDES
+    assert "strided" in strided.text
+    real = hint_beside_right_entries(("row-major", "row-major"), is_complex=True)
+    assert real is not None
+    assert real.kind is FaultKind.IMAGINARY
+    assert hint_beside_right_entries(("row-major", "row-major"), is_complex=False) is None
+    assert narrowing_hint(1e-8, 1.0) is not None
+    assert narrowing_hint(0.5, 1.0) is None
+
+
+COPIES = al.Space(al.Layout((1,), al.Partition((2,)), axes=[None]))
+WHOLE = al.Space(al.Layout((1,), al.Partition((1,))))
+ONES, EYE = np.ones((2, 2)), np.eye(2)
+Y_COPIES = al.Space(COPIES.tensors[0].layout, name="y")
+
+
+@pytest.mark.parametrize(
+    ("domain", "codomain", "forward", "adjoint", "declaration"),
+    [
+        (WHOLE, Y_COPIES, np.ones((2, 1)), np.array([[1], [0]]), "y were declared invariant"),
+        (COPIES, Y_COPIES, ONES, EYE, "y were declared invariant"),
+        (COPIES, Y_COPIES, EYE, ONES, "x were declared invariant"),
+        (COPIES, Y_COPIES, np.array([[1, 0], [2, 0]]), np.array([[0, 5], [1, 7]]), ""),
+        (WHOLE, Y_COPIES, np.ones((2, 1)), np.array([[3], [0]]), ""),
+    ],
+)
+def test_the_declaration_that_would_make_a_pair_coherent_is_found(
+    domain: al.Space, codomain: al.Space, forward: NumpyArray, adjoint: NumpyArray, declaration: str
+) -> None:
+    assert declaration_hint(domain, codomain, forward, adjoint) == declaration
+
+
+def test_a_matrix_beside_others_shows_the_same_window() -> None:
+    element = Element(Grid("", "", (), (), ()), "x", 0)
+    matrices = ComparedMatrices(
+        ("forward", "adjoint"), (1, 2), (0, 3), ((), ()), (), ((), ()), (0, 0), element, element
+    )
+    matrix = np.arange(16).reshape(4, 4)
+    assert matrices.beside("specification", matrix).entries[-1] == (("4", "7"), ("8", "11"))
+
+
+KINDS: dict[str, set[FaultKind]] = {
+    "halo one row too narrow, both ways": {FaultKind.MISSING},
+    "left and right width swapped in the adjoint": {FaultKind.MISPLACED},
+    "trimmed rows not restored as zero": {FaultKind.EXTRA},
+    "adjoint crops, and gives nothing back": {FaultKind.SUM_DROPPED},
+    "adjoint takes one of the copies": {FaultKind.SUM_DROPPED},
+    "missing sum in a broadcast's adjoint": {FaultKind.SUM_DROPPED},
+    "sum doubled": {FaultKind.DOUBLED, FaultKind.HALVED},
+    "scaled by the number of ranks": {FaultKind.TIMES_RANKS},
+    "conjugate missing": {FaultKind.CONJUGATE},
+    "dtype narrowed": {FaultKind.NARROWED},
+    "stale buffer reused": {FaultKind.KEPT},
+    "adjoint of an all-gather is a slice": {FaultKind.SUM_DROPPED},
+    "gradients averaged over the sequence dimension too": {FaultKind.BY_RANKS},
+    "gradients summed twice": {FaultKind.TIMES_RANKS, FaultKind.DOUBLED},
+    "rank axis merged without moving it": {FaultKind.MISPLACED},
+    "raw storage sent": {FaultKind.STRIDES},
+    "imaginary part lost": {FaultKind.IMAGINARY, FaultKind.REAL_PART},
+    "buffer cleared by subtraction": {FaultKind.KEPT},
+    "block of the first ring step in every step": set(),  # nothing is told
+}
+"""The kinds of fault that a hint may name, of bugs whose kind is known."""
+
+
+def test_hints_on_planted_bugs_name_their_kind_or_nothing(world: al.SimulatedWorld) -> None:
+    planted = [*halos.PLANTED, *reductions.PLANTED]
+    planted += [bug for module in (algebra, calls, memory, sums) for bug in module.FAULTS]
+    known = {bug.bug: bug for bug in planted if bug.bug in KINDS}
+    assert set(known) == set(KINDS)
+    told = {}
+    for name, bug in known.items():
+        verdict = investigate(world, bug.subject, bug.check, Budget(60, 4, seed=1, shrinking=0.5)).verdict
+        hint = None if verdict.evidence is None else verdict.evidence.kind_of_fault
+        told[name] = None if hint is None else hint.kind
+    wrong = {name: kind for name, kind in told.items() if kind is not None and kind not in KINDS[name]}
+    silent = [name for name, kind in told.items() if kind is None]
+    assert not wrong
+    assert len(silent) <= 0.3 * len(told), silent
+
+
+def test_a_right_operator_has_no_evidence(world: al.SimulatedWorld) -> None:
+    for subject in reductions.RIGHT[:3]:
+        verdict = investigate(world, subject, "adjoint", Budget(10, 4, seed=1)).verdict
+        assert verdict.evidence in (None, Evidence())

@@ -1,0 +1,88 @@
+"""A warning that ranks and cases repeat is one line of the report, with a count; what filters make an error stays one."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import adjointlab as al
+from adjointlab.engine.discovery import Found
+from adjointlab.engine.folded_warnings import FoldedWarning, FoldedWarnings
+from adjointlab.engine.search import Budget
+from adjointlab.report.summary import notes
+from adjointlab.session import run_check
+
+pytestmark = pytest.mark.filterwarnings("always")
+
+
+class Talkative(al.LinearOperator):
+    gain = fan_in = 1
+
+    def __init__(self, comm: Any, layout: al.Layout) -> None:
+        self.comm, self.domain, self.codomain = comm, al.Space(layout), al.Space(layout)
+
+    def forward(self, x: Any) -> Any:
+        warnings.warn(f"rank {self.comm.Get_rank()} would rather not", RuntimeWarning, stacklevel=1)
+        return x.copy()
+
+    adjoint = forward
+
+
+@al.subject(Talkative)
+def talkative(draw: Any, ranks: int) -> dict[str, Any]:
+    return dict(layout=al.Layout((ranks,), (ranks,)))
+
+
+def test_the_report_has_the_first_text_and_the_number_of_times(tmp_path: Path) -> None:
+    world, found = al.SimulatedWorld(2), Found(talkative, "x.py:talkative", False)
+    with warnings.catch_warnings(record=True) as shown:
+        results = [
+            run_check(world, found, check, Budget(cases=3, seed=1), tmp_path)
+            for check in ("adjoint", "linearity")
+        ]
+    world.close()
+    assert not shown
+    times = [result.result.warnings[0].times for result in results]
+    assert min(times) > 6  # in each case on each rank, in each direction
+    (line,) = [note for note in notes(results) if "rather not" in note]
+    assert line.endswith(f"RuntimeWarning: rank 0 would rather not ({sum(times)} times)")
+    assert "test_folded_warnings.py:" in line
+
+
+def test_a_warning_that_a_filter_makes_an_error_fails_the_check(tmp_path: Path) -> None:
+    world, found = al.SimulatedWorld(1), Found(talkative, "x.py:talkative", False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = run_check(world, found, "adjoint", Budget(cases=3, seed=1), tmp_path)
+    world.close()
+    assert not result.result.verdict.is_coherent
+    assert "RuntimeWarning" in str(result.result.verdict)
+    assert result.result.warnings == ()
+
+
+def test_nothing_is_lost_where_an_exception_ends_the_check_or_another_rank_reports() -> None:
+    def twice() -> None:
+        for number in range(2):
+            warnings.warn_explicit(f"text {number}", UserWarning, "a.py", 3)
+
+    def failing() -> None:
+        with FoldedWarnings():
+            twice()
+            raise ZeroDivisionError
+
+    with warnings.catch_warnings(record=True) as shown:
+        with pytest.raises(ZeroDivisionError):
+            failing()
+        assert [str(each.message) for each in shown] == ["text 0 (2 times)"]
+        with FoldedWarnings(is_leader=False) as folded:
+            twice()
+        assert [str(each.message) for each in shown[1:]] == ["text 0"]
+        with FoldedWarnings() as folded:
+            twice()
+        assert folded.found == (FoldedWarning("UserWarning", "text 0", "a.py", 3, 2),)
+        assert len(shown) == 2
+        twice()
+        assert len(shown) == 4

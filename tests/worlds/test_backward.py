@@ -1,0 +1,150 @@
+"""A hang in a backward pass says so, on which ranks, and what required a gradient where; one outside of it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adjointlab as al
+from adjointlab.engine.run_case import judge
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.worlds.backward import BackwardPass, backward_lines
+from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.world import Blocked, World
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[World]:
+    world: World
+    if is_launched():
+        world = al.MPIWorld(patience=0.5)
+    else:
+        world = al.SimulatedWorld(2)
+    if world.ranks < 2:
+        pytest.skip("two processes are needed: run under mpiexec -n 2")
+    yield world
+    world.close()
+
+
+def collective_in_backward(comm: Any) -> Any:
+    """The identity, whose backward pass is collective."""
+
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            comm.Allreduce(np.ones(1), np.empty(1))
+            return gradient
+
+    return Sum.apply
+
+
+class Twin(torch.nn.Module):
+    def __init__(self, layout: al.Layout) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(layout.shape, dtype=torch.float64))
+
+    def forward(self, x: Any) -> Any:
+        return x * self.weight
+
+
+class Scaled(torch.nn.Module):
+    """x times a weight of each rank's own, with a collective in the backward pass of x; it waits in vain where x needs none on some rank."""
+
+    def __init__(self, comm: Any, layout: al.Layout) -> None:
+        super().__init__()
+        self.domain, self.codomain = al.Space(layout), al.Space(layout, name="y")
+        self.parameter_space = al.Space(al.Tensor(layout, name="weight"))
+        self.weight = torch.nn.Parameter(torch.ones(layout.local_shape(comm.Get_rank()), dtype=torch.float64))
+        self.sum = collective_in_backward(comm)
+
+    def forward(self, x: Any) -> Any:
+        return self.sum(x) * self.weight
+
+
+@al.subject(layer=Scaled, sequential=Twin, ranks=(2,), name="Scaled")
+def scaled(draw: Any, ranks: int) -> dict[str, Any]:
+    return dict(layout=al.Layout((2 * ranks,), (ranks,)))
+
+
+@al.subject.autograd(
+    lambda comm, x, layout: collective_in_backward(comm)(x) if comm.Get_rank() else x.detach(),
+    ranks=(2,),
+    name="Pruned",
+)
+def pruned(draw: Any, ranks: int) -> dict[str, Any]:
+    layout = al.Layout((ranks,), (ranks,))
+    return dict(domain=al.Space(layout), codomain=al.Space(layout, name="y"), layout=layout)
+
+
+@pytest.mark.parametrize("in_backward", [True, False])
+def test_a_wait_in_a_backward_pass_is_told_from_one_outside_of_it(
+    impatient: World, in_backward: bool
+) -> None:
+    def body(context: Any, _: Any) -> None:
+        rank = context.rank
+        note = context.comm.note_backward
+        note(BackwardPass({"x": rank == 0, "w": True}, rank == 0))
+        if rank == 0 and in_backward:
+            x = torch.ones(2, dtype=torch.float64, requires_grad=True)
+            collective_in_backward(context.comm)(x).sum().backward()
+        elif rank == 0:
+            context.comm.Allreduce(np.ones(1), np.ones(1))
+
+    run = impatient.run(body, ranks=2)
+    first = run.outcomes[0]
+    assert isinstance(first, Blocked)
+    assert first.in_backward is in_backward
+    lines = dict(judge(None, run).lines)  # type: ignore[arg-type]
+    if not in_backward:
+        assert "backward" not in lines
+        return
+    assert lines["backward"].splitlines() == [
+        "rank 0 was in backward",
+        "rank 1 had no backward pass, as nothing that it returned requires a gradient",
+        "x requires a gradient on rank 0",
+        "w requires a gradient on every rank",
+    ]
+
+
+@pytest.mark.skipif(is_launched(), reason="simulated ranks find it in less time")
+@pytest.mark.parametrize(
+    ("subject", "check", "expected"),
+    [
+        (
+            scaled,
+            "gradients",
+            {"was in backward", "weight requires a gradient", "x requires a gradient on rank "},
+        ),
+        (
+            pruned,
+            "adjoint",
+            {"rank 1 was in backward", "rank 0 had no backward pass", "x requires a gradient on every rank"},
+        ),
+    ],
+    ids=["layer", "autograd function"],
+)
+def test_a_failure_says_what_required_a_gradient_where(subject: Any, check: str, expected: set[str]) -> None:
+    world = al.SimulatedWorld(2)
+    found = investigate(world, subject, check, Budget(cases=60, seed=1))
+    world.close()
+    text = dict(found.verdict.lines)["backward"]
+    assert {phrase for phrase in expected if phrase in text} == expected
+
+
+def test_tensors_alike_share_a_line_and_a_run_without_backward_has_none() -> None:
+    passes = [BackwardPass({"x": True, "w": True, "b": False}, True)] * 3
+    assert list(backward_lines([False] * 3, passes)) == []
+    assert list(backward_lines([True, False, True], [*passes[:2], None])) == [
+        "ranks 0, 2 were in backward",
+        "x, w require a gradient on ranks 0, 1",
+        "b requires a gradient on no rank",
+    ]
