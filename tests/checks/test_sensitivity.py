@@ -55,6 +55,11 @@ def allowed(function: Callable[[Any], Any], x: Any) -> float:
     return allowances.most["y"][0]
 
 
+@pytest.mark.parametrize("numerator", [4.0, 5.0, -4.0, -5.0])
+def test_a_fraction_is_uncertain_whichever_integer_is_next(numerator: float) -> None:
+    assert allowed(lambda x: x / 3, torch.tensor([numerator], dtype=torch.float64)) > 0
+
+
 def test_a_result_that_cancels_to_zero_is_as_uncertain_as_its_terms() -> None:
     x = torch.tensor([2e3, 1e3], dtype=torch.float32)
     assert allowed(lambda x: x.sum() - x.flip(0).sum(), x) >= 1e-4

@@ -15,6 +15,7 @@ MUTABLE = {
     "Pass",  # is filled while a module goes through it
     "CaseCounts",  # counts
     "HangSimulator",
+    "_State",  # of the transport over a communicator
 }
 """The dataclasses of these packages that are state and no data."""
 

@@ -232,7 +232,9 @@ def test_bad_cuts_are_refused_with_their_values(cuts: list[tuple[int, ...] | Non
         Layout.cut((3,), two, cuts)
 
 
-@pytest.mark.parametrize(("rank", "local"), [(0, (2,)), (0, (-1,)), (0, ()), (1, (1,)), (5, (0,))])
+@pytest.mark.parametrize(
+    ("rank", "local"), [(0, (2,)), (0, (-1,)), (0, ()), (0, (0, 0)), (1, (1,)), (5, (0,))]
+)
 def test_a_local_index_outside_the_local_tensor_is_refused(rank: int, local: tuple[int, ...]) -> None:
     with pytest.raises(
         ValueError, match=rf"local: \({', '.join(map(str, local))},?\) is not in .* rank {rank}"

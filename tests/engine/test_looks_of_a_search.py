@@ -21,7 +21,8 @@ from adjointlab.engine.single_steps import size
 from adjointlab.store.reproducer import read, stored, write_case
 from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Run
+from adjointlab.worlds.world import Raised, Run
+from tests.checks.looks.operators import on, ring
 from tests.samples import right
 
 
@@ -166,3 +167,21 @@ def test_a_case_is_smaller_if_no_size_is_greater_and_one_is_less() -> None:
     assert not _is_smaller(case(3, 3), than=case(3, 3))
     assert not _is_smaller(case(4, 2), than=case(3, 3))
     assert not _is_smaller(case(2, 4), than=case(3, 3))
+
+
+@pytest.mark.parametrize(("gain", "form"), [(1, "exact"), (None, "within rounding")])
+def test_the_dot_test_of_one_instance_tells_inner_products_and_the_wrong_entry(
+    gain: int | None, form: str
+) -> None:
+    make = ring(gain=gain, adjoint=on(1))
+    run = SimulatedWorld(2).run(lambda context, _: al.check_adjoint(make(context.comm)), None, 2)
+    for outcome in run.outcomes:
+        assert isinstance(outcome, Raised)
+        for part in (
+            "Ring: adjoint is not the transpose of forward",
+            "⟨Fx, y⟩",
+            form,
+            "moves x[",
+            "gives that entry weight 2",
+        ):
+            assert part in outcome.message

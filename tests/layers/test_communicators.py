@@ -33,7 +33,7 @@ OPERATORS = [
     if isinstance(value := getattr(module, name), type)
     and issubclass(value, al.LinearOperator)
     and value.__module__ == module.__name__
-    and not value.__subclasses__()
+    and not any(each.__module__.startswith(primitives.__name__) for each in value.__subclasses__())
 ]
 LAYERS = [value for name in layers.__all__ if _takes_a_communicator(value := getattr(layers, name))]
 EVERYTHING = [

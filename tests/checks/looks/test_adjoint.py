@@ -102,6 +102,23 @@ class RealPart(al.LinearOperator):
         return y * (self.weight + 0j)
 
 
+class Embedding(al.LinearOperator):
+    """A real tensor as a complex one: its adjoint is the real part."""
+
+    gain = fan_in = 1
+
+    def __init__(self, comm: Any, weight: float = 1) -> None:
+        real_part = RealPart(comm)
+        self.comm, self.weight = comm, weight
+        self.domain, self.codomain = real_part.codomain, real_part.domain
+
+    def forward(self, x: Any) -> Any:
+        return x + 0j
+
+    def adjoint(self, y: Any) -> Any:
+        return self.weight * y.real
+
+
 def times_the_ranks(operator: Any, x: Any, result: Any) -> Any:
     """The sum of all copies, if they were equal."""
     return operator.size * x
@@ -129,6 +146,8 @@ LOOKS = [
     Look("the imaginary part", ring(dtype="complex128", gain=2**10, adjoint=i_times_the_argument_of_forward), WRONG),
     Look("the real part of a mixed pair", ring(RealPart, weight=2), WRONG),
     Look("the real part alone of a mixed pair", ring(RealPart), ""),
+    Look("the real part of the other mixed pair", ring(Embedding, weight=2), WRONG),
+    Look("the real part alone of the other mixed pair", ring(Embedding), ""),
     # The values.
     Look("large integers", ring(adjoint=where(larger_than(2.0**40))), WRONG),
     Look("large integers of forward", ring(forward=where(larger_than(2.0**40))), WRONG),

@@ -170,6 +170,7 @@ GRADIENTS = [
     look("strided cotangents", at("y", grad_of(where_strided)), INPUT, order=("row-major", "strided")),
     look("strided inputs", at("x", where_strided), OUTPUTS, order=("strided", "row-major")),
     look("NaN in a gradient", at("x", grad_of(lambda g: g * float("nan"))), INPUT),
+    look("a gradient that is added to others", at("x", DoubledGradient.apply), ".grad held other gradients before", seed=ADDED),
     look("a right layer, passes together", None, "", seed=ALL_TOGETHER),
     look("a right layer, passes apart", None, "", seed=ALL_APART),
     look("a right layer, gradients added", None, "", seed=ADDED),

@@ -19,7 +19,7 @@ from adjointlab.checks.matrix import (
 from adjointlab.checks.verdict import Figure
 from tests.checks.looks.harness import Look, assert_seen, each_of, verdict
 from tests.checks.looks.operators import Ring, doubled, filled_with, last_lost, on, ring, where
-from tests.checks.looks.test_adjoint import RealPart
+from tests.checks.looks.test_adjoint import Embedding, RealPart
 
 WRONG = "adjoint is not the transpose of forward"
 
@@ -113,6 +113,8 @@ LOOKS = [
     *both("adjoint"),
     Look("the real part of a mixed pair", ring(RealPart, weight=2), WRONG),
     Look("the real part alone of a mixed pair", ring(RealPart), ""),
+    Look("the real part of the other mixed pair", ring(Embedding, weight=2), WRONG),
+    Look("the real part alone of the other mixed pair", ring(Embedding), ""),
     Look("entries that are rounded", ring(forward=sevenths, adjoint=rounded_once_more), ""),
     Look("entries that rounding does not explain", ring(forward=sevenths, adjoint=further_off), WRONG),
     Look("a gain that is declared too small", ring(gain=3, **FOURFOLD), "the declared gain is too small"),
