@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from adjointlab.cli.main import app
 
 ROOT = Path(__file__).resolve().parent.parent
-BASES = {"adjointlab.primitives": "LinearOperator", "adjointlab.layers": "DistributedModule"}
+BASES = {"adjointlab.primitives": "LinearOperator"}
 """What a class of a package without `__all__` derives from, directly or not, if it belongs into the reference."""
 
 WITH_PAGES = {"MPI", "strategies"}

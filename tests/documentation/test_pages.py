@@ -27,11 +27,9 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),
 ]  # a reader's Python shows warnings, and goes on
 
-ELSEWHERE = {"layers.md", "gpu.md", "pictures.md"}
-"""Pages whose blocks have no language yet."""
 PAGES = [
     ROOT / "README.md",
-    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name not in ELSEWHERE),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 PAGES_THAT_RUN = [page for page in PAGES if any(block.is_run for block in blocks(page))]
 DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
