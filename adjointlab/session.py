@@ -114,7 +114,6 @@ class CheckResult(Drawable):
             self.found.subject.location == other.found.subject.location
             and own.status is others.status is not Status.COHERENT
             and own.verdict.headline == others.verdict.headline
-            and own.verdict.fails_like(others.verdict)
         )
 
     @property

@@ -80,6 +80,14 @@ def test_a_fault_that_several_checks_see_is_told_once_and_recalled_in_the_end(
     assert every.stdout.count(headline) == len(rows(every.stdout))
 
 
+def test_a_wrong_entry_that_two_checks_see_is_told_once(here: Callable[..., Ended]) -> None:
+    checks = ("--check", "adjoint", "--check", "matrix", "--cases", "20", "--seed", "1")
+    result = here("check", f"{SAMPLES}:wrong", *checks)
+    assert result.stdout.count("WrongShift: adjoint is not the transpose of forward") == 1
+    assert "as in adjoint" in result.stdout
+    assert "WrongShift (adjoint, matrix): adjoint is not" in result.stdout
+
+
 def test_faults_of_different_kinds_are_told_each(here: Callable[..., Ended]) -> None:
     result = here("check", f"{SAMPLES}:wrong", f"{SAMPLES}:raising", "--check", "adjoint", "--cases", "9")
     assert "WrongShift: adjoint is not the transpose" in result.stdout
