@@ -14,6 +14,7 @@ from adjointlab.layers.distributed import DistributedModule
 from adjointlab.layers.parameters import DistributedParameters
 from adjointlab.layers.repartition import Repartition
 from adjointlab.layers.states import distributed_layers, load_sequential_state_dict, sequential_state_dict
+from adjointlab.typing import Communicator
 
 __all__ = ["Network"]
 
@@ -21,7 +22,7 @@ __all__ = ["Network"]
 class Network(nn.Sequential):
     """Layers in a chain: distributed ones, further networks, and functions of torch's that have no parameters.
 
-    `domain` and `codomain` say where inputs and outputs lie, `parameter_space` and `buffer_space` where parameters and buffers do,
+    `comm` is the communicator of its layers. `domain` and `codomain` say where inputs and outputs lie, `parameter_space` and `buffer_space` where parameters and buffers do,
     under the names that ``named_parameters()`` has. Repartitions between the layers have names of their own, so that parameters
     are named as the sequential network's.
 
@@ -38,6 +39,7 @@ class Network(nn.Sequential):
             raise ValueError(
                 "layers: the first and the last are distributed layers, which say where tensors lie"
             )
+        self.comm: Communicator = ends[0].comm
         self.domain: Space = ends[0].domain
         self.codomain: Space = ends[1].codomain
         self.parameter_space, self.buffer_space = (

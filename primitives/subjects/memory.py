@@ -88,7 +88,9 @@ class _Detour(LinearOperator):
     symbol = "M*M"
     batched = True
 
-    def __init__(self, comm: Communicator, layout: Layout, by: str, *, pinned: bool, dtype: str) -> None:
+    def __init__(
+        self, comm: Communicator, layout: Layout, by: str, *, pinned: bool = False, dtype: str = "float64"
+    ) -> None:
         self.comm = comm
         self._make = partial(Transfer, comm, layout, pinned=pinned, dtype=dtype)
         self._by = by
@@ -111,7 +113,13 @@ class _Detour(LinearOperator):
         return transfer.forward(transfer.adjoint(y))
 
 
-@subject(_Detour, arrays=LIBRARIES, name="Transfer")
+def _every_transfer(*, ranks: int = 3, order: int = 2, side: int = 2) -> Iterator[SizedCase]:
+    """Buffers of every layout, by memory of NumPy, which is always there."""
+    for world, parameters in _every_buffer(ranks=ranks, order=order, side=side):
+        yield world, {**parameters, "by": "numpy"}
+
+
+@subject(_Detour, arrays=LIBRARIES, every=_every_transfer, name="Transfer")
 def transfers(draw: DrawFn, ranks: int) -> Parameters:
     """By any memory that has the element type, through pinned memory or not."""
     drawn = blocks.layout_and_dtype(draw, ranks)

@@ -6,7 +6,6 @@ import contextlib
 import io
 import re
 import runpy
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -38,10 +37,10 @@ def test_every_picture_stands_in_a_document() -> None:
 
 def test_the_example_prints_what_the_page_shows() -> None:
     page = Path(DOCS / "pictures.md").read_text(encoding="utf-8")
-    found = re.search(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", page, re.DOTALL)
+    found = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL)
     assert found
     stream = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
     with contextlib.redirect_stdout(stream):
         exec(found.group(1), {})  # noqa: S102 - our own page
     stream.seek(0)
-    assert stream.read() == textwrap.dedent(found.group(2))
+    assert stream.read() == found.group(2)

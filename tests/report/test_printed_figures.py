@@ -17,7 +17,7 @@ from adjointlab.engine.discovery import found_as
 from adjointlab.engine.run_case import CaseRunner
 from adjointlab.engine.search import Budget, Search, SearchResult
 from adjointlab.exit_codes import ExitCode
-from adjointlab.report import summary
+from adjointlab.report import summary, tables
 from adjointlab.report.failure_text import failure_text
 from adjointlab.report.json_report import as_data
 from adjointlab.session import CheckResult
@@ -75,7 +75,7 @@ def test_the_summary_of_a_proof_counts_what_is_proved() -> None:
 
 def test_a_table_of_proofs_states_cases_entries_and_seconds() -> None:
     entries = result(tried=1200, seconds=1.25, figures={Figure.ENTRIES: 34567})
-    _, row = printed(summary.proof_table([entries], [{"ranks": 3, "side": 2}]))
+    _, row = printed(tables.proof_table([entries], [{"ranks": 3, "side": 2}]))
     assert row == "Ring ranks 3, side 2 proved 1,200 34,567 1.2"
 
 
@@ -124,7 +124,8 @@ def test_known_failures_do_not_count_and_unexpected_passes_do() -> None:
     ],
 )  # fmt: skip
 def test_the_reach_of_a_verdict(given: dict[str, Any], reach: str) -> None:
-    _, row = printed(summary.verdict_table([result(**({"tried": 20, "seed": 77, "counts": COUNTS} | given))]))
+    entry = result(**({"tried": 20, "seed": 77, "counts": COUNTS} | given))
+    (row,) = printed(tables.VerdictRows.of([("Ring", entry.result.check)], 20).row(1, entry))
     assert row.endswith(reach)
     assert f" {given.get('counts', COUNTS).most_ranks} 77 " in row
     assert " 20 " in row
@@ -132,7 +133,7 @@ def test_the_reach_of_a_verdict(given: dict[str, Any], reach: str) -> None:
 
 def test_a_probability_is_never_rounded_down() -> None:
     for probability in (1e-9, 1.0000001e-9, 9.9e-10, 2 / 4095, 1.0, 3e-301):
-        text = summary._rounded_up(probability)
+        text = tables._rounded_up(probability)
         assert probability <= float(text) <= 11 * probability
 
 
@@ -264,6 +265,7 @@ def test_the_figures_of_the_text_stand_in_the_json_too(
         "most_ranks": 3,
         "lacking_messages": 0,
         "rejected": {},
+        "is_cut_short": False,
     }
     assert (entry["verdict"], entry["case"], entry["known"]) == ("coherent", None, None)
 

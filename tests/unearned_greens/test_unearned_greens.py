@@ -47,7 +47,7 @@ EXPECTED = {
     "only_empty_tensors": (ExitCode.UNJUDGED, "no tensor of the case has an element"),
     "message_fails_at_import": (ExitCode.USAGE, "its __str__ failed"),
     "message_fails_in_a_call": (ExitCode.UNJUDGED, "its __str__ failed"),
-    "message_fails_in_a_strategy": (ExitCode.UNJUDGED, "its __str__ failed"),
+    "message_fails_in_a_strategy": (ExitCode.USAGE, "its __str__ failed"),
     "no_subject": (ExitCode.USAGE, "no subject"),
     "only_one_rank": (ExitCode.UNJUDGED, "several ranks"),
     "only_one_rank_judged": (ExitCode.UNJUDGED, "declare it with types"),

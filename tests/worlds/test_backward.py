@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,32 +19,33 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")
-def impatient() -> Iterator[World]:
-    world: World
-    if is_launched():
-        world = al.MPIWorld(patience=0.5)
-    else:
-        world = al.SimulatedWorld(2)
+def impatient() -> World:
+    # Not closed: messages of a run that was ended may be on their way, and MPI gives a communicator's number to the next.
+    world: World = al.MPIWorld(patience=0.5) if is_launched() else al.SimulatedWorld(2)
     if world.ranks < 2:
         pytest.skip("two processes are needed: run under mpiexec -n 2")
-    yield world
-    world.close()
+    return world
 
 
-def collective_in_backward(comm: Any) -> Any:
-    """The identity, whose backward pass is collective."""
+def calling_in_backward(call: Callable[[], object]) -> Any:
+    """The identity, whose backward pass calls `call`."""
 
-    class Sum(torch.autograd.Function):
+    class Identity(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
             return x.clone()
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
-            comm.Allreduce(np.ones(1), np.empty(1))
+            call()
             return gradient
 
-    return Sum.apply
+    return Identity.apply
+
+
+def collective_in_backward(comm: Any) -> Any:
+    """The identity, whose backward pass is collective."""
+    return calling_in_backward(lambda: comm.Allreduce(np.ones(1), np.empty(1)))
 
 
 class Twin(torch.nn.Module):
@@ -93,11 +94,15 @@ def test_a_wait_in_a_backward_pass_is_told_from_one_outside_of_it(
         rank = context.rank
         note = context.comm.note_backward
         note(BackwardPass({"x": rank == 0, "w": True}, rank == 0))
+
+        def waits() -> object:
+            return context.comm.recv(source=1)
+
         if rank == 0 and in_backward:
             x = torch.ones(2, dtype=torch.float64, requires_grad=True)
-            collective_in_backward(context.comm)(x).sum().backward()
+            calling_in_backward(waits)(x).sum().backward()
         elif rank == 0:
-            context.comm.Allreduce(np.ones(1), np.ones(1))
+            waits()
 
     run = impatient.run(body, ranks=2)
     first = run.outcomes[0]

@@ -34,11 +34,10 @@ def is_on_device(array: object) -> bool:
     """Return True for an array in the memory of a device; False for one of the host, and for what is no array."""
     if type(array) is np.ndarray:  # first: every call of every operator asks
         return False
-    library = known_library(array)
-    if library == "torch":
-        tensor: Any = array
-        return bool(tensor.is_cuda)
-    return library == "cupy"
+    of_torch = getattr(
+        array, "is_cuda", None
+    )  # tensors of torch alone say so, and a look-up of the library would be a call more
+    return known_library(array) == "cupy" if of_torch is None else bool(of_torch)
 
 
 def device_of(array: object) -> int | None:

@@ -18,6 +18,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+
 from adjointlab import MPI
 from adjointlab.core import arrays
 from adjointlab.core.arrays.streams import streams_of
@@ -48,7 +50,7 @@ def over(comm: Communicator, array: Array) -> Communicator:
 
     Raises `ValueError` for a transport that cannot be had, before any message.
     """
-    if not arrays.is_on_device(array):
+    if type(array) is np.ndarray or not arrays.is_on_device(array):  # by type first: every message asks
         return comm
     state = _state(comm)
     kind = (arrays.library_of(array), arrays.device_of(array))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from adjointlab.checks.adjoint import ADJOINT
+from adjointlab.checks.purity import PURITY
 from tests.checks.looks.harness import Look, assert_seen, each_of
 from tests.checks.looks.operators import Ring, ring
 
@@ -49,4 +49,4 @@ LOOKS = [
 
 @each_of(LOOKS)
 def test_a_look_at_communicators(look: Look) -> None:
-    assert_seen(ADJOINT, look)
+    assert_seen(PURITY, look)

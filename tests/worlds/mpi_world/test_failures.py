@@ -483,5 +483,4 @@ def test_what_is_known_of_the_hangs_of_a_subject_shortens_the_waits_for_it_alone
         world.lead(body, lambda run: run(None, world.ranks), about)
 
     assert waits[0] == waits[2] == waits[3] == 3.0
-    assert waits[1] < 3.0
-    world.close()
+    assert waits[1] < 3.0  # not closed: messages of the run that was ended may be on their way
