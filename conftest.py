@@ -17,6 +17,7 @@ _SIMULATED_ONLY = (
     "tests/devices",
     "tests/documentation",
     "tests/checks",
+    "tests/gpu",
     "tests/engine",
     "tests/store",
     "tests/cli",
