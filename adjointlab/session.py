@@ -246,8 +246,8 @@ def replay_corpus(
 ) -> CheckResult | None:
     """Collective: replay the cases that `folder` holds of the subject and check; the first that still fails.
 
-    Cases on more ranks than the world has are passed over, those in other memory than that of `device`, if it is given, and those that were stored under this very supervision: they are
-    still being shrunk.
+    Cases on more ranks than the world has are passed over, those in other memory than that of `device`, if it is given, and those
+    that were stored under this very supervision: they are still being shrunk.
     """
     job_log = supervised()
     if unsupported(world, found.subject) is not None or (
@@ -279,7 +279,7 @@ def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
     """The result of a run on this process alone, its failure stored in `folder`."""
     written, problem = None, ""
     # A wrong declaration is corrected where it stands: there is nothing to replay.
-    if result.case is not None and result.verdict.kind != SubjectError.__name__:
+    if result.case is not None and not CheckResult(found, result).is_misdeclared:
         try:
             written = write(result, found.subject, folder)
         except Exception as error:  # the verdict stands without its file

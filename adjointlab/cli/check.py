@@ -39,7 +39,7 @@ from adjointlab.cli.parameters import (
     Watchdog,
     Xfails,
 )
-from adjointlab.cli.result_files import ResultFiles
+from adjointlab.cli.result_files import ResultFiles, RunResults
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.cores import cores
 from adjointlab.exit_codes import ExitCode
@@ -335,9 +335,7 @@ class _CheckRun:
             with line.paused():
                 self.report.print_new()
             with working_directory(self.surroundings.folder):
-                self.files.save_so_far(
-                    self.world, self.results, ExitCode.UNJUDGED, len(self.plan), self.nameless
-                )
+                self.files.save_so_far(self._known(ExitCode.UNJUDGED, complete=False))
 
     def add(self, result: CheckResult) -> None:
         """Add the result of the next check of the plan; of a subject that is declared wrongly only the first."""
@@ -379,7 +377,10 @@ class _CheckRun:
         from adjointlab.store.files import working_directory
 
         with working_directory(self.surroundings.folder):
-            self.files.save(self.world, self.results, code, len(self.plan), self.nameless, complete=complete)
+            self.files.save(self._known(code, complete=complete))
+
+    def _known(self, code: int, *, complete: bool) -> RunResults:
+        return RunResults(self.world, self.results, code, len(self.plan), self.nameless, complete)
 
 
 def _print(printed: Printed) -> None:

@@ -27,6 +27,18 @@ __all__ = ["ResultFiles", "target"]
 
 
 @dataclass(frozen=True)
+class RunResults:
+    """All that files tell of a run: its results so far, its exit code, and whether it is complete."""
+
+    world: World
+    results: Sequence[CheckResult]
+    code: int
+    asked: int  # checks of subjects
+    nameless: Sequence[str]
+    complete: bool
+
+
+@dataclass(frozen=True)
 class ResultFiles:
     """The files that a user has asked for, by absolute paths; ``-`` is standard output."""
 
@@ -44,59 +56,46 @@ class ResultFiles:
         """Return True if standard output is not for people."""
         return STDOUT in (self.json, self.junit, self.html)
 
-    def save_so_far(
-        self, world: World, results: Sequence[CheckResult], code: int, asked: int, nameless: Sequence[str]
-    ) -> None:
+    def save_so_far(self, run: RunResults) -> None:
         """Write the JSON anew, if it goes to a file that may be written more than once."""
         if self.json is not None and self.json != STDOUT and is_replaceable(self.json):
-            self._save_json(world, results, code, asked, nameless, complete=False)
+            _save_json(self.json, run)
 
-    def save(
-        self,
-        world: World,
-        results: Sequence[CheckResult],
-        code: int,
-        asked: int,
-        nameless: Sequence[str],
-        *,
-        complete: bool,
-    ) -> None:
-        """Write all files, on the leader, of a run that is `complete` or has been ended."""
+    def save(self, run: RunResults) -> None:
+        """Write all files, on the leader, of a run that is complete or has been ended."""
         from adjointlab.report.junit import as_junit
 
-        if not world.is_leader:
+        if not run.world.is_leader:
             return
         if self.json is not None:
-            self._save_json(world, results, code, asked, nameless, complete=complete)
+            _save_json(self.json, run)
         if self.junit is not None:
-            write_text(self.junit, as_junit(results))
+            write_text(self.junit, as_junit(run.results))
         if self.html is not None:
-            _save_html(self.html, world, results, nameless)
-        _tell_github(results, asked)
-
-    def _save_json(
-        self,
-        world: World,
-        results: Sequence[CheckResult],
-        code: int,
-        asked: int,
-        nameless: Sequence[str],
-        *,
-        complete: bool,
-    ) -> None:
-        from adjointlab.report.json_report import as_data
-
-        assert self.json is not None
-        write_json(
-            self.json,
-            as_data(results, world.name, world.ranks, code, asked, complete=complete, nameless=nameless),
-        )
+            _save_html(self.html, run)
+        _tell_github(run.results, run.asked)
 
 
-def _save_html(target: str, world: World, results: Sequence[CheckResult], nameless: Sequence[str]) -> None:
+def _save_json(target: str, run: RunResults) -> None:
+    from adjointlab.report.json_report import as_data
+
+    world = run.world
+    data = as_data(
+        run.results,
+        world.name,
+        world.ranks,
+        run.code,
+        run.asked,
+        complete=run.complete,
+        nameless=run.nameless,
+    )
+    write_json(target, data)
+
+
+def _save_html(target: str, run: RunResults) -> None:
     from adjointlab.report.html_report import environment, html_report
 
-    write_text(target, html_report(results, environment(ranks=describe_ranks(world)), nameless))
+    write_text(target, html_report(run.results, environment(ranks=describe_ranks(run.world)), run.nameless))
 
 
 def _tell_github(results: Sequence[CheckResult], asked: int) -> None:
