@@ -186,7 +186,7 @@ def write_text(target: str, text: str) -> None:
         Output().raw(text)
         return
     try:
-        overwrite(Path(target), text.encode())
+        overwrite(Path(target), text.encode("utf-8", "backslashreplace"))  # as the page of pytest
     except OSError as error:
         Output(to_stderr=True).line(
             f"adjointlab: the results cannot be written to {target}: {error.strerror or error}"
