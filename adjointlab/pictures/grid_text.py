@@ -85,7 +85,7 @@ class _Rows:
         margin = max(map(len, (*labels, "index")), default=0) + 2
         if not self.shown.dims:
             for piece, label in zip(grid.pieces, labels, strict=True):
-                yield ((label.ljust(margin), Style.PLAIN), self._cell(piece, (), "■"))
+                yield ((label.ljust(margin), Style.PLAIN), self._cell(piece, "■"))
             return
         (dim,) = self.shown.dims
         axis = scale_of(grid, dim, max(8, min(48, self.width - margin)))
@@ -100,11 +100,11 @@ class _Rows:
         for start, size in zip(axis.breaks, axis.sizes, strict=False):
             sign = self._sign(piece, dim, start)
             for _ in range(size):
-                text, style = self._cell(piece, (), sign) if cell not in marked else _marked(marked[cell])
+                text, style = self._cell(piece, sign) if cell not in marked else _marked(marked[cell])
                 yield text.rjust(step - 1).ljust(step) if step > 1 else text, style
                 cell += 1
 
-    def _cell(self, piece: Piece, index: tuple[int, ...], sign: str) -> Span:
+    def _cell(self, piece: Piece, sign: str) -> Span:
         marks = [mark for mark in self.grid.marks if mark.rank == piece.rank and not self.shown.dims]
         if marks:
             return _marked(marks[0])
