@@ -263,13 +263,9 @@ class _Exchange:
             # On the host the first is sent while the next is packed; on a device all are packed in one launch.
             for group in [self._sent] if in_one_launch else [[each] for each in self._sent]:
                 requests += self._send(comm, group, array, batch)
-        if in_one_launch:
-            own = [(total[at], array[held]) for _, at, held in self._copied if held is not None]
+        own = [(total[at], array[held]) for _, at, held in self._copied if held is not None]
+        if own:
             arrays.copy_all(own)  # while the messages are on their way
-        else:
-            for _, in_result, in_argument in self._copied:
-                if in_argument is not None:
-                    arrays.copy_into(total[in_result], array[in_argument])
         if requests:
             MPI.Request.Waitall(requests)
         if to_copy:
