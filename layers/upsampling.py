@@ -56,9 +56,8 @@ def _interpolated(
     module: nn.Upsample, size: int | None, factor: float | None, x: torch.Tensor
 ) -> torch.Tensor:
     """Torch's interpolation along one dimension."""
-    is_cubic = (
-        module.mode == "bicubic"
-    )  # which torch has for two dimensions only: the second one has a length of 1
+    # Torch has the cubic one for two dimensions only: the second has a length of 1.
+    is_cubic = module.mode == "bicubic"
     others = (1,) if is_cubic else ()
     y: torch.Tensor = functional.interpolate(
         x.unsqueeze(-1) if is_cubic else x,

@@ -47,7 +47,6 @@ class HaloPhases:
         The bulk of y is neither read nor written. `meanwhile`, called while messages travel, may write it, but not x.
         """
         comm, sources = transport.over(self.comm, y), [x]
-        in_one_launch = comm is not self.comm  # memory of a device goes by a transport
         phases = self._phases(y, batch) or [[]]  # without any, what is local is still done, once
         for phase_number, links in enumerate(phases):
             requests, received = [], []
@@ -58,19 +57,11 @@ class HaloPhases:
                 if link.receives:  # nothing from this worker to itself: it packs what it unpacks
                     requests.append(comm.Irecv(message.memory, link.peer, _TAG))
                 received.append(message)
-            if (
-                in_one_launch
-            ):  # all are packed before the first is sent; on the host it is sent while the next is packed
-                _pack(links, sources)
-            for link in links:
-                sent = link.sent_from(sources)
-                if sent is None:
-                    sent = link.sent
-                    if not in_one_launch:
-                        for cells, source, index in sent.pieces:
-                            arrays.copy_into(cells, sources[source][index])
-                if link.sends:
-                    requests.append(comm.Isend(sent.memory, link.peer, _TAG))
+            for together in transport.packed_together(links, y):
+                messages = _packed(together, sources)
+                for link, message in zip(together, messages, strict=True):
+                    if link.sends:
+                        requests.append(comm.Isend(message.memory, link.peer, _TAG))
             try:
                 if phase_number == 0:  # while the first messages travel
                     for padding in self.plan.padding:
@@ -81,14 +72,8 @@ class HaloPhases:
                 # Not Waitany: MPICH's takes many times longer where there are more ranks than cores.
                 if requests:
                     MPI.Request.Waitall(requests)
-            if in_one_launch:
-                arrays.copy_all(
-                    [(y[index], cells) for message in received for cells, _, index in message.pieces]
-                )
+            arrays.copy_all([(y[index], cells) for message in received for cells, _, index in message.pieces])
             for message in received:
-                if not in_one_launch:
-                    for cells, _, index in message.pieces:
-                        arrays.copy_into(y[index], cells)
                 # Later phases count the sources as the plan does. A box that was received into y is a view of y.
                 sources += message.boxes
 
@@ -102,11 +87,9 @@ class HaloPhases:
         comm, phases = transport.over(self.comm, y), self._phases(y, batch)
         # All boxes are packed before the first phase: a later phase of forward, which comes earlier here, adds to boxes of
         # an earlier one (the way back of corners), and only then are these sent.
-        in_one_launch = comm is not self.comm  # memory of a device goes by a transport
-        packed: list[tuple[Array, Array]] | None = [] if in_one_launch else None
-        returned = [[_cotangents(link, y, packed) for link in links] for links in phases]
-        if packed:
-            arrays.copy_all(packed)
+        to_pack: list[tuple[Array, Array]] = []
+        returned = [[_cotangents(link, y, to_pack) for link in links] for links in phases]
+        arrays.copy_all(to_pack)
         sources = [x, *(box for messages in returned for message in messages for box in message.boxes)]
         if not phases and meanwhile is not None:
             meanwhile()
@@ -121,12 +104,7 @@ class HaloPhases:
             finally:
                 if requests:
                     MPI.Request.Waitall(requests)
-            if in_one_launch:
-                _add_pieces(links, sources)
-                continue
-            for link in links:
-                for cells, source, index in link.sent.pieces:
-                    arrays.add_into(sources[source][index], cells)
+            _add_pieces(links, sources)
 
     def _phases(self, like: Array, batch: tuple[int, ...]) -> list[list[_LinkBuffers]]:
         """The links of each phase with buffers in the library of `like`: reused, but new ones for a batch."""
@@ -221,16 +199,17 @@ def _as_message(view: Array) -> _Message | None:
     return _Message(arrays.message(view), (view,), ()) if arrays.is_row_major(view) else None
 
 
-def _pack(links: Sequence[_LinkBuffers], sources: Sequence[Array]) -> None:
-    """Copy what the links send into their buffers, in one launch."""
-    arrays.copy_all(
-        [
-            (cells, sources[source][index])
-            for link in links
-            if link.sent_from(sources) is None
-            for cells, source, index in link.sent.pieces
-        ]
-    )
+def _packed(links: Sequence[_LinkBuffers], sources: Sequence[Array]) -> list[_Message]:
+    """What the links send, with the cells of its boxes in it."""
+    messages, to_pack = [], []
+    for link in links:
+        message = link.sent_from(sources)
+        if message is None:
+            message = link.sent
+            to_pack += [(cells, sources[source][index]) for cells, source, index in message.pieces]
+        messages.append(message)
+    arrays.copy_all(to_pack)
+    return messages
 
 
 def _add_pieces(links: Sequence[_LinkBuffers], sources: Sequence[Array]) -> None:
@@ -240,8 +219,8 @@ def _add_pieces(links: Sequence[_LinkBuffers], sources: Sequence[Array]) -> None
     )
 
 
-def _cotangents(link: _LinkBuffers, y: Array, packed: list[tuple[Array, Array]] | None) -> _Message:
-    """The received boxes of a link as y holds them, zero outside the window; what has to be packed is appended to `packed`, if there is one.
+def _cotangents(link: _LinkBuffers, y: Array, to_pack: list[tuple[Array, Array]]) -> _Message:
+    """The received boxes of a link as y holds them, zero outside the window; what has to be packed is appended to `to_pack`.
 
     They are sent from y's memory if they lie in one piece there and nothing will be added to them.
     """
@@ -252,9 +231,5 @@ def _cotangents(link: _LinkBuffers, y: Array, packed: list[tuple[Array, Array]] 
     for box, array in zip(link.link.received, message.boxes, strict=True):
         if not box.is_whole:
             arrays.clear(array)
-    if packed is None:
-        for cells, _, index in message.pieces:
-            arrays.copy_into(cells, y[index])
-    else:
-        packed += [(cells, y[index]) for cells, _, index in message.pieces]
+    to_pack += [(cells, y[index]) for cells, _, index in message.pieces]
     return message

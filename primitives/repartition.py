@@ -258,11 +258,8 @@ class _Exchange:
             else:
                 view = array[in_argument]
             to_add.append((in_result, view))
-        in_one_launch = comm is not self.comm  # memory of a device goes by a transport
-        if self._sent:
-            # On the host the first is sent while the next is packed; on a device all are packed in one launch.
-            for group in [self._sent] if in_one_launch else [[each] for each in self._sent]:
-                requests += self._send(comm, group, array, batch)
+        for together in transport.packed_together(self._sent, array):
+            requests += self._send(comm, together, array, batch)
         own = [(total[at], array[held]) for _, at, held in self._copied if held is not None]
         if own:
             arrays.copy_all(own)  # while the messages are on their way

@@ -34,9 +34,8 @@ def is_on_device(array: object) -> bool:
     """Return True for an array in the memory of a device; False for one of the host, and for what is no array."""
     if type(array) is np.ndarray:  # first: every call of every operator asks
         return False
-    of_torch = getattr(
-        array, "is_cuda", None
-    )  # tensors of torch alone say so, and a look-up of the library would be a call more
+    # Tensors of torch alone say so, and a look-up of the library would be a call more.
+    of_torch = getattr(array, "is_cuda", None)
     return known_library(array) == "cupy" if of_torch is None else bool(of_torch)
 
 

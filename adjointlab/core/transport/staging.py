@@ -115,9 +115,8 @@ class StagedCommunicator(DeviceCommunicator):
 
     def _sent(self, buf: Any) -> tuple[NumpyArray, NumpyArray]:
         """Pinned memory with the contents of a buffer, as bytes and as its elements; complete."""
-        self.send_copied(
-            wait=True
-        )  # before this rank waits in a collective: others may wait for these messages
+        # Before this rank waits in a collective: others may wait for these messages.
+        self.send_copied(wait=True)
         staged = self.pool.take(arrays.nbytes_of(buf))
         self.streams.to_host(buf, staged, None).synchronize()
         return staged, _like(buf, staged)
