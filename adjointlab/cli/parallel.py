@@ -158,6 +158,8 @@ class CheckProcesses:
     """Context with up to `count` processes; none is left at its end."""
 
     def __init__(self, setup: Setup, surroundings: Surroundings, count: int, cores: int) -> None:
+        from adjointlab.store.running_case import COMMAND
+
         self._setup, self._surroundings, self._count = setup, surroundings, count
         self._waiting = deque(range(len(setup.plan)))
         self._processes: list[_Process] = []
@@ -166,6 +168,7 @@ class CheckProcesses:
         self._share: Callable[[int], float] = lambda left: math.inf
         # Libraries with threads of their own take all cores each, unless the user has said how many.
         self._environment = {"OMP_NUM_THREADS": str(max(1, cores // count)), **surroundings.environment}
+        self._environment[COMMAND] = f"{os.getpid()}-{time.monotonic_ns()}"
 
     def __enter__(self) -> CheckProcesses:
         return self

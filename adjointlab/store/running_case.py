@@ -29,6 +29,7 @@ from adjointlab.worlds.process import signals_held
 from adjointlab.worlds.world import WorldName
 
 __all__ = [
+    "COMMAND",
     "NAME",
     "EndedBy",
     "Progress",
@@ -46,6 +47,9 @@ NAME: Final = "running.json"
 
 _OTHERS: Final = "running-*.json"
 """The files of further processes with the same folder."""
+
+COMMAND: Final = "ADJOINTLAB_COMMAND"
+"""The environment variable in which a command numbers itself for the processes that it shares its checks out to."""
 
 _BLOCK: Final = 1024
 """The file grows in steps of so many bytes."""
@@ -76,7 +80,7 @@ class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="sche
 
     `done` cases had been judged before `case` while `stage` was "drawing"; later stages run cases again. A job that the watchdog
     has ended leaves the `kind` of failure, and the path of its `reproducer`; where it was at no case, a sentence that says `because`
-    of what.
+    of what. A `command` that is at work in several processes reads the records of those that have died itself.
     """
 
     done: int
@@ -86,6 +90,7 @@ class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="sche
     reproducer: str
     case: Case | None
     because: str = ""
+    command: str = ""
 
     @staticmethod
     def of(
@@ -108,6 +113,7 @@ class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="sche
             reproducer=reproducer,
             case=case,
             because=because,
+            command=os.environ.get(COMMAND, ""),
         )
 
 
@@ -116,7 +122,8 @@ class RunningCaseFile:
 
     The file is locked as long as it is open. Where another live process keeps its record there, this one's has a name that no
     other has, ``running-<random>.json``. The records of processes that have died are read first (:attr:`previous`), and then
-    written over or removed. In a folder that cannot be written to, the work goes on without a record.
+    written over or removed, but for those of the same command, which asks for them (:func:`left_behind`). In a
+    folder that cannot be written to, the work goes on without a record.
     """
 
     def __init__(self, folder: Path, progress: Progress) -> None:
@@ -126,6 +133,9 @@ class RunningCaseFile:
         self._made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
         self._file = _locked(self.path)
         found = [] if self._file is None else [read_file(self.path)]
+        if self._file is not None and _is_asked_for(found[0]):
+            os.close(self._file)
+            self._file, found = None, []
         if self._file is None:
             self.path = folder / f"running-{secrets.token_hex(8)}.json"
             self._file = _locked(self.path)
@@ -254,10 +264,20 @@ def _abandoned(folder: Path, own: Path) -> list[Running | None]:
             file = _lock(open_file(path, os.O_RDWR))
         except OSError:
             continue
-        if file is not None:
-            found.append(read_file(path))
+        if file is None:
+            continue
+        running = read_file(path)
+        if _is_asked_for(running):
+            os.close(file)
+        else:
+            found.append(running)
             _remove(path, file)
     return found
+
+
+def _is_asked_for(running: Running | None) -> bool:
+    """Return True for the record of a process that the command of this one has shared its checks out to as well."""
+    return running is not None and running.command != "" and running.command == os.environ.get(COMMAND)
 
 
 def _remove(path: Path, file: int) -> None:

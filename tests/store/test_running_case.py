@@ -26,11 +26,13 @@ from adjointlab.store import running_case
 from adjointlab.store.reproducer import keep_interrupted, write_case
 from adjointlab.store.reproducer import read as read_reproducer
 from adjointlab.store.running_case import (
+    COMMAND,
     NAME,
     EndedBy,
     Progress,
     Running,
     RunningCaseFile,
+    left_behind,
     read,
     read_file,
     recording,
@@ -120,6 +122,27 @@ def test_the_records_of_several_jobs_that_died_are_handed_over_and_not_those_of_
     assert [running.case for running in recorder.previous] == [case("one"), case("other")]
     assert sorted(tmp_path.iterdir()) == sorted([live.path, recorder.path])
     assert RunningCaseFile(tmp_path, PROGRESS).previous == ()
+
+
+@pytest.mark.parametrize("name", [NAME, "running-other.json"])
+def test_the_record_of_a_process_that_shared_the_checks_of_a_command_is_left_to_the_command(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(COMMAND, "17-4")
+    write_end(tmp_path / name, Running.of(PROGRESS, case("fatal"), 7))
+    sibling = RunningCaseFile(tmp_path, PROGRESS)
+    sibling.record(case("next"), 0)
+
+    assert sibling.previous == ()
+    sibling.clear()
+    left = left_behind(tmp_path, PROGRESS.location, PROGRESS.check)
+    assert left is not None
+    assert left.case == case("fatal")
+    assert not list(tmp_path.iterdir())
+
+    write_end(tmp_path / name, left)
+    monkeypatch.setenv(COMMAND, "18-1")  # the command has died as well
+    assert [running.case for running in RunningCaseFile(tmp_path, PROGRESS).previous] == [case("fatal")]
 
 
 def test_the_folder_may_go_as_soon_as_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from adjointlab.worlds.launch import is_launched
-from tests.running import IS_OPEN_MPI, begun, needs_mpi, run_python
+from tests.running import IS_OPEN_MPI, ROOT, begun, needs_mpi, run_python
 
 pytestmark = [
     pytest.mark.skipif(is_launched(), reason="starts mpiexec itself, so it cannot run under mpiexec"),
@@ -91,10 +91,11 @@ def test_an_interrupt_of_one_rank_ends_the_job(tmp_path):
 
 @pytest.mark.parametrize("moment", [0.0, 0.5])
 def test_ctrl_c_at_any_moment_ends_all_ranks_and_prints_the_verdicts_so_far(tmp_path, moment):
-    """Cases are short, so that it comes now in one, now between two checks."""
-    # The primitives alone: the layers would have each rank import torch first.
-    subjects = "adjointlab.primitives.subjects.installed"
-    command = ["-m", "adjointlab", "check", subjects, "--cases", "3", "--json", "verdicts.json"]
+    """Checks are short, so that it comes now in one, now between two."""
+    # Arrays of NumPy alone: else each rank would import torch first, which on a busy machine goes on for longer after an
+    # interrupt than a process is waited for.
+    subject = f"{ROOT / 'examples' / 'ring_shift.py'}:ring_shifts"
+    command = ["-m", "adjointlab", "check", subject, "--cases", "20", "--json", "verdicts.json"]
     job = begun(*command, ranks=3, cwd=tmp_path)
     try:
         _wait_until((tmp_path / ".adjointlab" / "running.json").exists)
