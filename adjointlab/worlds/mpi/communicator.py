@@ -8,6 +8,7 @@ an untimely way, freeing them, is put off until the run is known to have left th
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import index
@@ -36,6 +37,9 @@ __all__ = ["GuardedCartcomm", "GuardedComm"]
 # Open MPI makes a group's communicator with messages of the given tag on the parent. They could be mistaken for messages of
 # user code that have the same tag: so one that is not used otherwise. (The tag asked for is part of the agreement.)
 _CREATION_TAG: Final = 32_003
+
+_SECONDS_TO_PASS_ON: Final = 0.2
+"""Launchers of jobs that end drop what they have not read yet."""
 
 # As in mpi4py, where the calls that make communicators return it on ranks that are no members.
 _NULL: Final = cast("GuardedComm", ours.COMM_NULL)
@@ -89,6 +93,7 @@ class GuardedComm(CommBase):
         rank, site = self.guard.control.rank, call_site()
         # Not through sys.stderr, which pytest captures and nobody will read any more.
         os.write(2, f"adjointlab: rank {rank} called Abort({errorcode}) at {site}\n".encode())
+        time.sleep(_SECONDS_TO_PASS_ON)
         allow_exit_of_c()
         # What was called with 0 must not end the job with 0.
         own_handle(MPI.COMM_WORLD).Abort(errorcode or ExitCode.UNJUDGED)
