@@ -1,10 +1,11 @@
 """What of the tests is collected where."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.launch import LAUNCHERS, is_launched
 
 ROOT = Path(__file__).parent
 
@@ -26,6 +27,7 @@ _SIMULATED_ONLY = (
     "tests/primitives",
     "tests/supervisor",
     "tests/unearned_greens",
+    "tests/subjects/test_drawn",
     "tests/worlds/simulated",
     "tests/worlds/torch_world",
     "tests/worlds/test_interrupts",
@@ -34,6 +36,12 @@ _SIMULATED_ONLY = (
     "tests/power/test_planted_halos",
     "tests/power/test_planted_layers",
 )
+
+_ON_THREE_RANKS = ("tests/power/", "tests/test_examples")
+"""What is seen on three real ranks as well as on two or four."""
+
+_DRAWN = "tests/subjects/"
+"""Its cases on two ranks are drawn where there are three as well."""
 
 _SLOW = (
     "tests/benchmarks/",
@@ -63,13 +71,21 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Under mpiexec, leave out the tests that use simulated ranks alone: they would run once on every rank."""
+    """Under a launcher, leave out the tests that use simulated ranks alone: they would run once on every rank."""
     if not is_launched():
         return None
-    place = collection_path.relative_to(ROOT).as_posix()
+    place, ranks = collection_path.relative_to(ROOT).as_posix(), _launched_ranks()
+    if (place.startswith(_ON_THREE_RANKS) and ranks != 3) or (place.startswith(_DRAWN) and ranks == 2):
+        return True
     simulated = place.startswith(_SIMULATED_ONLY)
     top_level = collection_path.parent.name == "tests" and collection_path.suffix == ".py"
     apart = (
         top_level and collection_path.name.startswith("test_") and collection_path.name != "test_examples.py"
     )
     return True if simulated or apart else None
+
+
+def _launched_ranks() -> int | None:
+    """The number of processes that the launcher says it has started."""
+    stated = (each.processes(os.environ) for each in LAUNCHERS if each.apply_in(os.environ))
+    return next(filter(None, stated), None)
