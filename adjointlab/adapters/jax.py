@@ -52,7 +52,7 @@ def jax_function(
     ones, as for a layer.
     """
     reference, devices = options.pop("reference", None), _number_of_devices()
-    options.setdefault("ranks", [count for count in (1, 2, 3, 4, 8) if count <= devices])
+    options.setdefault("ranks", range(1, devices + 1))
 
     @wraps(function)
     def operator(comm: Communicator, **parameters: Any) -> ShardedFunction:

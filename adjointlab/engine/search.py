@@ -12,6 +12,7 @@ import hashlib
 import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -212,6 +213,7 @@ class Search:
         self._figures: Figures = {}
         self._exact = 0
         self._counts = CaseCounts(budget.cases)
+        self._drawn_on: Counter[int] = Counter()  # numbers of ranks
         self._drawn_until = time.monotonic() + budget.seconds
         self._needs_several_ranks = max(subject.ranks_up_to(self._ranks)) > 1
         self._last_run = Run(())
@@ -258,7 +260,7 @@ class Search:
 
     def _smallest_failure(self) -> _Failing | Verdict | None:
         """Search with Hypothesis: return the smallest failing case, `None` if none fails, a verdict if too few could be judged."""
-        failure = self._searched_in_batches()
+        failure = self._drawn_failure()
         if failure is None and self._needs_several_ranks and not self._counts.on_several_ranks:
             # A few cases need not have several ranks among them; and where a check rejects each that has, it is to say so.
             failure = self._searched(max(1, self._budget.cases // 10), 2, self._ranks)
@@ -266,12 +268,29 @@ class Search:
             return self._in_single_steps(self._on_fewer_ranks(failure))
         return failure or self._counts.shortfall(needs_several_ranks=self._needs_several_ranks)
 
-    def _searched_in_batches(self) -> _Failing | Verdict | None:
-        """Draw the cases of the budget, each batch in a search of its own: Hypothesis keeps some 8 KB of each case of a search."""
+    def _drawn_failure(self) -> _Failing | Verdict | None:
+        """Draw the cases of the budget, some of them on each number of ranks.
+
+        Hypothesis changes a part of what it has drawn, again and again, and the number of ranks is a small part: so a hundred
+        cases may come without one on two ranks.
+        """
+        cases, numbers = self._budget.cases, self._subject.ranks_up_to(self._ranks)
+        fair = max(1, cases // (3 * len(numbers)))
+        failure = self._searched_in_batches(cases - cases // 4)
+        for ranks in sorted(numbers, key=lambda ranks: (self._drawn_on[ranks], -ranks)):
+            missing = min(fair - self._drawn_on[ranks], cases - self._counts.judged)
+            if failure is None and missing > 0 and not self._counts.is_cut_short:
+                failure = self._searched(missing, ranks, ranks, stream=f" on {ranks}")
+        if failure is None and not self._counts.is_cut_short:
+            failure = self._searched_in_batches(cases - self._counts.judged, " more")
+        return failure
+
+    def _searched_in_batches(self, number: int, stream: str = "") -> _Failing | Verdict | None:
+        """Draw so many cases, each batch in a search of its own: Hypothesis keeps some 8 KB of each case of a search."""
         failure = None
-        for start in range(0, self._budget.cases, _BATCH):
-            number = min(_BATCH, self._budget.cases - start)
-            failure = self._searched(number, 1, self._ranks, stream=f" {start}" if start else "")
+        for start in range(0, number, _BATCH):
+            some = min(_BATCH, number - start)
+            failure = self._searched(some, 1, self._ranks, stream=f"{stream} {start}" if start else stream)
             if failure is not None or self._counts.is_cut_short:
                 break
         return failure
@@ -287,7 +306,7 @@ class Search:
         The shrinker keeps what it need not change, such as the shape of a grid that another number of ranks does not have. So
         cases of fewer ranks are drawn afresh, and what fails is shrunk again.
         """
-        while self._has_time() and min(self._subject.ranks) < failure.case.ranks:
+        while self._has_time() and self._subject.ranks_up_to(failure.case.ranks)[0] < failure.case.ranks:
             number = min(self._budget.cases, _REDRAWN)
             fewer = self._searched(number, 1, failure.case.ranks - 1)
             if not isinstance(fewer, _Failing):
@@ -437,6 +456,7 @@ class Search:
 
     def _judge_next(self, case: Case) -> Judgement | None:
         self.tried += 1
+        self._drawn_on[case.ranks] += 1
         if self.tried <= self._known_to_pass:
             return None if self.tried in self._inapplicable else Judgement(coherent(), None)
         self._tick(self.tried)
@@ -476,6 +496,7 @@ class Search:
         self._deadline = float("inf")
         self._simulator, self._is_simulated = None, False
         self._known_to_pass, self.tried = self.tried - 1, 0
+        self._drawn_on.clear()
         self._first, self._judgements = None, {}
 
     def _run_and_judge(self, case: Case) -> Judgement | None:

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial, wraps
-from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, Final, TypeAlias, TypedDict, TypeVar, Unpack
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
@@ -57,7 +57,8 @@ Declare: TypeAlias = "Callable[[DrawParameters], Subject]"
 T = TypeVar("T")
 
 _EXAMPLE = "write it as `def cases(draw, ranks): return dict(...)`, the arguments of one case"
-_RANKS = (1, 2, 3, 4, 8)
+_EVERY_NUMBER: Final = 8
+"""Up to here every number of ranks is drawn."""
 
 
 class SubjectError(TypeError):
@@ -83,7 +84,7 @@ class Options(TypedDict, total=False):
     orders: Sequence[str]
     """The memory orders of inputs and cotangents. Default: all."""
     ranks: Sequence[int]
-    """The numbers of ranks to draw. Default: 1, 2, 3, 4, 8."""
+    """The numbers of ranks to draw. Default: every one up to 8, powers of two above, and the largest that is asked for."""
     name: str | None
     """The name in reports. Default: that of the operator, function or layer."""
     every: ListParameters | None
@@ -113,7 +114,7 @@ class Subject:
     reference: UserFunction | None = None
     arrays: tuple[str, ...] = ("numpy",)
     orders: tuple[str, ...] = ORDERS
-    ranks: tuple[int, ...] = _RANKS
+    ranks: tuple[int, ...] = ()
     every: ListParameters | None = None
     twice_differentiable: bool = False
     takes_steps: bool = False
@@ -148,7 +149,10 @@ class Subject:
 
     def ranks_up_to(self, most: int) -> tuple[int, ...]:
         """The numbers of ranks to draw where there are at most so many, in order; that many if it wants more."""
-        return tuple(sorted(count for count in self.ranks if count <= most)) or (most,)
+        if self.ranks:
+            return tuple(sorted(count for count in self.ranks if count <= most)) or (most,)
+        powers = (2**power for power in range(most.bit_length()))
+        return tuple(sorted({*range(1, min(most, _EVERY_NUMBER) + 1), *powers, most}))
 
     def drawn(self, draw: DrawFn, ranks: int) -> dict[str, object]:
         """Draw the parameters of a case inside another strategy, with its `draw`."""
@@ -499,7 +503,7 @@ def _declare(
             reference=options.get("reference"),
             arrays=tuple(options.get("arrays") or (library,)),
             orders=orders,
-            ranks=tuple(options.get("ranks", _RANKS)),
+            ranks=tuple(options.get("ranks", ())),
             every=options.get("every"),
             twice_differentiable=twice_differentiable,
             takes_steps=takes_steps,

@@ -61,7 +61,6 @@ RARE = 300
 """Cases of a search in which one of many possibilities is drawn; a search of 100 misses it sometimes."""
 
 PROMISES = [
-    *(Promise(f"{ranks} ranks", OPERATOR_CASES, lambda case, r=ranks: case.ranks == r) for ranks in (1, 2, 3, 4, 8)),
     *(Promise(library, OPERATOR_CASES, lambda case, name=library: case.setting.library == name) for library in ("numpy", "torch")),
     *(Promise(f"{order} arguments", OPERATOR_CASES, lambda case, o=order: case.setting.primal_order == o, RARE) for order in ORDERS),
     *(Promise(f"{order} cotangents", OPERATOR_CASES, lambda case, o=order: case.setting.dual_order == o, RARE) for order in ORDERS),

@@ -159,6 +159,27 @@ def test_the_budget_of_cases_is_kept(world: SimulatedWorld) -> None:
     assert ticks == list(range(1, 26 + sum(report.counts.rejected.values())))
 
 
+class WrongOnOneNumberOfRanks(Identity):
+    """Its adjoint is wrong among so many workers alone."""
+
+    wrong_on = 0
+
+    def adjoint(self, y: Any) -> Any:
+        return np.array(y) * (2 if self.comm.Get_size() == self.wrong_on else 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ranks", range(1, 9))
+def test_what_is_wrong_on_one_number_of_ranks_alone_is_found(
+    ranks: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WrongOnOneNumberOfRanks, "wrong_on", ranks)
+    subject = al.subject(WrongOnOneNumberOfRanks)(lines)
+    report = investigate(SimulatedWorld(8), subject, "adjoint", Budget(100, seed=seed))
+    assert report.case is not None
+    assert report.case.ranks == ranks
+
+
 def test_memory_does_not_grow_with_the_number_of_cases(
     world: SimulatedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,6 +143,7 @@ def test_steps_and_an_optimiser_are_given_together_or_not_at_all(declare: Any) -
 def test_ranks_are_drawn_up_to_those_of_the_world_and_one_at_least() -> None:
     subject = al.subject(RingShift)(equal_blocks)
     assert isinstance(subject, Subject)
-    assert subject.ranks == (1, 2, 3, 4, 8)
-    assert tuple(subject.ranks_up_to(8)) == (1, 2, 3, 4, 8)
-    assert tuple(subject.ranks_up_to(3)) == (1, 2, 3)
+    assert subject.ranks_up_to(8) == (1, 2, 3, 4, 5, 6, 7, 8)
+    assert subject.ranks_up_to(3) == (1, 2, 3)
+    assert subject.ranks_up_to(1) == (1,)
+    assert subject.ranks_up_to(21) == (1, 2, 3, 4, 5, 6, 7, 8, 16, 21)
