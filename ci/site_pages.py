@@ -27,6 +27,9 @@ WITH_PAGES = {"MPI", "strategies"}
 REFERENCE = re.compile(r"^<!-- reference: ([\w.]+) -->$", re.MULTILINE)
 ROLE = re.compile(r":(?:attr|class|func|meth|mod):(?=<code>)")
 COMMANDS = "<!-- commands -->"
+IN_A_CHECKOUT = re.compile(r"^<!-- checkout -->\n.*?^<!-- end -->\n", re.MULTILINE | re.DOTALL)
+"""What only a reader of the file needs, for the site has the texts."""
+
 TO_EXAMPLE = re.compile(r"\]\((?:\.\./)+(examples/[\w/.]+\.(?:py|txt))\)")
 TO_ROOT = re.compile(r"\[([^]]+)\]\((?:\.\./)+((?:CONTRIBUTING|README|CHANGELOG)\.md|[\w/]+/?)(?:#[\w-]+)?\)")
 
@@ -46,6 +49,7 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Fills the reference in, and leads links to files of the repository to their pages."""
     above = "../" * page.file.src_uri.count("/")
+    markdown = IN_A_CHECKOUT.sub("", markdown)
     markdown = REFERENCE.sub(lambda found: directives(found[1]), markdown)
     markdown = markdown.replace(COMMANDS, "\n\n".join(command_help()) if COMMANDS in markdown else "")
     markdown = TO_EXAMPLE.sub(lambda found: f"]({above}{page_of(found[1])})", markdown)

@@ -96,6 +96,12 @@ def public_names() -> Iterator[str]:
         yield from (f"{package} {name}" for name in names - VARIANTS)
 
 
+def test_what_is_for_readers_of_the_files_alone_is_not_on_the_pages(site: Path) -> None:
+    pages = list((site / "reference").glob("*.html"))
+    assert len(pages) > 4
+    assert [page.name for page in pages if "mkdocs serve" in page.read_text(encoding="utf-8")] == []
+
+
 def test_every_public_name_has_an_entry(site: Path) -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html"))
     anchors = set(re.findall(r'id="([\w.]+)"', pages))
