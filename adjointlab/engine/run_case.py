@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import structs
 
@@ -20,13 +20,15 @@ from adjointlab.checks.hints import Hint, hint_beside_right_entries
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core import arrays
+from adjointlab.core.declaration import SubjectError, require_accepts
 from adjointlab.core.operator import NotInSpace, WrongClaim
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import Parameters
+from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
-from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.engine.subject import Subject
 from adjointlab.torch_distributed.opening import load_process_groups
+from adjointlab.typing import Array
 from adjointlab.worlds.backward import backward_lines
 from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.schedule import Schedule
@@ -216,7 +218,7 @@ def body(subject: Subject) -> Body:
     def observe(rank_context: RankContext, case: Case) -> RankObservation:
         comm, reference = rank_context.comm, subject.reference
         if reference is not None:
-            reference = partial(reference, **_arguments(subject, case.parameters))
+            reference = partial(_referred, reference, _arguments(subject, case.parameters))
         make = partial(subject.make, comm, case.parameters)
         # Outside there are no process groups, and one set of module-level variables.
         needs_run = subject.process_group or bool(subject.rank_local)
@@ -360,6 +362,13 @@ def _wait(rank: int, outcome: Outcome) -> Wait:
     if outcome.is_lab:
         return Wait(rank, f"had {outcome.came_back}", waits_for=outcome.waits_for)
     return Wait(rank, outcome.call, outcome.where, outcome.waits_for)
+
+
+def _referred(reference: UserFunction, arguments: Mapping[str, object], *inputs: Array) -> Any:
+    """Call the sequential twin. Raises :class:`SubjectError` for one that does not take its arguments."""
+    names = [f"x{number or ''}" for number in range(len(inputs))]
+    require_accepts("the reference", reference, names, arguments)
+    return reference(*inputs, **arguments)
 
 
 def _arguments(subject: Subject, parameters: Parameters) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,22 +14,12 @@ from adjointlab.core.space import Space
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.report.summary import count
+from adjointlab.report.traceback_text import without_own_frames
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 from adjointlab.worlds.world import WorldName
 
 __all__ = ["failure_text", "relative", "replay_command"]
-
-_PACKAGE = Path(__file__).parents[1]
-_OWN_FRAMES = re.compile(
-    '  File "('
-    + "|".join(
-        re.escape(str(_PACKAGE / part))
-        for part in ("checks", "engine", "worlds", "session.py", Path("core", "operator.py"))
-    )
-    # ... and Hypothesis, which stands between the lab and a strategy.
-    + '|[^"]*[/\\\\]site-packages[/\\\\]hypothesis[/\\\\])'
-)
 
 
 def failure_text(check_result: CheckResult) -> str:
@@ -147,7 +136,7 @@ def _verdict_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
     folder = f"{_here()}{os.sep}"
     for label, text in result.verdict.lines:
         if label == "traceback":
-            yield label, _without_own_frames(text)
+            yield label, without_own_frames(text)
         else:
             # Paths are relative to this folder, as an editor opens them from here.
             yield label, text.replace(folder, "")
@@ -161,14 +150,6 @@ def _replay_lines(check_result: CheckResult) -> Iterator[tuple[str, str]]:
             yield "script", str(relative(written.script))
     elif check_result.unwritten:
         yield "replay", f"could not be stored: {check_result.unwritten}"
-
-
-def _without_own_frames(text: str) -> str:
-    """A traceback without the frames of the lab and of Hypothesis."""
-    frames = re.split(r'(?m)^(?=  File ")', text)
-    kept = [frame for frame in frames if not _OWN_FRAMES.match(frame)]
-    # The text of the exception is part of the last frame. Where that is the lab's own, nothing is left out.
-    return "".join(kept) if frames[-1] in kept else text
 
 
 def relative(path: Path) -> Path:

@@ -22,6 +22,7 @@ from adjointlab.checks.context import INFINITE, SUBNORMAL, CheckContext
 from adjointlab.checks.elements import Local
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
+from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, elementwise, undeclared
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import NotInSpace, as_tuple
@@ -233,17 +234,19 @@ class LocalModule(ModuleUnderTest):
 
 
 class SequentialTwin(ModuleUnderTest):
-    """The sequential module, new. Raises `ValueError` for one whose parameters or buffers are not the layer's."""
+    """The sequential module, new. Raises :class:`SubjectError` for one whose parameters or buffers are not the layer's."""
 
     def __init__(self, context: CheckContext) -> None:
         layer = context.layer
         assert context.reference is not None
         super().__init__(layer, context.reference(), context.values)
         if faults := undeclared(self.module, layer.parameters, layer.buffers):
-            raise ValueError(f"the sequential twin and the layer are not called alike: the twin {faults[0]}")
+            raise SubjectError(
+                f"the sequential twin and the layer are not called alike: the twin {faults[0]}"
+            )
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
             if (shape := tuple(parameter.shape)) != tensor.layout.shape:
-                raise ValueError(
+                raise SubjectError(
                     f"the sequential twin's parameter {tensor.name} has shape {shape}, but the layer's is laid out as "
                     f"{tensor.layout.shape}"
                 )
@@ -258,7 +261,7 @@ class SequentialTwin(ModuleUnderTest):
         shapes = [tuple(output.shape) for output in outputs]
         wanted = [tensor.layout.shape for tensor in self.layer.codomain.tensors]
         if shapes != wanted:
-            raise ValueError(f"the sequential twin returned shapes {shapes}, but the codomain has {wanted}")
+            raise SubjectError(f"the sequential twin returned shapes {shapes}, but the codomain has {wanted}")
 
 
 def _change_of(values: str) -> Callable[[torch.Tensor], torch.Tensor] | None:
@@ -364,7 +367,7 @@ def held(tensor: Tensor, whole: NumpyArray, rank: int) -> NumpyArray:
     local = np.zeros(layout.local_shape(rank), dtype=whole.dtype)
     if rank in tensor.summands and tensor.summands[rank] == rank:
         if whole.shape != layout.shape:
-            raise ValueError(f"the reference returned shape {whole.shape}, but the codomain is {layout}")
+            raise SubjectError(f"the reference returned shape {whole.shape}, but the codomain is {layout}")
         inside, part = _overlap(layout, rank)
         local[inside] = whole[part]
     return local

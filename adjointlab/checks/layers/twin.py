@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,6 +17,8 @@ from adjointlab.checks.layers.modules import LARGEST, LocalModule, SequentialTwi
 from adjointlab.checks.layers.passes import OUTPUTS, Pass, PassPlan, ResultKind, run_passes
 from adjointlab.checks.layers.sensitivity import Allowances, measured
 from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
+from adjointlab.core import arrays
+from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import LocalType, Space
 
@@ -146,9 +148,11 @@ def results_of_twin(
     Raises :class:`Inapplicable` where other values than small integers are too much for it.
     """
     if not is_measured(context):
-        return run(), None
+        with _named(context):
+            return run(), None
     if context.values == INPUT_VALUES[0]:
-        results, allowances = measured(run)
+        with _named(context):
+            results, allowances = measured(run)
     else:
         unfit = Inapplicable(f"the sequential layer does not take {context.values} values")
         try:
@@ -165,6 +169,29 @@ def results_of_twin(
     if context.needs_run:
         allowances.measure()
     return results, allowances
+
+
+@contextmanager
+def _named(context: CheckContext) -> Iterator[None]:
+    """Note of an exception that it was the twin that raised it, and of which type its parameters are if not of the declared one."""
+    try:
+        yield
+    except (SubjectError, Inapplicable):
+        raise
+    except Exception as error:
+        assert context.reference is not None
+        error.add_note(f"raised by the sequential twin, not by the layer{_other_types(context)}")
+        raise
+
+
+def _other_types(context: CheckContext) -> str:
+    assert context.reference is not None
+    own = dict(context.reference().named_parameters())
+    for tensor in context.layer.parameters.tensors:
+        name = tensor.name
+        if name in own and (dtype := arrays.dtype_name(own[name])) != tensor.dtype:
+            return f"; its parameter {name} is {dtype}, and parameter_space declares {tensor.dtype}"
+    return ""
 
 
 def _twin_results(context: CheckContext, plan: PassPlan) -> tuple[Mapping[str, Local], Allowances | None]:
