@@ -191,7 +191,12 @@ def run_check(
             _at_work(world, found, check, seed, folder) as (record, known),
             FoldedWarnings(is_leader=world.is_leader) as folded,
         ):
-            result = investigate(world, found.subject, check, budget, tick, record, known, failures.append)
+
+            def note(failure: SearchResult) -> None:
+                failures.append(failure)
+                folded.ignore_more()
+
+            result = investigate(world, found.subject, check, budget, tick, record, known, note)
         result = replace(result, warnings=folded.found)
     except KeyboardInterrupt as interrupt:
         if not failures:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adjointlab.core.arrays import is_dtensor, local_part
 from adjointlab.core.declaration import SubjectError, require_accepts
-from adjointlab.core.layer import Layer, Prepare
+from adjointlab.core.layer import Layer, Prepare, trained
 from adjointlab.core.operator import AdaptedOperator, Direction, as_tuple
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, Communicator
@@ -225,6 +225,7 @@ def make_layer(
         float(declared("reach", 0.0)),
         bool(declared("overwrites_inputs", False)),
         bool(declared("uniform_requires_grad", False)),
+        trained=trained(module),
     )
 
 

@@ -21,7 +21,7 @@ from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError, require_accepts
-from adjointlab.core.operator import NotInSpace, WrongClaim
+from adjointlab.core.operator import NotInSpace, ParameterNotInSpace, WrongClaim
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.case import Case
@@ -190,6 +190,12 @@ _ADVICE_ON_LEAKS: Final = (
 REPLACED = "functions replaced"
 """Kind of failure of a run in which user code has replaced functions of Python or NumPy."""
 
+_OUTSIDE: Final = (
+    (WrongClaim, "a tensor is not what it claims to be"),
+    (ParameterNotInSpace, "a parameter is not in its declared space"),
+    (NotInSpace, "an output is not in its declared space"),
+)
+
 _MISMATCHES: Final = frozenset({FindingKind.MISMATCHED_COLLECTIVE, FindingKind.MISMATCHED_MESSAGE})
 HANGS: Final = frozenset(
     {FindingKind.DEADLOCK, FindingKind.LIVELOCK, FindingKind.BLOCKED, FindingKind.MISMATCHED_COLLECTIVE}
@@ -305,11 +311,8 @@ def _from_failure(run: Run) -> Verdict:
     for rank, outcome in raised:
         # What ranks do after the watchdog has ended one of them is not their own.
         if outcome.is_a(NotInSpace) and not overdue:
-            is_claim = outcome.is_a(WrongClaim)
             return incoherent(
-                "a tensor is not what it claims to be"
-                if is_claim
-                else "an output is not in its declared space",
+                next(headline for kind, headline in _OUTSIDE if outcome.is_a(kind)),
                 ("rank", str(rank)),
                 ("error", outcome.message),
             )

@@ -7,9 +7,11 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import INPUT_VALUES, InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
@@ -20,6 +22,10 @@ from adjointlab.store.files import printable
 from adjointlab.worlds.world import WorldName
 
 __all__ = ["failure_text", "relative", "replay_command"]
+
+
+_LONGEST = 100
+"""The length to which the text of an argument is cut."""
 
 
 def failure_text(check_result: CheckResult) -> str:
@@ -96,6 +102,7 @@ def _case_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
             for label, space in (("domain", domain), ("codomain", codomain)):
                 for tensor in _tensors(space):
                     yield label, tensor
+        yield from _arguments_beside(result.case, result.spaces)
     if memory := _memory(result.case.setting):
         yield "memory", memory
     if result.case.values != INPUT_VALUES[0]:
@@ -109,6 +116,24 @@ def _parameters(case: Case) -> Iterator[tuple[str, str]]:
     for name, value in case.parameters.items():
         partition = value.partition if isinstance(value, Layout) else None
         yield name, f"{value}" + (f" over partition {partition}" if partition is not None else "")
+
+
+def _arguments_beside(case: Case, spaces: Spaces) -> Iterator[tuple[str, str]]:
+    """The parameters of a case that the lines of its spaces do not show."""
+    shown = "\n".join(line for space in (spaces.domain, spaces.codomain) for line in _tensors(space))
+    for name, value in _parameters(case):
+        given = case.parameters.get(name)
+        forms = {
+            Space: "",  # its tensors are those above, or those that the module shows
+            Layout: f"layout {given}",
+            Partition: f"partition {given}",
+            str: f"   {given}",  # an element type
+            tuple: "|".join(map(str, given)) if isinstance(given, tuple) and len(given) > 1 else value,
+        }
+        form = next((text for kind, text in forms.items() if isinstance(given, kind)), value)
+        is_shown = name == "ranks" or (not isinstance(given, int | float) and form in shown)
+        if not is_shown:
+            yield name, value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…"
 
 
 def _tensors(space: Space) -> list[str]:

@@ -25,7 +25,7 @@ from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, elementwise, undeclared
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import NotInSpace, as_tuple
+from adjointlab.core.operator import NotInSpace, ParameterNotInSpace, as_tuple
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.vectors import VALUES, Draw, local_values
 from adjointlab.typing import NumpyArray
@@ -45,6 +45,7 @@ __all__ = [
     "held",
     "held_by_all",
     "in_shape_of",
+    "no_sequential_tensor",
     "pass_keys",
     "reached",
     "values",
@@ -183,7 +184,7 @@ class ModuleUnderTest(ABC):
 
 
 class LocalModule(ModuleUnderTest):
-    """The layer, as this rank has it. Raises :class:`NotInSpace` for a parameter of another shape or element type than declared."""
+    """The layer, as this rank has it. Raises :class:`ParameterNotInSpace` for a parameter of another shape or element type than declared."""
 
     def __init__(self, context: CheckContext) -> None:
         layer = context.layer
@@ -192,7 +193,10 @@ class LocalModule(ModuleUnderTest):
         self.note_return, self.note_backward = context.note_return, context.note_backward
         self._averaged = layer.averaged
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
-            self._check(f"the parameter {tensor.name} has", tensor, arrays.local_part(parameter))
+            try:
+                self._check(f"the parameter {tensor.name} has", tensor, arrays.local_part(parameter))
+            except NotInSpace as error:
+                raise ParameterNotInSpace(str(error)) from None
 
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
         return local_values(space, position, self.rank, key)
@@ -338,10 +342,7 @@ def whole_array(space: Space, position: int, key: Draw) -> NumpyArray:
     first_values = local_values(space, position, layout.partition.ranks[0], key)
     whole = np.zeros(layout.shape, dtype=first_values.dtype)
     if has_copies_of_their_own(tensor):
-        raise Inapplicable(
-            f"the copies of {tensor.name or f'tensor {position}'} have values of their own, so there is no sequential tensor; if all ranks hold the same "
-            'values, declare it with types of "replicated" or "invariant" along the dimensions that copy it'
-        )
+        raise Inapplicable(no_sequential_tensor(tensor, position))
     for rank, first in tensor.groups.items():
         if rank == first:
             inside, part = _overlap(layout, rank)
@@ -352,9 +353,18 @@ def whole_array(space: Space, position: int, key: Draw) -> NumpyArray:
 def has_copies_of_their_own(tensor: Tensor) -> bool:
     """Return True if ranks hold different values of one element, so that there is no whole tensor."""
     layout = tensor.layout
-    return any(
-        copied and side > 1 and entry is LocalType.VARYING
-        for copied, side, entry in zip(layout.copied, layout.partition.shape, tensor.types, strict=True)
+    # Windows of a cut may be equal too: where all are empty, and nobody holds a copy.
+    return 0 not in layout.shape and any(
+        copied and overlapping and entry is LocalType.VARYING
+        for copied, overlapping, entry in zip(layout.copied, layout.overlapping, tensor.types, strict=True)
+    )
+
+
+def no_sequential_tensor(tensor: Tensor, position: int = 0) -> str:
+    """Say that a tensor has copies of their own, and what to declare where that is not meant."""
+    return (
+        f"the copies of {tensor.name or f'tensor {position}'} have values of their own, so there is no sequential tensor; if all "
+        'ranks hold the same values, declare it with types of "replicated" or "invariant" along the dimensions that copy it'
     )
 
 
