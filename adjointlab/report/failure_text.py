@@ -123,17 +123,25 @@ def _arguments_beside(case: Case, spaces: Spaces) -> Iterator[tuple[str, str]]:
     shown = "\n".join(line for space in (spaces.domain, spaces.codomain) for line in _tensors(space))
     for name, value in _parameters(case):
         given = case.parameters.get(name)
-        forms = {
-            Space: "",  # its tensors are those above, or those that the module shows
-            Layout: f"layout {given}",
-            Partition: f"partition {given}",
-            str: f"   {given}",  # an element type
-            tuple: "|".join(map(str, given)) if isinstance(given, tuple) and len(given) > 1 else value,
-        }
-        form = next((text for kind, text in forms.items() if isinstance(given, kind)), value)
-        is_shown = name == "ranks" or (not isinstance(given, int | float) and form in shown)
-        if not is_shown:
+        if name != "ranks" and not any(form in shown for form in _forms(given)):
             yield name, value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…"
+
+
+def _forms(value: object) -> tuple[str, ...]:
+    """The texts as which a value stands in the lines of spaces; of a space the empty one, for its tensors are shown there or by the module."""
+    match value:
+        case Space():
+            return ("",)
+        case Layout():
+            return (f"layout {value}",)
+        case Partition():
+            return (f"partition {value}",)
+        case str():
+            return (f"   {value}",)  # an element type
+        case tuple() if all(isinstance(entry, int) for entry in value):
+            shape, cut, grid = (sign.join(map(str, value)) for sign in (", ", "|", "x"))
+            return (f"layout [{shape}]", f"partition {grid} ", *((cut,) if len(value) > 1 else ()))
+    return ()
 
 
 def _tensors(space: Space) -> list[str]:
