@@ -1,4 +1,4 @@
-"""What a strategy draws and its functions do not take is told in one sentence, as a wrong declaration of the subject."""
+"""A strategy that draws arguments which its functions do not take is told so in one sentence, as a wrong declaration of the subject."""
 
 from __future__ import annotations
 
