@@ -15,6 +15,7 @@ from adjointlab.checks.verdict import Status, Verdict, unjudged
 from adjointlab.devices.memories import on
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
+from adjointlab.engine.drawing_errors import formatted, refusal
 from adjointlab.engine.folded_warnings import FoldedWarnings
 from adjointlab.engine.run_case import (
     NO_RETURN,
@@ -190,7 +191,12 @@ def run_check(
             _at_work(world, found, check, seed, folder) as (record, known),
             FoldedWarnings(is_leader=world.is_leader) as folded,
         ):
-            result = investigate(world, found.subject, check, budget, tick, record, known, failures.append)
+
+            def note(failure: SearchResult) -> None:
+                failures.append(failure)
+                folded.ignore_more()
+
+            result = investigate(world, found.subject, check, budget, tick, record, known, note)
         result = replace(result, warnings=folded.found)
     except KeyboardInterrupt as interrupt:
         if not failures:
@@ -345,16 +351,12 @@ def _failed_search(
         text = "".join(traceback.format_exception(error)).rstrip()
         verdict = unjudged(f"{DRAWING} {message_of(error)}", ("traceback", text), kind=NO_RETURN)
         return SearchResult(subject.name, check, world.name, verdict, seed=seed)
-    if isinstance(error, SubjectError):  # its message says it all
+    # Its message says it all.
+    if (told := message_of(error) if isinstance(error, SubjectError) else refusal(error)) is not None:
         return SearchResult(
-            subject.name,
-            check,
-            world.name,
-            unjudged(message_of(error), kind=SubjectError.__name__),
-            seed=seed,
+            subject.name, check, world.name, unjudged(told, kind=SubjectError.__name__), seed=seed
         )
-    kind = f"raised {type(error).__name__}"
-    text = "".join(traceback.format_exception(error)).rstrip()
+    kind, text = f"raised {type(error).__name__}", formatted(error)
     headline = f"drawing its cases {kind}: {message_of(error)}"
     verdict = unjudged(headline, ("traceback", text), kind=kind)
     return SearchResult(subject.name, check, world.name, verdict, seed=seed)

@@ -131,7 +131,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
                     ("form", form if draw.bound else "floating"),
                 ]
                 if sizes is not None:
-                    lines.append(("error", f"{_normwise(sizes, error):.3g} (eq. 26)"))
+                    lines.append(("error", f"{_normwise(sizes, error):.3g} (relative to the norms)"))
                 narrowed = narrowing_hint(error, float(abs(draw.forward))) if is_exact else None
                 evidence = None if narrowed is None else Evidence(hint=narrowed)
                 return incoherent(

@@ -47,7 +47,7 @@ class Figure(StrEnum):
     GAIN = "gain"
     GAIN_SOURCE = "gain from"
     MISS_PROBABILITY = "miss probability"  # of an exact test
-    FLOATING_ERROR = "floating error (eq. 26)"  # of [Hewett21]
+    FLOATING_ERROR = "floating error"  # [Hewett21, eq. 26]
     ENTRIES = "entries"  # of a matrix, as many as were compared
     PROVED = "proved"  # whether those are all
 

@@ -39,7 +39,7 @@ from adjointlab.cli.parameters import (
     Watchdog,
     Xfails,
 )
-from adjointlab.cli.result_files import ResultFiles, RunResults
+from adjointlab.cli.result_files import ResultFiles, RunResults, folder_of_failures
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.cores import cores
 from adjointlab.exit_codes import ExitCode
@@ -112,7 +112,7 @@ def check(
     from adjointlab.worlds.world import Exhausted
 
     # The user's code may change the directory.
-    surroundings, folder = Surroundings.now(), folder.absolute()
+    surroundings, folder = Surroundings.now(), folder_of_failures(folder)
     if jobs is not None and jobs > 1:
         _refuse_jobs()
     files = ResultFiles.checked(json=json_to, junit=junit, html=html)
@@ -369,7 +369,9 @@ class _CheckRun:
             return
         self.report.print_new()
         if not self.report.quiet:
-            seconds = None if self.begun is None else time.monotonic() - self.begun
+            # Of a run that is stopped, the check at work has no seconds yet.
+            begun = self.report.begun if self.begun is None and self.is_stopped else self.begun
+            seconds = None if begun is None else time.monotonic() - begun
             self.report.print_summary(self.world, self.known, self.nameless, seconds)
 
     def save(self, code: int, *, complete: bool) -> None:

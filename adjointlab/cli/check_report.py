@@ -44,7 +44,7 @@ class CheckReport:
     results: list[CheckResult] = field(default_factory=list)
     _printed: int = 0
     _is_headed: bool = False
-    _begun: float = field(default_factory=time.monotonic)
+    begun: float = field(default_factory=time.monotonic)
     _estimated: float = field(default_factory=time.monotonic)
 
     def add(self, result: CheckResult) -> None:
@@ -64,7 +64,7 @@ class CheckReport:
         done = len(self.results) / max(1, len(self.plan))
         if not _EARLY < done < 1:
             return ""
-        seconds = round((time.monotonic() - self._begun) * (1 - done) / done)
+        seconds = round((time.monotonic() - self.begun) * (1 - done) / done)
         return f"about {seconds // 60}:{seconds % 60:02} left"
 
     def print_summary(
@@ -135,5 +135,5 @@ class CheckReport:
             return
         self._estimated = now
         self.out.line(
-            f"{len(self.results)} of {len(self.plan)} checks after {now - self._begun:.0f} s, {printable(left)}"
+            f"{len(self.results)} of {len(self.plan)} checks after {now - self.begun:.0f} s, {printable(left)}"
         )

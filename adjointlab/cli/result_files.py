@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from adjointlab.session import CheckResult
     from adjointlab.worlds.world import World
 
-__all__ = ["ResultFiles", "target"]
+__all__ = ["ResultFiles", "folder_of_failures", "target"]
 
 
 @dataclass(frozen=True)
@@ -129,3 +129,10 @@ def target(option: str, name: str) -> str:
     if path.is_dir():
         raise UsageError(f"{option}: {name} is a folder; name a file in it")
     return str(path.absolute())
+
+
+def folder_of_failures(folder: Path) -> Path:
+    """The absolute path of the folder that ``--folder`` names. Raises :class:`UsageError` for what is there and is no folder."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--folder: {folder} is no folder; failures are stored as files in one")
+    return folder.absolute()

@@ -12,7 +12,7 @@ from adjointlab.typing import Communicator
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Layer", "elementwise", "undeclared"]
+__all__ = ["Layer", "elementwise", "trained", "undeclared"]
 
 Prepare = Callable[..., Sequence[Any]]
 """Turns drawn inputs into legal ones (integers into class indices, say).
@@ -46,7 +46,8 @@ class Layer:
     `averaged` is the number of ranks of which the module takes the mean gradient of its parameters, instead of the sum. With
     `alternates` a backward pass follows every forward pass; unless it `accumulates`, gradients are not added to others.
 
-    ``optimizer(parameters)`` makes an optimiser, which takes so many `steps`.
+    ``optimizer(parameters)`` makes an optimiser, which takes so many `steps`. `trained`, where it is known, names the parameters that
+    required a gradient when the module was made.
     """
 
     comm: Communicator
@@ -66,6 +67,13 @@ class Layer:
     accumulates: bool = True
     optimizer: Callable[[list[Any]], Any] | None = None
     steps: int = 0
+    trained: frozenset[str] | None = None
+
+
+def trained(module: nn.Module) -> frozenset[str]:
+    """Return the names of the parameters that require a gradient."""
+    owned = module.named_parameters(remove_duplicate=False)
+    return frozenset(name for name, parameter in owned if parameter.requires_grad)
 
 
 def undeclared(module: nn.Module, parameters: Space, buffers: Space) -> list[str]:

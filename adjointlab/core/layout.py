@@ -280,8 +280,6 @@ class Layout(Drawable):
                 held.append("whole" if windows[0] == (0, side) else f"{windows[0][0]}:{windows[0][1]}")
             elif _covers(windows, side):
                 held.append("|".join(map(str, (0, *(stop for _, stop in windows)))))
-            elif len(set(windows)) == 1 and windows[0] == (0, side):
-                held.append("copied")
             else:
                 held.append(" ".join(f"{start}:{stop}" for start, stop in windows))
         text = ", ".join(held)

@@ -59,6 +59,10 @@ class NotInSpace(ValueError):
     """An operator returned something that is no element of the space it declares."""
 
 
+class ParameterNotInSpace(NotInSpace):
+    """A parameter of a layer is no element of the space that the layer declares for it."""
+
+
 class WrongClaim(NotInSpace):
     """A tensor says of itself what is not so, such as a shape that its parts do not make up."""
 

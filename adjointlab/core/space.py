@@ -33,6 +33,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import shared_property
 from adjointlab.core.placements import placed
 from adjointlab.pictures.drawable import Drawable
+from adjointlab.spelling import did_you_mean
 from adjointlab.typing import Array
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ class LocalType(Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> LocalType:
-        raise ValueError(f"types: {value!r} is not one of {', '.join(entry.value for entry in cls)}")
+        known = [entry.value for entry in cls]
+        near = did_you_mean(value, known) if isinstance(value, str) else ""
+        raise ValueError(f"types: {value!r} is not one of {', '.join(known)}{near}")
 
     @property
     def dual(self) -> LocalType:

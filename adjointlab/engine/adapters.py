@@ -8,7 +8,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adjointlab.core.arrays import is_dtensor, local_part
-from adjointlab.core.layer import Layer, Prepare
+from adjointlab.core.declaration import SubjectError, require_accepts
+from adjointlab.core.layer import Layer, Prepare, trained
 from adjointlab.core.operator import AdaptedOperator, Direction, as_tuple
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, Communicator
@@ -46,6 +47,11 @@ class Ranks(Enum):
         """The arguments that it gets for it."""
         return (comm,) if self is Ranks.COMMUNICATOR else ()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of those arguments, for messages."""
+        return ("comm",) if self is Ranks.COMMUNICATOR else ()
+
 
 Locals: TypeAlias = Any
 """One local tensor or a tuple of several, as operators return them."""
@@ -64,6 +70,9 @@ _DECLARATIONS = frozenset(
     }
 )
 """Entries of a layer's case that are declarations for the lab and no arguments of the layer."""
+
+_SPACES = ("domain", "codomain")
+"""Entries of the case of a function that are none of its arguments."""
 
 
 class FunctionPair(AdaptedOperator):
@@ -85,6 +94,8 @@ class FunctionPair(AdaptedOperator):
         self.comm, self.domain, self.codomain = comm, domain, codomain
         self._forward, self._adjoint, self._arguments = forward, adjoint, arguments
         self._comm = ranks.arguments(comm)
+        for role, function, space in (("forward", forward, domain), ("adjoint", adjoint, codomain)):
+            require_accepts(role, function, (*ranks.names, *_tensor_names(space)), arguments, _SPACES)
 
     def forward(self, *x: Array) -> Locals:
         return _local_parts(self._forward(*self._comm, *x, **self._arguments))
@@ -116,6 +127,10 @@ class Differentiable(AdaptedOperator):
         self.comm, self.domain, self.codomain = comm, domain, codomain
         self._function, self._arguments, self._named = function, arguments, named or function
         self._comm = ranks.arguments(comm)
+        if not inspect.isclass(function):  # the arguments of a class have no names
+            require_accepts(
+                "the function", function, (*ranks.names, *_tensor_names(domain)), arguments, _SPACES
+            )
 
     def _call(self, x: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         if inspect.isclass(self._function):
@@ -167,6 +182,10 @@ def _in_shape_of(output: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
     return cotangent if output.numel() or cotangent.numel() else cotangent.reshape(output.shape)
 
 
+def _tensor_names(space: Space) -> tuple[str, ...]:
+    return tuple(tensor.name or "x" for tensor in space.tensors)
+
+
 def _local_parts(result: Locals) -> Locals:
     """The local tensors of DTensors among what a function returned, and the rest as it is."""
     if isinstance(result, tuple | list) and any(map(is_dtensor, result)):
@@ -177,13 +196,17 @@ def _local_parts(result: Locals) -> Locals:
 def make_layer(
     build: UserFunction, prepare: Prepare, ranks: Ranks, comm: Communicator, **parameters: object
 ) -> Layer:
-    """Make the layer of a case on this rank. Raises `TypeError` for a module that does not say where its tensors lie."""
+    """Make the layer of a case on this rank.
+
+    Raises :class:`SubjectError` for one that does not take the arguments, or does not say where its tensors lie.
+    """
+    require_accepts("the layer", build, ranks.names, _arguments(parameters), sorted(_DECLARATIONS))
     module = _module(lambda **arguments: build(*ranks.arguments(comm), **arguments), parameters)
 
     def declared(name: str, default: object) -> Any:
         value = parameters.get(name, getattr(module, name, default))
         if value is None:
-            raise TypeError(
+            raise SubjectError(
                 f"the module has no `{name}`; set self.{name} = adjointlab.Space(layout), or give `{name}` in the "
                 "strategy's dictionary"
             )
@@ -202,18 +225,23 @@ def make_layer(
         float(declared("reach", 0.0)),
         bool(declared("overwrites_inputs", False)),
         bool(declared("uniform_requires_grad", False)),
+        trained=trained(module),
     )
 
 
 def make_twin(build: UserFunction, **parameters: object) -> torch.nn.Module:
-    """Make the sequential twin of a case."""
+    """Make the sequential twin of a case. Raises :class:`SubjectError` for one that does not take the arguments."""
+    require_accepts("the sequential twin", build, (), _arguments(parameters), sorted(_DECLARATIONS))
     return _module(build, parameters)
 
 
 def _module(build: UserFunction, parameters: Parameters) -> torch.nn.Module:
-    module: torch.nn.Module = build(
-        **{name: value for name, value in parameters.items() if name not in _DECLARATIONS}
-    )
+    module: torch.nn.Module = build(**_arguments(parameters))
     if "training" in parameters:
         module.train(parameters["training"])
     return module
+
+
+def _arguments(parameters: Parameters) -> dict[str, object]:
+    """The entries of a layer's case that are arguments of it."""
+    return {name: value for name, value in parameters.items() if name not in _DECLARATIONS}

@@ -56,7 +56,7 @@ class FoldedWarnings:
     """
 
     def __init__(self, *, is_leader: bool = True) -> None:
-        self._is_leader, self._is_open = is_leader, False
+        self._is_leader, self._is_open, self._is_done = is_leader, False, False
         self._found: dict[tuple[str, str, int], FoldedWarning] = {}
         self._before: Callable[..., Any] = warnings.showwarning
 
@@ -64,6 +64,10 @@ class FoldedWarnings:
     def found(self) -> tuple[FoldedWarning, ...]:
         """The warnings so far, in the order in which they came first; none where they have been shown."""
         return tuple(self._found.values()) if self._is_leader else ()
+
+    def ignore_more(self) -> None:
+        """Show and count no more: what follows runs to make a failing case smaller, or to see it again."""
+        self._is_done = True
 
     def __enter__(self) -> FoldedWarnings:
         self._before, self._is_open = warnings.showwarning, True
@@ -91,6 +95,8 @@ class FoldedWarnings:
     ) -> None:
         if not self._is_open or file is not None:
             self._before(message, category, filename, lineno, file, line)
+            return
+        if self._is_done:
             return
         new = FoldedWarning(category.__name__, str(message), filename, lineno)
         known = self._found.get(new.place)

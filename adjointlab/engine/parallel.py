@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from adjointlab.core.declaration import require_accepts
 from adjointlab.core.layer import Layer, Prepare, elementwise
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
@@ -242,6 +243,9 @@ class DTensorRecipe:
         from adjointlab.torch_distributed.parallel import DTensorFunction, space_on
 
         shapes, dtype = shapes_of(parameters["inputs"]), str(parameters.get("dtype", "float64"))
+        names = [f"x{number or ''}" for number in range(len(shapes))]
+        for role, function in (("the function", self.function), ("the reference", self.reference)):
+            require_accepts(role, function, names, _arguments(parameters), sorted(_OF_TENSORS))
         placements = parameters["placements"]
         if not isinstance(placements[0], Sequence):
             placements = (placements,)
@@ -278,9 +282,9 @@ def sequential_module(
     """Make the sequential module of a case, of whose entries `declarations` are no arguments of it."""
     import torch
 
-    module: torch.nn.Module = make(
-        **{name: value for name, value in parameters.items() if name not in declarations}
-    )
+    arguments = {name: value for name, value in parameters.items() if name not in declarations}
+    require_accepts("the sequential module", make, (), arguments, sorted(declarations))
+    module: torch.nn.Module = make(**arguments)
     module.to(getattr(torch, str(parameters.get("dtype", "float64"))))
     if "training" in parameters:
         module.train(bool(parameters["training"]))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import structs
 
@@ -20,13 +20,15 @@ from adjointlab.checks.hints import Hint, hint_beside_right_entries
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core import arrays
-from adjointlab.core.operator import NotInSpace, WrongClaim
+from adjointlab.core.declaration import SubjectError, require_accepts
+from adjointlab.core.operator import NotInSpace, ParameterNotInSpace, WrongClaim
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import Parameters
+from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
-from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.engine.subject import Subject
 from adjointlab.torch_distributed.opening import load_process_groups
+from adjointlab.typing import Array
 from adjointlab.worlds.backward import backward_lines
 from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.schedule import Schedule
@@ -188,6 +190,12 @@ _ADVICE_ON_LEAKS: Final = (
 REPLACED = "functions replaced"
 """Kind of failure of a run in which user code has replaced functions of Python or NumPy."""
 
+_OUTSIDE: Final = (
+    (WrongClaim, "a tensor is not what it claims to be"),
+    (ParameterNotInSpace, "a parameter is not in its declared space"),
+    (NotInSpace, "an output is not in its declared space"),
+)
+
 _MISMATCHES: Final = frozenset({FindingKind.MISMATCHED_COLLECTIVE, FindingKind.MISMATCHED_MESSAGE})
 HANGS: Final = frozenset(
     {FindingKind.DEADLOCK, FindingKind.LIVELOCK, FindingKind.BLOCKED, FindingKind.MISMATCHED_COLLECTIVE}
@@ -216,7 +224,7 @@ def body(subject: Subject) -> Body:
     def observe(rank_context: RankContext, case: Case) -> RankObservation:
         comm, reference = rank_context.comm, subject.reference
         if reference is not None:
-            reference = partial(reference, **_arguments(subject, case.parameters))
+            reference = partial(_referred, reference, _arguments(subject, case.parameters))
         make = partial(subject.make, comm, case.parameters)
         # Outside there are no process groups, and one set of module-level variables.
         needs_run = subject.process_group or bool(subject.rank_local)
@@ -303,11 +311,8 @@ def _from_failure(run: Run) -> Verdict:
     for rank, outcome in raised:
         # What ranks do after the watchdog has ended one of them is not their own.
         if outcome.is_a(NotInSpace) and not overdue:
-            is_claim = outcome.is_a(WrongClaim)
             return incoherent(
-                "a tensor is not what it claims to be"
-                if is_claim
-                else "an output is not in its declared space",
+                next(headline for kind, headline in _OUTSIDE if outcome.is_a(kind)),
                 ("rank", str(rank)),
                 ("error", outcome.message),
             )
@@ -360,6 +365,13 @@ def _wait(rank: int, outcome: Outcome) -> Wait:
     if outcome.is_lab:
         return Wait(rank, f"had {outcome.came_back}", waits_for=outcome.waits_for)
     return Wait(rank, outcome.call, outcome.where, outcome.waits_for)
+
+
+def _referred(reference: UserFunction, arguments: Mapping[str, object], *inputs: Array) -> Any:
+    """Call the sequential twin. Raises :class:`SubjectError` for one that does not take its arguments."""
+    names = [f"x{number or ''}" for number in range(len(inputs))]
+    require_accepts("the reference", reference, names, arguments)
+    return reference(*inputs, **arguments)
 
 
 def _arguments(subject: Subject, parameters: Parameters) -> dict[str, object]:

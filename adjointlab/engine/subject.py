@@ -17,6 +17,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from adjointlab.checks.elements import ORDERS
 from adjointlab.core import arrays as array_libraries
+from adjointlab.core.declaration import SubjectError, require_accepts
 from adjointlab.core.layer import Layer, Prepare, elementwise, undeclared
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
@@ -59,10 +60,6 @@ T = TypeVar("T")
 _EXAMPLE = "write it as `def cases(draw, ranks): return dict(...)`, the arguments of one case"
 _EVERY_NUMBER: Final = 8
 """Up to here every number of ranks is drawn."""
-
-
-class SubjectError(TypeError):
-    """A subject is incomplete; the message says what is missing."""
 
 
 class Kind(Enum):
@@ -170,6 +167,8 @@ class Subject:
         Raises :class:`SubjectError` for one that lacks something. For a layer this is collective: parameters or buffers that
         it does not declare on some rank raise the same error on all.
         """
+        if self.kind is Kind.OPERATOR:
+            require_accepts("the operator", self.target, ("comm",), parameters)
         operator = self.build(comm, **parameters)
         for attribute in ("domain", "codomain"):
             if not isinstance(getattr(operator, attribute, None), Space):

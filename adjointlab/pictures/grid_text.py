@@ -131,6 +131,7 @@ class _Map:
     shown: Slice
     width: int
     seen: set[str] = field(default_factory=set)
+    is_told_apart: bool = True  # each cell names the one rank that holds it
 
     def lines(self) -> Iterator[Line]:
         pieces = [
@@ -150,7 +151,7 @@ class _Map:
                 label = labels.get(row, "").rjust(margin - 2) + "  "
                 yield ((label, Style.DIM), *self._cells(pieces, row_start, row, rows, columns, step))
                 row += 1
-        if self.seen & {"▒", "□"}:
+        if not self.is_told_apart:
             yield from self._windows(pieces)
 
     def _cells(
@@ -166,8 +167,13 @@ class _Map:
         cell = 0
         for column_start, size in zip(columns.breaks, columns.sizes, strict=False):
             text, style = self._sign(pieces, (row_start, column_start))
+            self.is_told_apart &= text not in "▒□"
             for _ in range(size):
-                shown = _marked(marked[cell]) if cell in marked else (text, style)
+                if cell in marked:
+                    shown = _marked(marked[cell])
+                else:
+                    shown = text, style
+                    self.seen.add(text)
                 yield shown[0].rjust(step - 1) + " ", shown[1]
                 cell += 1
 
@@ -182,15 +188,20 @@ class _Map:
         ]
         inside = all(0 <= i < self.grid.shape[dim] for dim, i in zip(dims, index, strict=True))
         sign = "·" if not holders else "□" if not inside else "▒" if len(holders) > 1 else str(holders[0])
-        self.seen.add(sign)
         return sign, {"·": Style.DIM, "▒": Style.SHARED, "□": Style.SHARED}.get(sign, Style.HELD)
 
     def _windows(self, pieces: Sequence[Piece]) -> Iterator[Line]:
-        """The windows of the marked ranks, or of the first ones, where a map cannot tell them apart."""
-        marked = {mark.rank for mark in self.grid.marks}
-        for piece in [piece for piece in pieces if not marked or piece.rank in marked][:4]:
+        """The windows of the ranks that hold what is marked, or of the first ones, where a map cannot tell them apart."""
+        marks = self.grid.marks
+        for piece in [piece for piece in pieces if not marks or any(_holds(piece, mark) for mark in marks)][
+            :4
+        ]:
             windows = ", ".join(f"{start}:{stop}" for start, stop in piece.windows)
             yield line(f"rank {piece.rank} holds [{windows}]", Style.DIM)
+
+
+def _holds(piece: Piece, mark: Mark) -> bool:
+    return all(start <= index < stop for (start, stop), index in zip(piece.windows, mark.index, strict=True))
 
 
 def _marked(mark: Mark) -> Span:

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import INPUT_VALUES, InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.report.summary import count
+from adjointlab.report.traceback_text import without_own_frames
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 from adjointlab.worlds.world import WorldName
 
 __all__ = ["failure_text", "relative", "replay_command"]
 
-_PACKAGE = Path(__file__).parents[1]
-_OWN_FRAMES = re.compile(
-    '  File "('
-    + "|".join(
-        re.escape(str(_PACKAGE / part))
-        for part in ("checks", "engine", "worlds", "session.py", Path("core", "operator.py"))
-    )
-    # ... and Hypothesis, which stands between the lab and a strategy.
-    + '|[^"]*[/\\\\]site-packages[/\\\\]hypothesis[/\\\\])'
-)
+
+_LONGEST = 100
+"""The length to which the text of an argument is cut."""
 
 
 def failure_text(check_result: CheckResult) -> str:
@@ -107,6 +102,7 @@ def _case_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
             for label, space in (("domain", domain), ("codomain", codomain)):
                 for tensor in _tensors(space):
                     yield label, tensor
+        yield from _arguments_beside(result.case, result.spaces)
     if memory := _memory(result.case.setting):
         yield "memory", memory
     if result.case.values != INPUT_VALUES[0]:
@@ -120,6 +116,32 @@ def _parameters(case: Case) -> Iterator[tuple[str, str]]:
     for name, value in case.parameters.items():
         partition = value.partition if isinstance(value, Layout) else None
         yield name, f"{value}" + (f" over partition {partition}" if partition is not None else "")
+
+
+def _arguments_beside(case: Case, spaces: Spaces) -> Iterator[tuple[str, str]]:
+    """The parameters of a case that the lines of its spaces do not show."""
+    shown = "\n".join(line for space in (spaces.domain, spaces.codomain) for line in _tensors(space))
+    for name, value in _parameters(case):
+        given = case.parameters.get(name)
+        if name != "ranks" and not any(form in shown for form in _forms(given)):
+            yield name, value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…"
+
+
+def _forms(value: object) -> tuple[str, ...]:
+    """The texts as which a value stands in the lines of spaces; of a space the empty one, for its tensors are shown there or by the module."""
+    match value:
+        case Space():
+            return ("",)
+        case Layout():
+            return (f"layout {value}",)
+        case Partition():
+            return (f"partition {value}",)
+        case str():
+            return (f"   {value}",)  # an element type
+        case tuple() if all(isinstance(entry, int) for entry in value):
+            shape, cut, grid = (sign.join(map(str, value)) for sign in (", ", "|", "x"))
+            return (f"layout [{shape}]", f"partition {grid} ", *((cut,) if len(value) > 1 else ()))
+    return ()
 
 
 def _tensors(space: Space) -> list[str]:
@@ -147,7 +169,7 @@ def _verdict_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
     folder = f"{_here()}{os.sep}"
     for label, text in result.verdict.lines:
         if label == "traceback":
-            yield label, _without_own_frames(text)
+            yield label, without_own_frames(text)
         else:
             # Paths are relative to this folder, as an editor opens them from here.
             yield label, text.replace(folder, "")
@@ -161,14 +183,6 @@ def _replay_lines(check_result: CheckResult) -> Iterator[tuple[str, str]]:
             yield "script", str(relative(written.script))
     elif check_result.unwritten:
         yield "replay", f"could not be stored: {check_result.unwritten}"
-
-
-def _without_own_frames(text: str) -> str:
-    """A traceback without the frames of the lab and of Hypothesis."""
-    frames = re.split(r'(?m)^(?=  File ")', text)
-    kept = [frame for frame in frames if not _OWN_FRAMES.match(frame)]
-    # The text of the exception is part of the last frame. Where that is the lab's own, nothing is left out.
-    return "".join(kept) if frames[-1] in kept else text
 
 
 def relative(path: Path) -> Path:

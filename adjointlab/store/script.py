@@ -389,7 +389,9 @@ def _script_name(name: str) -> str:
 
 
 _INSTALLED: Final = tuple(
-    sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")
+    # Commands lie in "scripts", the folder that Python puts first for them.
+    str(Path(sysconfig.get_paths()[key]).resolve())
+    for key in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 )
 
 

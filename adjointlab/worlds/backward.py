@@ -48,6 +48,12 @@ def backward_lines(in_backward: Sequence[bool], latest: Sequence[BackwardPass | 
     for wanted, alike in by_ranks.items():
         verb = "requires" if len(alike) == 1 else "require"
         yield f"{', '.join(alike)} {verb} a gradient on {_ranks(wanted)}"
+    begun = [each.requires_grad.items() for each in latest if each is not None]
+    if len({frozenset(name for name, wanted in each if wanted) for each in begun}) > 1:
+        yield (
+            "if its messages may depend on what requires a gradient, and this is the same on all ranks wherever it is used, declare "
+            "uniform_requires_grad = True"
+        )
 
 
 def _ranks(included: Sequence[bool]) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.check import checks_of
-from adjointlab.checks.verdict import Verdict
+from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -138,6 +138,46 @@ def test_a_twin_without_a_buffer_of_the_layer_is_refused() -> None:
 
     headline = verdict(scaled(twin=twin), "sequential").headline
     assert "the twin has no buffer calls, which buffer_space names" in headline
+
+
+def test_a_parameter_of_another_shape_is_named_in_the_headline() -> None:
+    def change(module: Any, rank: int) -> None:
+        module.weight = nn.Parameter(torch.zeros(7, dtype=torch.float64))
+
+    assert verdict(scaled(change), "sequential", 1).headline == "a parameter is not in its declared space"
+
+
+def frozen(module: Any) -> Any:
+    module.weight.requires_grad_(False)
+    return module
+
+
+def test_a_parameter_that_the_twin_alone_trains_is_a_finding() -> None:
+    found = verdict(scaled(lambda module, rank: frozen(module)), "gradients", 2)
+    assert found.headline == (
+        "the layer's parameter weight does not require a gradient as it is made, the sequential one's does"
+    )
+    assert found.status is Status.INCOHERENT
+
+
+def test_a_parameter_that_the_layer_alone_trains_is_a_finding() -> None:
+    found = verdict(scaled(twin=lambda: frozen(Scaled(6))), "gradients", 2)
+    assert found.headline == (
+        "the sequential layer's parameter weight does not require a gradient as it is made, the distributed one's does"
+    )
+
+
+def test_a_parameter_that_neither_trains_is_none() -> None:
+    both = scaled(lambda module, rank: frozen(module), twin=lambda: frozen(Scaled(6)))
+    assert verdict(both, "gradients", 4).is_coherent
+
+
+def test_a_rank_may_freeze_a_parameter_of_which_it_holds_nothing() -> None:
+    def change(module: Any, rank: int) -> None:
+        if not module.weight.numel():
+            frozen(module)
+
+    assert verdict(scaled(change), "gradients", 12).is_coherent
 
 
 # What a layer may do.

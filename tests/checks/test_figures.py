@@ -236,7 +236,7 @@ def test_an_error_is_told_where_it_is_larger_than_its_bound_and_stated_where_it_
     assert not within.is_exact
     assert within.figures[Figure.FLOATING_ERROR] == pytest.approx(0.999 * bound / 6)
     assert not beyond.is_coherent
-    assert dict(beyond.lines)["error"] == f"{1.001 * bound / 6:.3g} (eq. 26)"
+    assert dict(beyond.lines)["error"] == f"{1.001 * bound / 6:.3g} (relative to the norms)"
     assert dict(beyond.lines)["form"] == "floating"
     assert beyond.figures[Figure.FLOATING_ERROR] == pytest.approx(1.001 * bound / 6)
 

@@ -152,6 +152,8 @@ def test_and_by_differences_where_there_is_no_sequential_input(name: str, forwar
         rows(wrong, function, "float32", roundings, reach, forward_mode=forward_mode, copies=True)
     )
     assert report.verdict.headline == "reverse mode is not the derivative, by differences", report.verdict
+    # Right code whose local types were forgotten looks the same.
+    assert "the copies of x have values of their own" in dict(report.verdict.lines)["perhaps"]
 
 
 def test_a_layer_with_a_kink_at_all_points_is_not_judged_by_differences() -> None:

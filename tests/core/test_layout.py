@@ -184,7 +184,7 @@ def test_a_tensor_of_order_zero_is_one_element_and_may_be_copied() -> None:
         (Layout.cut((3, 4), Partition((2, 1)), [(0, 0, 3), None]), "[3, 4] cut at 0|0|3, 0|4"),
         (Layout((3,), Partition((2,)), axes=(None,)), "[3] whole"),
         (Layout((3,), Partition((2,)), [[(1, 3)]], axes=(None,)), "[3] windows 1:3"),
-        (Layout((3,), Partition((2,)), [[(0, 3), (0, 3)]]), "[3] copied"),
+        (Layout((3,), Partition((2,)), [[(0, 3), (0, 3)]]), "[3] windows 0:3 0:3"),
         (Layout((4,), Partition((2,)), [[(-1, 3), (1, 5)]]), "[4] windows -1:3 1:5"),
         (Layout((4,), Partition((2,)), [[(2, 4), (0, 2)]]), "[4] windows 2:4 0:2"),
         (Layout((), Partition(())), "[]"),

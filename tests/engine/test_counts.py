@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import adjointlab as al
+from adjointlab.checks.layers.modules import has_copies_of_their_own
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import Budget, SearchResult, investigate
@@ -101,6 +102,13 @@ def test_a_check_that_judges_no_case_of_several_ranks_is_no_verdict_and_says_why
     assert any("have values of their own" in text for _, text in result.verdict.lines)
     assert result.counts is not None
     assert result.tried == result.counts.judged
+
+
+def test_ranks_that_hold_nothing_have_no_copies_of_their_own() -> None:
+    """All windows of a cut are alike where the tensor is empty, and there is nothing to declare."""
+    cut = al.Tensor(al.Layout((0, 3), al.Partition((3,)), [[(0, 0)] * 3, [(0, 3)]], axes=(0, None)))
+    copied = al.Tensor(al.Layout((2,), al.Partition((3,)), axes=(None,)))
+    assert [has_copies_of_their_own(tensor) for tensor in (cut, copied)] == [False, True]
 
 
 def test_a_subject_of_one_rank_is_not_asked_for_several() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab.engine.discovery import Found
@@ -86,3 +87,28 @@ def test_nothing_is_lost_where_an_exception_ends_the_check_or_another_rank_repor
         assert len(shown) == 2
         twice()
         assert len(shown) == 4
+
+
+def test_warnings_of_cases_that_only_make_a_failure_smaller_are_not_shown(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    class Wrong(Talkative):
+        def forward(self, x: Any) -> Any:
+            made.append(x.size)
+            if len(set(made)) > 1:  # a case of another size than the first
+                warnings.warn("smaller", RuntimeWarning, stacklevel=1)
+            return 2 * x
+
+        def adjoint(self, y: Any) -> Any:
+            return 3 * y
+
+    @al.subject(Wrong, ranks=(1,))
+    def wrong(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(layout=al.Layout((draw(st.integers(3, 30)),), (1,)))
+
+    world = al.SimulatedWorld(1)
+    entry = run_check(world, Found(wrong, "x.py:wrong", False), "adjoint", Budget(cases=5, seed=2), tmp_path)
+    world.close()
+    assert entry.result.case is not None
+    assert len(set(made)) > 1
+    assert entry.result.warnings == ()

@@ -54,6 +54,15 @@ def test_a_map_names_the_rank_that_holds_each_cell() -> None:
     assert [line.split()[1:] for line in lines] == [["7", "7", "7", "1"], ["0", "0", "0", "4"], ["0", "0", "0", "4"]]  # fmt: skip
 
 
+def test_a_marked_cell_of_several_ranks_names_them_all_and_no_sign_that_is_not_drawn() -> None:
+    layout = al.Layout((1, 1), al.Partition((2,)), axes=(None, None))
+    grid = grid_of_layout(layout, "x", "", [Mark(0, (0, 0), Role.WRONG)])
+    text = as_text(Drawing("", (grid,)))
+    assert "rank 0 holds [0:1, 0:1]" in text
+    assert "rank 1 holds [0:1, 0:1]" in text
+    assert "▒" not in text
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("unicode", [True, False])
 def test_a_picture_is_small_and_in_ascii_where_that_is_asked_for(name: str, unicode: bool) -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ from adjointlab.checks.verdict import MatrixEntry, Status, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
-from adjointlab.store.script import commented, literal, script
+from adjointlab.store.script import _folders, commented, literal, script
 from tests.fuzzing import HOSTILE, many
 from tests.running import needs_mpi, run, run_python
 
@@ -287,3 +288,12 @@ def test_a_literal_is_one_line_of_ascii_that_makes_its_value(value: object):
     assert {call.id for call in calls if isinstance(call, ast.Name)} <= {"float", "complex"}
     assert all(isinstance(call, ast.Name) for call in calls)
     assert repr(eval(text)) == repr(value)  # noqa: S307 - only literals are left
+
+
+def test_the_folder_of_commands_is_not_put_on_the_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Python puts it first where a command such as `adjointlab` is run, and no subject lies there."""
+    commands = sysconfig.get_path("scripts")
+    monkeypatch.setattr(sys, "path", [commands, str(tmp_path)])
+    assert ast.literal_eval(_folders([])) == (str(tmp_path.resolve()),)

@@ -117,6 +117,8 @@ def test_a_wait_in_a_backward_pass_is_told_from_one_outside_of_it(
         "rank 1 had no backward pass, as nothing that it returned requires a gradient",
         "x requires a gradient on rank 0",
         "w requires a gradient on every rank",
+        "if its messages may depend on what requires a gradient, and this is the same on all ranks wherever it is used, declare "
+        "uniform_requires_grad = True",
     ]
 
 

@@ -35,6 +35,7 @@ from adjointlab.checks.layers.modules import (
     has_copies_of_their_own,
     held,
     in_shape_of,
+    no_sequential_tensor,
     pass_keys,
     values,
 )
@@ -111,6 +112,7 @@ class JacobianProducts:
     allowed: float  # relative to the products of norms; 0 where everything is exact
     parameters: int  # their elements, on all ranks
     reach: float  # the least that the norm of the Jacobian counts for
+    copies: str = ""  # why there is no sequential input
 
 
 class JacobianCheck(Check[JacobianProducts]):
@@ -130,12 +132,9 @@ class JacobianCheck(Check[JacobianProducts]):
 
         version, keys, seed = LocalModule(context), pass_keys(context, 0), context.setting.seed
         layer = version.layer
-        has_twin = not any(
-            map(
-                has_copies_of_their_own,
-                (*layer.domain.tensors, *layer.parameters.tensors, *layer.codomain.dual.tensors),
-            )
-        )
+        tensors = (*layer.domain.tensors, *layer.parameters.tensors, *layer.codomain.dual.tensors)
+        copies = next(filter(has_copies_of_their_own, tensors), None)
+        has_twin = copies is None
         # DTensor has no forward mode.
         has_forward = getattr(layer.module, "forward_mode", True) and not any(
             map(arrays.is_dtensor, version.parameters())
@@ -157,7 +156,13 @@ class JacobianCheck(Check[JacobianProducts]):
         rank, differences = context.rank, None
         image = [torch.zeros_like(y) for y in outputs]
         if has_forward:
-            image = point.pushed_forward(along_inputs, along_parameters)
+            try:
+                image = point.pushed_forward(along_inputs, along_parameters)
+            except Exception as error:
+                error.add_note(
+                    "raised in forward mode: a module that has none says so by its attribute forward_mode = False"
+                )
+                raise
         if not has_twin:
             estimates = point.differences(along_inputs, along_parameters)
             if not has_forward:
@@ -183,6 +188,7 @@ class JacobianCheck(Check[JacobianProducts]):
             allowed,
             layer.parameters.dimension,
             layer.reach,
+            "" if copies is None else no_sequential_tensor(copies),
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[JacobianProducts]) -> Verdict:
@@ -239,6 +245,7 @@ def _beside_differences(
             ("⟨Jv, w⟩", str(product)),
             ("⟨v, J*w⟩", str(reverse)),
             ("error", f"{wrong:.3g}, where differences err by {error:.3g} at most"),
+            ("perhaps", first.copies),
         )
     return coherent()
 

@@ -22,9 +22,10 @@ from adjointlab.checks.context import INFINITE, SUBNORMAL, CheckContext
 from adjointlab.checks.elements import Local
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
+from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, elementwise, undeclared
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import NotInSpace, as_tuple
+from adjointlab.core.operator import NotInSpace, ParameterNotInSpace, as_tuple
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.vectors import VALUES, Draw, local_values
 from adjointlab.typing import NumpyArray
@@ -44,6 +45,7 @@ __all__ = [
     "held",
     "held_by_all",
     "in_shape_of",
+    "no_sequential_tensor",
     "pass_keys",
     "reached",
     "values",
@@ -182,7 +184,7 @@ class ModuleUnderTest(ABC):
 
 
 class LocalModule(ModuleUnderTest):
-    """The layer, as this rank has it. Raises :class:`NotInSpace` for a parameter of another shape or element type than declared."""
+    """The layer, as this rank has it. Raises :class:`ParameterNotInSpace` for a parameter of another shape or element type than declared."""
 
     def __init__(self, context: CheckContext) -> None:
         layer = context.layer
@@ -191,7 +193,10 @@ class LocalModule(ModuleUnderTest):
         self.note_return, self.note_backward = context.note_return, context.note_backward
         self._averaged = layer.averaged
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
-            self._check(f"the parameter {tensor.name} has", tensor, arrays.local_part(parameter))
+            try:
+                self._check(f"the parameter {tensor.name} has", tensor, arrays.local_part(parameter))
+            except NotInSpace as error:
+                raise ParameterNotInSpace(str(error)) from None
 
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
         return local_values(space, position, self.rank, key)
@@ -233,17 +238,19 @@ class LocalModule(ModuleUnderTest):
 
 
 class SequentialTwin(ModuleUnderTest):
-    """The sequential module, new. Raises `ValueError` for one whose parameters or buffers are not the layer's."""
+    """The sequential module, new. Raises :class:`SubjectError` for one whose parameters or buffers are not the layer's."""
 
     def __init__(self, context: CheckContext) -> None:
         layer = context.layer
         assert context.reference is not None
         super().__init__(layer, context.reference(), context.values)
         if faults := undeclared(self.module, layer.parameters, layer.buffers):
-            raise ValueError(f"the sequential twin and the layer are not called alike: the twin {faults[0]}")
+            raise SubjectError(
+                f"the sequential twin and the layer are not called alike: the twin {faults[0]}"
+            )
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
             if (shape := tuple(parameter.shape)) != tensor.layout.shape:
-                raise ValueError(
+                raise SubjectError(
                     f"the sequential twin's parameter {tensor.name} has shape {shape}, but the layer's is laid out as "
                     f"{tensor.layout.shape}"
                 )
@@ -258,7 +265,7 @@ class SequentialTwin(ModuleUnderTest):
         shapes = [tuple(output.shape) for output in outputs]
         wanted = [tensor.layout.shape for tensor in self.layer.codomain.tensors]
         if shapes != wanted:
-            raise ValueError(f"the sequential twin returned shapes {shapes}, but the codomain has {wanted}")
+            raise SubjectError(f"the sequential twin returned shapes {shapes}, but the codomain has {wanted}")
 
 
 def _change_of(values: str) -> Callable[[torch.Tensor], torch.Tensor] | None:
@@ -335,10 +342,7 @@ def whole_array(space: Space, position: int, key: Draw) -> NumpyArray:
     first_values = local_values(space, position, layout.partition.ranks[0], key)
     whole = np.zeros(layout.shape, dtype=first_values.dtype)
     if has_copies_of_their_own(tensor):
-        raise Inapplicable(
-            f"the copies of {tensor.name or f'tensor {position}'} have values of their own, so there is no sequential tensor; if all ranks hold the same "
-            'values, declare it with types of "replicated" or "invariant" along the dimensions that copy it'
-        )
+        raise Inapplicable(no_sequential_tensor(tensor, position))
     for rank, first in tensor.groups.items():
         if rank == first:
             inside, part = _overlap(layout, rank)
@@ -349,9 +353,18 @@ def whole_array(space: Space, position: int, key: Draw) -> NumpyArray:
 def has_copies_of_their_own(tensor: Tensor) -> bool:
     """Return True if ranks hold different values of one element, so that there is no whole tensor."""
     layout = tensor.layout
-    return any(
-        copied and side > 1 and entry is LocalType.VARYING
-        for copied, side, entry in zip(layout.copied, layout.partition.shape, tensor.types, strict=True)
+    # Windows of a cut may be equal too: where all are empty, and nobody holds a copy.
+    return 0 not in layout.shape and any(
+        copied and overlapping and entry is LocalType.VARYING
+        for copied, overlapping, entry in zip(layout.copied, layout.overlapping, tensor.types, strict=True)
+    )
+
+
+def no_sequential_tensor(tensor: Tensor, position: int = 0) -> str:
+    """Say that a tensor has copies of their own, and what to declare where that is not meant."""
+    return (
+        f"the copies of {tensor.name or f'tensor {position}'} have values of their own, so there is no sequential tensor; if all "
+        'ranks hold the same values, declare it with types of "replicated" or "invariant" along the dimensions that copy it'
     )
 
 
@@ -364,7 +377,7 @@ def held(tensor: Tensor, whole: NumpyArray, rank: int) -> NumpyArray:
     local = np.zeros(layout.local_shape(rank), dtype=whole.dtype)
     if rank in tensor.summands and tensor.summands[rank] == rank:
         if whole.shape != layout.shape:
-            raise ValueError(f"the reference returned shape {whole.shape}, but the codomain is {layout}")
+            raise SubjectError(f"the reference returned shape {whole.shape}, but the codomain is {layout}")
         inside, part = _overlap(layout, rank)
         local[inside] = whole[part]
     return local

@@ -67,7 +67,11 @@ class SequentialCheck(Check[_Observation]):
             arrays.from_numpy(whole_array(context.domain, position, draw), tensor.dtype, context.library)
             for position, tensor in enumerate(context.domain.tensors)
         ]
-        result = context.reference(*inputs)
+        try:
+            result = context.reference(*inputs)
+        except Exception as error:
+            error.add_note("raised by the reference")
+            raise
         if result is NotImplemented:
             raise Inapplicable("the reference returned NotImplemented")
         whole = [arrays.to_numpy(a) for a in as_tuple(result)]

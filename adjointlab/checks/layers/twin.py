@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,7 +17,9 @@ from adjointlab.checks.layers.modules import LARGEST, LocalModule, SequentialTwi
 from adjointlab.checks.layers.passes import OUTPUTS, Pass, PassPlan, ResultKind, run_passes
 from adjointlab.checks.layers.sensitivity import Allowances, measured
 from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
-from adjointlab.core.layer import Layer
+from adjointlab.core import arrays
+from adjointlab.core.declaration import SubjectError
+from adjointlab.core.layer import Layer, trained
 from adjointlab.core.space import LocalType, Space
 
 __all__ = [
@@ -68,6 +70,10 @@ class PassObservation:
     comparisons: tuple[Comparison, ...]
     changes: tuple[Change, ...] = ()
     accumulated: bool = False
+    # Parameters that this rank has elements of, and that require no gradient, or one, as they are made; from rank 0 those of the twin.
+    frozen: frozenset[str] = frozenset()
+    trained: frozenset[str] = frozenset()
+    frozen_in_twin: frozenset[str] | None = None
 
 
 class TwinCheck(Check[tuple[PassObservation, ...]]):
@@ -117,20 +123,40 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
                 ),
                 _changes(layer, each),
                 plan.accumulated,
+                *(_frozen_and_trained(layer, context.rank) if backward else ()),
             )
             for each in passes
         )
         if context.rank:
             return observed
         expected, allowances = twin or _twin_results(context, plan)
+        frozen_in_twin = _frozen_in_twin(context) if backward else None
     size = context.comm.Get_size()
     return tuple(
         replace(
             each,
             comparisons=with_expected(each.comparisons, expected, allowances, size, f"pass {number}, "),
+            frozen_in_twin=frozen_in_twin,
         )
         for number, each in enumerate(observed)
     )
+
+
+def _frozen_and_trained(layer: Layer, rank: int) -> tuple[frozenset[str], ...]:
+    """Parameters that a rank has elements of: those that require no gradient as the layer is made, and those that do."""
+    if layer.trained is None:
+        return ()
+    held = frozenset(tensor.name for tensor in layer.parameters.tensors if tensor.layout.local_size(rank))
+    return held - layer.trained, held & layer.trained
+
+
+def _frozen_in_twin(context: CheckContext) -> frozenset[str] | None:
+    """Parameters that require no gradient as the twin is made; None where it is not known of the layer's."""
+    layer = context.layer
+    if layer.trained is None or context.reference is None:
+        return None
+    made = trained(context.reference())
+    return frozenset(tensor.name for tensor in layer.parameters.tensors if tensor.name not in made)
 
 
 def is_measured(context: CheckContext) -> bool:
@@ -146,13 +172,17 @@ def results_of_twin(
     Raises :class:`Inapplicable` where other values than small integers are too much for it.
     """
     if not is_measured(context):
-        return run(), None
+        with _named(context):
+            return run(), None
     if context.values == INPUT_VALUES[0]:
-        results, allowances = measured(run)
+        with _named(context):
+            results, allowances = measured(run)
     else:
         unfit = Inapplicable(f"the sequential layer does not take {context.values} values")
         try:
             results, allowances = measured(run, is_subnormal=context.values == SUBNORMAL)
+        except (Inapplicable, SubjectError):  # whatever the values are
+            raise
         except Exception as error:
             raise unfit from error
         if context.values != INFINITE and not all(
@@ -165,6 +195,29 @@ def results_of_twin(
     if context.needs_run:
         allowances.measure()
     return results, allowances
+
+
+@contextmanager
+def _named(context: CheckContext) -> Iterator[None]:
+    """Note of an exception that it was the twin that raised it, and of which type its parameters are if not of the declared one."""
+    try:
+        yield
+    except (SubjectError, Inapplicable):
+        raise
+    except Exception as error:
+        assert context.reference is not None
+        error.add_note(f"raised by the sequential twin, not by the layer{_other_types(context)}")
+        raise
+
+
+def _other_types(context: CheckContext) -> str:
+    assert context.reference is not None
+    own = dict(context.reference().named_parameters())
+    for tensor in context.layer.parameters.tensors:
+        name = tensor.name
+        if name in own and (dtype := arrays.dtype_name(own[name])) != tensor.dtype:
+            return f"; its parameter {name} is {dtype}, and parameter_space declares {tensor.dtype}"
+    return ""
 
 
 def _twin_results(context: CheckContext, plan: PassPlan) -> tuple[Mapping[str, Local], Allowances | None]:
@@ -276,7 +329,30 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
             verb = "are not the sequential ones" if what.endswith("s") else "is not the sequential one"
             evidence = difference.evidence("distributed", "sequential")
             return incoherent(f"the layer's {what} {verb}", *lines, kind=what, evidence=evidence)
+    return _frozen_alike(observations)
+
+
+def _frozen_alike(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
+    """Parameters that one side trains and the other does not: gradients are compared of all, whoever asks for them."""
+    in_twin = observations[0][0].frozen_in_twin
+    if in_twin is None:
+        return coherent()
+    for rank, passes in enumerate(observations):
+        if only := sorted(passes[0].frozen - in_twin):
+            return _not_trained(only[0], rank, "the layer's", "the sequential one's")
+    if only := sorted(in_twin & frozenset().union(*(passes[0].trained for passes in observations))):
+        return _not_trained(only[0], None, "the sequential layer's", "the distributed one's")
     return coherent()
+
+
+def _not_trained(name: str, rank: int | None, frozen: str, trained: str) -> Verdict:
+    lines = [] if rank is None else [("rank", str(rank))]
+    return incoherent(
+        f"{frozen} parameter {name} does not require a gradient as it is made, {trained} does",
+        *lines,
+        ("so", "an optimiser would train one and not the other; freeze both, or neither"),
+        kind="requires_grad",
+    )
 
 
 def _first_difference(ranks: Sequence[PassObservation]) -> tuple[Comparison, Difference] | None:

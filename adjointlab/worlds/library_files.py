@@ -1,0 +1,25 @@
+"""The files of Python's standard library and of installed packages, other than those that a user works on."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from typing import Final
+
+__all__ = ["is_of_hypothesis", "is_of_library"]
+
+_FOLDERS: Final = (
+    "<frozen ",
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+_HYPOTHESIS: Final = re.compile(r"[/\\]site-packages[/\\]hypothesis[/\\]")
+
+
+def is_of_library(filename: str) -> bool:
+    """Return True for a file of the standard library or of an installed package."""
+    return filename.startswith(_FOLDERS) or "site-packages" in filename
+
+
+def is_of_hypothesis(filename: str) -> bool:
+    """Return True for a file of Hypothesis, which stands between the lab and a strategy."""
+    return _HYPOTHESIS.search(filename) is not None

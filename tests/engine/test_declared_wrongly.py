@@ -1,0 +1,157 @@
+"""A strategy that draws arguments which its functions do not take is told so in one sentence, as a wrong declaration of the subject."""
+
+from __future__ import annotations
+
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adjointlab as al
+from adjointlab.engine.discovery import found_as
+from adjointlab.engine.search import Budget
+from adjointlab.engine.subject import Subject
+from adjointlab.session import run_check
+from adjointlab.worlds.simulated.world import SimulatedWorld
+
+
+def kept(comm: Any, x: Any, width: int) -> Any:
+    return np.array(x)
+
+
+def case(**more: Any) -> Any:
+    space = al.Space(al.Layout((2,), al.Partition((1,))))
+
+    def draws(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(domain=space, codomain=space) | more
+
+    return draws
+
+
+def sentence(subject: Subject, check: str, tmp_path: Path) -> str:
+    result = run_check(SimulatedWorld(ranks=1), found_as(subject), check, Budget(3, seed=1), tmp_path)
+    verdict = result.result.verdict
+    assert result.is_misdeclared, str(verdict)
+    assert not any(label == "traceback" for label, _ in verdict.lines)
+    return verdict.headline
+
+
+def test_an_argument_that_a_function_of_a_pair_does_not_take(tmp_path: Path) -> None:
+    wrong = al.subject.pair(kept, lambda comm, y, widths: y)(case(width=1))
+    assert sentence(wrong, "adjoint", tmp_path) == (
+        "adjoint is called as <lambda>(comm, x, width=…), but <lambda>(comm, y, widths) takes no `width`; did you mean widths?"
+    )
+
+
+def test_a_misspelled_entry_that_is_no_argument(tmp_path: Path) -> None:
+    wrong = al.subject.pair(kept, kept)(case(width=1, codomian=2))
+    assert sentence(wrong, "adjoint", tmp_path).endswith("takes no `codomian`; did you mean codomain?")
+
+
+def test_an_argument_that_the_strategy_lacks(tmp_path: Path) -> None:
+    told = sentence(al.subject.pair(kept, kept)(case()), "adjoint", tmp_path)
+    assert told.endswith("cannot be called so: missing a required argument: 'width'")
+
+
+def test_an_argument_that_the_reference_does_not_take(tmp_path: Path) -> None:
+    wrong = al.subject.pair(kept, kept, reference=lambda x: x)(case(width=1))
+    assert sentence(wrong, "sequential", tmp_path) == (
+        "the reference is called as <lambda>(x, width=…), but <lambda>(x) takes no `width`"
+    )
+
+
+def test_a_reference_whose_result_has_another_shape(tmp_path: Path) -> None:
+    wrong = al.subject.pair(kept, kept, reference=lambda x, width: x[1:])(case(width=1))
+    assert "the reference returned shape (1,)" in sentence(wrong, "sequential", tmp_path)
+
+
+def test_an_argument_that_an_operator_does_not_take(tmp_path: Path) -> None:
+    class Operator(al.LinearOperator):
+        def __init__(self, comm: Any, layout: Any) -> None: ...
+
+        forward = adjoint = lambda self, x: x  # type: ignore[assignment]
+
+    told = sentence(al.subject.operator(Operator)(lambda draw, ranks: dict(layot=1)), "adjoint", tmp_path)
+    assert told.endswith("Operator(comm, layout) takes no `layot`; did you mean layout?")
+
+
+def test_a_function_behind_a_decorator_is_called_as_the_decorator_is(tmp_path: Path) -> None:
+    @wraps(kept)
+    def decorated(comm: Any, x: Any, **arguments: Any) -> Any:
+        return kept(comm, x, 1)
+
+    subject = al.subject.pair(decorated, decorated)(case(other=1))
+    result = run_check(SimulatedWorld(ranks=1), found_as(subject), "adjoint", Budget(3, seed=1), tmp_path)
+    assert result.result.verdict.is_coherent
+
+
+@pytest.mark.parametrize(
+    ("types", "told"), [("invariant", "is one string"), (("invarient",), "; did you mean invariant?")]
+)
+def test_what_the_lab_refuses_in_a_strategy(types: Any, told: str, tmp_path: Path) -> None:
+    def draws(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(domain=al.Space(al.Layout((2,), al.Partition((1,))), types=types))
+
+    headline = sentence(al.subject.pair(kept, kept)(draws), "adjoint", tmp_path)
+    assert told in headline
+    assert f"{__file__}:" in headline
+
+
+def test_an_error_of_the_strategy_itself_has_a_traceback_without_the_arguments_of_strategies(
+    tmp_path: Path,
+) -> None:
+    def draws(draw: Any, ranks: int) -> dict[str, Any]:
+        raise ValueError("not mine to tell")
+
+    found = found_as(al.subject.pair(kept, kept)(draws))
+    result = run_check(SimulatedWorld(ranks=1), found, "adjoint", Budget(3, seed=1), tmp_path)
+    text = dict(result.result.verdict.lines)["traceback"]
+    assert text.endswith("ValueError: not mine to tell")
+    assert not result.is_misdeclared
+
+
+class TestALayer:
+    @pytest.fixture(autouse=True)
+    def _with_torch(self) -> None:
+        pytest.importorskip("torch")
+
+    def layer(self, twin: Any, **more: Any) -> Subject:
+        from torch import nn
+
+        layout = al.Layout((1, 2), al.Partition((1, 1)))
+        weight = al.Layout((2, 2), al.Partition((1, 1)))
+        spaces = {
+            "domain": al.Space(layout),
+            "codomain": al.Space(layout),
+            "parameter_space": al.Space(al.Tensor(weight, name="weight")),
+        }
+        declared: Subject = al.subject.layer(
+            lambda comm, width: nn.Linear(width, width, bias=False).double(), twin
+        )(lambda draw, ranks: {"width": 2} | spaces | more)
+        return declared
+
+    def test_that_takes_no_such_argument(self, tmp_path: Path) -> None:
+        told = sentence(self.layer(lambda width: None, parameter_spaces=1), "sequential", tmp_path)
+        assert told.endswith("takes no `parameter_spaces`; did you mean parameter_space?")
+
+    def test_whose_twin_takes_no_such_argument(self, tmp_path: Path) -> None:
+        told = sentence(self.layer(lambda: None), "sequential", tmp_path)
+        assert told == "the sequential twin is called as <lambda>(width=…), but <lambda>() takes no `width`"
+
+    def test_whose_twin_names_its_parameters_otherwise(self, tmp_path: Path) -> None:
+        from torch import nn
+
+        told = sentence(
+            self.layer(lambda width: nn.Sequential(nn.Linear(2, 2, bias=False))), "gradients", tmp_path
+        )
+        assert "the twin has the parameter 0.weight, which parameter_space does not name" in told
+
+    def test_whose_twin_has_another_element_type_is_told_that_it_is_the_twin(self, tmp_path: Path) -> None:
+        from torch import nn
+
+        found = found_as(self.layer(lambda width: nn.Linear(2, 2, bias=False)))
+        result = run_check(SimulatedWorld(ranks=1), found, "gradients", Budget(3, seed=1), tmp_path)
+        text = dict(result.result.verdict.lines)["traceback"]
+        assert "raised by the sequential twin, not by the layer; its parameter weight is float32, and" in text
