@@ -66,7 +66,6 @@ if TYPE_CHECKING:
         ZeroPad2d,
         ZeroPad3d,
     )
-    from adjointlab.layers.parameters import local_window
     from adjointlab.layers.permute import Permute, Permuted, Transpose, Transposed
     from adjointlab.layers.pointwise import Pointwise
     from adjointlab.layers.pooling import (
@@ -121,6 +120,7 @@ if TYPE_CHECKING:
         parameters_to_vector,
         vector_to_parameters,
     )
+    from adjointlab.layers.windows import local_window
 
 __all__ = [
     "AdaptiveAveragePooling", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d",
@@ -172,7 +172,6 @@ _NAMES: Final = {
         "Padding", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d",
         "ReplicationPad3d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d",
     ),
-    "parameters": ("local_window",),
     "permute": ("Permute", "Permuted", "Transpose", "Transposed",),
     "pointwise": ("Pointwise",),
     "pooling": (
@@ -196,6 +195,7 @@ _NAMES: Final = {
     ),
     "upsampling": ("Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d",),
     "utilities": ("clip_grad_norm_", "get_total_norm", "parameters_to_vector", "vector_to_parameters",),
+    "windows": ("local_window",),
 }  # fmt: skip
 """The module of each name."""
 

@@ -16,9 +16,10 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition, PartitionLike, integers
 from adjointlab.core.space import Space, check_argument
 from adjointlab.layers.differentiable import connected, of_nothing
-from adjointlab.layers.parameters import DistributedParameters, local_window
+from adjointlab.layers.parameters import DistributedParameters
 from adjointlab.layers.representation import arguments_that_differ, sequential_arguments, shapes_of
 from adjointlab.layers.torch_modules import TorchClasses, dtype_name
+from adjointlab.layers.windows import local_window
 from adjointlab.primitives.validation import partition_of
 from adjointlab.typing import Communicator
 

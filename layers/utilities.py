@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from adjointlab.core.space import Tensor
-from adjointlab.layers.parameters import DistributedParameters, local_window
+from adjointlab.layers.parameters import DistributedParameters
 from adjointlab.layers.states import distributed_layers
+from adjointlab.layers.windows import local_window
 
 __all__ = ["clip_grad_norm_", "get_total_norm", "parameters_to_vector", "vector_to_parameters"]
 
