@@ -118,6 +118,7 @@ if TYPE_CHECKING:
         clip_grad_norm_,
         get_total_norm,
         parameters_to_vector,
+        sequential_gradients,
         vector_to_parameters,
     )
     from adjointlab.layers.windows import local_window
@@ -141,7 +142,8 @@ __all__ = [
     "StationaryConvolution", "TorchLayer", "Transpose", "Transposed", "TransposedConvolution", "Unflatten",
     "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d",
     "clip_grad_norm_", "from_sequential", "get_total_norm", "load_sequential_state_dict",
-    "local_window", "parameters_to_vector", "sequential_state_dict", "strided_partition", "vector_to_parameters",
+    "local_window", "parameters_to_vector", "sequential_gradients", "sequential_state_dict",
+    "strided_partition", "vector_to_parameters",
 ]  # fmt: skip
 
 _NAMES: Final = {
@@ -194,7 +196,9 @@ _NAMES: Final = {
         "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "TransposedConvolution",
     ),
     "upsampling": ("Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d",),
-    "utilities": ("clip_grad_norm_", "get_total_norm", "parameters_to_vector", "vector_to_parameters",),
+    "utilities": (
+        "clip_grad_norm_", "get_total_norm", "parameters_to_vector", "sequential_gradients", "vector_to_parameters",
+    ),
     "windows": ("local_window",),
 }  # fmt: skip
 """The module of each name."""

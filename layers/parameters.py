@@ -182,10 +182,19 @@ class DistributedParameters(nn.Module):
         Raises `ValueError` for a `root` that is no rank.
         """
         gathered = {tensor.name: self.gathered(tensor, root) for tensor in self._tensors()}
-        return gathered if root in (None, self.rank) else {}
+        return self.sequential_names(gathered) if root in (None, self.rank) else {}
 
-    def gathered(self, tensor: Tensor, root: int | None = None) -> torch.Tensor:
-        """Collective: the whole of one of the layer's parameters or buffers, on every rank, or on `root` alone."""
+    def sequential_names(self, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Whole tensors of the layer by the names that the sequential module has for them: the inverse of :meth:`own_names`."""
+        return dict(own)
+
+    def gathered(
+        self, tensor: Tensor, root: int | None = None, local: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Collective: the whole of one of the layer's parameters or buffers, on every rank, or on `root` alone.
+
+        Of `local`, a tensor that lies as it does, where that is given.
+        """
         workers = (
             Partition((self.comm.Get_size(),)) if root is None else single_worker("root", root, 1, self.comm)
         )
@@ -193,7 +202,9 @@ class DistributedParameters(nn.Module):
         # Copies are equal: as replicated ones any of them will do, where varying ones would be summed.
         types = tuple("replicated" if copied else "varying" for copied in tensor.layout.copied)
         gather = Repartition(self.comm, tensor.layout, everywhere, dtype=tensor.dtype, types=types)
-        return cast("torch.Tensor", gather.forward(self._local(tensor.name).detach()))
+        return cast(
+            "torch.Tensor", gather.forward((self._local(tensor.name) if local is None else local).detach())
+        )
 
     def _scattered(self, tensor: Tensor, whole: torch.Tensor | None, root: int) -> torch.Tensor:
         """Collective: this rank's part of a tensor that `root` has."""

@@ -11,8 +11,10 @@ from typing import Self
 import torch
 from torch import nn
 
+from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.distributed import DistributedModule
+from adjointlab.layers.networks.grids import grid_of
 from adjointlab.layers.parameters import DistributedParameters, deepcopy_sharing
 from adjointlab.layers.repartition import Repartition
 from adjointlab.layers.states import distributed_layers, load_sequential_state_dict, sequential_state_dict
@@ -54,6 +56,11 @@ class Network(nn.Sequential):
             )
             for kind in ("parameter_space", "buffer_space")
         )
+
+    @property
+    def output_partition(self) -> Partition:
+        """The partition of the output, with a dimension for each of its own: for a loss, or for further layers."""
+        return grid_of(self.codomain.tensors[0].layout)
 
     @staticmethod
     def _tensors(layer: DistributedParameters, kind: str) -> tuple[Tensor, ...]:

@@ -18,7 +18,6 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -28,7 +27,8 @@ from adjointlab.core.communicators import size_of
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition, PartitionLike
 from adjointlab.core.space import Tensor
-from adjointlab.layers.distributed import DistributedModule, TorchLayer, dtype_name, with_index_zero
+from adjointlab.layers.distributed import DistributedModule, TorchLayer, dtype_name
+from adjointlab.layers.networks.grids import grid_of
 from adjointlab.layers.networks.network import Network
 from adjointlab.layers.networks.sources import check_source, described, is_chain, leaves_of
 from adjointlab.layers.pointwise import Pointwise
@@ -185,17 +185,6 @@ class _Builder:
             if not is_elementwise:
                 raise
             raise ValueError(f"no layer is made from it, and it is not elementwise: {why}") from None
-
-
-def grid_of(layout: Layout) -> Partition:
-    """The grid of the workers of a layout with a dimension for each of the tensor; of copies, the workers with the index 0."""
-    partition = layout.partition
-    along = [axis for axis in layout.axes if axis is not None]
-    copies = [axis for axis in range(partition.order) if axis not in along]
-    face = with_index_zero(partition, *copies)
-    ranks = np.reshape(face.ranks, face.shape).transpose([*along, *copies])
-    sides = [1 if axis is None else face.shape[axis] for axis in layout.axes]
-    return Partition(sides, ranks.reshape(-1).tolist())
 
 
 def _with_sides(grid: Partition, position: int, side: int) -> Partition:

@@ -15,7 +15,7 @@ from adjointlab.core.partition import Partition
 from adjointlab.layers import clip_grad_norm_, from_sequential, local_window
 from adjointlab.worlds.world import Raised, World
 
-from .twin_assertions import run_on_ranks
+from .twin_assertions import error_of_every_rank, run_on_ranks
 
 SEQUENTIAL = nn.Sequential(nn.Linear(3, 3))
 WRONG: dict[str, tuple[Any, str]] = {
@@ -75,6 +75,18 @@ def test_a_root_that_differs_by_rank_is_an_error_on_all(adjointlab_world: World)
             network.load_sequential_state_dict(SEQUENTIAL.state_dict(), root=comm.Get_rank())
 
     run_on_ranks(adjointlab_world, 2, body)
+
+
+def test_an_input_of_another_element_type_is_told_how_a_layer_is_made_for_it(adjointlab_world: World) -> None:
+    text = error_of_every_rank(
+        adjointlab_world,
+        1,
+        lambda comm: from_sequential(nn.Sequential(nn.ReLU()), comm, (1, 1), (4, 3))(
+            torch.ones(4, 3, dtype=torch.float64)
+        ),
+    )
+    assert text.startswith("x: ")
+    assert text.endswith("or make the layer or network with dtype=torch.float64")
 
 
 def test_parameters_in_place_of_the_model_are_refused_by_that_name() -> None:
