@@ -71,7 +71,7 @@ def _leaves(chain: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _additions(module: nn.Module) -> Iterator[str]:
-    """What users have added to this instance, and a layer of its class has not."""
+    """Names of the additions to this instance that a layer of its class has not."""
     attributes = vars(module)
     if nn.utils.parametrize.is_parametrized(module):
         yield "parametrizations (remove_parametrizations makes parameters of them)"
