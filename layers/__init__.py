@@ -66,7 +66,6 @@ if TYPE_CHECKING:
         ZeroPad2d,
         ZeroPad3d,
     )
-    from adjointlab.layers.parameters import local_window
     from adjointlab.layers.permute import Permute, Permuted, Transpose, Transposed
     from adjointlab.layers.pointwise import Pointwise
     from adjointlab.layers.pooling import (
@@ -119,8 +118,10 @@ if TYPE_CHECKING:
         clip_grad_norm_,
         get_total_norm,
         parameters_to_vector,
+        sequential_gradients,
         vector_to_parameters,
     )
+    from adjointlab.layers.windows import local_window
 
 __all__ = [
     "AdaptiveAveragePooling", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d",
@@ -141,7 +142,8 @@ __all__ = [
     "StationaryConvolution", "TorchLayer", "Transpose", "Transposed", "TransposedConvolution", "Unflatten",
     "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d",
     "clip_grad_norm_", "from_sequential", "get_total_norm", "load_sequential_state_dict",
-    "local_window", "parameters_to_vector", "sequential_state_dict", "strided_partition", "vector_to_parameters",
+    "local_window", "parameters_to_vector", "sequential_gradients", "sequential_state_dict",
+    "strided_partition", "vector_to_parameters",
 ]  # fmt: skip
 
 _NAMES: Final = {
@@ -172,7 +174,6 @@ _NAMES: Final = {
         "Padding", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d",
         "ReplicationPad3d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d",
     ),
-    "parameters": ("local_window",),
     "permute": ("Permute", "Permuted", "Transpose", "Transposed",),
     "pointwise": ("Pointwise",),
     "pooling": (
@@ -195,7 +196,10 @@ _NAMES: Final = {
         "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "TransposedConvolution",
     ),
     "upsampling": ("Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d",),
-    "utilities": ("clip_grad_norm_", "get_total_norm", "parameters_to_vector", "vector_to_parameters",),
+    "utilities": (
+        "clip_grad_norm_", "get_total_norm", "parameters_to_vector", "sequential_gradients", "vector_to_parameters",
+    ),
+    "windows": ("local_window",),
 }  # fmt: skip
 """The module of each name."""
 

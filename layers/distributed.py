@@ -14,11 +14,12 @@ from adjointlab.core.agreement import raise_together
 from adjointlab.core.communicators import size_of
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition, PartitionLike, integers
-from adjointlab.core.space import Space, check_argument
+from adjointlab.core.space import Space, Tensor, check_argument
 from adjointlab.layers.differentiable import connected, of_nothing
-from adjointlab.layers.parameters import DistributedParameters, local_window
+from adjointlab.layers.parameters import DistributedParameters
 from adjointlab.layers.representation import arguments_that_differ, sequential_arguments, shapes_of
 from adjointlab.layers.torch_modules import TorchClasses, dtype_name
+from adjointlab.layers.windows import local_window
 from adjointlab.primitives.validation import partition_of
 from adjointlab.typing import Communicator
 
@@ -113,11 +114,21 @@ class DistributedModule(DistributedParameters):
                     f"{tensor.name}: a {type(local).__name__} on rank {self.rank} is no torch.Tensor"
                 )
             idle = not tensor.layout.partition.is_active(self.rank) and local.numel() == 0
-            if not idle and check_argument(tensor, local, self.rank):  # operators take batches, layers do not
+            if not idle and self._batch_of(tensor, local):  # operators take batches, layers do not
                 raise ValueError(
                     f"{tensor.name}: shape {tuple(local.shape)} on rank {self.rank}, but the layout {tensor.layout} gives it "
                     f"{tensor.layout.local_shape(self.rank)}"
                 )
+
+    def _batch_of(self, tensor: Tensor, local: torch.Tensor) -> tuple[int, ...]:
+        """:func:`check_argument`, whose error for another floating-point type says how a layer is made for that."""
+        try:
+            return check_argument(tensor, local, self.rank)
+        except ValueError as error:
+            wanted = getattr(torch, tensor.dtype)
+            if local.dtype == wanted or not (local.is_floating_point() and wanted.is_floating_point):
+                raise
+            raise ValueError(f"{error}; or make the layer or network with dtype={local.dtype}") from None
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         """Refuse another element type too where no parameter or buffer shows it."""

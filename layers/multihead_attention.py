@@ -243,8 +243,8 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
     def own_names(self, state: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return separated(state)
 
-    def sequential_state_dict(self, root: int | None = None) -> dict[str, torch.Tensor]:
+    def sequential_names(self, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         parts: dict[str, list[torch.Tensor]] = {}
-        for name, value in super().sequential_state_dict(root).items():
+        for name, value in own.items():
             parts.setdefault(self.sequential_name(name), []).append(value)
         return {name: torch.cat(values) for name, values in parts.items()}

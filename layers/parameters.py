@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import NoReturn, Self, cast
+from typing import NoReturn, Self, TypeVar, cast
 
 import torch
 from torch import nn
 
-from adjointlab.core.agreement import raise_together
 from adjointlab.core.communicators import size_of
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor, check_argument
 from adjointlab.layers.local_parameters import LocalParameter, takes_the_whole
+from adjointlab.layers.state_checks import check_on, check_tensors
 from adjointlab.layers.torch_modules import dtype_name, uninitialised_copy
+from adjointlab.layers.windows import local_window
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.validation import single_worker
 from adjointlab.typing import Communicator
 
-__all__ = ["DistributedParameters", "check_on", "local_window"]
+__all__ = ["DistributedParameters", "deepcopy_sharing", "local_window"]
+
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 class DistributedParameters(nn.Module):
@@ -111,7 +114,7 @@ class DistributedParameters(nn.Module):
         self.load_sequential_state_dict(self.sequential().state_dict())
 
     def load_sequential(self, module: nn.Module) -> None:
-        """Take the values of a sequential module, which every rank has, what requires a gradient, and the mode; nothing is sent.
+        """Collective: take the values of a sequential module, which every rank has, what requires a gradient, and the mode; no values are sent.
 
         Raises `ValueError` for parameters of other names or shapes.
         """
@@ -121,18 +124,18 @@ class DistributedParameters(nn.Module):
             self.get_parameter(tensor.name).requires_grad_(whole.requires_grad)
         self.train(module.training)
 
-    def load_sequential_state_dict(self, state: Mapping[str, torch.Tensor], root: int | None = None) -> None:
-        """Take the values of a sequential module's state_dict, which every rank has; nothing is sent.
+    def load_sequential_state_dict(
+        self, state: Mapping[str, torch.Tensor] | None, root: int | None = None
+    ) -> None:
+        """Collective: take the values of a sequential module's state_dict, which every rank has; none is sent.
 
-        Collective with a `root`: the state_dict is that of this rank, and what the others give is not looked at.
+        With a `root` the state_dict is that of this rank. What the others give, such as `None`, is not looked at.
 
-        Raises `ValueError` for tensors of other names or shapes, with a `root` on every rank.
+        Raises `ValueError` for tensors of other names or shapes, and a `root` that is no rank or differs by rank, and `TypeError`
+        for what is no state_dict of tensors: the same on every rank, and before any values move.
         """
-        if root is None:
-            self.check_sequential_state(state)
-        else:
-            check_on(self.comm, root, lambda: self.check_sequential_state(state))
-        self.take_sequential_state(state, root)
+        check_on(self.comm, root, lambda: self.check_sequential_state(check_tensors(state)))
+        self.take_sequential_state(state or {}, root)
 
     def check_sequential_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Raise `ValueError` unless a sequential module's state_dict has the names and shapes of this layer's module."""
@@ -179,10 +182,19 @@ class DistributedParameters(nn.Module):
         Raises `ValueError` for a `root` that is no rank.
         """
         gathered = {tensor.name: self.gathered(tensor, root) for tensor in self._tensors()}
-        return gathered if root in (None, self.rank) else {}
+        return self.sequential_names(gathered) if root in (None, self.rank) else {}
 
-    def gathered(self, tensor: Tensor, root: int | None = None) -> torch.Tensor:
-        """Collective: the whole of one of the layer's parameters or buffers, on every rank, or on `root` alone."""
+    def sequential_names(self, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Whole tensors of the layer by the names that the sequential module has for them: the inverse of :meth:`own_names`."""
+        return dict(own)
+
+    def gathered(
+        self, tensor: Tensor, root: int | None = None, local: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Collective: the whole of one of the layer's parameters or buffers, on every rank, or on `root` alone.
+
+        Of `local`, a tensor that lies as it does, where that is given.
+        """
         workers = (
             Partition((self.comm.Get_size(),)) if root is None else single_worker("root", root, 1, self.comm)
         )
@@ -190,7 +202,9 @@ class DistributedParameters(nn.Module):
         # Copies are equal: as replicated ones any of them will do, where varying ones would be summed.
         types = tuple("replicated" if copied else "varying" for copied in tensor.layout.copied)
         gather = Repartition(self.comm, tensor.layout, everywhere, dtype=tensor.dtype, types=types)
-        return cast("torch.Tensor", gather.forward(self._local(tensor.name).detach()))
+        return cast(
+            "torch.Tensor", gather.forward((self._local(tensor.name) if local is None else local).detach())
+        )
 
     def _scattered(self, tensor: Tensor, whole: torch.Tensor | None, root: int) -> torch.Tensor:
         """Collective: this rank's part of a tensor that `root` has."""
@@ -203,14 +217,7 @@ class DistributedParameters(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         """A layer with parameters, buffers and hooks of its own; communicator, spaces and operators are shared."""
-        twin = self.__new__(type(self))
-        memo[id(self)] = twin
-        # The state of a module is in the attributes that torch's constructor sets, and these differ between versions
-        # of torch. What a layer adds to them is fixed when it is made; a communicator could not be copied anyway.
-        copied = vars(nn.Module()).keys()
-        for name, value in vars(self).items():
-            twin.__dict__[name] = copy.deepcopy(value, memo) if name in copied else value
-        return twin
+        return deepcopy_sharing(self, memo)
 
     def __getstate__(self) -> NoReturn:
         raise TypeError(
@@ -281,10 +288,16 @@ class _Owned(dict[str, nn.Parameter | None]):
         raise ValueError(_replaced(name))
 
 
-def check_on(comm: Communicator, root: int, check: Callable[[], None]) -> None:
-    """Collective: run `check` on the rank `root` alone, and raise its `TypeError` or `ValueError` on every rank."""
-    single_worker("root", root, 1, comm)
-    raise_together(comm, check if comm.Get_rank() == root else lambda: None)
+def deepcopy_sharing(module: _Module, memo: dict[int, object]) -> _Module:
+    """A deep copy of all that torch knows of a module; what its constructor has added to it is shared."""
+    twin = module.__new__(type(module))
+    memo[id(module)] = twin
+    # The state of a module is in the attributes that torch's constructor sets, and these differ between versions
+    # of torch. What a layer adds to them is fixed when it is made; a communicator could not be copied anyway.
+    copied = vars(nn.Module()).keys()
+    for name, value in vars(module).items():
+        twin.__dict__[name] = copy.deepcopy(value, memo) if name in copied else value
+    return twin
 
 
 def _replaced(name: str) -> str:
@@ -293,11 +306,3 @@ def _replaced(name: str) -> str:
         "a parametrization (such as weight_norm, spectral_norm, pruning)",
         "apply it to the sequential module and load its values (load_sequential)",
     )
-
-
-def local_window(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor:
-    """A copy of the part of a whole tensor that `rank` holds; of zero volume on a rank that holds nothing."""
-    window = layout.window(rank)
-    if window is None:
-        return whole.new_empty(layout.local_shape(rank))
-    return whole[tuple(slice(start, stop) for start, stop in window)].clone()

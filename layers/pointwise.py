@@ -76,6 +76,8 @@ class Pointwise(DistributedModule):
                 )
         dtype = dtype or torch.get_default_dtype()
         self.function = function
+        if isinstance(function, nn.Module):
+            self.training = function.training
         self.value_dtype, self.in_place = _value_dtype(function, dtype)
         # The same elements in arrays of other lengths: a vector instruction may round a function's value in another way.
         self.rounding = 4 * torch.finfo(dtype).eps if rounding is None else rounding
@@ -144,7 +146,7 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype
             if isinstance(function, nn.Module):  # a dropout works in place in training only
                 copy.deepcopy(function).train()(in_training)
             alone = [apply(element.reshape(1, 1).clone()) for element in x.reshape(-1)]
-        except (RuntimeError, ValueError, IndexError) as error:
+        except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
             raise ValueError(
                 f"function: {name} is not elementwise: it does not take every shape ({error})"
             ) from error

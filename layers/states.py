@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from adjointlab.layers.parameters import DistributedParameters, check_on
+from adjointlab.layers.parameters import DistributedParameters
+from adjointlab.layers.state_checks import check_on, check_tensors
 
 __all__ = ["distributed_layers", "load_sequential_state_dict", "sequential_state_dict"]
 
@@ -30,45 +31,50 @@ def sequential_state_dict(model: nn.Module, root: int | None = None) -> dict[str
 
 
 def load_sequential_state_dict(
-    model: nn.Module, state: Mapping[str, torch.Tensor], root: int | None = None
+    model: nn.Module, state: Mapping[str, torch.Tensor] | None, root: int | None = None
 ) -> None:
-    """Take the values of the sequential model's state_dict, which every rank has; nothing is sent.
+    """Collective: take the values of the sequential model's state_dict, which every rank has; none is sent.
 
-    Collective with a `root`: the state_dict is that of this rank, and what the others give is not looked at. Nothing is taken
-    unless all names and shapes are those of the model: else raises `ValueError`, with a `root` on every rank.
+    With a `root` the state_dict is that of this rank. What the others give, such as `None`, is not looked at.
+
+    Raises `ValueError` unless all names and shapes are those of the model, and for a `root` that is no rank or differs by rank, and
+    `TypeError` for what is no state_dict of tensors: the same on every rank, and before anything is taken.
     """
     layers = distributed_layers(model, of_state=True)
-    own = {
-        path: {
-            key.removeprefix(_joined(path, "")): value for key, value in state.items() if _is_in(path, key)
-        }
-        for path, layer in layers.items()
-        if _has_state(layer)
-    }
+    paths = [path for path, layer in layers.items() if _has_state(layer)]
+    own: dict[str, dict[str, torch.Tensor]] = {path: {} for path in paths}
 
     def check() -> None:
-        if unknown := [key for key in state if not any(_is_in(path, key) for path in own)]:
+        given = check_tensors(state)
+        if unknown := [key for key in given if not any(_is_in(path, key) for path in paths)]:
             raise ValueError(f"state: has {', '.join(unknown)}, which the model has not")
-        for path, part in own.items():
+        for path in paths:
+            start = _joined(path, "")
+            own[path] = {key.removeprefix(start): value for key, value in given.items() if _is_in(path, key)}
             try:
-                layers[path].check_sequential_state(part)
+                layers[path].check_sequential_state(own[path])
             except ValueError as error:
                 raise ValueError(f"{error} (in {path or 'the model'})") from None
 
-    if root is None:
-        check()
-    elif layers:
+    if layers:
         check_on(next(iter(layers.values())).comm, root, check)
-    for path, part in own.items():
-        layers[path].take_sequential_state(part, root)
+    else:
+        check()
+    for path in paths:
+        layers[path].take_sequential_state(own[path], root)
 
 
 def distributed_layers(model: nn.Module, *, of_state: bool = False) -> dict[str, DistributedParameters]:
-    """The distributed layers of a model by their paths. Raises `ValueError` for parameters that belong to none.
+    """The distributed layers of a model by their paths. Raises `ValueError` for parameters that belong to none, and `TypeError`
+    for what is no module, such as ``model.parameters()``.
 
     With `of_state` as a state_dict counts: buffers that belong to none are refused too, and a layer that stands in the model
     several times has all its paths, where otherwise it has its first.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model: a {type(model).__name__} is no torch.nn.Module; pass the model itself, whose layers say where parameters lie"
+        )
     layers = {}
     for path, module in model.named_modules(remove_duplicate=not of_state):
         owned: dict[str, object] = dict(module.named_parameters(recurse=False))

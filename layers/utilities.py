@@ -14,10 +14,17 @@ import torch
 from torch import nn
 
 from adjointlab.core.space import Tensor
-from adjointlab.layers.parameters import DistributedParameters, local_window
+from adjointlab.layers.parameters import DistributedParameters
 from adjointlab.layers.states import distributed_layers
+from adjointlab.layers.windows import local_window
 
-__all__ = ["clip_grad_norm_", "get_total_norm", "parameters_to_vector", "vector_to_parameters"]
+__all__ = [
+    "clip_grad_norm_",
+    "get_total_norm",
+    "parameters_to_vector",
+    "sequential_gradients",
+    "vector_to_parameters",
+]
 
 
 def get_total_norm(
@@ -65,6 +72,24 @@ def clip_grad_norm_(
             if parameter.grad is not None:
                 parameter.grad.mul_(factor.to(parameter.grad.device))
     return total
+
+
+def sequential_gradients(model: nn.Module, root: int | None = None) -> dict[str, torch.Tensor]:
+    """Collective: the whole gradients of the sequential model by the names of its parameters, on every rank; with a `root`, on that one.
+
+    A rank's gradient that is `None` counts as zeros.
+    """
+    result: dict[str, torch.Tensor] = {}
+    for path, layer in distributed_layers(model).items():
+        own = {}
+        for tensor in layer.parameter_space.tensors:
+            parameter = layer.get_parameter(tensor.name)
+            local = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            own[tensor.name] = layer.gathered(tensor, root, local)
+        if root in (None, layer.rank):
+            names = layer.sequential_names(own)
+            result |= {f"{path}.{name}" if path else name: value for name, value in names.items()}
+    return result
 
 
 def parameters_to_vector(model: nn.Module) -> torch.Tensor:

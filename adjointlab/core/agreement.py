@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from adjointlab.core.program import Program
 from adjointlab.core.space import Space, check_arguments
 from adjointlab.typing import Array, Communicator
 
-__all__ = ["CheckedOperator", "raise_first", "raise_together"]
+__all__ = ["CheckedOperator", "check_alike", "raise_first", "raise_together"]
 
 _WRONG = -1
 
@@ -90,3 +90,19 @@ def raise_together(comm: Communicator, check: Callable[[], None]) -> None:
     if not failures[0]:
         return
     raise_first(comm, error)
+
+
+def check_alike(comm: Communicator, arguments: Mapping[str, object]) -> None:
+    """Collective: raise `ValueError`, the same on every rank, unless each argument is printed alike on all ranks.
+
+    For calls in which all ranks give the same: what follows from arguments that differ are messages that do not match.
+    Costs an all-gather of the texts.
+    """
+    every = comm.allgather({name: str(value) for name, value in arguments.items()})
+    for name in {name: None for given in every for name in given}:
+        texts = [given.get(name, "nothing") for given in every]
+        other = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
+        if other is not None:
+            raise ValueError(
+                f"{name}: differs by rank: {texts[0]} on rank 0, {texts[other]} on rank {other}; every rank gives the same"
+            )

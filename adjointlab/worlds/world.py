@@ -283,6 +283,16 @@ class Run:
         """Value that each rank returned (only for a run whose ranks all returned)."""
         return tuple(outcome.value for outcome in self.outcomes if isinstance(outcome, Returned))
 
+    def __str__(self) -> str:
+        """A line for each outcome, with the ranks that have it, and each finding; then the traceback of the first rank that raised."""
+        ranks_with: dict[str, list[int]] = {}
+        for rank, outcome in enumerate(self.outcomes):
+            ranks_with.setdefault(str(outcome), []).append(rank)
+        lines = [f"{_ranks(tuple(ranks))}: {text}" for text, ranks in ranks_with.items()]
+        lines += [f"{finding.kind}: {finding.text}" for finding in self.findings]
+        tracebacks = (outcome.traceback for outcome in self.outcomes if isinstance(outcome, Raised))
+        return "\n".join([*lines, *(text.rstrip() for text in (next(tracebacks, ""),) if text)])
+
 
 class Exhausted(RuntimeError):
     """This job has used up MPI's communicators, those left behind in runs that failed: it must be started again."""

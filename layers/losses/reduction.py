@@ -73,6 +73,8 @@ def absent(loss: torch.Tensor) -> torch.Tensor:
 class Loss(TorchLayer):
     """A loss over `partition`, of the order of the input, and its reduction to one value.
 
+    Further dimensions of `partition` with one worker each are left out, so that of a linear layer's output will do.
+
     Of torch's arguments it does not take the deprecated `size_average` and `reduce`.
 
     With `reduction` "mean" or "sum" the loss is a tensor of order 0 on the rank `root`, which may be any rank of `comm`,
@@ -102,6 +104,7 @@ class Loss(TorchLayer):
         comm, shape = self.comm, self.input_shape
         if not 0 <= root < comm.Get_size():
             raise ValueError(f"root: {root} is none of the ranks 0 to {comm.Get_size() - 1}")
+        self.partition = _without_trailing_ones(self.partition, len(shape))
         self.check_order(shape)
         self.root, self.all_reduce = root, all_reduce
         self.reduction = module.reduction
@@ -150,6 +153,13 @@ class Loss(TorchLayer):
             return absent(sums.reshape(-1).to(self.dtype))
         loss = sums[0] if len(sums) == 1 else sums[0] / sums[1].detach()
         return loss.to(self.dtype)
+
+
+def _without_trailing_ones(partition: Partition, order: int) -> Partition:
+    """The partition without its dimensions from `order` on, if each of them has one worker; else the partition itself."""
+    if partition.order <= order or set(partition.shape[order:]) != {1}:
+        return partition
+    return Partition(partition.shape[:order], partition.ranks)
 
 
 class SharedSum(LinearOperator):

@@ -12,22 +12,25 @@ Where a layer wants its input elsewhere than the layer before leaves it, a repar
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-import numpy as np
 import torch
 from torch import nn
 
 from adjointlab import layers
+from adjointlab.core.agreement import check_alike, raise_together
 from adjointlab.core.communicators import size_of
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition, PartitionLike
 from adjointlab.core.space import Tensor
-from adjointlab.layers.distributed import DistributedModule, TorchLayer, dtype_name, with_index_zero
+from adjointlab.layers.distributed import DistributedModule, TorchLayer, dtype_name
+from adjointlab.layers.networks.grids import grid_of
 from adjointlab.layers.networks.network import Network
+from adjointlab.layers.networks.sources import check_source, described, is_chain, leaves_of
 from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.repartition import Repartition
 from adjointlab.layers.stationary_convolution import StationaryConv1d, StationaryConv2d, StationaryConv3d
@@ -60,25 +63,56 @@ def from_sequential(
 
     Parameters have the names that they have in `network`: so ``sequential_state_dict()`` of the result has its keys.
 
-    Raises `ValueError` for a module that no layer is made from, or that has several inputs or outputs, for a parameter that stands in
-    `network` twice, and for a name in `partitions` that no module has; and what the layers raise, with the name of the module.
+    Each layer has the mode of its module. A module without parameters may stand in `network` several times.
+
+    Raises `ValueError`, the same on every rank, for a module that no layer is made from, or that has several inputs or outputs, for
+    a parameter that stands in `network` twice, for modules or parameters with hooks, or with a `forward` of their own, for a name in
+    `partitions` that no module has, and for arguments, or modules but for their values, that differ by rank; and what the layers
+    raise, with the name of the module. Raises `TypeError` for what is no `torch.nn.Sequential`.
     """
-    if not _is_chain(network):
-        raise TypeError(f"network: a {type(network).__name__} is no torch.nn.Sequential")
+    size_of(comm)
+    plans: list[tuple[_Builder, Tensor]] = []
+    raise_together(
+        comm, lambda: plans.append(_planned(network, comm, partition, input_shape, partitions, dtype))
+    )
+    ((builder, x),) = plans
+    check_alike(
+        comm,
+        {
+            "input_shape": x.layout.shape,
+            "partition": x.layout.partition,
+            "partitions": {name: str(each) for name, each in sorted(builder.partitions.items())},
+            "dtype": builder.dtype,
+            **described(network),
+        },
+    )
+    result, _ = builder.chain(network, "", x)
+    return result
+
+
+def _planned(
+    network: nn.Sequential,
+    comm: Communicator,
+    partition: PartitionLike,
+    input_shape: tuple[int, ...],
+    partitions: Mapping[str, PartitionLike],
+    dtype: torch.dtype | None,
+) -> tuple[_Builder, Tensor]:
+    """The builder of the network and the tensor that it takes, from arguments of this rank that have been checked."""
+    check_source(network)
     grid = partition_of("partition", partition, comm)
     given = {name: partition_of(f"partitions[{name!r}]", value, comm) for name, value in partitions.items()}
-    leaves = {path: module for path, module in network.named_modules() if not _is_chain(module)}
+    leaves = leaves_of(network)
     if unknown := [name for name in given if name not in leaves]:
         raise ValueError(
             f"partitions: {', '.join(map(repr, unknown))} is no layer of the network, which has {', '.join(leaves)}"
         )
-    _refuse_tied(network)
-    known = [tensor.dtype for tensor in network.parameters() if tensor.is_floating_point()]
-    element = dtype or next(iter(known), torch.get_default_dtype())
+    owned = (*network.parameters(), *network.buffers())
+    known = (tensor.dtype for tensor in owned if tensor.is_floating_point())
+    element = dtype or next(known, torch.get_default_dtype())
     first = next(iter(leaves.values()), None)
     x_dtype = "int64" if isinstance(first, nn.Embedding) else dtype_name(element)
-    result, _ = _Builder(comm, given, element).chain(network, "", Tensor(Layout(input_shape, grid), x_dtype))
-    return result
+    return _Builder(comm, given, element), Tensor(Layout(input_shape, grid), x_dtype)
 
 
 class _Builder:
@@ -90,20 +124,24 @@ class _Builder:
     def chain(self, network: nn.Sequential, path: str, x: Tensor) -> tuple[Network, Tensor]:
         """Collective: the distributed network for an input that lies as `x`, and the tensor that it returns."""
         children: dict[str, nn.Module] = {}
-        for name, module in network.named_children():
+        # Not `named_children`, which leaves out a module that stands there a second time.
+        for name, module in network._modules.items():
+            assert module is not None  # torch.nn.Sequential takes none
             below = f"{path}.{name}" if path else name
-            if isinstance(module, nn.Sequential) and _is_chain(module):
+            if isinstance(module, nn.Sequential) and is_chain(module):
                 children[name], x = self.chain(module, below, x)
                 continue
             layer = self.layer(module, below, x)
             (wanted,) = layer.domain.tensors
             if not _lie_alike(x.layout, wanted.layout, size_of(self.comm)):
-                children[f"{name}_input"] = Repartition(
-                    self.comm, x.layout, wanted.layout, dtype=getattr(torch, x.dtype)
-                )
+                move = Repartition(self.comm, x.layout, wanted.layout, dtype=getattr(torch, x.dtype))
+                children[f"{name}_input"] = move.train(module.training)
             children[name] = layer
             (x,) = layer.codomain.tensors
-        return Network(children).train(network.training), x
+        result = Network(children)
+        # Not `train`, which reaches all modules below: each layer has the mode of its own module.
+        result.training = network.training
+        return result, x
 
     def layer(self, module: nn.Module, path: str, x: Tensor) -> DistributedModule:
         """Collective: the layer for one module. Raises `ValueError` and `TypeError`, with the path of the module."""
@@ -115,7 +153,7 @@ class _Builder:
             raise ValueError(
                 f"network: {path} ({type(module).__name__}) has several inputs or outputs, which a chain does not pass on"
             )
-        return layer
+        return layer.train(module.training)
 
     def _made(self, module: nn.Module, given: Partition | None, x: Tensor) -> DistributedModule:
         shape, grid = x.layout.shape, grid_of(x.layout)
@@ -139,23 +177,14 @@ class _Builder:
         if not type(module).__module__.startswith("torch.nn."):
             raise ValueError("no layer is made from it; give a function to Pointwise, or write a layer")
         layout = x.layout if given is None else Layout(shape, given)
-        return Pointwise(self.comm, layout, module, dtype=getattr(torch, x.dtype))
-
-
-def _is_chain(module: nn.Module) -> bool:
-    """Return True for a `torch.nn.Sequential` that applies its modules one after the other."""
-    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
-
-
-def grid_of(layout: Layout) -> Partition:
-    """The grid of the workers of a layout with a dimension for each of the tensor; of copies, the workers with the index 0."""
-    partition = layout.partition
-    along = [axis for axis in layout.axes if axis is not None]
-    copies = [axis for axis in range(partition.order) if axis not in along]
-    face = with_index_zero(partition, *copies)
-    ranks = np.reshape(face.ranks, face.shape).transpose([*along, *copies])
-    sides = [1 if axis is None else face.shape[axis] for axis in layout.axes]
-    return Partition(sides, ranks.reshape(-1).tolist())
+        try:
+            # A copy, as the mode of the network is not that of the one it was made from.
+            return Pointwise(self.comm, layout, copy.deepcopy(module), dtype=getattr(torch, x.dtype))
+        except ValueError as error:
+            _, is_elementwise, why = str(error).partition(" is not elementwise: ")
+            if not is_elementwise:
+                raise
+            raise ValueError(f"no layer is made from it, and it is not elementwise: {why}") from None
 
 
 def _with_sides(grid: Partition, position: int, side: int) -> Partition:
@@ -166,18 +195,6 @@ def _with_sides(grid: Partition, position: int, side: int) -> Partition:
 def _lie_alike(x: Layout, y: Layout, ranks: int) -> bool:
     """Return True if every rank has the same window in both layouts, whatever their grids."""
     return all(x.window(rank) == y.window(rank) for rank in range(ranks))
-
-
-def _refuse_tied(network: nn.Sequential) -> None:
-    """Raise `ValueError` if a parameter or buffer has two names: layers have tensors of their own."""
-    first: dict[int, str] = {}
-    for tensors in (
-        network.named_parameters(remove_duplicate=False),
-        network.named_buffers(remove_duplicate=False),
-    ):
-        for name, tensor in tensors:
-            if (other := first.setdefault(id(tensor), name)) != name:
-                raise ValueError(f"network: {other} and {name} are one tensor, and layers share none")
 
 
 @lru_cache(maxsize=1)

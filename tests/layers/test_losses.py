@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
+from adjointlab.layers import from_sequential
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.losses import BCEWithLogitsLoss, CrossEntropyLoss, KLDivLoss, MSELoss, SharedSum
 from adjointlab.worlds.world import World
@@ -319,3 +320,27 @@ def test_weights_and_means_that_do_not_fit_the_input_are_refused_on_every_rank(
     ranks = min(adjointlab_world.ranks, 2)
     partition = reversed_line(ranks, 0, len(shape)) if shape else Partition(())
     assert message in error_of_every_rank(adjointlab_world, ranks, lambda comm: make(comm, partition, shape))
+
+
+def test_a_loss_takes_the_partition_of_the_layer_before_it(adjointlab_world: World) -> None:
+    if adjointlab_world.ranks < 2:
+        pytest.skip("needs 2 ranks")
+
+    def body(comm: Any) -> None:
+        dense = from_sequential(
+            nn.Sequential(nn.Linear(4, 5)), comm, (2, 1), (6, 4), partitions={"0": (1, 2, 1)}
+        )
+        before = dense.codomain.tensors[0].layout.partition
+        assert before.shape == (1, 2, 1)
+        for partition in (before, dense.output_partition):
+            layer = CrossEntropyLoss(comm, partition, (6, 5), dtype=DOUBLE)
+            assert layer.partition.shape == (1, 2)
+            assert_loss(comm, layer, nn.CrossEntropyLoss(), (drawn(6, 5), classes_of(5, 6)))
+        pixels = from_sequential(nn.Sequential(nn.Conv2d(1, 3, 1)), comm, (1, 1, 1, 2), (2, 1, 3, 4))
+        layer = CrossEntropyLoss(comm, pixels.output_partition, (2, 3, 3, 4), dtype=DOUBLE)
+        wanted, given = (space.tensors[0].layout for space in (layer.domain, pixels.codomain))
+        assert [wanted.window(rank) for rank in range(2)] == [given.window(rank) for rank in range(2)]
+        with pytest.raises(ValueError, match=r"partition: of order 4 \(1x1x1x2\), but the input \[6, 5\]"):
+            CrossEntropyLoss(comm, (1, 1, 1, 2), (6, 5))
+
+    run_on_ranks(adjointlab_world, 2, body)

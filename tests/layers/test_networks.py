@@ -155,7 +155,7 @@ _SHARED = nn.Linear(3, 3)
         (nn.Sequential(nn.Linear(3, 3)), {"1": (1, 1, 1)}, "partitions: '1' is no layer of the network, which has 0"),
         (nn.Sequential(nn.Linear(3, 3)), {"0": (1, 1)}, "network: 0 (Linear): partition: of order 2 (1x1)"),
         (nn.Sequential(nn.PReLU()), {}, "network: 0 (PReLU): function: PReLU has weight"),
-        (nn.Sequential(nn.Sequential(nn.GLU())), {}, "network: 0.0 (GLU): function: GLU is not elementwise"),
+        (nn.Sequential(nn.Sequential(nn.GLU())), {}, "network: 0.0 (GLU): no layer is made from it, and it is not elementwise"),
         (nn.Sequential(_SHARED, nn.ReLU(), _SHARED), {}, "network: 0.weight and 2.weight are one tensor"),
         (nn.Sequential(nn.MSELoss()), {}, "network: 0 (MSELoss) has several inputs or outputs"),
     ],

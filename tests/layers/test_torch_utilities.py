@@ -24,6 +24,7 @@ from adjointlab.layers.batch_norm import BatchNorm1d
 from adjointlab.layers.convolution import Conv1d
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.linear import Linear
+from adjointlab.layers.multihead_attention import MultiheadAttention
 from adjointlab.worlds.world import World
 
 from .twin_assertions import integer_cotangent, run_on_ranks, sines
@@ -321,3 +322,39 @@ def test_a_fusion_of_layers_is_refused(adjointlab_world: World) -> None:
         assert_refused(lambda: fuse_conv_bn_eval(layer.eval(), nn.BatchNorm1d(4).eval()), layer.weight)
 
     on_ranks(adjointlab_world, body)
+
+
+@pytest.mark.parametrize("root", [None, 0])
+def test_whole_gradients_are_the_sequential_models_under_its_names(
+    adjointlab_world: World, root: int | None
+) -> None:
+    def body(comm: Any) -> None:
+        model, twin = models(comm)
+        assert not any(value.any() for value in utilities.sequential_gradients(model).values()), (
+            "None is zeros"
+        )
+        backward(model, twin)
+        wanted = {name: value.grad for name, value in twin.named_parameters()}
+        found = utilities.sequential_gradients(model, root)
+        assert list(found) == (list(wanted) if root in (None, comm.Get_rank()) else [])
+        for name, value in found.items():
+            torch.testing.assert_close(value, wanted[name], rtol=1e-11, atol=1e-12)
+
+    on_ranks(adjointlab_world, body)
+
+
+def test_whole_gradients_of_attention_are_those_of_its_joint_projection(adjointlab_world: World) -> None:
+    def body(comm: Any) -> None:
+        torch.manual_seed(5)
+        twin = nn.MultiheadAttention(4, 2, dtype=DOUBLE)
+        layer = MultiheadAttention(comm, (1, comm.Get_size(), 1), (3, 2, 4), twin)
+        x = sines(3, 2, 4)
+        local = local_window(x, layer.domain.tensors[0].layout, layer.rank)
+        layer(local, local, local, need_weights=False)[0].sum().backward()
+        twin(x, x, x, need_weights=False)[0].sum().backward()
+        found = utilities.sequential_gradients(layer)
+        assert list(found) == [name for name, _ in twin.named_parameters()]
+        for name, value in found.items():
+            torch.testing.assert_close(value, twin.get_parameter(name).grad, rtol=1e-11, atol=1e-12)
+
+    run_on_ranks(adjointlab_world, min(adjointlab_world.ranks, 2), body)

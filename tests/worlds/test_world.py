@@ -55,3 +55,22 @@ def test_an_exception_whose_message_cannot_be_formed_is_an_outcome_all_the_same(
 
     result = SimulatedWorld(2).run(body)
     assert "__str__ failed" in result.outcomes[0].message
+
+
+def test_a_run_is_printed_with_the_ranks_of_each_outcome_and_one_traceback():
+    def body(context, _):
+        context.comm.Barrier()
+        if context.rank:
+            raise ValueError("no data")
+        context.comm.Barrier()
+
+    text = str(SimulatedWorld().run(body, ranks=3))
+    assert text.count("raised ValueError: no data") == 1
+    assert "rank 1, 2: raised ValueError: no data\n" in text
+    assert "rank 0: left Barrier() at " in text
+    assert text.count("Traceback (most recent call last):\n") == 1
+    assert text.endswith("\nValueError: no data")
+
+
+def test_a_run_that_completed_is_printed_in_a_line():
+    assert str(SimulatedWorld().run(lambda *_: 1, ranks=2)) == "rank 0, 1: came back"

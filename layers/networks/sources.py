@@ -1,0 +1,103 @@
+"""The sequential networks that a distributed one is made from: what is computed there beside the modules' own `forward` is refused.
+
+A layer takes over the arguments, values and mode of its module. What users have added to one instance (hooks, a `forward`
+of its own, parameters shared with another module) would be lost, and the distributed network compute something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+__all__ = ["check_source", "described", "is_chain", "leaves_of"]
+
+
+def is_chain(module: nn.Module) -> bool:
+    """Return True for a `torch.nn.Sequential` that applies its modules one after the other."""
+    return isinstance(module, nn.Sequential) and all(
+        getattr(type(module), method) is getattr(nn.Sequential, method) for method in ("forward", "__iter__")
+    )
+
+
+def check_source(network: nn.Sequential) -> None:
+    """Raise `TypeError` for what is no chain, and `ValueError` for one that a distributed network would not compute."""
+    given: object = network
+    if not isinstance(given, nn.Sequential):
+        name = given.__name__ if isinstance(given, type) else f"a {type(given).__name__}"
+        raise TypeError(f"network: {name} is no torch.nn.Sequential")
+    if not is_chain(network):
+        raise TypeError(
+            f"network: a {type(network).__name__} is a torch.nn.Sequential with a forward of its own, which is not the chain of its "
+            "modules; make a torch.nn.Sequential of them, or compose layers in a module of yours"
+        )
+    if not len(network._modules):
+        raise ValueError("network: has no modules")
+    for path, module in network.named_modules(remove_duplicate=False):
+        if additions := list(_additions(module)):
+            name = f"{path} ({type(module).__name__})" if path else "the network itself"
+            raise ValueError(
+                f"network: {name} has {', '.join(additions)}, which the layers would not have; remove that first; "
+                "hooks may be registered on the layers, where they see local tensors"
+            )
+    _refuse_tied(network)
+
+
+def leaves_of(network: nn.Sequential) -> dict[str, nn.Module]:
+    """The modules that are no chains, by path; one that stands in the network several times has all its paths."""
+    return dict(_leaves(network, ""))
+
+
+def described(network: nn.Sequential) -> dict[str, str]:
+    """One line for each module by its path, of all that the layers depend on but the values: ranks compare these."""
+    return {
+        f"network: {path}": f"{module}, {'training' if module.training else 'evaluation'}"
+        + "".join(
+            f", {name} {list(tensor.shape)} {tensor.dtype}{'' if tensor.requires_grad else ' frozen'}"
+            for name, tensor in (*module.named_parameters(), *module.named_buffers())
+        )
+        for path, module in leaves_of(network).items()
+    }
+
+
+def _leaves(chain: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    # `named_modules` knows no paths below a module that it has seen before.
+    for name, module in chain._modules.items():
+        assert module is not None  # torch.nn.Sequential takes none
+        if is_chain(module):
+            yield from _leaves(module, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", module
+
+
+def _additions(module: nn.Module) -> Iterator[str]:
+    """Names of the additions to this instance that a layer of its class has not."""
+    attributes = vars(module)
+    if nn.utils.parametrize.is_parametrized(module):
+        yield "parametrizations (remove_parametrizations makes parameters of them)"
+        return
+    if any(isinstance(tensor, nn.UninitializedParameter) for tensor in module.parameters(recurse=False)):
+        yield "parameters of no shape yet (call it once)"
+        return
+    for method in ("forward", "__call__", "_conv_forward", "_output_padding"):
+        if method in attributes:
+            yield f"a {method} of its own"
+    # Torch (2.13) keeps hooks in dictionaries of the instance: forward, backward, and those of state_dicts.
+    for name in vars(nn.Module()):
+        if name.endswith("_hooks") and attributes.get(name):
+            yield name.strip("_").replace("_", " ")
+    for name, parameter in module.named_parameters(recurse=False):
+        if any(getattr(parameter, kind, None) for kind in ("_backward_hooks", "_post_accumulate_grad_hooks")):
+            yield f"hooks of its {name}"
+
+
+def _refuse_tied(network: nn.Sequential) -> None:
+    """Raise `ValueError` if a parameter or buffer has two names: layers have tensors of their own."""
+    first: dict[int, str] = {}
+    for tensors in (
+        network.named_parameters(remove_duplicate=False),
+        network.named_buffers(remove_duplicate=False),
+    ):
+        for name, tensor in tensors:
+            if (other := first.setdefault(id(tensor), name)) != name:
+                raise ValueError(f"network: {other} and {name} are one tensor, and layers share none")
