@@ -26,6 +26,7 @@ from adjointlab.engine.adapters import Parameters
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.torch_distributed.contiguity import NotContiguous
 from adjointlab.torch_distributed.opening import load_process_groups
 from adjointlab.worlds.backward import backward_lines
 from adjointlab.worlds.call_sites import is_lab
@@ -308,6 +309,12 @@ def _from_failure(run: Run) -> Verdict:
                 "a tensor is not what it claims to be"
                 if is_claim
                 else "an output is not in its declared space",
+                ("rank", str(rank)),
+                ("error", outcome.message),
+            )
+        if outcome.is_a(NotContiguous) and not overdue:
+            return incoherent(
+                "a process group gets a tensor that is not contiguous",
                 ("rank", str(rank)),
                 ("error", outcome.message),
             )
