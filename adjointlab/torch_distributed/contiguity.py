@@ -36,13 +36,15 @@ def check_contiguous(
     `argument` is what they are for `call`. With `is_refused` gloo raises an error too; otherwise it may be wrong in silence.
     """
     for index, tensor in enumerate(tensors):
-        if not tensor.is_contiguous():
+        if _is_strided(tensor) and not tensor.is_contiguous():
             name = argument if len(tensors) == 1 else f"{argument}[{index}]"
             raise _problem(call, name, "is not contiguous", tensor, is_refused=is_refused)
 
 
 def check_dense(call: str, tensor: torch.Tensor) -> None:
     """Raise :class:`NotContiguous` unless the elements of `tensor` fill its memory in some order, each having its own."""
+    if not _is_strided(tensor):
+        return
     expected = 1
     for stride, size in sorted(_strides_and_sizes(tensor)):
         if stride != expected and tensor.numel():
@@ -53,9 +55,16 @@ def check_dense(call: str, tensor: torch.Tensor) -> None:
 
 def layout_of(tensor: torch.Tensor) -> tuple[tuple[str, object], ...]:
     """Arguments by which the label of a call gives the order of elements in memory, equal on all ranks; none for row-major."""
-    if tensor.is_contiguous():
+    if not _is_strided(tensor) or tensor.is_contiguous():
         return ()
     return (("strides", tuple(stride for stride, _ in _strides_and_sizes(tensor))),)
+
+
+def _is_strided(tensor: torch.Tensor) -> bool:
+    """Return False for sparse tensors, say, which are refused where their elements are asked for."""
+    import torch
+
+    return tensor.layout is torch.strided
 
 
 def _strides_and_sizes(tensor: torch.Tensor) -> list[tuple[int, int]]:
