@@ -90,9 +90,12 @@ def scatter(given: Callable[..., torch.Tensor], room: Callable[..., torch.Tensor
 
 def messages(given: Callable[..., torch.Tensor], room: Callable[..., torch.Tensor]) -> Made:
     own = room(empty())
-    # All ranks of gloo are refused at once, and none waits for a peer.
-    for work in [dist.isend(given(values(2)), (rank() + 1) % size()), dist.irecv(own, (rank() - 1) % size())]:
-        work.wait()
+    # All ranks are refused at once, and none waits for a peer.
+    sent, got = dist.isend(given(values(2)), (rank() + 1) % size()), dist.irecv(own, (rank() - 1) % size())
+    assert sent is not None
+    assert got is not None
+    sent.wait()
+    got.wait()
     return own
 
 
