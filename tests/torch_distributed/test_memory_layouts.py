@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 import adjointlab as al
+from adjointlab.checks.verdict import Status
+from adjointlab.engine.run_case import judge
 from adjointlab.torch_distributed.contiguity import NotContiguous
 from adjointlab.worlds.world import Raised, RankContext, World, WorldName
 from tests.torch_distributed.programs import last, rank, size
@@ -198,6 +200,10 @@ def test_a_layout_that_real_backends_cannot_use_is_refused(
     assert first.is_a(NotContiguous)
     assert f"{__file__}:" in first.message
     assert all(word in first.message for word in ("strides", ".contiguous()"))
+    # A verdict on a run that has failed asks nothing of its case.
+    verdict = judge(None, run)  # type: ignore[arg-type]
+    assert verdict.status is Status.INCOHERENT
+    assert verdict.headline == "a process group gets a tensor that is not contiguous"
 
 
 @pytest.mark.parametrize(("name", "given", "room"), TAKEN)
