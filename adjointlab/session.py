@@ -35,7 +35,7 @@ from adjointlab.pictures.drawable import Drawable
 from adjointlab.pictures.model import Drawing
 from adjointlab.store.files import printable
 from adjointlab.store.job_log import Done, check_id_of, supervised
-from adjointlab.store.reproducer import Written, keep_interrupted, stored, write
+from adjointlab.store.reproducer import BadReproducer, Written, keep_interrupted, read, stored, write
 from adjointlab.store.running_case import (
     NAME,
     EndedBy,
@@ -271,6 +271,7 @@ def replay_corpus(
             result = _replayed(world, CaseRunner(run, record, known), found.subject, case)
             if result.status is not Status.COHERENT and result.verdict.kind != _NOTHING_TO_SAY:
                 return path, result
+            _note_of_other_world(world, path)
         return None
 
     with _at_work(world, found, check, 0, folder) as (record, known), check_named(check).surroundings():
@@ -279,6 +280,20 @@ def replay_corpus(
         return None
     path, result = failing
     return CheckResult(found, result, Written.beside(path), replayed=path)
+
+
+def _note_of_other_world(world: World, path: Path) -> None:
+    """Say that the failure stored at `path`, which is not seen in `world`, was found in another one, where that is so."""
+    try:
+        entry = read(path)
+    except BadReproducer:  # removed since it was listed
+        return
+    if entry.world != world.name:
+        world.watchdog.say(
+            f"adjointlab: note: a failure of {printable(entry.subject)} ({entry.check}) that was found under "
+            f"{entry.world.ranks_run_under} was replayed and is not seen under {world.name.ranks_run_under}: replay "
+            f"{printable(str(path))} there, or remove it once that passes\n"
+        )
 
 
 def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:

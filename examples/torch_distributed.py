@@ -20,7 +20,7 @@ class GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        parts = list(gradient.chunk(dist.get_world_size()))
+        parts = list(gradient.contiguous().chunk(dist.get_world_size()))
         own = torch.empty_like(parts[0])
         dist.reduce_scatter(own, parts)
         return own

@@ -145,11 +145,12 @@ def _silence(stream: TextIO) -> None:
     os.close(null)
 
 
-def describe_ranks(world: World) -> str:
-    """Return e.g. "4 simulated ranks", "4 ranks under MPI" or "4 ranks of torchrun"."""
-    noun = "rank" if world.ranks == 1 else "ranks"
+def describe_ranks(world: World, ranks: int | None = None) -> str:
+    """Return e.g. "4 simulated ranks", "4 ranks under MPI" or "4 ranks of torchrun": all of `world`, or so many of them."""
+    number = world.ranks if ranks is None else ranks
+    noun = "rank" if number == 1 else "ranks"
     where = {"mpi": f"{noun} under MPI", "torch": f"{noun} of torchrun"}
-    return f"{world.ranks} {where.get(world.name, f'simulated {noun}')}"
+    return f"{number} {where.get(world.name, f'simulated {noun}')}"
 
 
 def is_standard_output(target: str) -> bool:

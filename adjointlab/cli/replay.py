@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as with_changes
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,11 +16,12 @@ from adjointlab.devices.memories import on
 from adjointlab.options import DEVICE
 
 if TYPE_CHECKING:
+    from adjointlab.checks.verdict import Status
     from adjointlab.engine.discovery import Found
     from adjointlab.engine.search import SearchResult
     from adjointlab.store.reproducer import Reproducer
 
-__all__ = ["replay", "replayed"]
+__all__ = ["replay", "replayed", "status_of"]
 
 
 def replay(
@@ -34,12 +36,21 @@ def replay(
 ) -> int:
     """Run a stored failure again: exit code 1 (or 3 for a crash or hang) while it fails, 0 once it passes.
 
+    Where it passes, but was found by another launcher (or without one), the exit code is 3: it may not show here.
     With --device its tensors are in memory of that device, whatever they were in when it was stored.
     """
     from adjointlab.report.summary import exit_code
 
-    _, result = replayed(file, subject, ranks, device, strict=strict, watchdog=watchdog)
-    return exit_code([result.status])
+    stored, result = replayed(file, subject, ranks, device, strict=strict, watchdog=watchdog)
+    return exit_code([status_of(stored, result)])
+
+
+def status_of(stored: Reproducer, result: SearchResult) -> Status:
+    """Status of a replay. That a failure is not seen in another world than its own tells nothing of it."""
+    from adjointlab.checks.verdict import Status
+
+    is_unseen = result.status is Status.COHERENT and result.world != stored.world
+    return Status.UNJUDGED if is_unseen else result.status
 
 
 def replayed(
@@ -56,7 +67,7 @@ def replayed(
 
     from adjointlab import session
     from adjointlab.checks.verdict import Status
-    from adjointlab.report.failure_text import failure_text
+    from adjointlab.report.failure_text import failure_text, replay_command
     from adjointlab.store.reproducer import Written, read
     from adjointlab.worlds.world import WorldName
 
@@ -82,10 +93,17 @@ def replayed(
                 f"{file}: the case needs {needed} ranks; run {start} replay, or without {start.split()[0]} --ranks {needed}"
             )
         result = session.replay(world, found.subject, stored.case)
-        if result.status is Status.COHERENT:
+        here = describe_ranks(world, needed)
+        if status_of(stored, result) is not result.status:
+            there = with_changes(result, world=stored.world)
+            again = replay_command(session.CheckResult(found, there, Written.beside(file)))
             out.line(
-                f"{result.subject}: {result.check} is coherent on this case now, {describe_ranks(world)}"
+                f"{result.subject}: {result.check}: a failure found under {stored.world.ranks_run_under} is not seen on {here}"
             )
+            out.line(f"  was     {stored.headline}")
+            out.line(f"  replay  {again}")
+        elif result.status is Status.COHERENT:
+            out.line(f"{result.subject}: {result.check} is coherent on this case now, {here}")
             out.line(f"  was   {stored.headline}")
         else:
             out.line(failure_text(session.CheckResult(found, result, Written.beside(file), replayed=file)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from adjointlab.cli.main import exit_code_of
 from adjointlab.cli.output import Output
-from adjointlab.cli.replay import replayed
+from adjointlab.cli.replay import replayed, status_of
 from adjointlab.cli.startup import collective_interrupts
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.launch import is_launched
@@ -30,7 +30,7 @@ class Reproduced(IntEnum):
     NO = 0
     YES = 1
     BROKEN = 2
-    """The script could not run, or the case fails in another way."""
+    """The script could not run, the case fails in another way, or it passes in another world than that of the failure."""
 
 
 def reproduce(script: str, subject: str) -> NoReturn:
@@ -98,7 +98,7 @@ def _outcome(stored: Reproducer, result: SearchResult) -> Reproduced:
 
     kind = result.verdict.kind
     if result.status is Status.COHERENT:
-        return Reproduced.NO
+        return Reproduced.NO if status_of(stored, result) is result.status else Reproduced.BROKEN
     # A hang has other names in the other world, and a case that changes from run to run may fail in any way.
     is_same = (
         kind == stored.kind

@@ -27,6 +27,7 @@ from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.subject import Subject
+from adjointlab.torch_distributed.contiguity import NotContiguous
 from adjointlab.torch_distributed.opening import load_process_groups
 from adjointlab.typing import Array
 from adjointlab.worlds.backward import backward_lines
@@ -313,6 +314,12 @@ def _from_failure(run: Run) -> Verdict:
         if outcome.is_a(NotInSpace) and not overdue:
             return incoherent(
                 next(headline for kind, headline in _OUTSIDE if outcome.is_a(kind)),
+                ("rank", str(rank)),
+                ("error", outcome.message),
+            )
+        if outcome.is_a(NotContiguous) and not overdue:
+            return incoherent(
+                "a process group gets a tensor that is not contiguous",
                 ("rank", str(rank)),
                 ("error", outcome.message),
             )

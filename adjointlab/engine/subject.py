@@ -258,7 +258,11 @@ class _SubjectDecorators:
 
         A subclass of `torch.autograd.Function` is applied to ``(*x, comm, *arguments.values())``; any other function is
         called as ``function(comm, *x, **arguments)``. The dictionary of a case also has the spaces `domain` and `codomain`,
-        which are not passed on.
+        which are not passed on. Code of torch.distributed gets no `comm`, but a default group::
+
+            @al.subject.autograd(GatherRows, process_group=True)
+            def gathers(draw, ranks):
+                return dict(domain=..., codomain=...)
         """
         ranks = _ranks(options)
 

@@ -207,8 +207,8 @@ def literal(value: object) -> str | None:
 
 _USAGE = """It replays {name}, which has to lie beside it, and needs adjointlab.
 Run with: {command}
-Exit codes: 1 while the failure is seen, 0 once the case passes, 2 where neither can be told. Under mpiexec, a case that
-ends its process decides the code."""
+Exit codes: 1 while the failure is seen, 0 once the case passes, 2 where neither can be told, as where it was found under
+another launcher and is not seen under this one. Under mpiexec, a case that ends its process decides the code."""
 
 
 def _replayed(case: Case, report: SearchResult, subject: Subject, findings: str, name: str) -> str | None:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from adjointlab import MPI
+from adjointlab.torch_distributed.contiguity import check_contiguous, check_dense, layout_of
 from adjointlab.torch_distributed.memory import (
     Staged,
     blocks,
@@ -38,7 +39,9 @@ class Collectives(Operations):
         root = given.get("root", getattr(opts, "rootRank", 0))
         works = []
         for tensor in _listed(tensors):
-            label = self._label("broadcast", tensor, src=self.global_ranks[root], count=tensor.numel())
+            check_dense("broadcast", tensor)
+            given = {"src": self.global_ranks[root], "count": tensor.numel(), **dict(layout_of(tensor))}
+            label = self._label("broadcast", tensor, **given)
             if self._rank == root:
                 sent = Staged(moved(tensor))
             else:
@@ -51,7 +54,7 @@ class Collectives(Operations):
     def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
         (tensor,) = tensors
         root, reduction = opts.rootRank, self._reduction(opts.reduceOp, tensor)
-        label = self._reducing("reduce", reduction, tensor, dst=self.global_ranks[root])
+        label = self._reducing_in_place("reduce", reduction, tensor, dst=self.global_ranks[root])
         if self._rank != root:
             sent = reduction.operand(tensor)
             return self._started(label, self._comm.Ireduce, sent, None, reduction.op, root, tensors=[tensor])
@@ -80,12 +83,14 @@ class Collectives(Operations):
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
         (tensor,), root = outputs, opts.rootRank
+        check_contiguous("scatter", "output", [tensor])
         into = received(tensor)
         label = self._label("scatter", tensor, src=self.global_ranks[root])
         sent: object = None
         if self._rank == root:
             (parts,) = inputs
             self._check_parts("scatter", parts)
+            check_contiguous("scatter", "scatter_list", parts)
             sent = blocks(scattered(parts), _sizes(parts))
         return self._started(
             label, self._comm.Iscatterv, sent, into.array, root, into=(into,), tensors=[tensor]
@@ -98,7 +103,8 @@ class Collectives(Operations):
         works = []
         for tensor in _listed(tensors):
             reduction = self._reduction(op, tensor)
-            label, staged = self._reducing("all_reduce", reduction, tensor), reduction.in_place(tensor)
+            label = self._reducing_in_place("all_reduce", reduction, tensor)
+            staged = reduction.in_place(tensor)
             works.append(
                 self._started(
                     label,
@@ -148,6 +154,9 @@ class Collectives(Operations):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
+        for output, parts in zip(outputs, inputs, strict=True):
+            check_contiguous("reduce_scatter", "input_list", parts)
+            check_contiguous("reduce_scatter", "output", [output])
         return _joined(
             [
                 self._reduce_scatter(
@@ -220,6 +229,8 @@ class Collectives(Operations):
         input_split_sizes: Sequence[int] = (),
         opts: Any = None,
     ) -> dist.Work:
+        check_contiguous("all_to_all_single", "input", [tensor], is_refused=True)
+        check_contiguous("all_to_all_single", "output", [output])
         label, into = self._label("all_to_all_single", tensor), received(output)
         sent = blocks(moved(tensor), self._split("input", tensor, input_split_sizes))
         room = blocks(into.array, self._split("output", output, output_split_sizes))
@@ -238,6 +249,13 @@ class Collectives(Operations):
 
     def _reducing(self, name: str, reduction: Reduction, tensor: torch.Tensor, **given: object) -> CallLabel:
         return self._label(name, tensor, op=reduction.name, count=tensor.numel(), **given)
+
+    def _reducing_in_place(
+        self, name: str, reduction: Reduction, tensor: torch.Tensor, **given: object
+    ) -> CallLabel:
+        """The label of a reduction that real backends compute of memory as it lies."""
+        check_dense(name, tensor)
+        return self._reducing(name, reduction, tensor, **given, **dict(layout_of(tensor)))
 
     def _reduction(self, op: Any, tensor: torch.Tensor) -> Reduction:
         return reduction_of(op, tensor.dtype, self._size)

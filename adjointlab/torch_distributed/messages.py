@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from adjointlab import MPI
+from adjointlab.torch_distributed.contiguity import check_contiguous
 from adjointlab.torch_distributed.memory import Staged, moved, received
 from adjointlab.torch_distributed.operations import Operations, Tensors
 from adjointlab.torch_distributed.work import RequestWork, new_status
@@ -18,6 +19,7 @@ class Messages(Operations):
 
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
         (tensor,) = tensors
+        check_contiguous("send", "tensor", [tensor], is_refused=True)
         label = self._message("send", dst=self.global_ranks[dst], tag=tag)
         return self._started(label, self._comm.Isend, moved(tensor), dst, tag, tensors=[tensor])
 
@@ -29,6 +31,7 @@ class Messages(Operations):
 
     def _received(self, tensors: Tensors, source: int, label: CallLabel, tag: int) -> RequestWork:
         (tensor,) = tensors
+        check_contiguous("recv", "tensor", [tensor], is_refused=True)
         into, status = received(tensor), new_status()
 
         def check_size() -> None:

@@ -143,13 +143,6 @@ def broadcast(x: torch.Tensor, wait: Wait, async_op: bool) -> object:
     return x
 
 
-def broadcast_columns(x: torch.Tensor, wait: Wait, async_op: bool) -> object:
-    """Into every other element of a tensor."""
-    wide = x.repeat_interleave(2)
-    wait(dist.broadcast(wide[::2], 0, async_op=async_op))
-    return wide
-
-
 def all_gather(x: torch.Tensor, wait: Wait, async_op: bool) -> object:
     parts = [torch.empty_like(x) for _ in range(size())]
     wait(dist.all_gather(parts, x, async_op=async_op))
@@ -291,11 +284,6 @@ PROGRAMS: dict[str, Program] = {
         REAL,
     ),
     "broadcast": Program(broadcast, lambda xs, _: xs[-1]),
-    "broadcast of a strided tensor": Program(
-        broadcast_columns,
-        lambda xs, place: torch.stack([xs[0], xs[place]], 1).reshape(-1),
-        tuple(dtype for dtype in ALL if not dtype.is_complex),
-    ),
     "all_gather": Program(all_gather, lambda xs, _: xs),
     "all_gather of uneven parts": Program(
         all_gather_uneven, lambda xs, _: [own_part([x], place)[0] for place, x in enumerate(xs)]
@@ -365,8 +353,6 @@ _MORE: dict[str, tuple[Difference, ...]] = {
     # After wait(), is_completed() is False.
     "reduce_scatter": (_NEVER_COMPLETE,),
     "reduce_scatter into a tensor": (_NEVER_COMPLETE,),
-    # What is received goes to a contiguous copy, and stays there.
-    "broadcast of a strided tensor": (Difference((*_NOT_INT16, torch.bool), ""),),
 }
 
 ON_GLOO: dict[str, tuple[Difference, ...]] = {

@@ -63,9 +63,14 @@ def by_split_sizes(rank: int, x: torch.Tensor) -> None:
     dist.all_to_all_single(torch.empty(4), x, [2, 2], [1, 3] if rank else [2, 2])
 
 
+def by_strides(rank: int, x: torch.Tensor) -> None:
+    dist.broadcast(x.reshape(2, 2).t() if rank else x.reshape(2, 2), 0)
+
+
 @pytest.mark.parametrize(
     ("program", "named"),
     [
+        (by_strides, ("count=4, dtype", "count=4, strides=(1, 2), dtype")),
         (by_kind, ("all_reduce(op=SUM", "broadcast(src=0")),
         (by_operation, ("op=SUM", "op=AVG")),
         (by_root, ("src=0", "src=1")),

@@ -51,7 +51,7 @@ def gather_rows(x: torch.Tensor, rows: list[int]) -> torch.Tensor:
 
 
 def reduce_rows(y: torch.Tensor, rows: list[int]) -> torch.Tensor:
-    parts = list(y.split(list(rows)))
+    parts = list(y.contiguous().split(list(rows)))
     own = torch.empty_like(parts[dist.get_rank()])
     dist.reduce_scatter(own, parts)
     return own
@@ -70,7 +70,7 @@ def averaged_rows(y: torch.Tensor, rows: list[int]) -> torch.Tensor:
 
 
 def rows_without_waiting(y: torch.Tensor, rows: list[int]) -> torch.Tensor:
-    parts = list(y.split(list(rows)))
+    parts = list(y.contiguous().split(list(rows)))
     own = torch.zeros_like(parts[dist.get_rank()])
     work = dist.reduce_scatter(own, parts, async_op=True)
     early = own.clone()
@@ -79,7 +79,7 @@ def rows_without_waiting(y: torch.Tensor, rows: list[int]) -> torch.Tensor:
 
 
 def rows_that_nobody_waits_for(y: torch.Tensor, rows: list[int]) -> torch.Tensor:
-    parts = list(y.split(list(rows)))
+    parts = list(y.contiguous().split(list(rows)))
     own = torch.empty_like(parts[dist.get_rank()])
     dist.reduce_scatter(own, parts, async_op=True)
     return own
@@ -148,7 +148,7 @@ def _rows(counts: list[int]) -> al.Space:
 
 def _exchange(x: torch.Tensor, sent: list[int], got: list[int]) -> torch.Tensor:
     own = x.new_empty(sum(got))
-    dist.all_to_all_single(own, x, got, sent)
+    dist.all_to_all_single(own, x.contiguous(), got, sent)
     return own
 
 
@@ -214,7 +214,7 @@ def blocks(draw: Any, ranks: int) -> dict[str, Any]:
 
 def _shifted(x: torch.Tensor, step: int) -> torch.Tensor:
     rank, size = dist.get_rank(), dist.get_world_size()
-    own = torch.empty_like(x)
+    own = torch.empty_like(x, memory_format=torch.contiguous_format)
     works = dist.batch_isend_irecv(
         [
             dist.P2POp(dist.isend, x.contiguous(), (rank + step) % size),

@@ -1,0 +1,81 @@
+"""Memory layouts that a process group takes: what gloo refuses, or silently computes wrong numbers from, is refused here.
+
+Observed of gloo in torch 2.13, on CPUs: `docs/torch-distributed.md` has the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from adjointlab.worlds.call_sites import call_site
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["NotContiguous", "check_contiguous", "check_dense", "layout_of"]
+
+_REFUSED: Final = "gloo refuses it"
+_SILENT: Final = (
+    "real backends refuse it, or go through its memory as it lies, and have wrong numbers without an error"
+)
+
+
+class NotContiguous(ValueError, RuntimeError):
+    """A tensor lies in memory as a real backend cannot use it.
+
+    Both a `ValueError`, which gloo raises for collectives, and a `RuntimeError`, which it raises for messages.
+    """
+
+
+def check_contiguous(
+    call: str, argument: str, tensors: Sequence[torch.Tensor], *, is_refused: bool = False
+) -> None:
+    """Raise :class:`NotContiguous` unless every one of `tensors` is contiguous.
+
+    `argument` is what they are for `call`. With `is_refused` gloo raises an error too; otherwise it may be wrong in silence.
+    """
+    for index, tensor in enumerate(tensors):
+        if _is_strided(tensor) and not tensor.is_contiguous():
+            name = argument if len(tensors) == 1 else f"{argument}[{index}]"
+            raise _problem(call, name, "is not contiguous", tensor, is_refused=is_refused)
+
+
+def check_dense(call: str, tensor: torch.Tensor) -> None:
+    """Raise :class:`NotContiguous` unless the elements of `tensor` fill its memory in some order, each having its own."""
+    if not _is_strided(tensor):
+        return
+    expected = 1
+    for stride, size in sorted(_strides_and_sizes(tensor)):
+        if stride != expected and tensor.numel():
+            problem = "has gaps between its elements, or elements that share memory"
+            raise _problem(call, "tensor", problem, tensor, is_refused=False)
+        expected *= size
+
+
+def layout_of(tensor: torch.Tensor) -> tuple[tuple[str, object], ...]:
+    """Arguments by which the label of a call gives the order of elements in memory, equal on all ranks; none for row-major."""
+    if not _is_strided(tensor) or tensor.is_contiguous():
+        return ()
+    return (("strides", tuple(stride for stride, _ in _strides_and_sizes(tensor))),)
+
+
+def _is_strided(tensor: torch.Tensor) -> bool:
+    """Return False for sparse tensors, say, which are refused where their elements are asked for."""
+    import torch
+
+    return tensor.layout is torch.strided
+
+
+def _strides_and_sizes(tensor: torch.Tensor) -> list[tuple[int, int]]:
+    """Of each dimension; those of one element have a stride without meaning, and are left out."""
+    return [(stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1]
+
+
+def _problem(
+    call: str, argument: str, problem: str, tensor: torch.Tensor, *, is_refused: bool
+) -> NotContiguous:
+    return NotContiguous(
+        f"{call} at {call_site()}: its {argument} {problem} (shape {tuple(tensor.shape)}, strides {tensor.stride()}); "
+        f"{_REFUSED if is_refused else _SILENT}; hand over a contiguous tensor, as .contiguous() makes one"
+    )
