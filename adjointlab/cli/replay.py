@@ -84,7 +84,7 @@ def replayed(
         result = session.replay(world, found.subject, stored.case)
         if result.status is Status.COHERENT:
             out.line(
-                f"{result.subject}: {result.check} is coherent on this case now, {describe_ranks(world)}"
+                f"{found.subject.label}: {result.check} is coherent on this case now, {describe_ranks(world)}"
             )
             out.line(f"  was   {stored.headline}")
         else:

@@ -127,16 +127,21 @@ def _installed(modules: list[ModuleType]) -> list[Found]:
 
 def found_as(subject: Subject) -> Found:
     """The name on a command line of a `subject` that is already at hand."""
-    module, name = subject.draws.__module__, subject.draws.__name__
+    module, _, name = subject.location.rpartition(":")
     package = module.rpartition(".")[0]
     for entry in _entries():
         # The module of an entry point may collect the subjects of other modules of its package. Entry points of other
         # packages are not imported: they may be slow or broken, and nobody asked for them.
         is_near = entry.module == module or (package and entry.module.rpartition(".")[0] == package)
-        if is_near and subject in dict(_subjects(importlib.import_module(entry.module))).values():
-            return Found(subject, f"{entry.module}:{name}", True)
-    # Of what the user wrote, though a decorator has put another function around it.
-    file = inspect.getsourcefile(inspect.unwrap(subject.draws))
+        if not is_near:
+            continue
+        for variable, value in _subjects(importlib.import_module(entry.module)):
+            if value is subject:
+                return Found(subject, f"{entry.module}:{variable}", True)
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if subject.place is None:
+        # Of what the user wrote, though a decorator has put another function around it.
+        file = inspect.getsourcefile(inspect.unwrap(subject.draws))
     return Found(subject, f"{_short(file) if file else module}:{name}", False)
 
 
