@@ -88,6 +88,11 @@ class CheckResult(Drawable):
     known: str = ""  # where a list says that this fails, and why
 
     @property
+    def subject(self) -> str:
+        """The subject's name in reports; it tells subjects of one module apart that have the same name."""
+        return f"{self.result.subject}{self.found.subject.distinction}"
+
+    @property
     def status(self) -> Status:
         return self.result.status
 
@@ -109,10 +114,10 @@ class CheckResult(Drawable):
         return bool(self.known) and self.status is not Status.COHERENT
 
     def says_the_same(self, other: CheckResult) -> bool:
-        """Return True for two failures of one subject that read alike: several checks often see one fault."""
+        """Return True for two failures of one and the same subject that read alike: several checks often see one fault."""
         own, others = self.result, other.result
         return (
-            self.found.subject.location == other.found.subject.location
+            self.found.subject is other.found.subject
             and own.status is others.status is not Status.COHERENT
             and own.verdict.headline == others.verdict.headline
         )
@@ -470,7 +475,7 @@ def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path
             # Not in a case: the one on record has been judged.
             end = Running.of(progress, None, ended=EndedBy.WATCHDOG, kind=NO_RETURN, because=late)
             write_end(record, end)
-            return f"adjointlab: {found.subject.name} could not be judged: {late}\n  {_ENDS_HERE}"
+            return f"adjointlab: {found.subject.label} could not be judged: {late}\n  {_ENDS_HERE}"
         verdict = unjudged(late, ("because", late), *([("stack", stack)] if stack else ()), kind=NO_RETURN)
         before = read_file(record)
         done, stage = (0, Stage.DRAWING) if before is None else (before.done, before.stage)
@@ -487,7 +492,7 @@ def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path
         path = str(write(result, found.subject, folder).json)
         write_end(record, Running.of(progress, payload, done, stage, EndedBy.WATCHDOG, NO_RETURN, path))
         return printable(
-            f"adjointlab: {found.subject.name} could not be judged: {late}\n  stored   {path}\n  {_ENDS_HERE}",
+            f"adjointlab: {found.subject.label} could not be judged: {late}\n  stored   {path}\n  {_ENDS_HERE}",
             keep="\n",
         )
 

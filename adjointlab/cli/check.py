@@ -135,7 +135,7 @@ def check(
         )
         report = CheckReport(
             out,
-            [(found.subject.name, name) for found, name in plan],
+            [(found.subject.label, name) for found, name in plan],
             cases,
             surroundings.folder,
             quiet,
@@ -190,7 +190,7 @@ class _CheckRun:
     surroundings: Surroundings
     request: _Request
     position: int = 0  # in the plan, of the next result
-    misdeclared: set[str] = field(default_factory=set)  # locations of subjects that no other check is run of
+    misdeclared: set[int] = field(default_factory=set)  # id() of subjects that no other check is run of
     is_stopped: bool = False
     begun: float | None = None  # when several processes began
     deadline: float = math.inf  # of the drawing of cases
@@ -207,7 +207,7 @@ class _CheckRun:
         from adjointlab.store.files import printable
 
         refused = {
-            found.subject.location: index
+            id(found.subject): index
             for index, (found, _) in reversed(list(enumerate(self.plan)))
             if unsupported(self.world, found.subject, budget.device) is not None
         }
@@ -215,9 +215,9 @@ class _CheckRun:
         self.plan = [
             entry
             for index, entry in enumerate(self.plan)
-            if refused.get(entry[0].subject.location, index) == index
+            if refused.get(id(entry[0].subject), index) == index
         ]
-        self.report.plan = [(found.subject.name, name) for found, name in self.plan]
+        self.report.plan = [(found.subject.label, name) for found, name in self.plan]
         processes = self._processes(budget.cases)
         if seconds is not None:
             self.deadline = time.monotonic() + seconds
@@ -225,10 +225,10 @@ class _CheckRun:
             self._run_in_processes(processes, budget, folder, line)
             return
         for number, (found, name) in enumerate(self.plan):
-            if found.subject.location in self.misdeclared:
+            if id(found.subject) in self.misdeclared:
                 continue
             tick = line.track(
-                f"[{number + 1}/{len(self.plan)}] {printable(found.subject.name)} {name}",
+                f"[{number + 1}/{len(self.plan)}] {printable(found.subject.label)} {name}",
                 check_named(name).cases_of(budget.cases),
                 self.report.time_left,
             )
@@ -340,12 +340,12 @@ class _CheckRun:
     def add(self, result: CheckResult) -> None:
         """Add the result of the next check of the plan; of a subject that is declared wrongly only the first."""
         self.position += 1
-        location = result.found.subject.location
-        if location in self.misdeclared:
+        subject = result.found.subject
+        if id(subject) in self.misdeclared:
             return
         if result.is_misdeclared:
-            self.misdeclared.add(location)
-        if self.known and (listed := self.known.of_check(result.result.subject, result.result.check)):
+            self.misdeclared.add(id(subject))
+        if self.known and (listed := self.known.of_check(subject.label, result.result.check)):
             result = replace(result, known=str(listed))
         self.report.add(result)
 

@@ -74,7 +74,7 @@ def _print(out: Output, results: list[CheckResult]) -> None:
     from adjointlab.report.failure_text import failure_text
     from adjointlab.report.tables import VerdictRows
 
-    rows = VerdictRows.of([(each.result.subject, each.result.check) for each in results], _CASES)
+    rows = VerdictRows.of([(each.subject, each.result.check) for each in results], _CASES)
     for result in results:
         if result.is_reported:
             out.line(textwrap.indent(failure_text(result), "    ") + "\n")

@@ -52,7 +52,7 @@ def exhaust(
     try:
         with progress_line(is_shown=not quiet, time_left=True) as line:
             for number, (entry, bound) in enumerate(plan):
-                tick = line.track(f"[{number + 1}/{len(plan)}] {entry.subject.name}")
+                tick = line.track(f"[{number + 1}/{len(plan)}] {entry.subject.label}")
                 result = proof.exhaust(entry.subject, entry.reference, bound, jobs, tick, device)
                 results.append(kept(entry, result, folder))
     finally:

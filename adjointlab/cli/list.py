@@ -23,7 +23,7 @@ def list_subjects(subjects: Subjects = None) -> int:
     table.add_column("Checks")
     entries, nameless = or_usage_error(lambda: find_and_note(subjects or []))
     for found in entries:
-        table.add_row(found.subject.name, found.reference, ", ".join(checks_of(found.subject)))
+        table.add_row(found.subject.label, found.reference, ", ".join(checks_of(found.subject)))
     out = Output()
     out.table(table)
     for note in nameless:

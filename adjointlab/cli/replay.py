@@ -98,12 +98,12 @@ def replayed(
             there = with_changes(result, world=stored.world)
             again = replay_command(session.CheckResult(found, there, Written.beside(file)))
             out.line(
-                f"{result.subject}: {result.check}: a failure found under {stored.world.ranks_run_under} is not seen on {here}"
+                f"{found.subject.label}: {result.check}: a failure found under {stored.world.ranks_run_under} is not seen on {here}"
             )
             out.line(f"  was     {stored.headline}")
             out.line(f"  replay  {again}")
         elif result.status is Status.COHERENT:
-            out.line(f"{result.subject}: {result.check} is coherent on this case now, {here}")
+            out.line(f"{found.subject.label}: {result.check} is coherent on this case now, {here}")
             out.line(f"  was   {stored.headline}")
         else:
             out.line(failure_text(session.CheckResult(found, result, Written.beside(file), replayed=file)))

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from types import ModuleType
 from typing import Final
 
 from adjointlab.core.operator import LinearOperator
+from adjointlab.engine.declaring import how_to_declare, how_to_declare_in
 from adjointlab.engine.subject import Subject, declarations
 from adjointlab.spelling import did_you_mean
 from adjointlab.worlds.interposition import follow_imports
@@ -43,6 +45,8 @@ UNAVAILABLE = "UNAVAILABLE"
 
 _EXTRAS: Final = {"cupy": "gpu", "jax": "jax", "mpi4py": "mpi", "spmd_types": "spmd", "torch": "torch"}
 """Extras of adjointlab by the module that they install."""
+
+_LAB: Final = str(Path(__file__).parents[1]) + os.sep
 
 _FORMS = "give package.module:name, path/to/file.py:name, a module or file alone for all its subjects, or an installed name"
 
@@ -127,16 +131,21 @@ def _installed(modules: list[ModuleType]) -> list[Found]:
 
 def found_as(subject: Subject) -> Found:
     """The name on a command line of a `subject` that is already at hand."""
-    module, name = subject.draws.__module__, subject.draws.__name__
+    module, _, name = subject.location.rpartition(":")
     package = module.rpartition(".")[0]
     for entry in _entries():
         # The module of an entry point may collect the subjects of other modules of its package. Entry points of other
         # packages are not imported: they may be slow or broken, and nobody asked for them.
         is_near = entry.module == module or (package and entry.module.rpartition(".")[0] == package)
-        if is_near and subject in dict(_subjects(importlib.import_module(entry.module))).values():
-            return Found(subject, f"{entry.module}:{name}", True)
-    # Of what the user wrote, though a decorator has put another function around it.
-    file = inspect.getsourcefile(inspect.unwrap(subject.draws))
+        if not is_near:
+            continue
+        for variable, value in _subjects(importlib.import_module(entry.module)):
+            if value is subject:
+                return Found(subject, f"{entry.module}:{variable}", True)
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if subject.place is None:
+        # Of what the user wrote, though a decorator has put another function around it.
+        file = inspect.getsourcefile(inspect.unwrap(subject.draws))
     return Found(subject, f"{_short(file) if file else module}:{name}", False)
 
 
@@ -146,8 +155,8 @@ def _entries() -> Iterable[EntryPoint]:
 
 def _find(reference: str, modules: list[ModuleType]) -> list[Found]:
     source, colon, name = reference.rpartition(":")
-    # A colon that no name follows, such as that of a drive letter, belongs to the path.
-    if not colon or not name.replace(".", "_").isidentifier():
+    # A colon that no name follows, such as that of a drive letter, belongs to the path. Reports add a variable in brackets.
+    if not colon or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*(\[\w+\])?", name):
         source, name = reference, ""
     if source.endswith(".py") or os.sep in source:
         module = _load_file(Path(source), reference)
@@ -169,7 +178,7 @@ def _find(reference: str, modules: list[ModuleType]) -> list[Found]:
     subjects = _subjects(module)
     if not subjects:
         nameless = _nameless(module, ())
-        raise NotFound(f"{origin} has no subjects; {nameless or _how_to_declare('MyOperator')}")
+        raise NotFound(f"{origin} has no subjects; {nameless or how_to_declare_in(module)}")
     modules.append(module)
     return [Found(subject, f"{origin}:{attribute}", is_installed) for attribute, subject in subjects]
 
@@ -183,8 +192,14 @@ def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Su
     value: object = module
     for part in name.split("."):
         if not hasattr(value, part):
-            present = ", ".join(attribute for attribute, _ in _subjects(module))
-            known = f"its subjects are: {present or 'none'}{did_you_mean(name, present.split(', '))}"
+            if references := _elsewhere(module, origin, name):
+                raise NotFound(
+                    f"{origin}:{name} is no variable; the subject that reports call {name} is {references}"
+                )
+            names = [attribute for attribute, _ in _subjects(module)]
+            called = [each for each, subject in _subjects(module) if did_you_mean(name, [subject.name])]
+            near = did_you_mean(name, names) or (f"; did you mean {called[0]}?" if called else "")
+            known = f"its subjects are: {', '.join(names) or 'none'}{near}"
             raise NotFound(f"{origin} has no {name}; {_reason(module) or known}")
         value = getattr(value, part)
     if isinstance(value, Subject):
@@ -200,18 +215,22 @@ def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Su
         if others:
             return [(entry.subject.draws.__name__, entry.subject) for entry in others]
         raise NotFound(
-            f"{origin}:{name} is an operator, and nothing says how to draw its cases; {_how_to_declare(name)}"
+            f"{origin}:{name} is an operator, and nothing says how to draw its cases; "
+            f"{how_to_declare(value, name, module)}"
         )
     kind = "class" if inspect.isclass(value) else type(value).__name__
-    raise NotFound(f"{origin}:{name} is a {kind}, not a subject; {_how_to_declare('MyOperator')}")
+    references = _elsewhere(module, origin, name, value)
+    advice = f"its subject is {references}" if references else how_to_declare(value, name, module)
+    raise NotFound(f"{origin}:{name} is a {kind}, not a subject; {advice}")
 
 
-def _how_to_declare(operator: str) -> str:
-    return (
-        "declare one beside it:\n\n"
-        f"    @adjointlab.subject.operator({operator})\n"
-        "    def cases(draw, ranks):\n"
-        "        return dict(layout=draw(adjointlab.strategies.layouts(ranks)))  # the arguments of one case\n"
+def _elsewhere(module: ModuleType, origin: str, name: str, value: object = None) -> str:
+    """The references of the subjects of `module` that are called `name` in reports, or that check `value`; empty if there are none."""
+    return " or ".join(
+        f"{origin}:{variable}"
+        for variable, subject in _subjects(module)
+        if name in (subject.name, subject.label)
+        or (value is not None and any(value is each for each in (subject.target, *subject.pair)))
     )
 
 
@@ -355,7 +374,10 @@ def _brief(error: BaseException) -> str:
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
     ]
-    outside = [frame for frame in frames if frame.filename != __file__]
+    # The user's line rather than the one of the lab that refuses it.
+    outside = [frame for frame in frames if not frame.filename.startswith(_LAB)] or [
+        frame for frame in frames if frame.filename != __file__
+    ]
     return f"{text} ({_short(outside[-1].filename)}:{outside[-1].lineno})" if outside else text
 
 

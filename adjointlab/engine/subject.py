@@ -117,17 +117,43 @@ class Subject:
     takes_steps: bool = False
     process_group: bool = False
     rank_local: tuple[str, ...] = ()
+    declared_in: str = ""  # the module whose import declared it; empty if none did
 
     @property
     def is_layer(self) -> bool:
         return self.kind is Kind.LAYER
 
     @property
+    def place(self) -> tuple[str, str] | None:
+        """The module and the variable that refer to it; None if no variable does.
+
+        The module is that of its strategy, or else the one that declared it: a function of another module may have made it.
+        """
+        for module in (self.draws.__module__, self.declared_in):
+            for name, value in _variables(module):
+                if value is self:
+                    return module, name
+        return None
+
+    @property
     def location(self) -> str:
-        """The place of its declaration, "module:name"; the strategy's name where the module gives the subject none."""
-        module = self.draws.__module__
-        names = [name for name, value in vars(sys.modules.get(module, self)).items() if value is self]
-        return f"{module}:{(names or [self.draws.__name__])[0]}"
+        """Its :attr:`place` as "module:name"; the strategy's where no variable refers to it."""
+        return ":".join(self.place or (self.draws.__module__, self.draws.__name__))
+
+    @property
+    def label(self) -> str:
+        """The name in reports: ``name[variable]`` where its module has several subjects of that name."""
+        return f"{self.name}{self.distinction}"
+
+    @property
+    def distinction(self) -> str:
+        """The variable in brackets, which tells it from subjects of its module with the same name; empty if there are none."""
+        if (place := self.place) is None:
+            return ""
+        module, variable = place
+        subjects = {id(value): value for _, value in _variables(module) if isinstance(value, Subject)}
+        has_namesakes = sum(each.name == self.name for each in subjects.values()) > 1
+        return f"[{variable}]" if has_namesakes else ""
 
     @property
     def pair(self) -> tuple[UserFunction, ...]:
@@ -512,12 +538,26 @@ def _declare(
             takes_steps=takes_steps,
             process_group=options.get("process_group", False),
             rank_local=tuple(options.get("rank_local", ())),
+            declared_in=_module_being_imported(),
         )
         if (noted := _declared.get()) is not None:
             noted.append(subject)
         return subject
 
     return declare
+
+
+def _variables(module: str) -> list[tuple[str, object]]:
+    """The variables of the module of that name; none of one that is not imported."""
+    return list(vars(sys.modules[module]).items()) if module in sys.modules else []
+
+
+def _module_being_imported() -> str:
+    """The name of the module whose top level calls the caller, through however many functions; empty outside of imports."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
 
 
 _declared: ContextVar[list[Subject] | None] = ContextVar("declared", default=None)

@@ -206,7 +206,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         known = failures.of_test(item.nodeid)
         if known is None and (coherence := coherence_of(item)) is not None:
-            known = failures.of_check(coherence[0].name, coherence[1])
+            known = failures.of_check(coherence[0].label, coherence[1])
         if known is not None:
             item.add_marker(pytest.mark.xfail(reason=str(known), strict=True))
 
@@ -246,10 +246,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ]
     if counts:
         from adjointlab.engine.counts import CaseCounts
-        from adjointlab.report.summary import silence
+        from adjointlab.report.summary import silence, told_apart
         from adjointlab.store.files import printable
 
-        if line := silence((subject, CaseCounts(**fields)) for subject, fields in map(json.loads, counts)):
+        entries = [json.loads(each) for each in counts]
+        names = told_apart([(subject, reference) for subject, reference, _ in entries])
+        fields = (CaseCounts(**each) for _, _, each in entries)
+        if line := silence(zip(names, fields, strict=True)):
             terminalreporter.section("adjointlab")
             terminalreporter.write_line(printable(line), yellow=True)
 
@@ -309,7 +312,9 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
                 if (page := request.config.stash.get(_html_key, None)) is not None:
                     page.add(result)
             if result.result.counts is not None:
-                request.node.user_properties.append(counts_property(result.result))
+                request.node.user_properties.append(
+                    counts_property(result.result, result.subject, found.reference)
+                )
         except SearchInterrupted as interrupt:
             # The test has failed already, and is reported as such before the session ends.
             request.session.shouldstop = f"interrupted by {signal.Signals(signal_of(interrupt)).name}"
@@ -325,10 +330,10 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
     return run_test
 
 
-def counts_property(result: SearchResult) -> tuple[str, str]:
-    """Property of a test, which reports of xdist's workers and JUnit files have too: the counts of its cases."""
+def counts_property(result: SearchResult, subject: str = "", reference: str = "") -> tuple[str, str]:
+    """Property of a test, which reports of xdist's workers and JUnit files have too: its subject and the counts of its cases."""
     assert result.counts is not None
-    return _COUNTS, json.dumps([result.subject, asdict(result.counts)])
+    return _COUNTS, json.dumps([subject or result.subject, reference, asdict(result.counts)])
 
 
 def _job_log(config: pytest.Config) -> JobLog | None:

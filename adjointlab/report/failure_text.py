@@ -38,7 +38,7 @@ def failure_text(check_result: CheckResult) -> str:
 
 def _text(check_result: CheckResult) -> str:
     result = check_result.result
-    name = f"{result.subject} {result.check}"
+    name = f"{check_result.subject} {result.check}"
     if check_result.unexpectedly_passes:
         return f"{name}: is coherent, although it is listed as a known failure; remove the line: {check_result.known}"
     if result.status is Status.COHERENT:
@@ -51,7 +51,7 @@ def _text(check_result: CheckResult) -> str:
     margin = "\n" + " " * (width + 4)
     return "\n".join(
         [
-            f"{result.subject}: {result.verdict.headline}{_history(check_result)}",
+            f"{check_result.subject}: {result.verdict.headline}{_history(check_result)}",
             *(
                 f"  partition {text}"
                 if label == "partition"

@@ -23,7 +23,7 @@ def is_github(environment: Mapping[str, str]) -> bool:
 def error_commands(results: Sequence[CheckResult]) -> Iterator[str]:
     """The workflow commands, a line each, that have GitHub show each failure beside the code of its operator."""
     for entry in _failures(results):
-        title = f"{entry.result.subject} {entry.result.check}"
+        title = f"{entry.subject} {entry.result.check}"
         place = "".join(f"{name}={_property(str(value))}," for name, value in _place(entry.found.subject))
         yield f"::error {place}title={_property(printable(title))}::{_data(failure_text(entry))}"
 
@@ -36,7 +36,7 @@ def job_summary(results: Sequence[CheckResult], headline: str) -> str:
     for entry in failures:
         result = entry.result
         replay = "" if entry.written is None else f"`{printable(replay_command(entry))}`"
-        cells = (printable(result.subject), result.check, printable(result.verdict.headline))
+        cells = (printable(entry.subject), result.check, printable(result.verdict.headline))
         lines.append(f"| {' | '.join(map(_cell, cells))} | {replay} |")
     return "\n".join(lines) + "\n"
 

@@ -93,7 +93,7 @@ def entry_of(check_result: CheckResult) -> Entry:
     """Return what the page shows of a result. Reads the files of its reproducer."""
     result = check_result.result
     return Entry(
-        printable(result.subject),
+        printable(check_result.subject),
         result.check,
         _kind(check_result),
         printable(result.verdict.headline),

@@ -8,7 +8,7 @@
   ``asked``: the number of checks of subjects that were asked for, of which each that has ended has an entry in
 - ``reports``: a list, one entry for each subject and check, with
 
-  - ``subject``, ``reference`` (which names it on a command line), ``installed``, ``check``;
+  - ``subject``, as ``adjointlab list`` names it, ``reference`` (which names it on a command line), ``installed``, ``check``;
   - ``verdict``: "coherent", "incoherent" or "could not be judged"; ``headline``, ``kind``;
     ``lines``: a list of [label, text];
   - ``figures``: an object of numbers and strings, e.g. "miss probability";
@@ -64,7 +64,7 @@ def as_data(
 def _entry(check_result: CheckResult) -> dict[str, object]:
     result, written = check_result.result, check_result.written
     return {
-        "subject": result.subject,
+        "subject": check_result.subject,
         "reference": check_result.found.reference,
         "installed": check_result.found.is_installed,
         "check": result.check,

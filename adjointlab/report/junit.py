@@ -27,7 +27,7 @@ def as_junit(results: Sequence[CheckResult]) -> str:
             suite,
             "testcase",
             classname=printable(entry.found.reference),
-            name=f"{printable(result.subject)} {result.check}",
+            name=f"{printable(entry.subject)} {result.check}",
             time=f"{result.seconds:.3f}",
         )
         properties = ElementTree.SubElement(case, "properties")

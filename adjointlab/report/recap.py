@@ -29,7 +29,7 @@ def recap(results: Sequence[CheckResult]) -> Iterator[str]:
     if groups:
         yield "Failures:"
     for first, *others in groups:
-        name, headline = printable(first.result.subject), printable(first.result.verdict.headline)
+        name, headline = printable(first.subject), printable(first.result.verdict.headline)
         checks = ", ".join(entry.result.check for entry in (first, *others))
         yield f"  {name} ({checks}): {headline}"
         if first.written is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -25,6 +26,7 @@ __all__ = [
     "silence",
     "silent",
     "summary",
+    "told_apart",
 ]
 
 
@@ -84,9 +86,8 @@ def proof_summary(results: Sequence[CheckResult]) -> str:
 
 def blind_spots(results: Sequence[CheckResult]) -> str:
     """A line for the subjects of which no check can see a fault that forward and adjoint share; empty if there are none."""
-    subjects = {
-        entry.found.subject.name: entry.found.subject for entry in results if not entry.is_misdeclared
-    }
+    judged = [entry for entry in results if not entry.is_misdeclared]
+    subjects = dict(zip(_names(judged), (entry.found.subject for entry in judged), strict=True))
     blind = [name for name, one in subjects.items() if not one.has_specification and one.reference is None]
     if not blind:
         return ""
@@ -115,11 +116,21 @@ def warned(results: Sequence[CheckResult]) -> list[str]:
 
 def silent(results: Sequence[CheckResult]) -> str:
     """A line for the subjects none of whose ranks communicated in any check; empty if there are none."""
+    coherent = [entry for entry in results if entry.status is Status.COHERENT]
+    counts = (entry.result.counts for entry in coherent)
     return silence(
-        (entry.result.subject, entry.result.counts)
-        for entry in results
-        if entry.status is Status.COHERENT and entry.result.counts is not None
+        (name, each) for name, each in zip(_names(coherent), counts, strict=True) if each is not None
     )
+
+
+def _names(results: Sequence[CheckResult]) -> list[str]:
+    return told_apart([(entry.subject, entry.found.reference) for entry in results])
+
+
+def told_apart(subjects: Sequence[tuple[str, str]]) -> list[str]:
+    """The names of subjects that are given with their references, which are added where several have one name."""
+    having = Counter(name for name, _ in set(subjects))
+    return [f"{name} ({reference})" if having[name] > 1 else name for name, reference in subjects]
 
 
 def silence(coherent: Iterable[tuple[str, CaseCounts]]) -> str:

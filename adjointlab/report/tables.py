@@ -53,7 +53,7 @@ class VerdictRows:
         result = entry.result
         return self._row(
             f"[dim]{number}/{self.asked}[/]",
-            _cell(result.subject),
+            _cell(entry.subject),
             result.check,
             _verdict(entry),
             str(result.tried),
@@ -81,7 +81,7 @@ def proof_table(results: Sequence[CheckResult], bounds: Sequence[Mapping[str, in
         result = entry.result
         status = "proved" if result.status is Status.COHERENT else result.status.value
         table.add_row(
-            _cell(result.subject),
+            _cell(entry.subject),
             ", ".join(f"{name} {value}" for name, value in bound.items()),
             f"[{_COLOURS[result.status]}]{status}[/]",
             f"{result.tried:,}",

@@ -73,7 +73,7 @@ def write(result: SearchResult, subject: Subject, folder: Path) -> Written:
     case = result.case
     if case is None:
         raise ValueError(f"result: {result.subject} {result.check} has no failing case to store")
-    path = _path_of(folder, case)
+    path = _path_of(folder, case, subject.location)
     text = script(case, result, subject, path.name)
     data = _encoded(case, subject.location, result.world, result.verdict)
     in_folder(path, lambda: write_atomically(path, data))
@@ -84,7 +84,7 @@ def write(result: SearchResult, subject: Subject, folder: Path) -> Written:
 
 def write_case(case: Case, location: str, world: str, verdict: Verdict, folder: Path) -> Path:
     """Store a failure of the subject declared at `location` without a script, for which the subject would be needed."""
-    path = _path_of(folder, case)
+    path = _path_of(folder, case, location)
     data = _encoded(case, location, world, verdict)
     in_folder(path, lambda: write_atomically(path, data))
     return path
@@ -92,7 +92,7 @@ def write_case(case: Case, location: str, world: str, verdict: Verdict, folder: 
 
 def keep_interrupted(case: Case, location: str, world: str, by: str, folder: Path) -> Path:
     """Store a case that ran when its process was ended by `by`; one that is stored already stays as it is, with its failure."""
-    path = _path_of(folder, case)
+    path = _path_of(folder, case, location)
     if not path.exists():
         verdict = unjudged(f"{by} ended the process while this case ran")
         write_case(case, location, world, verdict, folder)
@@ -164,24 +164,28 @@ def _encoded(case: Case, location: str, world: str, verdict: Verdict) -> bytes:
     return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 
 
-def _path_of(folder: Path, case: Case) -> Path:
-    """The file of a case in `folder`, named by as few digits of its digest as tell it from the other files there."""
+def _path_of(folder: Path, case: Case, location: str) -> Path:
+    """The file of a case in `folder`, named by as few digits of its digest as tell it from the other files there.
+
+    Subjects of one name, declared at different locations, may fail at the same case: each has a file of its own.
+    """
     digest = case.digest
     for length in range(4, len(digest)):
         path = folder / f"{_stem(case.subject, case.check)}-{digest[:length]}.json"
-        if not path.exists() or _holds(path, case):
+        if not path.exists() or _holds(path, case, location):
             break
     return path
 
 
 def _same_subject(one: str, other: str) -> bool:
     """Return True if two locations mean one subject: its file may be imported under a longer or a shorter name."""
-    return one.rpartition(".")[2] == other.rpartition(".")[2]
+    return one == other or one.endswith(f".{other}") or other.endswith(f".{one}")
 
 
-def _holds(path: Path, case: Case) -> bool:
+def _holds(path: Path, case: Case, location: str) -> bool:
     try:
-        return _read(path, read_file).case.key() == case.key()
+        entry = _read(path, read_file)
+        return entry.case.key() == case.key() and _same_subject(entry.location, location)
     except BadReproducer:
         return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -194,4 +195,88 @@ def test_a_file_whose_subjects_have_no_names_says_so(tmp_path: Path) -> None:
     file = tmp_path / f"listed_{tmp_path.name.replace('-', '_')}.py"
     file.write_text("from tests.samples import right\nsubjects = [right]\ndel right\n")
     with pytest.raises(NotFound, match=r"1 subject \(RingShift\) in `subjects`: not checked; bind each"):
+        find([str(file)])
+
+
+FORMS = """
+import adjointlab as al
+import torch
+
+class Shift(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, comm, by): return x
+    @staticmethod
+    def backward(ctx, gradient): return gradient, None, None
+
+class Column(torch.nn.Module):
+    def __init__(self, comm, inputs, outputs, bias=True): super().__init__()
+
+class Sharded(torch.nn.Module):
+    def __init__(self, inputs): super().__init__()
+
+def exchange(comm, x, cut, width): return x
+def exchange_adjoint(comm, y, cut, width): return y
+def sum_over(comm, x): return x
+def spaces(draw, ranks): return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "arguments"),
+    [
+        ("exchange", "pair(forward=exchange, adjoint=exchange_adjoint)", ", cut=..., width=...)"),
+        ("sum_over", "pair(forward=sum_over, adjoint=sum_over_adjoint)", "codomain=space)"),
+        ("Shift", "autograd(Shift)", ", by=...)"),
+        ("Column", "layer(Column, sequential=MySequential)", "parameter_space=..., inputs=..., outputs=...)"),
+        ("Sharded", "layer(Sharded, sequential=MySequential, process_group=True)", ", inputs=...)"),
+        ("spaces", "operator(MyOperator)", "(layout="),
+        ("", "layer(Sharded, sequential=MySequential, process_group=True)", ", inputs=...)"),
+    ],
+)
+def test_what_is_no_subject_is_told_of_the_form_that_fits_it(
+    tmp_path: Path, name: str, form: str, arguments: str
+) -> None:
+    pytest.importorskip("torch")
+    file = tmp_path / "forms.py"
+    file.write_text(FORMS)
+    with pytest.raises(NotFound) as refused:
+        find([f"{file}:{name}" if name else str(file)])
+    advice = str(refused.value).partition("declare one beside it:")[2]
+    assert f"    @adjointlab.subject.{form}" in advice
+    assert arguments in advice
+    compile(textwrap.dedent(advice), "advice", "exec")
+
+
+def test_a_module_of_functions_is_told_of_the_pair_in_it(tmp_path: Path) -> None:
+    file = tmp_path / "functions.py"
+    file.write_text("def ring_forward(comm, x): ...\ndef ring_adjoint(comm, y): ...\ndef helper(x): ...\n")
+    with pytest.raises(NotFound, match=r"pair\(forward=ring_forward, adjoint=ring_adjoint\)"):
+        find([str(file)])
+
+
+CALLED = """
+import adjointlab as al
+
+def exchange(comm, x): return x
+def adjoint(comm, y): return y
+
+@al.subject.pair(exchange, adjoint, name="HaloOfRows")
+def swaps(draw, ranks):
+    return {}
+"""
+
+
+@pytest.mark.parametrize("name", ["exchange", "adjoint", "HaloOfRows", "HaloOfRow"])
+def test_a_name_from_a_report_leads_to_the_one_that_commands_take(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "called.py"
+    file.write_text(CALLED)
+    with pytest.raises(NotFound, match=r"subject.* is .*called\.py:swaps$|did you mean swaps\?$"):
+        find([f"{file}:{name}"])
+
+
+def test_a_declaration_that_is_refused_is_cited_by_the_line_of_its_author(tmp_path: Path) -> None:
+    file = tmp_path / "refused.py"
+    file.write_text("from tests.samples import RingShift\nimport adjointlab as al\n\n\n"
+                    "al.subject.operator(RingShift)(lambda draw, ranks, **more: {})\n")  # fmt: skip
+    with pytest.raises(NotFound, match=r"takes \(draw, ranks\).*refused\.py:5\)$"):
         find([str(file)])

@@ -1,0 +1,121 @@
+"""The declaration that would make a subject of something that is none, as text for a message."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from types import FunctionType, ModuleType
+from typing import Final
+
+from adjointlab.core.operator import LinearOperator
+
+__all__ = ["how_to_declare", "how_to_declare_in"]
+
+_SUFFIXES: Final = ("adjoint", "transpose", "transposed", "backward")
+_SPACES: Final = ("        space = adjointlab.Space(draw(adjointlab.strategies.layouts(ranks)))",)
+
+
+def how_to_declare(value: object, name: str, module: ModuleType) -> str:
+    """A declaration of the form that fits `value`, which `module` has under that `name`: an operator where nothing else is known."""
+    return f"declare one beside it:\n\n{_declaration(value, name, module)}"
+
+
+def how_to_declare_in(module: ModuleType) -> str:
+    """A declaration for what `module` defines last: of its operators, or else torch modules, autograd functions, or functions with an adjoint."""
+    own = {
+        name: value
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", None) == module.__name__ and not name.startswith("_")
+    }
+    paired = [name for name, value in own.items() if _is_function(value) and _adjoint_of(name, own)]
+    for names in (*([name for name in own if is_one(own[name])] for is_one in _CLASSES), paired):
+        if names:
+            return how_to_declare(own[names[-1]], names[-1], module)
+    return how_to_declare(None, "MyOperator", module)
+
+
+def _is_function(value: object) -> bool:
+    return isinstance(value, FunctionType)
+
+
+def _is_operator(value: object) -> bool:
+    return inspect.isclass(value) and (issubclass(value, LinearOperator) or hasattr(value, "adjoint"))
+
+
+def _is_torch_module(value: object) -> bool:
+    return _derives(value, "torch.nn.modules.module", "Module")
+
+
+def _is_autograd(value: object) -> bool:
+    return _derives(value, "torch.autograd.function", "Function")
+
+
+def _derives(value: object, module: str, name: str) -> bool:
+    """Return True for a class that derives from that of another library, which need not be imported here."""
+    bases = inspect.getmro(value) if inspect.isclass(value) else ()
+    return any((base.__module__, base.__name__) == (module, name) for base in bases)
+
+
+_CLASSES: Final = (_is_operator, _is_torch_module, _is_autograd)
+
+
+def _declaration(value: object, name: str, module: ModuleType) -> str:
+    if _is_torch_module(value):
+        return _of_layer(value, name)
+    if _is_autograd(value):
+        return _of_functions(f"autograd({name})", _names(getattr(value, "forward", None))[3:])
+    if _is_function(value) and _names(value)[:1] != ["draw"]:
+        adjoint = _adjoint_of(name, vars(module)) or f"{name}_adjoint"
+        return _of_functions(f"pair(forward={name}, adjoint={adjoint})", _names(value)[2:])
+    return _text(
+        f"    @adjointlab.subject.operator({name if _is_operator(value) else 'MyOperator'})",
+        "    def cases(draw, ranks):",
+        "        return dict(layout=draw(adjointlab.strategies.layouts(ranks)))  # the arguments of one case",
+    )
+
+
+def _of_functions(form: str, arguments: Sequence[str]) -> str:
+    given = "".join(f", {argument}=..." for argument in arguments)
+    return _text(
+        f"    @adjointlab.subject.{form}",
+        "    def cases(draw, ranks):",
+        *_SPACES,
+        f"        return dict(domain=space, codomain=space{given})  # spaces of x and of the result, arguments of a case",
+    )
+
+
+def _of_layer(module_class: object, name: str) -> str:
+    arguments = _names(module_class)
+    takes_communicator = arguments[:1] != [] and "comm" in arguments[0]
+    given = "".join(f", {argument}=..." for argument in arguments[takes_communicator:])
+    by_process_group = "" if takes_communicator else ", process_group=True"
+    return _text(
+        f"    @adjointlab.subject.layer({name}, sequential=MySequential{by_process_group})  # the twin: without ranks, with the same arguments",
+        "    def cases(draw, ranks):",
+        *_SPACES,
+        f"        return dict(domain=space, codomain=space, parameter_space=...{given})  # spaces and arguments of a case",
+    )
+
+
+def _text(*lines: str) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def _names(function: object) -> list[str]:
+    """The parameters of a function or class that have to be given by name; none where they cannot be told."""
+    try:
+        parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]  # refused below
+    except (TypeError, ValueError):
+        return []
+    return [
+        each.name
+        for each in parameters
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+        and each.default is each.empty
+    ]
+
+
+def _adjoint_of(name: str, among: dict[str, object]) -> str | None:
+    """The name of the function that is called as the adjoint of the one of that `name`, such as ``exchange_adjoint``."""
+    names = (each for suffix in _SUFFIXES for each in (f"{name}_{suffix}", name.replace("forward", suffix)))
+    return next((each for each in names if each != name and _is_function(among.get(each))), None)
