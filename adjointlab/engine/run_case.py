@@ -220,7 +220,7 @@ def body(subject: Subject) -> Body:
         make = partial(subject.make, comm, case.parameters)
         # Outside there are no process groups, and one set of module-level variables.
         needs_run = subject.process_group or bool(subject.rank_local)
-        context = CheckContext(make, case.setting, comm, reference, case.values, needs_run)
+        context = CheckContext(make, case.setting, comm, reference, case.values, needs_run, case.same_on)
         # Operators have a check of their own for this, which tells what they read.
         fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None
         try:

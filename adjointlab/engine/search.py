@@ -29,6 +29,7 @@ from adjointlab.engine.constants_of_modules import without_constants_of_modules
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.folded_warnings import FoldedWarning
 from adjointlab.engine.interleavings import narrowed
+from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import (
     NO_RETURN,
     CaseRunner,
@@ -559,7 +560,12 @@ class Search:
                 lines = (("first", first.headline), ("again", second), *first.lines)
                 return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)
             verdict = again.verdict
-        return with_follow_up(self._run, case, verdict)
+        explained = with_follow_up(self._run, case, verdict)
+        if not self._budget.shrinking or self._world.is_exhausted:
+            return explained
+        return with_hints_of_retries(
+            self._run, case, explained, self._subject, may_change_parameters=self._world.can_schedule
+        )
 
 
 def _is_empty(spaces: Spaces | None) -> bool:
