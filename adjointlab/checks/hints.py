@@ -52,6 +52,7 @@ class FaultKind(StrEnum):
     OWN_PART = "own part alone"
     UNEVEN = "uneven cuts"
     EMPTY = "empty parts"
+    DECLARATION = "declaration"
 
 
 @dataclass(frozen=True)
