@@ -2,8 +2,8 @@
 
 A retry tells something only beside a *control*, which differs from it in that one thing:
 
-- where the fault vanishes under every one of several keys of the values, and shows under all of them in the control, it needs
-  the thing: the memory order, the course of the passes, or the cuts (:mod:`adjointlab.engine.even_cuts`);
+- where the fault shows under none of several keys of the values, and under half of them or more in the control, it needs the thing:
+  the memory order, the course of the passes, or the cuts (:mod:`adjointlab.engine.even_cuts`);
 - a relation of wrong values to those that are due is told where it holds under several keys, of values with many digits;
 - a result of a layer is of a rank's own part where it stays as it is when the other ranks hold other values.
 
@@ -29,26 +29,36 @@ from adjointlab.core.space import Space
 from adjointlab.engine.case import Case
 from adjointlab.engine.even_cuts import Cuts, has_uneven_cuts, with_cuts
 from adjointlab.engine.interleavings import DEPENDS
-from adjointlab.engine.run_case import Judgement, RankObservation, judgement_of, run_case
+from adjointlab.engine.run_case import (
+    NO_RETURN,
+    NONDETERMINISTIC,
+    Judgement,
+    RankObservation,
+    judgement_of,
+    run_case,
+)
 from adjointlab.engine.subject import Subject
-from adjointlab.worlds.world import Run, Runner
+from adjointlab.worlds.world import FindingKind, Run, Runner
 
 __all__ = ["SECONDS", "with_hints_of_retries"]
 
-SECONDS: Final = 5.0
-"""Time within which retries of a failure are begun."""
+SECONDS: Final = 3.0
+"""Processor time within which retries of a failure are begun, so that what is told does not depend on what else the machine does."""
 
-_KEYS: Final = 5
-"""Keys of the values under which a condition is tried."""
+_KEYS: Final = 6
+"""Keys of the values that are tried. Under some a fault may not show: a gradient may not be required, or a value be zero."""
 
 _TELLING: Final = 3
-"""Keys of the values under which a relation of values holds."""
+"""Keys of the values that show what is told; none may contradict it."""
 
 _STEP: Final = 240
 """Distance of the keys: a multiple of all by which a case derives something else from its key (memory fills, plans of passes)."""
 
 _HOLDERS: Final = 4
 """Ranks, at most, of which the own part is looked at."""
+
+_NOT_RETRIED: Final = (DEPENDS, NO_RETURN, NONDETERMINISTIC, FindingKind.LIVELOCK)
+"""Kinds of failure that depend on more than the case, or take seconds to see."""
 
 _ROOTS: Final = (FaultKind.TIMES_ROOT, FaultKind.BY_ROOT)
 _NOTHING_THERE: Final = (FaultKind.MISSING, FaultKind.ZERO_RANK)
@@ -63,13 +73,13 @@ def with_hints_of_retries(
     may_change_parameters: bool,
     seconds: float = SECONDS,
 ) -> Verdict:
-    """Return a failing verdict with the hints of its retries, none of which begins after so many `seconds`.
+    """Return a failing verdict with the hints of its retries, none of which begins after so many `seconds` of processor time.
 
     Cases with other parameters may be such as no strategy draws: they run if `may_change_parameters`.
     """
-    if verdict.status is not Status.INCOHERENT or verdict.kind == DEPENDS or case.schedules:
+    if verdict.kind in _NOT_RETRIED or case.schedules or not _may_run_again(verdict, may_change_parameters):
         return verdict
-    retries = _Retries(run, case, verdict, subject, time.monotonic() + seconds)
+    retries = _Retries(run, case, verdict, subject, time.process_time() + seconds)
     evidence = verdict.evidence or Evidence()
     if evidence.place is not None and evidence.matrices is None:
         evidence = replace(evidence, place=replace(evidence.place, hint=retries.of_values()))
@@ -82,9 +92,14 @@ def with_hints_of_retries(
     return replace(verdict, evidence=None if evidence == Evidence() else evidence)
 
 
+def _may_run_again(verdict: Verdict, is_simulated: bool) -> bool:
+    """Return True for wrong results; in simulation for crashes and hangs too, which cost a time-out or the job elsewhere."""
+    return verdict.status is Status.INCOHERENT or (is_simulated and verdict.status is Status.UNJUDGED)
+
+
 @dataclass(frozen=True)
 class _Retries:
-    """The retries of one failing case; after `ends`, by the monotonic clock, nothing more is learnt."""
+    """The retries of one failing case; after `ends`, in processor time, nothing more is learnt."""
 
     run: Runner
     case: Case
@@ -97,7 +112,7 @@ class _Retries:
     def of_settings(self) -> Iterator[Hint]:
         """Hints on faults that need a memory order, or a course of passes."""
         for hint, setting in check_named(self.case.check).plainer_settings(self.case.setting):
-            if self._all_pass(structs.replace(self.case, setting=setting)) and self._all_fail(self.case):
+            if self._vanishes(structs.replace(self.case, setting=setting), self.case):
                 yield hint
 
     def of_cuts(self) -> Iterator[Hint]:
@@ -106,24 +121,28 @@ class _Retries:
         if not has_uneven_cuts(spaces):
             return
         even, moved, with_empty = (with_cuts(self.case, spaces, cuts) for cuts in Cuts)
-        if even is None or moved is None or not self._all_pass(even):
+        if even is None or moved is None:
             return
         of_even = self._spaces(even)
         if not of_even or has_uneven_cuts(of_even):
             return
-        if self._all_fail(moved):
+        if self._vanishes(even, moved):
             yield Hint(FaultKind.UNEVEN, "right with even cuts, and wrong with uneven ones of the same sides")
-        elif with_empty is not None and self._all_pass(moved) and self._all_fail(with_empty):
+        elif with_empty is not None and self._vanishes(moved, with_empty) and self._all_pass(even):
             text = "right where every rank holds elements, and wrong where the part of one is empty"
             yield Hint(FaultKind.EMPTY, text)
+
+    def _vanishes(self, changed: Case, control: Case) -> bool:
+        """Return True if no key shows the fault in the changed case, and enough of the same keys show it in the control."""
+        if not self._all_pass(changed):
+            return False
+        judged = (self._judged(each) for each in _with_other_keys(control, _KEYS))
+        failed = sum(each is not None and each.verdict.fails_like(self.verdict) for each in judged)
+        return failed >= _TELLING
 
     def _all_pass(self, case: Case) -> bool:
         judged = (self._judged(each) for each in _with_other_keys(case, _KEYS))
         return all(each is not None and each.verdict.is_coherent for each in judged)
-
-    def _all_fail(self, case: Case) -> bool:
-        judged = (self._judged(each) for each in _with_other_keys(case, _KEYS))
-        return all(each is not None and each.verdict.fails_like(self.verdict) for each in judged)
 
     def _spaces(self, case: Case) -> tuple[Space, ...]:
         judgement = self._judged(case)
@@ -172,18 +191,22 @@ class _Retries:
     def _own_part(self, case: Case) -> Hint | None:
         """The hint on results that stay as they are when other ranks hold other values, on every rank that has wrong ones."""
         check = check_named(case.check)
-        found: list[tuple[int, bool]] = []
-        for each in _with_other_keys(case, _TELLING) if case.ranks > 1 else ():
+        found: list[list[int]] = []  # by key: the ranks whose wrong results stay
+        for each in _with_other_keys(case, _KEYS) if case.ranks > 1 else ():
             observations = self._observed(each)
+            stays: dict[int, bool | None] = {}
             for rank in range(min(case.ranks, _HOLDERS)):
                 others = self._observed(structs.replace(each, same_on=rank))
-                if not observations or not others:
-                    return None
-                stays = check.is_of_own_part(observations, others, rank)
-                found += [] if stays is None else [(rank, stays)]
-        if len(found) < _TELLING or not all(stays for _, stays in found):
+                if observations and others:
+                    stays[rank] = check.is_of_own_part(observations, others, rank)
+            if False in stays.values():
+                return None
+            found += [ranks] if (ranks := [rank for rank, stay in stays.items() if stay]) else []
+            if len(found) == _TELLING:
+                break
+        if len(found) < _TELLING:
             return None
-        ranks = sorted({rank for rank, _ in found})
+        ranks = sorted({rank for each in found for rank in each})
         return Hint(
             FaultKind.OWN_PART,
             f"of the own part alone: on {_named(ranks)} it stays as it is when the other ranks hold other values, and should not",
@@ -192,11 +215,11 @@ class _Retries:
     # Running
 
     def _judged(self, case: Case) -> Judgement | None:
-        return run_case(self.run, case) if time.monotonic() <= self.ends else None
+        return run_case(self.run, case) if time.process_time() <= self.ends else None
 
     def _observed(self, case: Case) -> Sequence[object]:
         """What the check observed on each rank of a case that could be judged."""
-        if time.monotonic() > self.ends:
+        if time.process_time() > self.ends:
             return ()
         run: Run = self.run(case, case.ranks, seed=case.schedule)
         if not run.completed or judgement_of(case, run) is None:

@@ -48,6 +48,7 @@ from adjointlab.worlds.world import (
 
 __all__ = [
     "HANGS",
+    "NONDETERMINISTIC",
     "NO_RETURN",
     "REPLACED",
     "CaseRunner",
@@ -179,6 +180,9 @@ def _hint_beside_right_entries(case: Case, answer: Judgement) -> Hint | None:
 
 NO_RETURN = "no return"
 """Kind of failure of a rank that the watchdog had to end."""
+
+NONDETERMINISTIC: Final = "nondeterministic"
+"""Kind of the failure of a case whose result changes from run to run."""
 
 _ADVICE_ON_LEAKS: Final = (
     "advice",

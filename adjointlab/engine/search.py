@@ -32,6 +32,7 @@ from adjointlab.engine.interleavings import narrowed
 from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import (
     NO_RETURN,
+    NONDETERMINISTIC,
     CaseRunner,
     Judgement,
     KnownRuns,
@@ -52,9 +53,6 @@ from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import FindingKind, Run, Runner, World, message_of
 
 __all__ = ["NONDETERMINISTIC", "Budget", "SearchResult", "investigate"]
-
-NONDETERMINISTIC: Final = "nondeterministic"
-"""Kind of the failure of a case whose result changes from run to run."""
 
 
 @dataclass(frozen=True)
