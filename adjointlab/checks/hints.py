@@ -86,8 +86,7 @@ def value_hint(
         return scaled
     wrong = np.abs(got - want) > allowed
     moved = got[wrong]
-    telling = moved[_are_telling(moved, allowed)]
-    if telling.size and telling.size == np.count_nonzero(moved) and _all_among(telling, want, allowed):
+    if _are_telling(moved, allowed).any() and _all_among(moved[moved != 0], want, allowed):
         return Hint(
             FaultKind.MISPLACED,
             "the wrong elements hold values that are due at other elements",

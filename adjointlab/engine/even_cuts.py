@@ -5,6 +5,7 @@ with even cuts is looked for with uneven cuts of the same sides too:
 
     the case      [0  1)[1  1)              sides 1, cut at 0|1|1
     even          [0      2)[2      4)      sides 4
+    longer        [0  1  2)[3  4  5)        sides 6, cut evenly: no power of two, which strides and windows may ask for
     moved         [0  1)[1         4)       sides 4, every part with elements
     with empty    [0            4)[4 4)     sides 4, parts empty that are empty in the case
 """
@@ -32,6 +33,7 @@ class Cuts(Enum):
     """The cuts of a case that is made of another one."""
 
     EVEN = auto()
+    LONGER = auto()
     MOVED = auto()
     WITH_EMPTY = auto()
 
@@ -64,7 +66,11 @@ def with_cuts(case: Case, spaces: Sequence[Space], cuts: Cuts) -> Case | None:
         for dim in range(layout.order):
             if _is_uneven(layout, dim):
                 parts.setdefault((layout.shape, dim), set()).add(len(layout.windows[dim]))
-    sides = [_Uneven(shape, dim, _even_side(shape[dim], found)) for (shape, dim), found in parts.items()]
+    longer = cuts is Cuts.LONGER
+    sides = [
+        _Uneven(shape, dim, _even_side(shape[dim], found, longer=longer))
+        for (shape, dim), found in parts.items()
+    ]
     parameters: Any = dict(case.parameters)
     try:
         for each in sides:
@@ -86,11 +92,11 @@ def _is_uneven(layout: Layout, dim: int) -> bool:
     return len(set(_lengths(layout, dim))) > 1
 
 
-def _even_side(side: int, parts: Collection[int]) -> int:
-    """The least side, and none below `side`, that each of these numbers of parts divides, with two elements a part."""
+def _even_side(side: int, parts: Collection[int], *, longer: bool) -> int:
+    """The least side, and none below `side`, that each of these numbers of parts divides, with two elements a part; or the next."""
     multiple = math.lcm(*parts)
     least = max(side, 2 * max(parts))
-    return multiple * math.ceil(least / multiple)
+    return multiple * (math.ceil(least / multiple) + longer)
 
 
 # Parameters
@@ -121,7 +127,9 @@ def _changed(value: Any, uneven: _Uneven, cuts: Cuts) -> Any:
     def _sequence(values: Sequence[Any], change: Callable[[Any], Any]) -> Any:
         if tuple(values) == shape:
             # Where the cut is the balanced one of every side, a side of one more is cut unevenly.
-            return _like(values, longer if cuts is Cuts.EVEN or has_ends else _one_more(longer, dim))
+            return _like(
+                values, longer if cuts in (Cuts.EVEN, Cuts.LONGER) or has_ends else _one_more(longer, dim)
+            )
         if _is_cut(values, shape[dim]):
             return _like(values, _ends(values, side, cuts))
         if len(values) == len(shape) and any(_is_cut(each, shape[dim]) for each in values):

@@ -120,13 +120,13 @@ class _Retries:
         spaces = self._spaces(self.case)
         if not has_uneven_cuts(spaces):
             return
-        even, moved, with_empty = (with_cuts(self.case, spaces, cuts) for cuts in Cuts)
-        if even is None or moved is None:
+        even, longer, moved, with_empty = (with_cuts(self.case, spaces, cuts) for cuts in Cuts)
+        if even is None or longer is None or moved is None:
             return
         of_even = self._spaces(even)
         if not of_even or has_uneven_cuts(of_even):
             return
-        if self._vanishes(even, moved):
+        if self._vanishes(even, moved) and self._all_pass(longer):
             yield Hint(FaultKind.UNEVEN, "right with even cuts, and wrong with uneven ones of the same sides")
         elif with_empty is not None and self._vanishes(moved, with_empty) and self._all_pass(even):
             text = "right where every rank holds elements, and wrong where the part of one is empty"
@@ -218,7 +218,7 @@ class _Retries:
         return run_case(self.run, case) if time.process_time() <= self.ends else None
 
     def _observed(self, case: Case) -> Sequence[object]:
-        """What the check observed on each rank of a case that could be judged."""
+        """Return the observations of all ranks, of a case that could be judged; else none."""
         if time.process_time() > self.ends:
             return ()
         run: Run = self.run(case, case.ranks, seed=case.schedule)

@@ -122,11 +122,15 @@ def case_of(parameters: dict[str, Any]) -> Case:
 
 
 @pytest.mark.parametrize(
-    ("cuts", "ends"), [(Cuts.EVEN, (0, 2, 4, 6)), (Cuts.MOVED, (0, 1, 4, 6)), (Cuts.WITH_EMPTY, (0, 3, 3, 6))]
+    ("cuts", "ends"),
+    [
+        (Cuts.EVEN, (0, 2, 4, 6)),
+        (Cuts.LONGER, (0, 3, 6, 9)),
+        (Cuts.MOVED, (0, 1, 4, 6)),
+        (Cuts.WITH_EMPTY, (0, 3, 3, 6)),
+    ],
 )
-def test_cuts_in_parameters_become_even_or_uneven_ones_of_the_same_sides(
-    cuts: Cuts, ends: tuple[int, ...]
-) -> None:
+def test_cuts_in_parameters_become_even_or_uneven_ones(cuts: Cuts, ends: tuple[int, ...]) -> None:
     spaces = [al.Space(cut((2, 5), (0, 1, 1, 2), "float64"))]
     given: list[dict[str, Any]] = [
         {"shape": (2, 5), "ends": (0, 1, 1, 2), "width": 5},
@@ -135,13 +139,13 @@ def test_cuts_in_parameters_become_even_or_uneven_ones_of_the_same_sides(
     ]
     first, second, third = (with_cuts(case_of(each), spaces, cuts) for each in given)
     assert first is not None
-    assert first.parameters == {"shape": (6, 5), "ends": ends, "width": 5}
+    assert first.parameters == {"shape": (ends[-1], 5), "ends": ends, "width": 5}
     assert second is not None
-    assert second.parameters == {"shape": [6, 5], "ends": [list(ends), [0, 5]], "width": 5}
+    assert second.parameters == {"shape": [ends[-1], 5], "ends": [list(ends), [0, 5]], "width": 5}
     assert third is not None
     layout = third.parameters["layout"]
-    assert (layout.shape, layout.ends(0)) == ((6, 5), ends)
-    assert has_uneven_cuts([al.Space(layout)]) is (cuts is not Cuts.EVEN)
+    assert (layout.shape, layout.ends(0)) == ((ends[-1], 5), ends)
+    assert has_uneven_cuts([al.Space(layout)]) is (cuts not in (Cuts.EVEN, Cuts.LONGER))
 
 
 def test_balanced_cuts_that_no_parameter_says_follow_from_the_side() -> None:

@@ -179,7 +179,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         ),
     ),
     (
-        (Kind.MISSING, Kind.MISPLACED, Kind.UNEVEN, Kind.EMPTY),
+        (Kind.MISSING, Kind.MISPLACED, Kind.UNEVEN, Kind.EMPTY, Kind.OWN_PART),
         ("pixels of an uneven channel cut",),
     ),
     (
@@ -239,7 +239,6 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
             "softmax divides by the own part's sum",
             "softmax subtracts the own part's largest",
             "label smoothing over the own classes",
-            "mean over the own weights",
             "adaptive indices in the own part",
             "probabilities smoothed over the own classes",
             "indices in the local tensor",
@@ -247,7 +246,10 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
     ),
     (
         (Kind.OWN_PART, Kind.TIMES_RANKS, Kind.DOUBLED),
-        ("attention weights averaged over the own heads",),
+        (
+            "mean over the own weights",
+            "attention weights averaged over the own heads",
+        ),
     ),
     (
         (Kind.STRIDES,),

@@ -1,4 +1,4 @@
-"""Whether a wrong result of a layer is made of the rank's own part alone, from two runs that differ in what the other ranks hold."""
+"""The own part of a rank as all that a wrong result of a layer is made of, from two runs that differ in what other ranks hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from adjointlab.checks.layers.twin import Comparison, PassObservation
-from adjointlab.core.space import LocalType
+from adjointlab.core.space import LocalType, Tensor
 
 __all__ = ["is_of_own_part"]
 
@@ -23,7 +23,7 @@ def is_of_own_part(
     """Return True if elements of `rank` that are wrong in the first run are the same in the second, though they should not be.
 
     In the second run inputs and cotangents have other values wherever `rank` does not hold them. `None` if no element is wrong that
-    should change.
+    should change, or if all of them are zero.
     """
     passes = zip(observations[rank], observations[0], others[rank], others[0], strict=True)
     found = [
@@ -34,13 +34,16 @@ def is_of_own_part(
         )
         for stayed in _stayed(*results, rank)
     ]
-    return all(found) if found else None
+    if not all(stays for stays, _ in found):
+        return False
+    # What is zero is so whatever any rank holds, and tells nothing of the own part.
+    return True if any(is_there for _, is_there in found) else None
 
 
 def _stayed(
     own: Comparison, leader: Comparison, after: Comparison, leader_after: Comparison, rank: int
-) -> list[bool]:
-    """For each tensor with elements that are wrong and should change: True if none of these has changed."""
+) -> list[tuple[bool, bool]]:
+    """For each tensor with elements that are wrong and should change: True if none of these has changed, and if one is not zero."""
     assert leader.expected is not None
     assert leader_after.expected is not None
     result = []
@@ -59,5 +62,12 @@ def _stayed(
         )
         telling = (np.abs(got - want) > scale) & (np.abs(want_after - want) > scale)
         if telling.any():
-            result.append(bool((got[telling] == got_after[telling]).all()))
+            stays = np.abs(got[telling] - got_after[telling]) <= _rounding(tensor) * scale
+            result.append((bool(stays.all()), bool(got[telling].any())))
     return result
+
+
+def _rounding(tensor: Tensor) -> float:
+    """Relative difference of what is the same but for rounding, in units of the difference that tells; none in half precision."""
+    precision = tensor.element.precision
+    return 2.0 ** (12 - precision) if precision >= 24 else 0.0
