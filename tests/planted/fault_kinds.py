@@ -166,10 +166,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
     ),
     (
         (Kind.MISSING, Kind.MISPLACED, Kind.OWN_PART),
-        (
-            "unpooled by local index",
-            "unpooled elements' gradients stay",
-        ),
+        ("unpooled by local index",),
     ),
     (
         (Kind.MISSING, Kind.MISPLACED, Kind.UNEVEN),
@@ -181,6 +178,10 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
     (
         (Kind.MISSING, Kind.MISPLACED, Kind.UNEVEN, Kind.EMPTY, Kind.OWN_PART),
         ("pixels of an uneven channel cut",),
+    ),
+    (
+        (Kind.MISSING, Kind.MISPLACED, Kind.UNEVEN, Kind.OWN_PART),
+        ("unpooled elements' gradients stay",),
     ),
     (
         (Kind.MISSING, Kind.OWN_PART),
