@@ -17,6 +17,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.drawing_errors import formatted, refusal
 from adjointlab.engine.folded_warnings import FoldedWarnings
+from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import (
     NO_RETURN,
     CaseRunner,
@@ -348,7 +349,9 @@ def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> Search
     if judgement is None:
         verdict, spaces = unjudged(_NOTHING_TO_SAY), None
     else:
-        verdict, spaces = with_follow_up(run, case, judgement.verdict), judgement.spaces
+        explained, spaces = with_follow_up(run, case, judgement.verdict), judgement.spaces
+        changes = world.can_schedule
+        verdict = with_hints_of_retries(run, case, explained, subject, may_change_parameters=changes)
     return SearchResult(
         subject.name,
         case.check,

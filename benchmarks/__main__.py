@@ -82,6 +82,7 @@ SCRIPTS = (
     Script("files_of_a_check", smoke=("--cases", "1")),
     # Of these the figures are counts, which need no idle machine.
     Script("detection", smoke=("--part", "planted"), needs=("torch",)),
+    Script("hints", smoke=("--part", "operators"), needs=("torch",)),
     Script("mutants"),
     Script("sly_mutants"),
     Script("own_mutants", needs=("cosmic_ray",)),

@@ -11,15 +11,16 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import adjointlab.checks
-from adjointlab.checks.context import CheckContext
-from adjointlab.checks.elements import Local, Tolerance
+from adjointlab.checks.context import CheckContext, InputSetting
+from adjointlab.checks.elements import ORDERS, Local, Tolerance
+from adjointlab.checks.hints import Hint, memory_order_hint
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core.operator import Direction
@@ -152,6 +153,21 @@ class Check(ABC, Generic[ObservationT]):
     def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
         """Failing `verdict`, together with the `answer` of the follow-up; `None` if that was inapplicable."""
         return verdict
+
+    def plainer_settings(self, setting: InputSetting) -> Iterator[tuple[Hint, InputSetting]]:
+        """Settings that are plainer in one respect, each with the hint on a fault that vanishes in it."""
+        orders = [order for order in (setting.primal_order, setting.dual_order) if order != ORDERS[0]]
+        if orders:
+            yield memory_order_hint(orders), replace(setting, primal_order=ORDERS[0], dual_order=ORDERS[0])
+
+    def is_of_own_part(
+        self, observations: Sequence[ObservationT], others: Sequence[ObservationT], rank: int
+    ) -> bool | None:
+        """Return True if what is wrong on `rank` is the same in both runs and should not be, `None` if nothing there tells.
+
+        In the second run the arguments have other values wherever `rank` does not hold them.
+        """
+        return None
 
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[ObservationT]

@@ -32,6 +32,7 @@ from adjointlab.typing import Array, Communicator, NumpyArray
 from adjointlab.worlds.backward import BackwardPass
 
 __all__ = [
+    "FRACTIONS",
     "INFINITE",
     "INPUT_VALUES",
     "SUBNORMAL",
@@ -48,6 +49,9 @@ SUBNORMAL, INFINITE = "subnormal", "infinite"
 INPUT_VALUES = ("integers", "negative", "equal", "large", "tiny", SUBNORMAL, INFINITE)
 """Kinds of values of a layer's inputs: small integers; those below zero alone, or one for all elements of a tensor; or small integers
 times a large or a tiny power of two, or times the smallest subnormal number; or small integers of which the largest are infinite."""
+
+FRACTIONS = "fractions"
+"""The kind of values that no case is drawn with: numbers of so many digits that equal ones belong together, for hints on a fault."""
 
 Side: TypeAlias = Literal["primal", "dual"]
 """Inputs of forward, or of adjoint: the two never share values."""
@@ -149,7 +153,8 @@ class CheckContext:
     """One rank's operator, with the values that its case draws for it.
 
     `make` makes an instance of the operator; `reference` is the sequential twin, from global tensors to global tensors. `values` is
-    one of :data:`INPUT_VALUES`. `needs_run`: the twin too works within a run of the world alone.
+    one of :data:`INPUT_VALUES`, or :data:`FRACTIONS`. `needs_run`: the twin too works within a run of the world alone. What the
+    inputs and cotangents of a layer have on the rank `same_on` they have for `None` too, and other values elsewhere.
     """
 
     def __init__(
@@ -160,8 +165,10 @@ class CheckContext:
         reference: Callable[..., Any] | None = None,
         values: str = INPUT_VALUES[0],
         needs_run: bool = False,
+        same_on: int | None = None,
     ) -> None:
         self._make = make
+        self.beyond = None if same_on is None else (same_on, setting.seed + 1)
         self.values = values  # of a layer's inputs
         self.setting = setting
         self.reference = reference

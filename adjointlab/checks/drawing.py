@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from adjointlab.checks.compared import SPECIFICATION
-from adjointlab.checks.evidence import ComparedMatrices, Element, Evidence, MatchedCalls, Place, Wait
+from adjointlab.checks.evidence import ComparedMatrices, Element, MatchedCalls, Place, Wait
+from adjointlab.checks.told import hints_told
 from adjointlab.checks.verdict import Verdict
 from adjointlab.pictures.model import (
     Drawing,
@@ -53,22 +54,7 @@ def _parts(verdict: Verdict, most_ranks: int) -> Iterator[Part]:
         yield _waits(evidence.waits)
     for matched in evidence.matched:
         yield _lanes(matched)
-    yield from _hints(evidence)
-
-
-def _hints(evidence: Evidence) -> Iterator[Part]:
-    matrices, place = evidence.matrices, evidence.place
-    if (hint := evidence.kind_of_fault) is not None:
-        held = ""
-        if matrices is not None and matrices.hint is not None:
-            against = f"the {SPECIFICATION}" if SPECIFICATION in matrices.names[:2] else "forward"
-            name = matrices.names[0] if SPECIFICATION in matrices.names[:2] else "adjoint"
-            held = f"{name.partition(',')[0]}, held against {against}: "
-        elif place is not None and place.hint is not None:
-            held = f"{place.values[0][0]}, held against {place.values[1][0]}: "
-        yield Remark(f"{held}{hint.text}")
-    if matrices is not None and matrices.declaration:
-        yield Remark(f"coherent if {matrices.declaration}")
+    yield from (Remark(hint.text) for hint in hints_told(verdict))
 
 
 # Values

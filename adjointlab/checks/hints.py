@@ -1,4 +1,4 @@
-"""Hints on the kind of a fault, and on the declaration that would make it coherent: from numbers alone, or none.
+"""Hints on the kind of a fault: from numbers alone, or none.
 
 A hint states a relation that holds of all numbers that differ, such as "twice what it should be, on two ranks". Where no
 relation holds of them all, or where chance could have made it, there is no hint.
@@ -9,21 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import product
 from typing import Final
 
 import numpy as np
 
-from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.typing import NumpyArray
 
 __all__ = [
     "FaultKind",
     "Hint",
-    "declaration_hint",
     "hint_beside_right_entries",
     "matrix_hint",
+    "memory_order_hint",
     "narrowing_hint",
+    "scaled_alike_hint",
     "value_hint",
 ]
 
@@ -35,6 +34,8 @@ class FaultKind(StrEnum):
     BY_RANKS = "divided by the number of ranks"
     DOUBLED = "doubled"
     HALVED = "halved"
+    TIMES_ROOT = "times the square root of the number of ranks"
+    BY_ROOT = "divided by the square root of the number of ranks"
     SIGN = "wrong sign"
     CONJUGATE = "conjugate"
     REAL_PART = "imaginary part dropped"
@@ -47,6 +48,11 @@ class FaultKind(StrEnum):
     STRIDES = "memory order"
     IMAGINARY = "imaginary part"
     KEPT = "kept from earlier calls"
+    ACCUMULATED = "gradients that were there before"
+    OWN_PART = "own part alone"
+    UNEVEN = "uneven cuts"
+    EMPTY = "empty parts"
+    DECLARATION = "declaration"
 
 
 @dataclass(frozen=True)
@@ -71,21 +77,27 @@ def value_hint(
     got, want = np.asarray(got, np.complex128), np.asarray(want, np.complex128)
     if not (np.isfinite(got).all() and np.isfinite(want).all()):
         return None
-    # Small integers, and values near the tolerance, agree by chance.
-    if np.abs(want).max(initial=0.0) < (100 * allowed if allowed else _LEAST_VALUE):
+    if not _are_telling(want, 10 * allowed).any():
         return None
     hint = _relation(got, want, ranks, size, allowed)
     if hint is not None and hint.kind is not FaultKind.EXTRA:
         return hint
+    if (scaled := _root_hint(((got, want),), size)) is not None:
+        return scaled
     wrong = np.abs(got - want) > allowed
     moved = got[wrong]
-    telling = moved[np.abs(moved) > max(_LEAST_VALUE, 10 * allowed)]
-    if telling.size and telling.size == np.count_nonzero(moved) and _all_among(telling, want, allowed):
+    if _are_telling(moved, allowed).any() and _all_among(moved[moved != 0], want, allowed):
         return Hint(
             FaultKind.MISPLACED,
             "the wrong elements hold values that are due at other elements",
         )
     return hint
+
+
+def _are_telling(values: NumpyArray, allowed: float) -> NumpyArray:
+    """True for values that do not agree by chance: large integers, or fractions of many digits, well above the tolerance."""
+    has_digits = np.asarray(256 * values != np.round(256 * values))
+    return np.asarray((np.abs(values) > 10 * allowed) & ((np.abs(values) >= _LEAST_VALUE) | has_digits))
 
 
 def _all_among(values: NumpyArray, pool: NumpyArray, allowed: float) -> bool:
@@ -174,11 +186,56 @@ def _drops_summands(got: NumpyArray, want: NumpyArray) -> bool:
     return False
 
 
+def scaled_alike_hint(
+    forward: tuple[NumpyArray, NumpyArray], adjoint: tuple[NumpyArray, NumpyArray], size: int
+) -> Hint | None:
+    """The hint on two directions that are scaled by the root of the number of ranks, each (as it is, as specified), on `size` ranks.
+
+    Such directions are each other's adjoints: only what they should be tells. A factor that is whole or one over that is told
+    by other hints.
+    """
+    hint = _root_hint((forward, adjoint), size)
+    return None if hint is None else Hint(hint.kind, f"{hint.text}, in both directions")
+
+
+def _root_hint(pairs: Sequence[tuple[NumpyArray, NumpyArray]], size: int) -> Hint | None:
+    root = float(np.sqrt(size))
+    if size < 2 or root == round(root):
+        return None
+    for factor, kind, text in (
+        (root, FaultKind.TIMES_ROOT, f"√{size} times"),
+        (1 / root, FaultKind.BY_ROOT, f"1/√{size} of"),
+    ):
+        if all(_is_scaled(got, want, factor) for got, want in pairs):
+            return Hint(kind, f"{text} what is due, on {size} ranks")
+    return None
+
+
+_IRRATIONAL: Final = 2.0**-20
+"""Relative error of an irrational factor in single precision, and of products with it; in half precision there is no hint."""
+
+
+def _is_scaled(got: NumpyArray, want: NumpyArray, factor: float) -> bool:
+    """Return True if all entries are those that are due times the factor, of which no element type holds all digits."""
+    wrong = got != want
+    if not wrong.any() or not (want[wrong] != 0).all():
+        return False
+    return bool((np.abs(got[wrong] / want[wrong] - factor) <= _IRRATIONAL * factor).all())
+
+
 def narrowing_hint(error: float, size: float) -> Hint | None:
     """The hint on the error of an inner product of that size, of integers, which nothing should have rounded."""
     if 0 < error < 2.0**-8 * size:
         return Hint(FaultKind.NARROWED, "right but for rounding: a narrower element type on the way")
     return None
+
+
+def memory_order_hint(orders: Sequence[str]) -> Hint:
+    """The hint on a case that fails with arguments in these memory orders, and not in row-major memory."""
+    return Hint(
+        FaultKind.STRIDES,
+        f"right where the argument is row-major in memory, and wrong where it is {' or '.join(dict.fromkeys(orders))}",
+    )
 
 
 def hint_beside_right_entries(orders: Sequence[str], is_complex: bool) -> Hint | None:
@@ -187,98 +244,7 @@ def hint_beside_right_entries(orders: Sequence[str], is_complex: bool) -> Hint |
     Entries are asked for with real basis vectors in row-major memory.
     """
     if unusual := [order for order in orders if order != "row-major"]:
-        return Hint(
-            FaultKind.STRIDES,
-            f"right where the argument is row-major in memory, and wrong where it is {' or '.join(unusual)}",
-        )
+        return memory_order_hint(unusual)
     if is_complex:
         return Hint(FaultKind.IMAGINARY, "right for real arguments, and wrong for complex ones")
     return None
-
-
-# Declarations
-
-_SOURCES: Final = (LocalType.VARYING, LocalType.REPLICATED, LocalType.INVARIANT)
-_TARGETS: Final = (LocalType.VARYING, LocalType.PARTIAL, LocalType.INVARIANT)
-
-
-def declaration_hint(domain: Space, codomain: Space, forward: NumpyArray, adjoint: NumpyArray) -> str:
-    """The declaration under which the two directions would be adjoint, as "y were declared invariant"; "" if none is clear.
-
-    `forward` and the transposed `adjoint` are the whole matrices (row, column) between spaces that are varying throughout: then
-    they say what each single copy does, and so what the operator is under other local types. Tried are types along the dimensions of
-    the partition whose ranks hold copies.
-    """
-    if len(domain.tensors) != 1 or len(codomain.tensors) != 1:
-        return ""
-    x, y = domain.tensors[0], codomain.tensors[0]
-    if any(entry is not LocalType.VARYING for entry in (*x.types, *y.types)):
-        return ""
-    sources, targets = (
-        (_SOURCES if _has_copies(x) else _SOURCES[:1]),
-        (_TARGETS if _has_copies(y) else _TARGETS[:1]),
-    )
-    found = []
-    for of_x, of_y in product(sources, targets):
-        if (of_x, of_y) != (LocalType.VARYING, LocalType.VARYING) and _is_coherent(
-            x, y, of_x, of_y, forward, adjoint
-        ):
-            changed = [(x.name, of_x), (y.name, of_y)]
-            found.append([(name, each) for name, each in changed if each is not LocalType.VARYING])
-    fewest = min(map(len, found), default=0)
-    smallest = [
-        " and ".join(f"{name} were declared {each.value}" for name, each in one)
-        for one in found
-        if len(one) == fewest
-    ]
-    # Two declarations that would both do say that the case is too small to tell.
-    return smallest[0] if len(smallest) == 1 else ""
-
-
-def _has_copies(tensor: Tensor) -> bool:
-    copied = zip(tensor.layout.copied, tensor.layout.partition.shape, strict=True)
-    return any(is_copied and side > 1 for is_copied, side in copied)
-
-
-def _is_coherent(
-    x: Tensor, y: Tensor, of_x: LocalType, of_y: LocalType, forward: NumpyArray, adjoint: NumpyArray
-) -> bool:
-    """Return True if the matrices are those of a pair under these types of the copies of x and of y."""
-    columns, rows = _groups(x), _groups(y)
-    left, right = forward, adjoint  # (row, column), the second transposed
-    if of_y is LocalType.INVARIANT:
-        # Copies of the result are equal and count once; a cotangent is the same on all of them.
-        if not _all_equal(left, rows):
-            return False
-        left, right = left[[group[0] for group in rows]], _added(right, rows)
-    elif of_y is LocalType.PARTIAL:
-        left, right = _added(left, rows), _added(right, rows)
-    if of_x is LocalType.REPLICATED:
-        left, right = _added(left.T, columns).T, _added(right.T, columns).T
-    elif of_x is LocalType.INVARIANT:
-        if not _all_equal(right.T, columns):
-            return False
-        left, right = _added(left.T, columns).T, right[:, [group[0] for group in columns]]
-    return bool(np.array_equal(left, right)) and bool(left.any())
-
-
-def _groups(tensor: Tensor) -> list[list[int]]:
-    """Basis vectors of a varying tensor that stand on copies of one element, for each element."""
-    layout, start = tensor.layout, 0
-    found: dict[tuple[int, ...], list[int]] = {}
-    for rank in layout.partition.ranks:
-        shape = layout.local_shape(rank)
-        for number, local in enumerate(np.ndindex(*shape)):
-            place = layout.partition.index(rank)
-            cut = tuple(i for i, copied in zip(place, layout.copied, strict=True) if not copied)
-            found.setdefault((*cut, -1, *layout.to_global(rank, local)), []).append(start + number)
-        start += layout.local_size(rank)
-    return list(found.values())
-
-
-def _added(matrix: NumpyArray, groups: Sequence[Sequence[int]]) -> NumpyArray:
-    return np.array([matrix[list(group)].sum(axis=0) for group in groups])
-
-
-def _all_equal(matrix: NumpyArray, groups: Sequence[Sequence[int]]) -> bool:
-    return all(bool((matrix[list(group)] == matrix[group[0]]).all()) for group in groups)

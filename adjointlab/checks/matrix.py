@@ -17,9 +17,10 @@ import numpy as np
 from adjointlab.checks.check import AnyCheck, BothDirections, Check, ObservationT, Spaces
 from adjointlab.checks.compared import SPECIFICATION, compared, locate
 from adjointlab.checks.context import CheckContext
+from adjointlab.checks.declarations import declaration_hint
 from adjointlab.checks.elements import returned_not_finite
 from adjointlab.checks.evidence import ComparedMatrices, Evidence, weight_text
-from adjointlab.checks.hints import declaration_hint
+from adjointlab.checks.hints import scaled_alike_hint
 from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
 from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Status, Verdict, coherent, incoherent
@@ -234,8 +235,16 @@ def beside_specification(
     ):
         wrong = ~(actual == expected)
         if wrong.any():
-            return compared((name, SPECIFICATION), (actual, expected), wrong, bases)
+            found = compared((name, SPECIFICATION), (actual, expected), wrong, bases)
+            alike = scaled_alike_hint((forward, of_forward), (adjoint, of_adjoint.T), _active(spaces))
+            return replace(found, hint=alike or found.hint)
     return None
+
+
+def _active(spaces: Spaces) -> int:
+    """Number of ranks that hold some tensor."""
+    tensors = (*spaces.domain.tensors, *spaces.codomain.tensors)
+    return len({rank for tensor in tensors for rank in tensor.layout.partition.ranks})
 
 
 def _without_graph(context: CheckContext) -> tuple[str, ...]:

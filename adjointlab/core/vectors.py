@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
@@ -46,7 +46,8 @@ class Draw:
 
     With `bound` K > 0 the values are integers in {-K, ..., K} times ``2**exponent`` (Gaussian integers in a complex tensor);
     with `bound` 0 they fill the whole significand, uniform in [-1, 1) times ``2**exponent``. Tensors of an integer type have
-    no exponent and need a bound. `values` is one of :data:`VALUES`, which need a bound too.
+    no exponent and need a bound. `values` is one of :data:`VALUES`, which need a bound too. With `beyond`, a rank and another seed,
+    elements that this rank does not hold have values of that seed.
 
     Raises `ValueError` for a role that is neither "primal" nor "dual", a negative bound, and one that no 64-bit integer type
     holds.
@@ -62,6 +63,7 @@ class Draw:
     bound: int = 0
     exponent: int = 0
     values: str = VALUES[0]
+    beyond: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.values not in VALUES:
@@ -79,6 +81,11 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
     window = layout.window(rank)
     if window is None:
         return np.zeros(layout.local_shape(rank), dtype=tensor.element.in_numpy)
+    if draw.beyond is not None:
+        holder, seed = draw.beyond
+        own, others = replace(draw, beyond=None), replace(draw, beyond=None, seed=seed)
+        held, elsewhere = (local_values(space, position, rank, each) for each in (own, others))
+        return np.where(_held_by(holder, tensor, rank), held, elsewhere)
     key = 0
     for part in (draw.seed, draw.index, position, int(draw.role == "dual"), _copy_key(tensor, rank)):
         key = mixed(key ^ part)
@@ -92,6 +99,21 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
     ]
     values = components[0] if parts == 1 else components[0] + 1j * components[1]
     return np.asarray(values, dtype=tensor.element.in_numpy).reshape([stop - start for start, stop in window])
+
+
+def _held_by(holder: int, tensor: Tensor, rank: int) -> NumpyArray:
+    """True for each element of the local tensor of `rank` of which `holder` has the value too."""
+    layout = tensor.layout
+    window, other = layout.window(rank), layout.window(holder)
+    assert window is not None
+    is_held: NumpyArray = np.zeros([stop - start for start, stop in window], dtype=bool)
+    if other is not None and _copy_key(tensor, rank) == _copy_key(tensor, holder):
+        common = [
+            slice(max(start, low) - start, max(max(start, low), min(stop, high)) - start)
+            for (start, stop), (low, high) in zip(window, other, strict=True)
+        ]
+        is_held[tuple(common)] = True
+    return is_held
 
 
 def _bits(

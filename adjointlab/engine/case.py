@@ -20,7 +20,7 @@ from hypothesis.strategies import DrawFn
 from msgspec import structs
 
 from adjointlab.checks.check import check_named
-from adjointlab.checks.context import INPUT_VALUES, InputSetting
+from adjointlab.checks.context import FRACTIONS, INPUT_VALUES, InputSetting
 from adjointlab.core.kept_strategies import choices, integers
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
@@ -32,13 +32,16 @@ from adjointlab.worlds.schedule import Schedule, schedules_from
 __all__ = ["Case", "Data", "cases", "from_data", "to_data"]
 
 
+_LEGAL_VALUES: Final = (*INPUT_VALUES, FRACTIONS)
+
+
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The subject and check, the number of ranks, the parameters and the values of one run.
 
     `values` is the kind of values that a layer's inputs have. `schedule` is a seed: of the ranks' global random streams, and of
     what the simulated world may choose, the interleaving and whether messages are buffered. `schedules` are not seeds: where there
     are any, the case runs once under each of them, and `schedule` seeds the random streams alone. (Files have both keys, hence the
-    likeness.)
+    likeness.) With `same_on`, a rank, what other ranks alone hold of a layer's inputs and cotangents has other values.
 
     Files hold a case field by field (:meth:`plain`). The name of a reproducer is made from :meth:`key`, so a field that is added
     needs a default, which is left out of the file; a field that has always been there has none.
@@ -52,17 +55,18 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     schedule: int
     schedules: tuple[Schedule, ...] = ()
     values: str = INPUT_VALUES[0]
+    same_on: int | None = None
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
             raise ValueError(f"ranks: at least 1, not {self.ranks}")
-        if self.values not in INPUT_VALUES:
-            raise ValueError(f"values: {self.values!r} is not one of {', '.join(INPUT_VALUES)}")
+        if self.values not in _LEGAL_VALUES:
+            raise ValueError(f"values: {self.values!r} is not one of {', '.join(_LEGAL_VALUES)}")
 
     def plain(self) -> Case:
         """The case with its parameters as JSON has them. Raises `TypeError` for parameters that are not data."""
         # msgspec tells a default by identity, and the text in a case from another process is an object of its own.
-        values = INPUT_VALUES[INPUT_VALUES.index(self.values)]
+        values = _LEGAL_VALUES[_LEGAL_VALUES.index(self.values)]
         return structs.replace(self, parameters=to_data(self.parameters), values=values)
 
     def restored(self) -> Case:

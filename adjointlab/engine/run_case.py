@@ -51,6 +51,7 @@ from adjointlab.worlds.world import (
 
 __all__ = [
     "HANGS",
+    "NONDETERMINISTIC",
     "NO_RETURN",
     "REPLACED",
     "CaseRunner",
@@ -183,6 +184,9 @@ def _hint_beside_right_entries(case: Case, answer: Judgement) -> Hint | None:
 NO_RETURN = "no return"
 """Kind of failure of a rank that the watchdog had to end."""
 
+NONDETERMINISTIC: Final = "nondeterministic"
+"""Kind of the failure of a case whose result changes from run to run."""
+
 _ADVICE_ON_LEAKS: Final = (
     "advice",
     "make the communicator once, where the operator is made, or free it after use: an MPI library has some 2000",
@@ -229,7 +233,7 @@ def body(subject: Subject) -> Body:
         make = partial(subject.make, comm, case.parameters)
         # Outside there are no process groups, and one set of module-level variables.
         needs_run = subject.process_group or bool(subject.rank_local)
-        context = CheckContext(make, case.setting, comm, reference, case.values, needs_run)
+        context = CheckContext(make, case.setting, comm, reference, case.values, needs_run, case.same_on)
         # Operators have a check of their own for this, which tells what they read.
         fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None
         try:

@@ -30,8 +30,10 @@ from adjointlab.engine.constants_of_modules import without_constants_of_modules
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.folded_warnings import FoldedWarning
 from adjointlab.engine.interleavings import narrowed
+from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import (
     NO_RETURN,
+    NONDETERMINISTIC,
     CaseRunner,
     Judgement,
     KnownRuns,
@@ -52,9 +54,6 @@ from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import FindingKind, Run, Runner, World, message_of
 
 __all__ = ["NONDETERMINISTIC", "Budget", "SearchResult", "investigate"]
-
-NONDETERMINISTIC: Final = "nondeterministic"
-"""Kind of the failure of a case whose result changes from run to run."""
 
 
 @dataclass(frozen=True)
@@ -580,7 +579,12 @@ class Search:
                 lines = (("first", first.headline), ("again", second), *first.lines)
                 return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)
             verdict = again.verdict
-        return with_follow_up(self._run, case, verdict)
+        explained = with_follow_up(self._run, case, verdict)
+        if not self._budget.shrinking or self._world.is_exhausted:
+            return explained
+        return with_hints_of_retries(
+            self._run, case, explained, self._subject, may_change_parameters=self._world.can_schedule
+        )
 
 
 def _is_empty(spaces: Spaces | None) -> bool:

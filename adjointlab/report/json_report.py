@@ -10,7 +10,8 @@
 
   - ``subject``, as ``adjointlab list`` names it, ``reference`` (which names it on a command line), ``installed``, ``check``;
   - ``verdict``: "coherent", "incoherent" or "could not be judged"; ``headline``, ``kind``;
-    ``lines``: a list of [label, text];
+    ``lines``: a list of [label, text]; ``hints``: a list of objects, each the ``kind`` of a fault and the ``text`` that tells it,
+    empty where no evidence is clear;
   - ``figures``: an object of numbers and strings, e.g. "miss probability";
   - ``known``: why it is listed as a known failure (``--xfails``), and where, or null;
   - ``cases`` judged, the ``seed`` of the draws, ``seconds``;
@@ -30,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from adjointlab.checks.told import hints_told
 from adjointlab.report.failure_text import relative, replay_command
 from adjointlab.report.summary import notes
 from adjointlab.session import CheckResult
@@ -72,6 +74,7 @@ def _entry(check_result: CheckResult) -> dict[str, object]:
         "headline": result.verdict.headline,
         "kind": result.verdict.kind,
         "lines": [list(line) for line in result.verdict.lines],
+        "hints": [{"kind": hint.kind.value, "text": hint.text} for hint in hints_told(result.verdict)],
         "figures": json_figures(result.figures or result.verdict.figures),
         "cases": result.tried,
         "counts": None if result.counts is None else asdict(result.counts),

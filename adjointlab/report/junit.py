@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
+from adjointlab.checks.told import hints_told
 from adjointlab.checks.verdict import Status
 from adjointlab.report.failure_text import failure_text
 from adjointlab.session import CheckResult
@@ -17,7 +18,7 @@ def as_junit(results: Sequence[CheckResult]) -> str:
     """Return the XML: a test for each check of a subject, in the suite "adjointlab".
 
     An incoherent result is a failure, one that could not be judged an error, an expected failure is skipped, and an unexpected pass
-    a failure.
+    a failure. The message is the headline with the hints on the kind of fault.
     """
     suite = ElementTree.Element("testsuite", name="adjointlab", tests=str(len(results)))
     totals = dict.fromkeys(("failures", "errors", "skipped"), 0)
@@ -36,7 +37,10 @@ def as_junit(results: Sequence[CheckResult]) -> str:
         if (kind := _element(entry)) is not None:
             total, tag = kind
             totals[total] += 1
-            problem = ElementTree.SubElement(case, tag, message=printable(result.verdict.headline))
+            message = "; ".join(
+                [result.verdict.headline, *(hint.text for hint in hints_told(result.verdict))]
+            )
+            problem = ElementTree.SubElement(case, tag, message=printable(message))
             problem.text = failure_text(entry)
     for total, number in totals.items():
         suite.set(total, str(number))

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import adjointlab as al
+from adjointlab.checks.declarations import declaration_hint
 from adjointlab.checks.evidence import ComparedMatrices, Element, Evidence
 from adjointlab.checks.hints import (
     FaultKind,
-    declaration_hint,
     hint_beside_right_entries,
     matrix_hint,
     narrowing_hint,

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,6 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
+from adjointlab.checks.hints import FaultKind
 from adjointlab.configuration import configured
 from tests.cli.conftest import Ended
 from tests.running import ROOT, SAMPLES
@@ -75,7 +77,16 @@ def written(here: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     (tmp_path / "xfails.txt").write_text("Raising adjoint  # not done\nRingShift adjoint  # fixed since\n")
     subjects = [f"{SAMPLES}:{name}" for name in ("right", "wrong", "raising", "hanging")]
-    files = ("--json", "verdicts.json", "--junit", "verdicts.xml", "--xfails", "xfails.txt")
+    files = (
+        "--json",
+        "verdicts.json",
+        "--junit",
+        "verdicts.xml",
+        "--xfails",
+        "xfails.txt",
+        "--html",
+        "report.html",
+    )
     result = here("check", *subjects, "--check", "adjoint", "--cases", "9", "--seed", "1", *files)
     assert result.returncode == 1
     return result
@@ -89,6 +100,24 @@ def test_every_kind_of_result_fits_the_schema(written: Ended):
     )
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(data | {"more": 1}, SCHEMA)
+
+
+def test_the_kind_of_fault_is_in_the_json_and_in_the_message_of_junit(written: Ended):
+    entries = {entry["subject"]: entry for entry in json.loads(Path("verdicts.json").read_text())["reports"]}
+    hints = entries["WrongShift"]["hints"]
+    # One element is lost, whatever the case; what else is told depends on the case.
+    assert hints[0]["kind"] in (FaultKind.MISSING, FaultKind.ZERO_RANK, FaultKind.SUM_DROPPED)
+    assert entries["RingShift"]["hints"] == []
+    suite = ElementTree.parse("verdicts.xml").getroot()
+    messages = {case.get("name"): case[1].get("message") for case in suite if len(case) > 1}
+    headline = entries["WrongShift"]["headline"]
+    assert messages["WrongShift adjoint"] == "; ".join([headline, *(hint["text"] for hint in hints)])
+    page = Path("report.html").read_text()
+    assert all(escape(hint["text"]) in page for hint in hints)
+
+
+def test_the_schema_knows_every_kind_of_hint():
+    assert SCHEMA["$defs"]["hint"]["properties"]["kind"]["enum"] == [kind.value for kind in FaultKind]
 
 
 def test_junit_tells_failures_errors_and_known_failures_apart(written: Ended):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from adjointlab.checks.check import AnyCheck, Check, Spaces
-from adjointlab.checks.context import CheckContext
+from adjointlab.checks.context import CheckContext, InputSetting
+from adjointlab.checks.hints import Hint
 from adjointlab.checks.layers.modules import SequentialTwin, pass_keys
+from adjointlab.checks.layers.own_part import is_of_own_part
+from adjointlab.checks.layers.passes import plainer_seeds
 from adjointlab.checks.layers.twin import PassObservation, TwinCheck, twin_passes
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.operator import as_tuple
@@ -40,6 +43,19 @@ class GradientsCheck(TwinCheck):
 
     def observe(self, context: CheckContext) -> tuple[PassObservation, ...]:
         return twin_passes(context, backward=True)
+
+    def is_of_own_part(
+        self,
+        observations: Sequence[tuple[PassObservation, ...]],
+        others: Sequence[tuple[PassObservation, ...]],
+        rank: int,
+    ) -> bool | None:
+        return is_of_own_part(observations, others, rank)
+
+    def plainer_settings(self, setting: InputSetting) -> Iterator[tuple[Hint, InputSetting]]:
+        yield from super().plainer_settings(setting)
+        for hint, seed in plainer_seeds(setting.seed):
+            yield hint, replace(setting, seed=seed)
 
 
 class GradcheckCheck(Check[str]):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
-from adjointlab.checks.context import INFINITE, SUBNORMAL, CheckContext
+from adjointlab.checks.context import FRACTIONS, INFINITE, SUBNORMAL, CheckContext
 from adjointlab.checks.elements import Local
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
@@ -66,10 +66,11 @@ _EXPONENTS: Mapping[str, Mapping[str, int]] = {
 def pass_keys(context: CheckContext, number: int) -> dict[str, Draw]:
     """Keys of the values of pass `number`."""
     seed, values = context.setting.seed, context.values if context.values in VALUES else VALUES[0]
+    of_others = values if context.values == FRACTIONS else VALUES[0]
     return {
-        "inputs": Draw(seed, 3 * number, "primal", LARGEST, values=values),
-        "parameters": Draw(seed, 3 * number + 1, "primal", LARGEST),
-        "cotangents": Draw(seed, 3 * number + 2, "dual", LARGEST),
+        "inputs": Draw(seed, 3 * number, "primal", LARGEST, values=values, beyond=context.beyond),
+        "parameters": Draw(seed, 3 * number + 1, "primal", LARGEST, values=of_others),
+        "cotangents": Draw(seed, 3 * number + 2, "dual", LARGEST, values=of_others, beyond=context.beyond),
         "accumulated": Draw(seed, 3 * number, "dual", LARGEST),
     }
 

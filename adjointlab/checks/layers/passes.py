@@ -6,7 +6,7 @@ to the next: running statistics, which both must keep alike, or by mistake a ten
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, Placed, place, placed_as_it_is
+from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, pass_keys, values
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES
@@ -23,7 +24,7 @@ from adjointlab.core.space import Space, Tensor
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["OUTPUTS", "Pass", "PassPlan", "ResultKind", "gradients", "run_passes"]
+__all__ = ["OUTPUTS", "Pass", "PassPlan", "ResultKind", "gradients", "plainer_seeds", "run_passes"]
 
 _PASSES = 2
 
@@ -78,6 +79,17 @@ class PassPlan:
 
         drawn = {tensor.name for position, tensor in enumerate(tensors) if wanted(position, tensor)}
         return given | (drawn - (layer.frozen or frozenset()))
+
+
+def plainer_seeds(seed: int) -> Iterator[tuple[Hint, int]]:
+    """Seeds whose plan of passes with a backward pass is plainer in one respect, each with the hint on a fault that it does not show."""
+    plan = PassPlan.of(seed, backward=True)
+    if plan.together:
+        text = "right where each pass goes backward before the next one goes forward, and wrong where both go forward first"
+        yield Hint(FaultKind.KEPT, text), seed + 3
+    if plan.accumulated:
+        text = "right where there are no gradients before, and wrong where they are added to earlier ones"
+        yield Hint(FaultKind.ACCUMULATED, text), seed - 6
 
 
 @dataclass(frozen=True)

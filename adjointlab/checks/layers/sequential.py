@@ -12,6 +12,7 @@ from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, Tolerance, first_difference
 from adjointlab.checks.fresh_memory import controlled
 from adjointlab.checks.layers.modules import held_by_all, whole_array
+from adjointlab.checks.layers.own_part import is_of_own_part
 from adjointlab.checks.layers.twin import PassObservation, first_wrong, twin_passes
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
@@ -89,6 +90,14 @@ class SequentialCheck(Check[_Observation]):
             evidence = difference.evidence("distributed", "sequential")
             return incoherent("the distributed result is not the sequential one", *lines, evidence=evidence)
         return coherent()
+
+    def is_of_own_part(
+        self, observations: Sequence[_Observation], others: Sequence[_Observation], rank: int
+    ) -> bool | None:
+        passes, passes_of_others = (
+            [seen for seen in each if isinstance(seen, tuple)] for each in (observations, others)
+        )
+        return is_of_own_part(passes, passes_of_others, rank) if passes else None
 
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[_Observation]

@@ -1,0 +1,124 @@
+"""The declaration under which the two directions of an operator would be adjoint: from their matrices, or none.
+
+The matrices of a space with varying tensors say what each single copy does, and so what the operator would be if the copies
+were declared otherwise. Nothing runs again: other local types add up rows or columns of copies, or ask them to be equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Final
+
+import numpy as np
+
+from adjointlab.core.space import LocalType, Space
+from adjointlab.typing import NumpyArray
+
+__all__ = ["declaration_hint"]
+
+_SOURCES: Final = (LocalType.REPLICATED, LocalType.INVARIANT)
+_TARGETS: Final = (LocalType.PARTIAL, LocalType.INVARIANT)
+
+_MOST: Final = 32
+"""So many declarations are tried at most: each costs a few sums of matrices of 2**16 entries."""
+
+
+@dataclass(frozen=True)
+class _Redeclared:
+    """A tensor of a space that is varying and has copies, and the local type tried instead."""
+
+    space: Space
+    is_domain: bool
+    position: int
+    declared: LocalType
+
+    @property
+    def name(self) -> str:
+        return self.space.tensors[self.position].name
+
+    def groups(self) -> list[list[int]]:
+        """Basis vectors of the space that count as one: those on copies of an element of this tensor, and each other alone."""
+        of_copies = _copies(self.space, self.position)
+        within = {vector for group in of_copies for vector in group}
+        alone = [[vector] for vector in range(self.space.dimension) if vector not in within]
+        return sorted([*of_copies, *alone])
+
+
+def declaration_hint(domain: Space, codomain: Space, forward: NumpyArray, adjoint: NumpyArray) -> str:
+    """The declaration under which the two directions would be adjoint, as "y were declared invariant"; "" if none is clear.
+
+    `forward` and the transposed `adjoint` are the whole matrices (row, column). Other types are tried of one tensor at a time, which
+    is varying throughout and of which ranks hold copies; of two, one a side, where neither space has another tensor.
+    """
+    of_domain, of_codomain = list(_redeclared(domain, True)), list(_redeclared(codomain, False))
+    single: Iterator[tuple[_Redeclared, ...]] = ((each,) for each in (*of_domain, *of_codomain))
+    found = [each for each in islice(single, _MOST) if _are_coherent(each, forward, adjoint)]
+    if not found and len(domain.tensors) == len(codomain.tensors) == 1:
+        pairs = product(of_domain, of_codomain)
+        found = [each for each in pairs if _are_coherent(each, forward, adjoint)]
+    # Two declarations that would both do say that the case is too small to tell.
+    if len(found) != 1:
+        return ""
+    return " and ".join(f"{each.name} were declared {each.declared.value}" for each in found[0])
+
+
+def _redeclared(space: Space, is_domain: bool) -> Iterator[_Redeclared]:
+    for position, tensor in enumerate(space.tensors):
+        copied = zip(tensor.layout.copied, tensor.layout.partition.shape, strict=True)
+        has_copies = any(is_copied and side > 1 for is_copied, side in copied)
+        if has_copies and all(entry is LocalType.VARYING for entry in tensor.types):
+            for declared in _SOURCES if is_domain else _TARGETS:
+                yield _Redeclared(space, is_domain, position, declared)
+
+
+def _are_coherent(changes: Sequence[_Redeclared], forward: NumpyArray, adjoint: NumpyArray) -> bool:
+    """Return True if the matrices are those of a pair under these types of copies."""
+    left, right = forward, adjoint  # (row, column), the second transposed
+    for change in changes:
+        if change.is_domain:
+            swapped = _merged(right.T, left.T, change.groups(), change.declared)
+            if swapped is None:
+                return False
+            right, left = (each.T for each in swapped)
+        else:
+            merged = _merged(left, right, change.groups(), change.declared)
+            if merged is None:
+                return False
+            left, right = merged
+    return bool(np.array_equal(left, right)) and bool(left.any())
+
+
+def _merged(
+    results: NumpyArray, arguments: NumpyArray, groups: Sequence[Sequence[int]], declared: LocalType
+) -> tuple[NumpyArray, NumpyArray] | None:
+    """The matrices with the rows of a group put together: of the direction that results in them, and of the other one.
+
+    `None` where results differ that are declared equal.
+    """
+    if declared is LocalType.INVARIANT:
+        # Copies of the result are equal and count once; an argument is the same on all of them.
+        if not all(bool((results[list(group)] == results[group[0]]).all()) for group in groups):
+            return None
+        return results[[group[0] for group in groups]], _added(arguments, groups)
+    # Summands of a result, of which each rank's argument is the same; and the other way round for a replicated argument.
+    return _added(results, groups), _added(arguments, groups)
+
+
+def _copies(space: Space, position: int) -> list[list[int]]:
+    """Basis vectors of a varying tensor that stand on copies of one element, for each element."""
+    layout = space.tensors[position].layout
+    found: dict[tuple[int, ...], list[int]] = {}
+    for rank in layout.partition.ranks:
+        start = space.offset(position, rank)
+        assert start is not None
+        place = layout.partition.index(rank)
+        cut = tuple(i for i, copied in zip(place, layout.copied, strict=True) if not copied)
+        for number, local in enumerate(np.ndindex(*layout.local_shape(rank))):
+            found.setdefault((*cut, -1, *layout.to_global(rank, local)), []).append(start + number)
+    return list(found.values())
+
+
+def _added(matrix: NumpyArray, groups: Sequence[Sequence[int]]) -> NumpyArray:
+    return np.array([matrix[list(group)].sum(axis=0) for group in groups])

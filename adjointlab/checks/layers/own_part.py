@@ -1,0 +1,73 @@
+"""The own part of a rank as all that a wrong result of a layer is made of, from two runs that differ in what other ranks hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from adjointlab.checks.layers.twin import Comparison, PassObservation
+from adjointlab.core.space import LocalType, Tensor
+
+__all__ = ["is_of_own_part"]
+
+_ROUNDING = 2.0**-6
+"""Part of the largest value below which a difference may be rounding in half precision; the values are random, so most are above."""
+
+
+def is_of_own_part(
+    observations: Sequence[tuple[PassObservation, ...]],
+    others: Sequence[tuple[PassObservation, ...]],
+    rank: int,
+) -> bool | None:
+    """Return True if elements of `rank` that are wrong in the first run are the same in the second, though they should not be.
+
+    In the second run inputs and cotangents have other values wherever `rank` does not hold them. `None` if no element is wrong that
+    should change, or if all of them are zero.
+    """
+    passes = zip(observations[rank], observations[0], others[rank], others[0], strict=True)
+    found = [
+        stayed
+        for own, leader, after, leader_after in passes
+        for results in zip(
+            own.comparisons, leader.comparisons, after.comparisons, leader_after.comparisons, strict=True
+        )
+        for stayed in _stayed(*results, rank)
+    ]
+    if not all(stays for stays, _ in found):
+        return False
+    # What is zero is so whatever any rank holds, and tells nothing of the own part.
+    return True if any(is_there for _, is_there in found) else None
+
+
+def _stayed(
+    own: Comparison, leader: Comparison, after: Comparison, leader_after: Comparison, rank: int
+) -> list[tuple[bool, bool]]:
+    """For each tensor with elements that are wrong and should change: True if none of these has changed, and if one is not zero."""
+    assert leader.expected is not None
+    assert leader_after.expected is not None
+    result = []
+    for position, tensor in enumerate(own.space.tensors):
+        if LocalType.PARTIAL in tensor.types or tensor.name in (own.without or ()):
+            continue  # a summand is right or wrong beside the others alone
+        if tensor.element.kind != "real" or not tensor.layout.partition.is_active(rank):
+            continue
+        got, got_after = own.actual[position], after.actual[position]
+        want, want_after = leader.expected[rank][position], leader_after.expected[rank][position]
+        if not all(np.isfinite(each).all() for each in (got, got_after, want, want_after)):
+            continue
+        # Far above what rounding does, in either run.
+        scale = _ROUNDING * max(
+            float(np.abs(want).max(initial=0.0)), float(np.abs(want_after).max(initial=0.0))
+        )
+        telling = (np.abs(got - want) > scale) & (np.abs(want_after - want) > scale)
+        if telling.any():
+            stays = np.abs(got[telling] - got_after[telling]) <= _rounding(tensor) * scale
+            result.append((bool(stays.all()), bool(got[telling].any())))
+    return result
+
+
+def _rounding(tensor: Tensor) -> float:
+    """Relative difference of what is the same but for rounding, in units of the difference that tells; none in half precision."""
+    precision = tensor.element.precision
+    return 2.0 ** (12 - precision) if precision >= 24 else 0.0

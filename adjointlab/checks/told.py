@@ -1,0 +1,41 @@
+"""The hints of a verdict as reports tell them, each with the results that it holds against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from adjointlab.checks.compared import SPECIFICATION
+from adjointlab.checks.evidence import Evidence
+from adjointlab.checks.hints import FaultKind, Hint
+from adjointlab.checks.verdict import Verdict
+
+__all__ = ["hints_told"]
+
+
+def hints_told(verdict: Verdict) -> tuple[Hint, ...]:
+    """The hints on the kind of fault, that on the numbers first, and on the declaration that would mend it."""
+    return () if verdict.evidence is None else tuple(_hints(verdict.evidence))
+
+
+def _hints(evidence: Evidence) -> Iterator[Hint]:
+    first = evidence.kind_of_fault
+    if first is not None:
+        yield replace(first, text=f"{_compared(evidence)}{first.text}")
+    yield from evidence.retried
+    if evidence.matrices is not None and evidence.matrices.declaration:
+        yield Hint(FaultKind.DECLARATION, f"coherent if {evidence.matrices.declaration}")
+
+
+def _compared(evidence: Evidence) -> str:
+    """The results that the first hint compares, before a colon."""
+    matrices, place = evidence.matrices, evidence.place
+    if matrices is not None and matrices.hint is not None:
+        is_specified = SPECIFICATION in matrices.names[:2]
+        name, against = (
+            (matrices.names[0], f"the {SPECIFICATION}") if is_specified else ("adjoint", "forward")
+        )
+        return f"{name.partition(',')[0]}, held against {against}: "
+    if place is not None and place.hint is not None:
+        return f"{place.values[0][0]}, held against {place.values[1][0]}: "
+    return ""

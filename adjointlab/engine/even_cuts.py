@@ -1,0 +1,199 @@
+"""Cases that differ from a case in their cuts alone: the tensors cut evenly, or unevenly, over the same ranks.
+
+An even cut needs as many elements as there are parts, or a multiple of them. So sides grow, in all cases alike, and a fault that vanishes
+with even cuts is looked for with uneven cuts of the same sides too:
+
+    the case      [0  1)[1  1)              sides 1, cut at 0|1|1
+    even          [0      2)[2      4)      sides 4
+    longer        [0  1  2)[3  4  5)        sides 6, cut evenly: no power of two, which strides and windows may ask for
+    moved         [0  1)[1         4)       sides 4, every part with elements
+    with empty    [0            4)[4 4)     sides 4, parts empty that are empty in the case
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum, auto
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from msgspec import structs
+
+from adjointlab.core.layout import Layout, balanced_cut
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space, Tensor
+from adjointlab.engine.case import Case
+
+__all__ = ["Cuts", "has_uneven_cuts", "with_cuts"]
+
+
+class Cuts(Enum):
+    """The cuts of a case that is made of another one."""
+
+    EVEN = auto()
+    LONGER = auto()
+    MOVED = auto()
+    WITH_EMPTY = auto()
+
+
+class _Uneven(NamedTuple):
+    """A dimension of a tensor that is cut unevenly, and its side once it is even."""
+
+    shape: tuple[int, ...]
+    dim: int
+    side: int
+
+
+def has_uneven_cuts(spaces: Sequence[Space]) -> bool:
+    """Return True if some tensor is cut into parts of different lengths."""
+    return any(
+        _is_uneven(tensor.layout, dim)
+        for space in spaces
+        for tensor in space.tensors
+        for dim in range(tensor.layout.order)
+    )
+
+
+def with_cuts(case: Case, spaces: Sequence[Space], cuts: Cuts) -> Case | None:
+    """The case with such cuts in place of uneven ones; `None` if its parameters do not say how tensors are cut.
+
+    `spaces` are those that its operator declares. The subject's strategy need not draw the case, and the operator may refuse it.
+    """
+    parts: dict[tuple[tuple[int, ...], int], set[int]] = {}
+    for layout in dict.fromkeys(tensor.layout for space in spaces for tensor in space.tensors):
+        for dim in range(layout.order):
+            if _is_uneven(layout, dim):
+                parts.setdefault((layout.shape, dim), set()).add(len(layout.windows[dim]))
+    longer = cuts is Cuts.LONGER
+    sides = [
+        _Uneven(shape, dim, _even_side(shape[dim], found, longer=longer))
+        for (shape, dim), found in parts.items()
+    ]
+    parameters: Any = dict(case.parameters)
+    try:
+        for each in sides:
+            parameters = _changed(parameters, each, cuts)
+        if parameters == dict(case.parameters):
+            return None
+        return structs.replace(case, parameters=parameters)
+    except (ValueError, TypeError):
+        return None
+
+
+def _lengths(layout: Layout, dim: int) -> list[int]:
+    if layout.axes[dim] is None or len(layout.windows[dim]) < 2:
+        return []
+    return [stop - start for start, stop in layout.windows[dim]]
+
+
+def _is_uneven(layout: Layout, dim: int) -> bool:
+    return len(set(_lengths(layout, dim))) > 1
+
+
+def _even_side(side: int, parts: Collection[int], *, longer: bool) -> int:
+    """The least side, and none below `side`, that each of these numbers of parts divides, with two elements a part; or the next."""
+    multiple = math.lcm(*parts)
+    least = max(side, 2 * max(parts))
+    return multiple * (math.ceil(least / multiple) + longer)
+
+
+# Parameters
+
+
+def _changed(value: Any, uneven: _Uneven, cuts: Cuts) -> Any:
+    """Return parameters with the dimension cut otherwise, wherever they say its side or its cut."""
+    shape, dim, side = uneven
+    longer = tuple(side if d == dim else other for d, other in enumerate(shape))
+
+    def change(value: Any) -> Any:
+        match value:
+            case Layout():
+                return _cut(value, longer, dim, cuts) if value.shape == shape else value
+            case Tensor():
+                return replace(value, layout=change(value.layout))
+            case Space():
+                return Space(*(change(tensor) for tensor in value.tensors))
+            case Partition():
+                return value
+            case Mapping():
+                return {key: change(entry) for key, entry in value.items()}
+            case tuple() | list():
+                return _sequence(value, change)
+            case _:
+                return value
+
+    def _sequence(values: Sequence[Any], change: Callable[[Any], Any]) -> Any:
+        if tuple(values) == shape:
+            # Where the cut is the balanced one of every side, a side of one more is cut unevenly.
+            return _like(
+                values, longer if cuts in (Cuts.EVEN, Cuts.LONGER) or has_ends else _one_more(longer, dim)
+            )
+        if _is_cut(values, shape[dim]):
+            return _like(values, _ends(values, side, cuts))
+        if len(values) == len(shape) and any(_is_cut(each, shape[dim]) for each in values):
+            # One cut for each dimension.
+            return _like(values, [change(each) if d == dim else each for d, each in enumerate(values)])
+        return _like(values, [change(each) for each in values])
+
+    has_ends = _has_cut(value, shape[dim])
+    return change(value)
+
+
+def _like(values: Sequence[Any], changed: Sequence[Any]) -> Any:
+    return list(changed) if isinstance(values, list) else tuple(changed)
+
+
+def _one_more(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
+    return tuple(side + (d == dim) for d, side in enumerate(shape))
+
+
+def _cut(layout: Layout, shape: tuple[int, ...], dim: int, cuts: Cuts) -> Layout:
+    """The layout of another shape with such a cut of one dimension, and its own windows in the others."""
+    windows = list(layout.windows)
+    ends = layout.ends(dim)
+    if ends is not None and len(ends) > 2:
+        windows[dim] = tuple(pairwise(_ends(ends, shape[dim], cuts)))
+    return Layout(shape, layout.partition, windows, layout.axes)
+
+
+def _ends(ends: Sequence[int], side: int, cuts: Cuts) -> tuple[int, ...]:
+    """The boundaries of as many parts of a longer side."""
+    parts = len(ends) - 1
+    if cuts is Cuts.WITH_EMPTY:
+        filled = [stop > start for start, stop in pairwise(ends)]
+        inner = iter(balanced_cut(side, max(sum(filled), 1)))
+        at, result = next(inner), [0]
+        for is_filled in filled:
+            at = next(inner) if is_filled else at
+            result.append(at)
+        return tuple(result)
+    even = list(balanced_cut(side, parts))
+    if cuts is Cuts.MOVED:
+        even[1] -= 1  # the first part gives its last element to the second
+    return tuple(even)
+
+
+def _is_cut(value: object, side: int) -> bool:
+    """Return True for a sequence like 0, 2, 5, 7: boundaries of two parts or more."""
+    return (
+        isinstance(value, tuple | list)
+        and len(value) > 2
+        and all(isinstance(end, int) for end in value)
+        and value[0] == 0
+        and value[-1] == side
+        and list(value) == sorted(value)
+    )
+
+
+def _has_cut(value: Any, side: int) -> bool:
+    match value:
+        case Layout() | Space() | Tensor():
+            return True
+        case Mapping():
+            return any(_has_cut(entry, side) for entry in value.values())
+        case tuple() | list():
+            return _is_cut(value, side) or any(_has_cut(entry, side) for entry in value)
+        case _:
+            return False

@@ -1,0 +1,238 @@
+"""Retries of the smallest failing case with one thing changed, and the hints on the kind of fault that follow from them.
+
+A retry tells something only beside a *control*, which differs from it in that one thing:
+
+- where the fault shows under none of several keys of the values, and under half of them or more in the control, it needs the thing:
+  the memory order, the course of the passes, or the cuts (:mod:`adjointlab.engine.even_cuts`);
+- a relation of wrong values to those that are due is told where it holds under several keys, of values with many digits;
+- a result of a layer is of a rank's own part where it stays as it is when the other ranks hold other values.
+
+A case that could not be judged tells nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from msgspec import structs
+
+from adjointlab.checks.check import check_named
+from adjointlab.checks.context import FRACTIONS
+from adjointlab.checks.evidence import Evidence
+from adjointlab.checks.hints import FaultKind, Hint
+from adjointlab.checks.matrix import MATRIX
+from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.core.space import Space
+from adjointlab.engine.case import Case
+from adjointlab.engine.even_cuts import Cuts, has_uneven_cuts, with_cuts
+from adjointlab.engine.interleavings import DEPENDS
+from adjointlab.engine.run_case import (
+    NO_RETURN,
+    NONDETERMINISTIC,
+    Judgement,
+    RankObservation,
+    judgement_of,
+    run_case,
+)
+from adjointlab.engine.subject import Subject
+from adjointlab.worlds.world import FindingKind, Run, Runner
+
+__all__ = ["SECONDS", "with_hints_of_retries"]
+
+SECONDS: Final = 3.0
+"""Processor time within which retries of a failure are begun, so that what is told does not depend on what else the machine does."""
+
+_KEYS: Final = 6
+"""Keys of the values that are tried. Under some a fault may not show: a gradient may not be required, or a value be zero."""
+
+_TELLING: Final = 3
+"""Keys of the values that show what is told; none may contradict it."""
+
+_STEP: Final = 240
+"""Distance of the keys: a multiple of all by which a case derives something else from its key (memory fills, plans of passes)."""
+
+_HOLDERS: Final = 4
+"""Ranks, at most, of which the own part is looked at."""
+
+_NOT_RETRIED: Final = (DEPENDS, NO_RETURN, NONDETERMINISTIC, FindingKind.LIVELOCK)
+"""Kinds of failure that depend on more than the case, or take seconds to see."""
+
+_ROOTS: Final = (FaultKind.TIMES_ROOT, FaultKind.BY_ROOT)
+_NOTHING_THERE: Final = (FaultKind.MISSING, FaultKind.ZERO_RANK)
+
+
+def with_hints_of_retries(
+    run: Runner,
+    case: Case,
+    verdict: Verdict,
+    subject: Subject,
+    *,
+    may_change_parameters: bool,
+    seconds: float = SECONDS,
+) -> Verdict:
+    """Return a failing verdict with the hints of its retries, none of which begins after so many `seconds` of processor time.
+
+    Cases with other parameters may be such as no strategy draws: they run if `may_change_parameters`.
+    """
+    if verdict.kind in _NOT_RETRIED or case.schedules or not _may_run_again(verdict, may_change_parameters):
+        return verdict
+    retries = _Retries(run, case, verdict, subject, time.process_time() + seconds)
+    evidence = verdict.evidence or Evidence()
+    if evidence.place is not None and evidence.matrices is None:
+        evidence = replace(evidence, place=replace(evidence.place, hint=retries.of_values()))
+    told = [*retries.of_settings()]
+    if may_change_parameters:
+        told += retries.of_cuts()
+    known = evidence.kind_of_fault
+    others = tuple(hint for hint in told if known is None or hint.kind is not known.kind)
+    evidence = replace(evidence, retried=others)
+    return replace(verdict, evidence=None if evidence == Evidence() else evidence)
+
+
+def _may_run_again(verdict: Verdict, is_simulated: bool) -> bool:
+    """Return True for wrong results; in simulation for crashes and hangs too, which cost a time-out or the job elsewhere."""
+    return verdict.status is Status.INCOHERENT or (is_simulated and verdict.status is Status.UNJUDGED)
+
+
+@dataclass(frozen=True)
+class _Retries:
+    """The retries of one failing case; after `ends`, in processor time, nothing more is learnt."""
+
+    run: Runner
+    case: Case
+    verdict: Verdict
+    subject: Subject
+    ends: float
+
+    # Conditions
+
+    def of_settings(self) -> Iterator[Hint]:
+        """Hints on faults that need a memory order, or a course of passes."""
+        for hint, setting in check_named(self.case.check).plainer_settings(self.case.setting):
+            if self._vanishes(structs.replace(self.case, setting=setting), self.case):
+                yield hint
+
+    def of_cuts(self) -> Iterator[Hint]:
+        """Hints on faults that need uneven cuts, or parts without elements."""
+        spaces = self._spaces(self.case)
+        if not has_uneven_cuts(spaces):
+            return
+        even, longer, moved, with_empty = (with_cuts(self.case, spaces, cuts) for cuts in Cuts)
+        if even is None or longer is None or moved is None:
+            return
+        of_even = self._spaces(even)
+        if not of_even or has_uneven_cuts(of_even):
+            return
+        if self._vanishes(even, moved) and self._all_pass(longer):
+            yield Hint(FaultKind.UNEVEN, "right with even cuts, and wrong with uneven ones of the same sides")
+        elif with_empty is not None and self._vanishes(moved, with_empty) and self._all_pass(even):
+            text = "right where every rank holds elements, and wrong where the part of one is empty"
+            yield Hint(FaultKind.EMPTY, text)
+
+    def _vanishes(self, changed: Case, control: Case) -> bool:
+        """Return True if no key shows the fault in the changed case, and enough of the same keys show it in the control."""
+        if not self._all_pass(changed):
+            return False
+        judged = (self._judged(each) for each in _with_other_keys(control, _KEYS))
+        failed = sum(each is not None and each.verdict.fails_like(self.verdict) for each in judged)
+        return failed >= _TELLING
+
+    def _all_pass(self, case: Case) -> bool:
+        judged = (self._judged(each) for each in _with_other_keys(case, _KEYS))
+        return all(each is not None and each.verdict.is_coherent for each in judged)
+
+    def _spaces(self, case: Case) -> tuple[Space, ...]:
+        judgement = self._judged(case)
+        spaces = None if judgement is None else judgement.spaces
+        return () if spaces is None else (spaces.domain, spaces.codomain)
+
+    # Values
+
+    def of_values(self) -> Hint | None:
+        """The hint on wrong values of a result: the relation that they have under several keys."""
+        case = structs.replace(self.case, values=FRACTIONS) if self.subject.is_layer else self.case
+        hint = self._relation(case)
+        if hint is not None and hint.kind in _ROOTS:
+            return self._in_both_directions(hint)
+        if self.subject.is_layer and (hint is None or hint.kind in _NOTHING_THERE):
+            return self._own_part(case) or hint
+        return hint
+
+    def _relation(self, case: Case) -> Hint | None:
+        first: Hint | None = None
+        number = 0
+        for each in _with_other_keys(case, _KEYS):
+            judgement = self._judged(each)
+            if judgement is None or not judgement.verdict.fails_like(self.verdict):
+                continue
+            evidence = judgement.verdict.evidence
+            hint = None if evidence is None or evidence.place is None else evidence.place.hint
+            if hint is None or (first is not None and hint.kind is not first.kind):
+                return None
+            first, number = first or hint, number + 1
+            if number == _TELLING:
+                return first
+        return None
+
+    def _in_both_directions(self, hint: Hint) -> Hint | None:
+        """The hint on a factor, where the other direction has it too: then they are adjoint, and so is none but both at once."""
+        if self.subject.is_layer:
+            return None
+        judgement = self._judged(structs.replace(self.case, check=MATRIX.name))
+        if judgement is None or not judgement.verdict.is_coherent:
+            return None
+        return Hint(
+            hint.kind, f"{hint.text}, and the adjoint is its transpose: both directions have the factor"
+        )
+
+    def _own_part(self, case: Case) -> Hint | None:
+        """The hint on results that stay as they are when other ranks hold other values, on every rank that has wrong ones."""
+        check = check_named(case.check)
+        found: list[list[int]] = []  # by key: the ranks whose wrong results stay
+        for each in _with_other_keys(case, _KEYS) if case.ranks > 1 else ():
+            observations = self._observed(each)
+            stays: dict[int, bool | None] = {}
+            for rank in range(min(case.ranks, _HOLDERS)):
+                others = self._observed(structs.replace(each, same_on=rank))
+                if observations and others:
+                    stays[rank] = check.is_of_own_part(observations, others, rank)
+            if False in stays.values():
+                return None
+            found += [ranks] if (ranks := [rank for rank, stay in stays.items() if stay]) else []
+            if len(found) == _TELLING:
+                break
+        if len(found) < _TELLING:
+            return None
+        ranks = sorted({rank for each in found for rank in each})
+        return Hint(
+            FaultKind.OWN_PART,
+            f"of the own part alone: on {_named(ranks)} it stays as it is when the other ranks hold other values, and should not",
+        )
+
+    # Running
+
+    def _judged(self, case: Case) -> Judgement | None:
+        return run_case(self.run, case) if time.process_time() <= self.ends else None
+
+    def _observed(self, case: Case) -> Sequence[object]:
+        """Return the observations of all ranks, of a case that could be judged; else none."""
+        if time.process_time() > self.ends:
+            return ()
+        run: Run = self.run(case, case.ranks, seed=case.schedule)
+        if not run.completed or judgement_of(case, run) is None:
+            return ()
+        seen: Iterable[RankObservation] = run.values
+        return [each.observation for each in seen]
+
+
+def _with_other_keys(case: Case, number: int) -> Iterator[Case]:
+    for step in range(1, number + 1):
+        setting = replace(case.setting, seed=case.setting.seed + step * _STEP)
+        yield structs.replace(case, setting=setting)
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
