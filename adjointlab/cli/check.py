@@ -38,9 +38,11 @@ from adjointlab.cli.parameters import (
     Verbose,
     Watchdog,
     Xfails,
+    is_configured,
 )
 from adjointlab.cli.result_files import ResultFiles, RunResults
 from adjointlab.cli.startup import UsageError, opened_world
+from adjointlab.configuration import XFAILS_KEY
 from adjointlab.cores import cores
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.deadline import Deadline
@@ -68,6 +70,7 @@ _SECONDS_TO_STOP = 1.0
 
 
 def check(
+    context: typer.Context,
     subjects: Subjects = None,
     cases: Cases = options.CASES.default,
     seed: Seed = None,
@@ -122,13 +125,21 @@ def check(
         from adjointlab.store.known_failures import read
 
         usable_device(device)
-        return *selected(subjects or [], checks, part), None if xfails is None else read(xfails)
+        plan = selected(subjects or [], checks, part)
+        try:
+            return *plan, None if xfails is None else read(xfails)
+        except ValueError as problem:
+            if is_configured(context, "xfails"):
+                raise UsageError(f"{XFAILS_KEY}: {problem}") from None
+            raise
 
     def load() -> tuple[list[tuple[Found, str]], list[str], KnownFailures | None]:
         with loading_shown(is_shown=not quiet):
             return prepare()
 
-    with opened_world(load, ranks, strict=strict, watchdog=watchdog) as (world, (plan, nameless, known)):
+    # Those of pyproject.toml are at most so many: a launcher may have started fewer.
+    least = None if is_launched() and is_configured(context, "ranks") else ranks
+    with opened_world(load, least, strict=strict, watchdog=watchdog) as (world, (plan, nameless, known)):
         out = Output(to_stderr=files.leave_stdout)
         request = _Request(
             tuple(subjects or ()), None if checks is None else tuple(checks), watchdog, jobs, part

@@ -202,7 +202,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     try:
         failures = read(file)
     except BadList as error:
-        raise pytest.UsageError(f"--adjointlab-xfails: {error}") from None
+        raise pytest.UsageError(f"{config.stash[_profile_key].xfails_from}: {error}") from None
     for item in items:
         known = failures.of_test(item.nodeid)
         if known is None and (coherence := coherence_of(item)) is not None:
