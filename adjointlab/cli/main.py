@@ -13,7 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NoReturn
 
 import typer
@@ -31,6 +31,8 @@ from adjointlab.cli.replay import replay
 from adjointlab.cli.run import run
 from adjointlab.cli.startup import NotLoaded, UsageError, abort_all_ranks, collective_interrupts
 from adjointlab.exit_codes import ExitCode
+from adjointlab.report.github_job import add_to_summary, is_github, run_error
+from adjointlab.store.files import printable
 from adjointlab.worlds.deadline import Deadline
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import is_launched, launched_rank
@@ -121,15 +123,27 @@ def exit_code_of(command: Callable[[], int | None]) -> int:
     except BaseException as error:  # such as SystemExit, which user code may raise anywhere
         if (text := _usage_error(error)) is not None:
             errors.line(f"adjointlab: {text}")
+            _tell_github(text)
             return ExitCode.USAGE
         if isinstance(error, NotLoaded):
             errors.line(f"adjointlab: {error}")
+            _tell_github(str(error))
         else:
             errors.raw(traceback.format_exc())
+            _tell_github(repr(error))
         if is_launched():
             # Only this rank has failed. The others may be in a collective call, where they would wait for ever.
             abort_all_ranks(ExitCode.UNJUDGED)
         return ExitCode.UNJUDGED
+
+
+def _tell_github(text: str) -> None:
+    """In a job of GitHub Actions, show what has ended a command as an error, and in the job's summary."""
+    if is_github(os.environ):
+        Output(to_stderr=True).line(run_error(text))
+        with suppress(OSError):
+            if launched_rank() == 0:
+                add_to_summary(f"```text\n{printable(text, keep=chr(10))}\n```\n")
 
 
 def _interrupted(errors: Output) -> int:
