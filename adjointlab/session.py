@@ -195,6 +195,7 @@ def run_check(
         result = replace(result, warnings=folded.found)
     except KeyboardInterrupt as interrupt:
         if not failures:
+            interrupt.add_note(f"seed {seed}")
             raise
         raise SearchInterrupted(signal_of(interrupt), kept(found, failures[-1], folder)) from interrupt
     except Exhausted:

@@ -181,7 +181,7 @@ def check(
                 if isinstance(interrupt, SearchInterrupted):
                     run.add(interrupt.known)
                 number = stopped_by() or signal_of(interrupt)
-                run.stop(128 + number, ended_by(number))
+                run.stop(128 + number, ended_by(number), run.at_work(interrupt))
                 # An exception rather than a code, so that the world is not closed: its ranks need not be in step.
                 raise
         code = outcome(run.results)
@@ -383,6 +383,14 @@ class _CheckRun:
         self.save(code, incomplete)
         self.report.out.line(f"{len(self.results)} of {len(self.plan)} are done. {reason}".rstrip())
 
+    def at_work(self, interrupt: KeyboardInterrupt) -> str:
+        """A sentence on the check that was interrupted, with the seed of its draws; empty where that is not one alone."""
+        if self.begun is not None or not self.position < len(self.plan):
+            return ""
+        found, name = self.plan[self.position]
+        notes = "".join(f" ({note})" for note in getattr(interrupt, "__notes__", ()))
+        return f"{found.subject.name} {name} was at work{notes}."
+
     def end_early(self, number: int) -> None:
         """Do as :meth:`stop` does, in another thread, unless the main thread does it."""
         if self.is_stopped:
@@ -415,9 +423,12 @@ class _CheckRun:
     def save(self, code: int, incomplete: str = "") -> bool:
         """Write the files that were asked for, on the leader; return False if one could not be written."""
         from adjointlab.store.files import working_directory
+        from adjointlab.store.job_log import supervised
 
         with working_directory(self.surroundings.folder):
-            return self.files.save(self._known(code, incomplete))
+            # A job that is started again will tell it.
+            is_final = code != ExitCode.RESTART or supervised() is None
+            return self.files.save(self._known(code, incomplete), is_final=is_final)
 
     def _known(self, code: int, incomplete: str) -> RunResults:
         return RunResults(

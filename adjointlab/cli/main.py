@@ -28,6 +28,7 @@ from adjointlab.cli.info import info
 from adjointlab.cli.list import list_subjects
 from adjointlab.cli.output import Output
 from adjointlab.cli.replay import replay
+from adjointlab.cli.result_files import ResultFiles
 from adjointlab.cli.run import run
 from adjointlab.cli.startup import NotLoaded, UsageError, abort_all_ranks, collective_interrupts
 from adjointlab.exit_codes import ExitCode
@@ -91,9 +92,17 @@ def _exit_code(arguments: list[str] | None, *, is_program: bool) -> int:
     def command() -> int | None:
         nonlocal interrupts
         with collective_interrupts() as interrupts:
-            code: int | None = app(arguments, prog_name="adjointlab", standalone_mode=False)
+            try:
+                code: int | None = app(arguments, prog_name="adjointlab", standalone_mode=False)
+            except BaseException as error:
+                # Also of a command line that nobody could read, whose command has not been called.
+                if (text := _usage_error(error)) is not None:
+                    files.refuse(text)
+                raise
             return code
 
+    words = sys.argv[1:] if arguments is None else arguments
+    files = ResultFiles.named_in(words if words[:1] == ["check"] else [])
     if isinstance(sys.stdout, io.TextIOWrapper):
         # What the user's code prints must not end the run either.
         sys.stdout.reconfigure(errors="backslashreplace")

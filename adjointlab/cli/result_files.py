@@ -64,10 +64,27 @@ class ResultFiles:
         """The files of the options. Raises :class:`UsageError` for one that cannot be written, before anything is run."""
         return cls(_target("--json", json), _target("--junit", junit), _target("--html", html))
 
+    @classmethod
+    def named_in(cls, arguments: Sequence[str]) -> ResultFiles:
+        """The files that a command line names, by absolute paths, as far as that can be told without understanding it."""
+        given: dict[str, str] = {}
+        for position, word in enumerate(arguments):
+            option, equals, value = word.partition("=")
+            if option in ("--json", "--junit", "--html"):
+                value = value if equals else "".join(arguments[position + 1 : position + 2])
+                if value not in ("", STDOUT) and Path(value).resolve().parent.is_dir():
+                    given[option.removeprefix("--")] = str(Path(value).absolute())
+        return cls(**given)
+
     @property
     def leave_stdout(self) -> bool:
         """Return True if standard output is not for people."""
         return STDOUT in (self.json, self.junit, self.html)
+
+    def refuse(self, why: str) -> None:
+        """Write that a command was refused before it had results."""
+        run = RunResults(launched_world() or "simulated", RANKS.default, "", code=ExitCode.USAGE)
+        self.save_so_far(replace(run, incomplete=why))
 
     @contextmanager
     def until_loaded(self, ranks: int | None) -> Iterator[None]:
@@ -83,7 +100,11 @@ class ResultFiles:
                 code, why = 128 + signal_of(error), ended_by(signal_of(error))
             else:
                 why = str(error) if isinstance(error, UsageError | NotLoaded) else repr(error)
-            self.save_so_far(replace(run, code=code, incomplete=why))
+            refused = replace(run, code=code, incomplete=why)
+            self.save_so_far(refused)
+            if isinstance(error, KeyboardInterrupt) and launched_rank() == 0:
+                Output(to_stderr=True).line(f"adjointlab: while the subjects were loaded, {why}")
+                _tell_github(refused)  # of other exceptions those are told who catch them
             raise
 
     def save_so_far(self, run: RunResults) -> None:
@@ -93,10 +114,10 @@ class ResultFiles:
             *(name if name and name != STDOUT and is_replaceable(name) else None for name in names)
         ).write(run)
 
-    def save(self, run: RunResults) -> bool:
-        """Write all files and tell GitHub, of a run that is complete or has been ended; return False if a file is not written."""
+    def save(self, run: RunResults, *, is_final: bool = True) -> bool:
+        """Write all files and, if it `is_final`, tell GitHub; return False if a file could not be written."""
         written = self.write(run)
-        if launched_rank() == 0:
+        if is_final and launched_rank() == 0:
             _tell_github(run)
         return written
 

@@ -162,7 +162,7 @@ def test_a_refused_command_leaves_no_green_file_of_an_earlier_run_and_is_told_to
     for name in names:
         (tmp_path / name).write_text("of an earlier run")
     files = ("--json", "v.json", "--junit", "v.xml", "--html", "v.html")
-    for arguments in (["nofile.py"], [f"{SAMPLES}:right", "--shard", "3/2"]):
+    for arguments in (["nofile.py"], [f"{SAMPLES}:right", "--shard", "3/2"], ["--cases", "many"]):
         result = here("check", *arguments, *files)
         assert result.returncode == 2
         (line,) = (line for line in result.stderr.splitlines() if line.startswith("::error "))
@@ -205,7 +205,7 @@ def test_a_run_that_is_ended_leaves_errors_for_what_was_not_judged(
     (tmp_path / "dying.py").write_text(DYING.format(end=end))
     files = ("--json", "v.json", "--junit", "v.xml", "--html", "v.html")
     summary = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
-    subjects = (f"{SAMPLES}:right", "dying.py", "--check", "adjoint", "--cases", "2")
+    subjects = (f"{SAMPLES}:right", "dying.py", "--check", "adjoint", "--cases", "2", "--seed", "4")
     result = run("adjointlab", "check", *subjects, *files, "--jobs", "1", cwd=tmp_path, **summary)
     assert result.returncode == code
     suite = ElementTree.parse(tmp_path / "v.xml").getroot()
@@ -222,6 +222,7 @@ def test_a_run_that_is_ended_leaves_errors_for_what_was_not_judged(
         assert why in (tmp_path / "summary.md").read_text()
     if code == 143:
         assert "--subject dying.py:dying" in result.stderr
+        assert "1 of 2 are done. Dying adjoint was at work (seed 4)." in result.stdout
 
 
 @pytest.mark.parametrize("option", ["--json", "--junit", "--html"])
