@@ -162,7 +162,7 @@ def test_a_refused_command_leaves_no_green_file_of_an_earlier_run_and_is_told_to
     for name in names:
         (tmp_path / name).write_text("of an earlier run")
     files = ("--json", "v.json", "--junit", "v.xml", "--html", "v.html")
-    for arguments in (["nofile.py"], [f"{SAMPLES}:right", "--shard", "3/2"], ["--cases", "many"]):
+    for arguments in (["nofile.py"], [f"{SAMPLES}:right", "--shard", "3/2"], ["--casses"]):
         result = here("check", *arguments, *files)
         assert result.returncode == 2
         (line,) = (line for line in result.stderr.splitlines() if line.startswith("::error "))
