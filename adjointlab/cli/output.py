@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -112,7 +113,10 @@ class Output:
             stream.write(_encodable(text, stream))
             stream.flush()
         except (OSError, ValueError) as error:  # ValueError: the stream is closed
-            _silence(stream)
+            present = sys.stderr if self.to_stderr else sys.stdout
+            # That of `sys` too, which would say the same once more in the end; unless user code has pointed it elsewhere.
+            for each in [stream, *([present] if _lead_alike(present, stream) else [])]:
+                _silence(each)
             HeldStreams.renew()
             if not isinstance(error, BrokenPipeError | ValueError):
                 if not self.to_stderr:
@@ -136,6 +140,13 @@ def _encodable(text: str, stream: TextIO) -> str:
             text = text.replace(sign, ascii_form)
         return text.encode(encoding, "backslashreplace").decode(encoding)
     return text
+
+
+def _lead_alike(one: TextIO | None, other: TextIO) -> bool:
+    try:
+        return one is not None and os.path.samestat(os.fstat(one.fileno()), os.fstat(other.fileno()))
+    except (OSError, ValueError):
+        return False
 
 
 def _silence(stream: TextIO) -> None:
