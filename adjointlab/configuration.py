@@ -7,10 +7,12 @@
     xfails = "known_failures.txt"
 
 The keys are the names of the options, and paths are relative to the file. What is given on a command line goes before it.
+A file that cannot be read is an error, since it may set anything: without it a run might judge less than it is told to.
 """
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,16 +21,18 @@ from typing import Any, Final
 from adjointlab.options import OPTIONS
 from adjointlab.spelling import did_you_mean
 
-__all__ = ["configured"]
+__all__ = ["XFAILS_KEY", "configured"]
 
 _FILE: Final = "pyproject.toml"
+XFAILS_KEY: Final = f"{_FILE}: [tool.adjointlab] xfails"
+"""Beginning of a message on the list of known failures that a configuration file names."""
 _KEYS: Final = {option.name: option for option in OPTIONS}
 
 
 def configured(folder: Path) -> Mapping[str, Any]:
     """Return the values of the nearest pyproject.toml that has the table, from `folder` upwards, by the names of the options.
 
-    Raises `ValueError`, naming the file, for a key that is no option, and for a value that is not legal.
+    Raises `ValueError`, naming the file, for one that cannot be read, for a key that is no option, and for a value that is not legal.
     """
     for parent in (folder, *folder.parents):
         file = parent / _FILE
@@ -38,10 +42,14 @@ def configured(folder: Path) -> Mapping[str, Any]:
 
 
 def _table(file: Path) -> Mapping[str, object] | None:
+    if not os.path.isfile(file):  # where a folder may not be searched too
+        return None
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return None  # none there, or none that is ours to judge
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror or error}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{file} is no TOML in UTF-8: {error}") from None
     tool = content.get("tool")
     table = tool.get("adjointlab") if isinstance(tool, dict) else None
     if table is not None and not isinstance(table, dict):
@@ -55,10 +63,8 @@ def _value(file: Path, key: str, value: object) -> Any:
         raise ValueError(
             f"{file}: [tool.adjointlab] has no key {key!r}{did_you_mean(key, _KEYS)}; the keys are {', '.join(_KEYS)}"
         )
-    # Its text in TOML is what a user would write on a command line, but for the truth values.
-    text = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
     try:
-        parsed = option.parse(text)
+        parsed = option.parse_plain(value)
     except ValueError as problem:
         raise ValueError(f"{file}: [tool.adjointlab] {problem}") from None
     return file.parent / parsed if isinstance(parsed, Path) else parsed

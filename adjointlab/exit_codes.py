@@ -15,7 +15,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     """A wrong call, a file that cannot be read, or a subject that cannot be found."""
     UNJUDGED = 3
-    """A check that could not be judged: a crash, or a hang."""
+    """A check that could not be judged: a crash, or a hang; or a result file that could not be written, with nothing incoherent."""
     RESTART = 75
     """The job must be started again to go on: MPI has no communicators left (``EX_TEMPFAIL`` of sysexits.h)."""
     INTERRUPTED = 130

@@ -36,6 +36,12 @@ __all__ = [
 T = TypeVar("T")
 
 
+def _path(text: str) -> Path:
+    if not text.strip():
+        raise ValueError("the path is empty")
+    return Path(text)
+
+
 @dataclass(frozen=True)
 class Option(Generic[T]):
     """A setting. Texts are read by `convert`; numbers are at least `least`; `default_text` explains the default."""
@@ -63,6 +69,15 @@ class Option(Generic[T]):
         self.check(value)
         return value
 
+    def parse_plain(self, value: object) -> T:
+        """Convert a value of a configuration file: a text as on a command line, or a number or truth value. Raises `ValueError`."""
+        if isinstance(value, bool) and isinstance(self.default, bool):
+            return self.parse("yes" if value else "no")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (isinstance(value, str) or (is_number and self.convert in (int, float))):
+            raise self._error(value)
+        return self.parse(str(value))
+
     def check(self, value: T) -> None:
         """Raise `ValueError` for a number that is below the least, infinite or none, and for a text that is no choice."""
         if isinstance(value, str) and self.choices and value not in self.choices:
@@ -71,9 +86,13 @@ class Option(Generic[T]):
             raise self._error(value)
 
     def _error(self, value: object) -> ValueError:
-        number = f"a {'whole ' if self.convert is int else ''}number of at least {self.least or 0:g}"
-        legal = f"one of {', '.join(self.choices)}" if self.choices else number
-        return ValueError(f"{self.name}: {value!r} is not {legal}")
+        legal = f"a {'whole ' if self.convert is int else ''}number of at least {self.least or 0:g}"
+        if self.choices:
+            legal = f"one of {', '.join(self.choices)}"
+        elif self.convert is _path:
+            legal = "a path"
+        shown = str(value).lower() if isinstance(value, bool) else repr(value)  # as TOML has it
+        return ValueError(f"{self.name}: {shown} is not {legal}")
 
 
 CASES: Final = Option(
@@ -124,7 +143,7 @@ DEVICE: Final = Option[str | None](
 XFAILS: Final = Option[Path | None](
     "xfails",
     None,
-    Path,
+    _path,
     "A file of known failures, a line each: SUBJECT CHECK  # why (with pytest also a test's node id). A listed "
     "failure is expected; one that passes fails the run.",
     "none",
@@ -133,7 +152,7 @@ XFAILS: Final = Option[Path | None](
 FOLDER: Final = Option(
     "folder",
     Path(".adjointlab"),
-    Path,
+    _path,
     "Folder in which failures are stored, and from which pytest replays them first.",
 )
 MAX_TIME: Final = Option[float | None](
@@ -145,7 +164,7 @@ MAX_TIME: Final = Option[float | None](
     least=0,
 )
 HTML: Final = Option[Path | None](
-    "html", None, Path, "Write the verdicts with pictures as one HTML page.", "none", metavar="FILE"
+    "html", None, _path, "Write the verdicts with pictures as one HTML page.", "none", metavar="FILE"
 )
 WORLD: Final = Option(
     "world",

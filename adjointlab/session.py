@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from adjointlab.checks.check import check_named
@@ -206,6 +207,7 @@ def run_check(
         result = replace(result, warnings=folded.found)
     except KeyboardInterrupt as interrupt:
         if not failures:
+            interrupt.add_note(f"seed {seed}")
             raise
         raise SearchInterrupted(signal_of(interrupt), kept(found, failures[-1], folder)) from interrupt
     except Exhausted:
@@ -269,7 +271,7 @@ def replay_corpus(
         return None
 
     def conduct(run: Runner) -> tuple[Path, SearchResult] | None:
-        for path, case in stored(folder, found.subject, check):
+        for path, case in stored(folder, found.subject, check, partial(_say_damaged, world)):
             if not on(device, [case.setting.library]):
                 continue
             if case.ranks > world.ranks or (job_log is not None and job_log.is_newer(path)):
@@ -342,6 +344,12 @@ def _store(world: World, result: SearchResult, found: Found, folder: Path) -> tu
         entry = own.written, own.unwritten
     # Shared, so that the ranks do not differ in whether there is a file.
     return world.share(entry)
+
+
+def _say_damaged(world: World, problem: BadReproducer) -> None:
+    """Say which file of a failure is not replayed: passed over in silence, it would look like one that passes."""
+    text = printable(f"adjointlab: warning: this failure is not replayed: {problem}")
+    world.watchdog.say(f"{text}\n")
 
 
 def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> SearchResult:
@@ -434,7 +442,9 @@ def _keep_running(running: Running, folder: Path, world: World, name: str) -> No
     assert running.case is not None
     with suppress(OSError, TypeError):
         path = keep_interrupted(running.case, running.location, running.world, name, folder)
-        world.watchdog.say(f"adjointlab: {name}: the case that was running is kept; replay {path}\n")
+        world.watchdog.say(
+            f"adjointlab: {name}: the case that was running is kept; {running.replay_command(path)}\n"
+        )
 
 
 def _keep_previous(previous: Running, folder: Path, world: World) -> None:
@@ -447,7 +457,7 @@ def _keep_previous(previous: Running, folder: Path, world: World) -> None:
         return
     world.watchdog.say(
         f"adjointlab: note: an earlier job was ended while it ran a case of {printable(previous.case.subject)}; if it was "
-        f"not you who ended it, replay {path}\n"
+        f"not you who ended it, {previous.replay_command(path)}\n"
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import signal
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -18,6 +19,7 @@ from adjointlab.cli.loading import loading_shown
 from adjointlab.cli.output import (
     Output,
     ProgressLine,
+    describe_ranks,
     progress_line,
 )
 from adjointlab.cli.parameters import (
@@ -38,22 +40,27 @@ from adjointlab.cli.parameters import (
     Verbose,
     Watchdog,
     Xfails,
+    is_configured,
 )
-from adjointlab.cli.result_files import ResultFiles, RunResults, folder_of_failures
+from adjointlab.cli.result_files import ResultFiles, RunResults, ended_by, folder_of_failures
 from adjointlab.cli.startup import UsageError, opened_world
+from adjointlab.configuration import XFAILS_KEY
 from adjointlab.cores import cores
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.deadline import Deadline
 from adjointlab.worlds.launch import is_launched
-from adjointlab.worlds.process import earn, signal_of
+from adjointlab.worlds.process import before_forced_end, earn, signal_of
 
 if TYPE_CHECKING:
     from adjointlab.cli.parallel import Ended, Printed, Setup, Surroundings
     from adjointlab.engine.discovery import Found
     from adjointlab.engine.search import Budget
+    from adjointlab.report.junit import NotJudged
     from adjointlab.session import CheckResult
     from adjointlab.store.known_failures import KnownFailures
     from adjointlab.worlds.world import World
+
+    _Plan: TypeAlias = tuple[list[tuple[Found, str]], list[str]]
 
 __all__ = ["check", "processes_for", "selected"]
 
@@ -68,6 +75,7 @@ _SECONDS_TO_STOP = 1.0
 
 
 def check(
+    context: typer.Context,
     subjects: Subjects = None,
     cases: Cases = options.CASES.default,
     seed: Seed = None,
@@ -113,22 +121,35 @@ def check(
 
     # The user's code may change the directory.
     surroundings, folder = Surroundings.now(), folder_of_failures(folder)
-    if jobs is not None and jobs > 1:
-        _refuse_jobs()
     files = ResultFiles.checked(json=json_to, junit=junit, html=html)
-    part = None if shard is None else _parsed_shard(shard)
 
-    def prepare() -> tuple[list[tuple[Found, str]], list[str], KnownFailures | None]:
+    def prepare() -> tuple[_Plan, KnownFailures | None]:
         from adjointlab.store.known_failures import read
 
         usable_device(device)
-        return *selected(subjects or [], checks, part), None if xfails is None else read(xfails)
+        plan = selected(subjects or [], checks)
+        try:
+            return plan, None if xfails is None else read(xfails)
+        except ValueError as problem:
+            if is_configured(context, "xfails"):
+                raise UsageError(f"{XFAILS_KEY}: {problem}") from None
+            raise
 
-    def load() -> tuple[list[tuple[Found, str]], list[str], KnownFailures | None]:
+    def load() -> tuple[_Plan, KnownFailures | None]:
         with loading_shown(is_shown=not quiet):
             return prepare()
 
-    with opened_world(load, ranks, strict=strict, watchdog=watchdog) as (world, (plan, nameless, known)):
+    # Those of pyproject.toml are at most so many: a launcher may have started fewer.
+    least = None if is_launched() and is_configured(context, "ranks") else ranks
+    with ExitStack() as stack:
+        with files.until_loaded(ranks):
+            if jobs is not None and jobs > 1:
+                _refuse_jobs()
+            part = None if shard is None else _parsed_shard(shard)
+            world, ((whole, nameless), known) = stack.enter_context(
+                opened_world(load, least, strict=strict, watchdog=watchdog)
+            )
+        plan = whole if part is None else whole[part]
         out = Output(to_stderr=files.leave_stdout)
         request = _Request(
             tuple(subjects or ()), None if checks is None else tuple(checks), watchdog, jobs, part
@@ -141,7 +162,12 @@ def check(
             quiet,
             verbose,
         )
-        run = _CheckRun(world, plan, nameless, known, report, files, surroundings, request)
+        listed = {(found.subject.label, name) for found, name in whole}
+        unused = [str(each.position) for each in known.unused(listed)] if known else []
+        run = _CheckRun(world, plan, nameless, known, unused, report, files, surroundings, request)
+        if supervised() is None:  # else the job is started again, and the supervisor says what is known
+            stack.enter_context(before_forced_end(run.end_by_user_code))
+        run.save_so_far()
         # The other ranks wait a little longer: when the first of them is gone, the launcher kills the leader, which has the results.
         with Deadline(run.end_early, _SECONDS_TO_HEED + (0.0 if world.is_leader else _SECONDS_TO_STOP)):
             try:
@@ -149,17 +175,19 @@ def check(
                     budget = Budget(cases, ranks, seed, schedules=schedules, device=device)
                     run.run_all(budget, folder, line, max_time)
             except Exhausted as problem:
-                run.stop(ExitCode.RESTART, str(problem))
+                run.stop(ExitCode.RESTART, f"the run is not complete: {problem}", str(problem))
                 return ExitCode.RESTART
             except KeyboardInterrupt as interrupt:
                 if isinstance(interrupt, SearchInterrupted):
                     run.add(interrupt.known)
-                run.stop(128 + (stopped_by() or signal_of(interrupt)))
+                number = stopped_by() or signal_of(interrupt)
+                run.stop(128 + number, ended_by(number), run.at_work(interrupt))
                 # An exception rather than a code, so that the world is not closed: its ranks need not be in step.
                 raise
         code = outcome(run.results)
         run.print_results()
-        run.save(code, complete=True)
+        if not run.save(code):
+            code = code or ExitCode.UNJUDGED
         if (job_log := supervised()) is not None:
             record_exit_code(job_log.folder, code)
         # The others wait for the leader: where one of them is gone before it has printed, the launcher kills it.
@@ -185,6 +213,7 @@ class _CheckRun:
     plan: list[tuple[Found, str]]  # a subject and the name of a check
     nameless: list[str]  # lines on subjects that are not checked, because they have no name
     known: KnownFailures | None
+    unused: list[str]  # positions of its lines that no check fits, whatever part of the checks is run here
     report: CheckReport
     files: ResultFiles
     surroundings: Surroundings
@@ -323,7 +352,6 @@ class _CheckRun:
     def _take(self, result: CheckResult, line: ProgressLine) -> None:
         """Add the result of the next check of the plan, and print and save it."""
         from adjointlab.report.summary import outcome
-        from adjointlab.store.files import working_directory
         from adjointlab.store.job_log import supervised
 
         self.add(result)
@@ -334,8 +362,7 @@ class _CheckRun:
         if supervised() is None and self.world.is_leader:
             with line.paused():
                 self.report.print_new()
-            with working_directory(self.surroundings.folder):
-                self.files.save_so_far(self._known(ExitCode.UNJUDGED, complete=False))
+            self.save_so_far()
 
     def add(self, result: CheckResult) -> None:
         """Add the result of the next check of the plan; of a subject that is declared wrongly only the first."""
@@ -349,19 +376,32 @@ class _CheckRun:
             result = replace(result, known=str(listed))
         self.report.add(result)
 
-    def stop(self, code: int, reason: str = "") -> None:
-        """Print and save what is known, before the plan is done."""
+    def stop(self, code: int, incomplete: str, reason: str = "") -> None:
+        """Print and save what is known, before the plan is done; `incomplete` says why that is, and `reason` what to do."""
         self.is_stopped = True
         self.print_results()
-        self.save(code, complete=False)
+        self.save(code, incomplete)
         self.report.out.line(f"{len(self.results)} of {len(self.plan)} are done. {reason}".rstrip())
+
+    def at_work(self, interrupt: KeyboardInterrupt) -> str:
+        """A sentence on the check that was interrupted, with the seed of its draws; empty where that is not one alone."""
+        if self.begun is not None or not self.position < len(self.plan):
+            return ""
+        found, name = self.plan[self.position]
+        notes = "".join(f" ({note})" for note in getattr(interrupt, "__notes__", ()))
+        return f"{found.subject.label} {name} was at work{notes}."
 
     def end_early(self, number: int) -> None:
         """Do as :meth:`stop` does, in another thread, unless the main thread does it."""
         if self.is_stopped:
             time.sleep(_SECONDS_TO_STOP)
         else:
-            self.stop(128 + number)
+            self.stop(128 + number, ended_by(number))
+
+    def end_by_user_code(self, code: int) -> None:
+        """Do as :meth:`stop` does, once user code has ended the process with this exit code."""
+        if not self.is_stopped:
+            self.stop(code, "the run is not complete: user code ended the process")
 
     def print_results(self) -> None:
         """Print what has not been printed; unless it is to be quiet, also what the verdicts do not cover, and the counts."""
@@ -372,17 +412,48 @@ class _CheckRun:
             # Of a run that is stopped, the check at work has no seconds yet.
             begun = self.report.begun if self.begun is None and self.is_stopped else self.begun
             seconds = None if begun is None else time.monotonic() - begun
-            self.report.print_summary(self.world, self.known, self.nameless, seconds)
+            self.report.print_summary(self.world, self.unused, self.nameless, seconds)
 
-    def save(self, code: int, *, complete: bool) -> None:
-        """Write the files that were asked for, on the leader."""
+    def save_so_far(self) -> None:
+        """Write the files anew, which say that the run is not complete: nobody may get to say so later."""
         from adjointlab.store.files import working_directory
 
+        known = self._known(ExitCode.UNJUDGED, "the run is not complete: it goes on, or has died")
         with working_directory(self.surroundings.folder):
-            self.files.save(self._known(code, complete=complete))
+            self.files.save_so_far(known)
 
-    def _known(self, code: int, *, complete: bool) -> RunResults:
-        return RunResults(self.world, self.results, code, len(self.plan), self.nameless, complete)
+    def save(self, code: int, incomplete: str = "") -> bool:
+        """Write the files that were asked for, on the leader; return False if one could not be written."""
+        from adjointlab.store.files import working_directory
+        from adjointlab.store.job_log import supervised
+
+        with working_directory(self.surroundings.folder):
+            # A job that is started again will tell it.
+            is_final = code != ExitCode.RESTART or supervised() is None
+            return self.files.save(self._known(code, incomplete), is_final=is_final)
+
+    def _known(self, code: int, incomplete: str) -> RunResults:
+        return RunResults(
+            self.world.name,
+            self.world.ranks,
+            describe_ranks(self.world),
+            self.results,
+            code,
+            len(self.plan),
+            self._missing() if incomplete else (),
+            self.nameless,
+            incomplete,
+        )
+
+    def _missing(self) -> list[NotJudged]:
+        from adjointlab.report.junit import NotJudged
+
+        judged = {(id(entry.found.subject), entry.result.check) for entry in self.results}
+        return [
+            NotJudged(found.reference, f"{found.subject.label} {name}")
+            for found, name in self.plan
+            if (id(found.subject), name) not in judged and id(found.subject) not in self.misdeclared
+        ]
 
 
 def _print(printed: Printed) -> None:
@@ -419,13 +490,8 @@ def _parsed_shard(text: str) -> slice:
     return slice(int(number) - 1, None, int(of))
 
 
-def selected(
-    references: list[str], only: list[str] | None, part: slice | None = None
-) -> tuple[list[tuple[Found, str]], list[str]]:
-    """Pair the subjects with their checks, or with those named in `only`; and lines on subjects that have no name.
-
-    Of all pairs only those of `part`, if that is given.
-    """
+def selected(references: list[str], only: list[str] | None) -> _Plan:
+    """Pair the subjects with their checks, or with those named in `only`; and lines on subjects that have no name."""
     from adjointlab.checks.check import check_named, checks_of
     from adjointlab.engine.discovery import find_and_note
 
@@ -437,4 +503,4 @@ def selected(
         raise UsageError(
             f"--check: none of the subjects has the check {', '.join(only or ())}; see adjointlab list"
         )
-    return plan if part is None else plan[part], nameless
+    return plan, nameless

@@ -15,7 +15,6 @@ from adjointlab.store.files import printable, working_directory
 if TYPE_CHECKING:
     from adjointlab.report.tables import VerdictRows
     from adjointlab.session import CheckResult
-    from adjointlab.store.known_failures import KnownFailures
     from adjointlab.worlds.world import World
 
 __all__ = ["CheckReport"]
@@ -68,7 +67,7 @@ class CheckReport:
         return f"about {seconds // 60}:{seconds % 60:02} left"
 
     def print_summary(
-        self, world: World, known: KnownFailures | None, notes: Sequence[str], seconds: float | None
+        self, world: World, unused: Sequence[str], notes: Sequence[str], seconds: float | None
     ) -> None:
         """Print what the verdicts do not cover, what has failed, and the counts."""
         from adjointlab.report.recap import recap
@@ -78,9 +77,8 @@ class CheckReport:
         self.out.line()
         for note in (*notes_on(self.results), *notes):
             self.out.line(f"{note}\n")
-        planned = set(self.plan)
-        for listed in known.unused(planned) if known else ():
-            self.out.line(f"{listed.position}: lists a failure of something that was not checked")
+        for position in unused:
+            self.out.line(f"{position}: lists a failure of something that was not checked")
         if len(self.results) > 1:
             with working_directory(self.folder):
                 for line in recap(self.results):

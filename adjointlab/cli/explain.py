@@ -33,5 +33,6 @@ def explain(
     if html_to is not None:
         from adjointlab.report.html_explanation import html_explanation
 
-        write_text(html_to, html_explanation(explanations))
+        if not write_text(html_to, html_explanation(explanations)):
+            return ExitCode.UNJUDGED
     return ExitCode.COHERENT

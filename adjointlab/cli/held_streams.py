@@ -46,6 +46,13 @@ class HeldStreams:
             present.flush()  # in the order in which it was printed
         return held
 
+    @classmethod
+    def renew(cls) -> None:
+        """Keep to the copies though the lab itself has made one of them lead elsewhere."""
+        if cls._current is not None:
+            for held in cls._current._held.values():
+                held.renew()
+
 
 class _Held:
     """A copy of a stream, with a file descriptor of its own; the stream itself where it has none, as under a test runner."""
@@ -78,6 +85,11 @@ class _Held:
             return _identity(self._copy.fileno()) == self._identity
         except (OSError, ValueError):
             return False
+
+    def renew(self) -> None:
+        if self._copy is not None:
+            with suppress(OSError, ValueError):
+                self._identity = _identity(self._copy.fileno())
 
     def close(self) -> None:
         if self._copy is not None and self._is_open():

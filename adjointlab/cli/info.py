@@ -46,14 +46,15 @@ def info(
         overview = _overview(job, problems)
     except Exception as problem:  # a rank has died or does not answer: this process has its own to tell
         overview = _overview(None, [*problems, f"the ranks did not all answer: {problem}"])
+    code = ExitCode.COHERENT
     if launched_rank() == 0:
         if json_to is None:
             Output().line("\n".join(machine_lines(overview)))
-        else:
-            write_json(json_to, overview.data())
+        elif not write_json(json_to, overview.data()):
+            code = ExitCode.UNJUDGED
     elif job is not None:
         job.leave(_SECONDS_FOR_OUTPUT)
-    return ExitCode.COHERENT
+    return code
 
 
 def _overview(job: object, problems: list[str]) -> Overview:

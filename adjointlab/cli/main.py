@@ -13,7 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NoReturn
 
 import typer
@@ -28,9 +28,12 @@ from adjointlab.cli.info import info
 from adjointlab.cli.list import list_subjects
 from adjointlab.cli.output import Output
 from adjointlab.cli.replay import replay
+from adjointlab.cli.result_files import ResultFiles
 from adjointlab.cli.run import run
 from adjointlab.cli.startup import NotLoaded, UsageError, abort_all_ranks, collective_interrupts
 from adjointlab.exit_codes import ExitCode
+from adjointlab.report.github_job import add_to_summary, is_github, run_error
+from adjointlab.store.files import printable
 from adjointlab.worlds.deadline import Deadline
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import is_launched, launched_rank
@@ -89,9 +92,17 @@ def _exit_code(arguments: list[str] | None, *, is_program: bool) -> int:
     def command() -> int | None:
         nonlocal interrupts
         with collective_interrupts() as interrupts:
-            code: int | None = app(arguments, prog_name="adjointlab", standalone_mode=False)
+            try:
+                code: int | None = app(arguments, prog_name="adjointlab", standalone_mode=False)
+            except BaseException as error:
+                # Also of a command line that nobody could read, whose command has not been called.
+                if (text := _usage_error(error)) is not None:
+                    files.refuse(text)
+                raise
             return code
 
+    words = sys.argv[1:] if arguments is None else arguments
+    files = ResultFiles.named_in(words if words[:1] == ["check"] else [])
     if isinstance(sys.stdout, io.TextIOWrapper):
         # What the user's code prints must not end the run either.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -121,15 +132,27 @@ def exit_code_of(command: Callable[[], int | None]) -> int:
     except BaseException as error:  # such as SystemExit, which user code may raise anywhere
         if (text := _usage_error(error)) is not None:
             errors.line(f"adjointlab: {text}")
+            _tell_github(text)
             return ExitCode.USAGE
         if isinstance(error, NotLoaded):
             errors.line(f"adjointlab: {error}")
+            _tell_github(str(error))
         else:
             errors.raw(traceback.format_exc())
+            _tell_github(repr(error))
         if is_launched():
             # Only this rank has failed. The others may be in a collective call, where they would wait for ever.
             abort_all_ranks(ExitCode.UNJUDGED)
         return ExitCode.UNJUDGED
+
+
+def _tell_github(text: str) -> None:
+    """In a job of GitHub Actions, show what has ended a command as an error, and in the job's summary."""
+    if is_github(os.environ):
+        Output(to_stderr=True).line(run_error(text))
+        with suppress(OSError):
+            if launched_rank() == 0:
+                add_to_summary(f"```text\n{printable(text, keep=chr(10))}\n```\n")
 
 
 def _interrupted(errors: Output) -> int:

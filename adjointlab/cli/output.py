@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -100,21 +101,28 @@ class Output:
         picture = as_rich(drawing, unicode=is_encodable(self.stream.encoding), width=width)
         self.table(Padding(picture, (0, 0, 0, indent)))
 
-    def raw(self, text: str) -> None:
-        """Print `text`, which is meant for programs, as it is."""
-        self._write(text)
+    def raw(self, text: str) -> bool:
+        """Print `text`, which is meant for programs, as it is; return False where it is lost though somebody reads."""
+        return self._write(text)
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str) -> bool:
         if launched_rank() != 0:
-            return
+            return True
         stream = self.stream
         try:
             stream.write(_encodable(text, stream))
             stream.flush()
         except (OSError, ValueError) as error:  # ValueError: the stream is closed
-            if not self.to_stderr and not isinstance(error, BrokenPipeError | ValueError):
-                Output(to_stderr=True).line(f"adjointlab: standard output: {error.strerror or error}")
-            _silence(stream)
+            present = sys.stderr if self.to_stderr else sys.stdout
+            # That of `sys` too, which would say the same once more in the end; unless user code has pointed it elsewhere.
+            for each in [stream, *([present] if _lead_alike(present, stream) else [])]:
+                _silence(each)
+            HeldStreams.renew()
+            if not isinstance(error, BrokenPipeError | ValueError):
+                if not self.to_stderr:
+                    Output(to_stderr=True).line(f"adjointlab: standard output: {error.strerror or error}")
+                return False
+        return True
 
 
 def _width(stream: TextIO) -> int | None:
@@ -132,6 +140,13 @@ def _encodable(text: str, stream: TextIO) -> str:
             text = text.replace(sign, ascii_form)
         return text.encode(encoding, "backslashreplace").decode(encoding)
     return text
+
+
+def _lead_alike(one: TextIO | None, other: TextIO) -> bool:
+    try:
+        return one is not None and os.path.samestat(os.fstat(one.fileno()), os.fstat(other.fileno()))
+    except (OSError, ValueError):
+        return False
 
 
 def _silence(stream: TextIO) -> None:
@@ -168,30 +183,31 @@ def is_replaceable(target: str) -> bool:
     return path.is_file() or not path.exists()
 
 
-def write_json(target: str, data: Mapping[str, object]) -> None:
+def write_json(target: str, data: Mapping[str, object]) -> bool:
     """Write `data` to the file `target`, or to standard output for ``-``. A reader never sees half a file.
 
-    Where that fails, standard error says why: the verdicts stand without the file.
+    Where that fails, standard error says why, and False is returned: the verdicts stand without the file.
     """
     text = json.dumps(data, indent=2, ensure_ascii=False)
     try:
         text.encode(Output().stream.encoding or "utf-8" if target == STDOUT else "utf-8")
     except UnicodeEncodeError:  # a lone surrogate, or a terminal of another encoding
         text = json.dumps(data, indent=2)
-    write_text(target, text + "\n")
+    return write_text(target, text + "\n")
 
 
-def write_text(target: str, text: str) -> None:
+def write_text(target: str, text: str) -> bool:
     """Write `text` as :func:`write_json` does."""
     if target == STDOUT:
-        Output().raw(text)
-        return
+        return Output().raw(text)
     try:
         overwrite(Path(target), text.encode("utf-8", "backslashreplace"))  # as the page of pytest
     except OSError as error:
         Output(to_stderr=True).line(
             f"adjointlab: the results cannot be written to {target}: {error.strerror or error}"
         )
+        return False
+    return True
 
 
 _INTERVAL = 0.1

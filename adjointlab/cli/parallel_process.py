@@ -53,8 +53,8 @@ def _serve(connection: Connection[Any, Any], setup: Setup) -> None:
 
     def prepare() -> list[Any]:
         only = None if setup.checks is None else list(setup.checks)
-        plan, _ = selected(list(setup.subjects), only, setup.part)
-        return plan
+        plan, _ = selected(list(setup.subjects), only)
+        return plan if setup.part is None else plan[setup.part]
 
     with opened_world(prepare, budget.ranks, watchdog=setup.watchdog) as (world, plan):
         own = tuple(PlannedCheck(found.subject.location, found.reference, name) for found, name in plan)

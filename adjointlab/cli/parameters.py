@@ -22,7 +22,14 @@ def _as_typer(option: Option[T]) -> object:
         help=option.full_help,
         metavar=option.metavar,
         show_default=False,
+        file_okay=option is not options.FOLDER,
     )
+
+
+def is_configured(context: typer.Context, name: str) -> bool:
+    """Return True if the value of the parameter `name` comes from pyproject.toml."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "DEFAULT_MAP"
 
 
 _COLOUR_VARIABLES: Final = {"always": "FORCE_COLOR", "never": "NO_COLOR", "auto": ""}

@@ -10,10 +10,11 @@ import typer
 
 from adjointlab.cli.device import usable_device
 from adjointlab.cli.output import Output, describe_ranks
-from adjointlab.cli.parameters import Device, Ranks, Strict, Watchdog
+from adjointlab.cli.parameters import Device, Ranks, Strict, Watchdog, is_configured
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.devices.memories import on
-from adjointlab.options import DEVICE
+from adjointlab.options import DEVICE, RANKS
+from adjointlab.worlds.launch import is_launched
 
 if TYPE_CHECKING:
     from adjointlab.checks.verdict import Status
@@ -25,6 +26,7 @@ __all__ = ["replay", "replayed", "status_of"]
 
 
 def replay(
+    context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A reproducer that a failure has left.")],
     subject: Annotated[
         str | None, typer.Option(help="Where its subject is, if it is not installed; as for check.")
@@ -41,6 +43,9 @@ def replay(
     """
     from adjointlab.report.summary import exit_code
 
+    if ranks is not None and is_configured(context, "ranks"):
+        # They limit what is drawn. A stored case has the ranks that it has.
+        ranks = None if is_launched() or ranks <= RANKS.default else ranks
     stored, result = replayed(file, subject, ranks, device, strict=strict, watchdog=watchdog)
     return exit_code([status_of(stored, result)])
 

@@ -3,39 +3,52 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adjointlab.cli.output import (
     STDOUT,
     Output,
-    describe_ranks,
     is_replaceable,
     is_standard_output,
     write_json,
     write_text,
 )
-from adjointlab.cli.startup import UsageError
+from adjointlab.cli.startup import NotLoaded, UsageError
+from adjointlab.exit_codes import ExitCode
+from adjointlab.options import RANKS
+from adjointlab.worlds.launch import launched_rank, launched_world
+from adjointlab.worlds.process import signal_of
 
 if TYPE_CHECKING:
+    from adjointlab.report.junit import NotJudged
     from adjointlab.session import CheckResult
-    from adjointlab.worlds.world import World
 
-__all__ = ["ResultFiles", "folder_of_failures", "target"]
+__all__ = ["ResultFiles", "RunResults", "ended_by", "folder_of_failures", "target"]
 
 
 @dataclass(frozen=True)
 class RunResults:
-    """All that files tell of a run: its results so far, its exit code, and whether it is complete."""
+    """All that files tell of a run: its results so far, its exit code, and why it is not complete; that is empty if it is."""
 
-    world: World
-    results: Sequence[CheckResult]
-    code: int
-    asked: int  # checks of subjects
-    nameless: Sequence[str]
-    complete: bool
+    world: str
+    ranks: int
+    where: str  # the ranks, in words
+    results: Sequence[CheckResult] = ()
+    code: int = ExitCode.UNJUDGED
+    asked: int = 0  # checks of subjects
+    missing: Sequence[NotJudged] = ()  # those that have no result
+    nameless: Sequence[str] = ()
+    incomplete: str = ""
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences that stand beside the verdicts."""
+        return [*filter(None, [self.incomplete]), *self.nameless]
 
 
 @dataclass(frozen=True)
@@ -51,68 +64,125 @@ class ResultFiles:
         """The files of the options. Raises :class:`UsageError` for one that cannot be written, before anything is run."""
         return cls(_target("--json", json), _target("--junit", junit), _target("--html", html))
 
+    @classmethod
+    def named_in(cls, arguments: Sequence[str]) -> ResultFiles:
+        """The files that a command line names, by absolute paths, as far as that can be told without understanding it."""
+        given: dict[str, str] = {}
+        for position, word in enumerate(arguments):
+            option, equals, value = word.partition("=")
+            if option in ("--json", "--junit", "--html"):
+                value = value if equals else "".join(arguments[position + 1 : position + 2])
+                if value not in ("", STDOUT) and Path(value).resolve().parent.is_dir():
+                    given[option.removeprefix("--")] = str(Path(value).absolute())
+        return cls(**given)
+
     @property
     def leave_stdout(self) -> bool:
         """Return True if standard output is not for people."""
         return STDOUT in (self.json, self.junit, self.html)
 
-    def save_so_far(self, run: RunResults) -> None:
-        """Write the JSON anew, if it goes to a file that may be written more than once."""
-        if self.json is not None and self.json != STDOUT and is_replaceable(self.json):
-            _save_json(self.json, run)
+    def refuse(self, why: str) -> None:
+        """Write that a command was refused before it had results."""
+        run = RunResults(launched_world() or "simulated", RANKS.default, "", code=ExitCode.USAGE)
+        self.save_so_far(replace(run, incomplete=why))
 
-    def save(self, run: RunResults) -> None:
-        """Write all files, on the leader, of a run that is complete or has been ended."""
+    @contextmanager
+    def until_loaded(self, ranks: int | None) -> Iterator[None]:
+        """Context before there are results: the files say so, and why, if it ends with an exception. Those of an earlier run are gone."""
+        world, size = launched_world() or "simulated", ranks or RANKS.default
+        run = RunResults(world, size, "", incomplete="the subjects have not been loaded")
+        self.save_so_far(run)
+        try:
+            yield
+        except BaseException as error:
+            code: int = ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.UNJUDGED
+            if isinstance(error, KeyboardInterrupt):
+                code, why = 128 + signal_of(error), ended_by(signal_of(error))
+            else:
+                why = str(error) if isinstance(error, UsageError | NotLoaded) else repr(error)
+            refused = replace(run, code=code, incomplete=why)
+            self.save_so_far(refused)
+            if isinstance(error, KeyboardInterrupt) and launched_rank() == 0:
+                Output(to_stderr=True).line(f"adjointlab: while the subjects were loaded, {why}")
+                _tell_github(refused)  # of other exceptions those are told who catch them
+            raise
+
+    def save_so_far(self, run: RunResults) -> None:
+        """Write all files anew that may be written more than once: the process may end before the next verdict."""
+        names = (self.json, self.junit, self.html)
+        ResultFiles(
+            *(name if name and name != STDOUT and is_replaceable(name) else None for name in names)
+        ).write(run)
+
+    def save(self, run: RunResults, *, is_final: bool = True) -> bool:
+        """Write all files and, if it `is_final`, tell GitHub; return False if a file could not be written."""
+        written = self.write(run)
+        if is_final and launched_rank() == 0:
+            _tell_github(run)
+        return written
+
+    def write(self, run: RunResults) -> bool:
+        """Write all files, on the leader."""
         from adjointlab.report.junit import as_junit
 
-        if not run.world.is_leader:
-            return
-        if self.json is not None:
-            _save_json(self.json, run)
+        if launched_rank() != 0:
+            return True
+        written = []
         if self.junit is not None:
-            write_text(self.junit, as_junit(run.results))
+            written.append(write_text(self.junit, as_junit(run.results, run.missing, run.incomplete)))
         if self.html is not None:
-            _save_html(self.html, run)
-        _tell_github(run.results, run.asked)
+            written.append(_save_html(self.html, run))
+        # Last, for it holds the exit code.
+        if self.json is not None:
+            written.append(_save_json(self.json, run, is_whole=all(written)))
+        return all(written)
 
 
-def _save_json(target: str, run: RunResults) -> None:
+def ended_by(number: int) -> str:
+    """A sentence on a run that a signal has ended."""
+    return f"the run was ended by {signal.Signals(number).name}, and is not complete"
+
+
+def _save_json(target: str, run: RunResults, *, is_whole: bool) -> bool:
     from adjointlab.report.json_report import as_data
 
-    world = run.world
+    code = run.code if is_whole else run.code or ExitCode.UNJUDGED
     data = as_data(
         run.results,
-        world.name,
-        world.ranks,
-        run.code,
+        run.world,
+        run.ranks,
+        code,
         run.asked,
-        complete=run.complete,
-        nameless=run.nameless,
+        complete=not run.incomplete,
+        nameless=run.notes,
     )
-    write_json(target, data)
+    return write_json(target, data)
 
 
-def _save_html(target: str, run: RunResults) -> None:
+def _save_html(target: str, run: RunResults) -> bool:
     from adjointlab.report.html_report import environment, html_report
 
-    write_text(target, html_report(run.results, environment(ranks=describe_ranks(run.world)), run.nameless))
+    return write_text(target, html_report(run.results, environment(ranks=run.where), run.notes))
 
 
-def _tell_github(results: Sequence[CheckResult], asked: int) -> None:
+def _tell_github(run: RunResults) -> None:
     """In a job of GitHub Actions, print the annotations and add to the job's summary."""
-    from adjointlab.report.github import error_commands, is_github, job_summary
+    from adjointlab.report.github import error_commands, failure_rows, job_summary
+    from adjointlab.report.github_job import add_to_summary, is_github, run_error
     from adjointlab.report.summary import summary
 
     if not is_github(os.environ):
         return
-    for line in error_commands(results):
+    lines = list(error_commands(run.results))
+    if run.incomplete:
+        lines.append(run_error(run.incomplete))
+    for line in lines:
         Output(to_stderr=True).line(line)
-    if path := os.environ.get("GITHUB_STEP_SUMMARY"):
-        try:
-            with Path(path).open("a", encoding="utf-8") as file:
-                file.write(job_summary(results, summary(results, asked)))
-        except OSError as error:
-            Output(to_stderr=True).line(f"adjointlab: the job's summary cannot be written: {error}")
+    told = "\n\n".join(filter(None, [run.incomplete, summary(run.results, run.asked)]))
+    try:
+        add_to_summary(job_summary(told, list(failure_rows(run.results))))
+    except OSError as error:
+        Output(to_stderr=True).line(f"adjointlab: the job's summary cannot be written: {error}")
 
 
 def _target(option: str, file: str | Path | None) -> str | None:

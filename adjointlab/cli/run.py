@@ -53,7 +53,8 @@ def run(
     ] = 60.0,
     shrinking: Shrinking = SHRINKING.default,
     folder: Annotated[
-        Path, typer.Option(help="Where the supervisor keeps its own files while it runs.")
+        Path,
+        typer.Option(help="Where the supervisor keeps its own files while it runs.", file_okay=False),
     ] = FOLDER.default,
 ) -> int:
     """Supervise pytest or adjointlab check: when a rank dies or nothing moves, record the case and go on after it."""

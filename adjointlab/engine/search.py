@@ -216,6 +216,7 @@ class Search:
         self._drawn_until = time.monotonic() + budget.seconds
         self._needs_several_ranks = max(subject.ranks_up_to(self._ranks)) > 1
         self._last_run = Run(())
+        self._first_failing: tuple[Case, Run, Spaces | None] | None = None
 
     def conduct(self) -> SearchResult:
         """Draw, shrink, confirm."""
@@ -241,6 +242,10 @@ class Search:
         if isinstance(failure, Verdict):
             result = replace(result, verdict=failure)
         elif failure is not None:
+            if self._first_failing is not None:
+                self._counts.judge(
+                    *self._first_failing
+                )  # the row of a failure says on how many ranks it was found
             self.stage = Stage.CONFIRMING
             case = self._with_fewer_schedules(failure)
             verdict = verdict or self._confirmed(case, failure.verdict)
@@ -480,6 +485,7 @@ class Search:
         self.stage = Stage.SHRINKING
         self._deadline = time.monotonic() + self._seconds_left
         self._drawn_ranks = case.ranks
+        self._first_failing = case, self._last_run, judgement.spaces
         if self._simulator is not None and judgement.verdict.is_hang:
             simulated = self._simulator.judged(case)
             if simulated is not None and simulated.verdict.is_hang:

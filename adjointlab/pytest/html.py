@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 
+from adjointlab.exit_codes import ExitCode
+
 if TYPE_CHECKING:
     from adjointlab.report.html_report import Entry
     from adjointlab.session import CheckResult
@@ -55,10 +57,12 @@ class HtmlPage:
         worker_output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
         if worker_output is not None:
             worker_output[_KEY] = [asdict(entry) for entry in self._entries]
-        elif self._path is not None:
-            self._write(self._path, session.config)
+            return
+        is_missing = self._path is not None and not self._write(self._path, session.config)
+        if is_missing and session.exitstatus == 0:
+            session.exitstatus = ExitCode.UNJUDGED
 
-    def _write(self, path: Path, config: pytest.Config) -> None:
+    def _write(self, path: Path, config: pytest.Config) -> bool:
         from adjointlab.report.html_report import environment, html_of_entries
         from adjointlab.store.files import overwrite
 
@@ -69,3 +73,5 @@ class HtmlPage:
             config.issue_config_time_warning(
                 pytest.PytestWarning(f"--adjointlab-html: {path}: {error.strerror or error}"), stacklevel=2
             )
+            return False
+        return True

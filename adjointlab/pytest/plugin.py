@@ -12,14 +12,16 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pytest
 
 from adjointlab.exit_codes import ExitCode
+from adjointlab.pytest.github import GithubJob
 from adjointlab.pytest.html import HtmlPage
 from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
+from adjointlab.report.github_job import is_github
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank, launched_world
 from adjointlab.worlds.process import (
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from adjointlab.engine.search import SearchResult
     from adjointlab.engine.subject import Subject
     from adjointlab.pytest.ranks import CollectiveSession
+    from adjointlab.session import CheckResult
     from adjointlab.store.job_log import JobLog
     from adjointlab.worlds.world import World
 
@@ -45,6 +48,8 @@ __all__ = ["adjointlab_world", "counts_property"]
 _session_key: pytest.StashKey[CollectiveSession] = pytest.StashKey()
 _profile_key: pytest.StashKey[Profile] = pytest.StashKey()
 _html_key: pytest.StashKey[HtmlPage] = pytest.StashKey()
+_github_key: pytest.StashKey[GithubJob] = pytest.StashKey()
+_known_key: pytest.StashKey[str] = pytest.StashKey()
 _stderr_key: pytest.StashKey[int] = pytest.StashKey()
 _COUNTS: Final = "adjointlab_counts"
 _EXIT = sys.exit
@@ -130,6 +135,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if profile.html is not None:
         page = config.stash[_html_key] = HtmlPage(profile.html if launched_rank() == 0 else None)
         config.pluginmanager.register(page, "adjointlab-html")
+    if is_github(os.environ):
+        job = config.stash[_github_key] = GithubJob(is_leader=launched_rank() == 0)
+        config.pluginmanager.register(job, "adjointlab-github")
     # While a test runs, pytest captures file descriptor 2. The watchdog may end the process then, and its report
     # would be lost with the capture; so it is given a copy of the descriptor from before.
     stderr = config.stash[_stderr_key] = os.dup(2)
@@ -202,12 +210,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     try:
         failures = read(file)
     except BadList as error:
-        raise pytest.UsageError(f"--adjointlab-xfails: {error}") from None
+        raise pytest.UsageError(f"{config.stash[_profile_key].xfails_from}: {error}") from None
     for item in items:
         known = failures.of_test(item.nodeid)
         if known is None and (coherence := coherence_of(item)) is not None:
             known = failures.of_check(coherence[0].label, coherence[1])
         if known is not None:
+            item.stash[_known_key] = str(known)
             item.add_marker(pytest.mark.xfail(reason=str(known), strict=True))
 
 
@@ -309,8 +318,9 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
             # The user's code may have changed the directory.
             with working_directory(request.config.invocation_params.dir):
                 text = f"{failure_text(result)}\n\n{failure_picture(result, unicode=True, width=100)}".strip()
-                if (page := request.config.stash.get(_html_key, None)) is not None:
-                    page.add(result)
+                told = replace(result, known=_why_known(request.node, result))
+                for collector in _collectors(request.config):
+                    collector.add(told)
             if result.result.counts is not None:
                 request.node.user_properties.append(
                     counts_property(result.result, result.subject, found.reference)
@@ -319,8 +329,8 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
             # The test has failed already, and is reported as such before the session ends.
             request.session.shouldstop = f"interrupted by {signal.Signals(signal_of(interrupt)).name}"
             text = failure_text(interrupt.known)
-            if (page := request.config.stash.get(_html_key, None)) is not None:
-                page.add(interrupt.known)
+            for collector in _collectors(request.config):
+                collector.add(interrupt.known)
         except Exhausted as problem:
             # The leader decides that a job is exhausted, so all ranks come here at the same test.
             pytest.exit(str(problem), ExitCode.RESTART)
@@ -328,6 +338,20 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
             pytest.fail(text, pytrace=False)
 
     return run_test
+
+
+def _why_known(item: pytest.Item, result: CheckResult) -> str:
+    """The line of the list of known failures that has a test, or why its failure is expected otherwise; empty if it is not."""
+    mark = item.get_closest_marker("xfail")
+    if _known_key in item.stash or mark is None or not result.is_reported:
+        return item.stash.get(_known_key, "")
+    return str(mark.kwargs.get("reason") or "it is marked with xfail")
+
+
+def _collectors(config: pytest.Config) -> list[HtmlPage | GithubJob]:
+    """Those that are told of each result of this session."""
+    page, job = config.stash.get(_html_key, None), config.stash.get(_github_key, None)
+    return [each for each in (page, job) if each is not None]
 
 
 def counts_property(result: SearchResult, subject: str = "", reference: str = "") -> tuple[str, str]:

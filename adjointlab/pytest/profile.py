@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, cast
 
 import pytest
 
-from adjointlab.configuration import configured
+from adjointlab.configuration import XFAILS_KEY, configured
 from adjointlab.options import (
     CASES,
     DEVICE,
@@ -67,6 +67,7 @@ class Profile:
     strict: bool
     watchdog: float | None
     xfails: Path | None
+    xfails_from: str  # names the setting in a message
     html: Path | None
 
     def seed_of(self, subject: str, check: str) -> int:
@@ -96,8 +97,13 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
     except ValueError as problem:
         raise pytest.UsageError(str(problem)) from None
 
+    def given(option: Option[T]) -> str:
+        name = f"adjointlab_{option.name}"
+        text: str = config.getoption(name) or config.getini(name)
+        return text
+
     def value(option: Option[T], default: T | None = None) -> T:
-        text = config.getoption(f"adjointlab_{option.name}") or config.getini(f"adjointlab_{option.name}")
+        text = given(option)
         if not text and option.name in table:
             return cast(T, table[option.name])
         if not text:
@@ -119,7 +125,9 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
     if (seed := value(SEED)) is None:
         # A worker of pytest-xdist is given its controller's seed, see `pytest_configure_node`.
         seed = getattr(config, "workerinput", {}).get("adjointlab_seed", session_seed)
-    xfails, html = value(XFAILS), value(HTML)
+    xfails, html, folder = value(XFAILS), value(HTML), config.rootpath / value(FOLDER)
+    if folder.is_file():
+        raise pytest.UsageError(f"--adjointlab-folder: {folder} is a file; name a folder")
     return Profile(
         cases=value(CASES, _CASES_UNDER_CI if os.environ.get("CI") else None),
         seed=secrets.randbits(32) if seed is None else seed,
@@ -127,9 +135,10 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         device=value(DEVICE),
         schedules=value(SCHEDULES),
         world=world,
-        folder=config.rootpath / value(FOLDER),
+        folder=folder,
         strict=value(STRICT),
         watchdog=value(WATCHDOG),
         xfails=None if xfails is None else config.rootpath / xfails,
+        xfails_from="--adjointlab-xfails" if given(XFAILS) else XFAILS_KEY,
         html=None if html is None else config.invocation_params.dir / html,
     )

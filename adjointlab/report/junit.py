@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from adjointlab.checks.told import hints_told
 from adjointlab.checks.verdict import Status
 from adjointlab.report.failure_text import failure_text
+from adjointlab.report.recap import headline
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 
-__all__ = ["as_junit"]
+__all__ = ["NotJudged", "as_junit"]
 
 
-def as_junit(results: Sequence[CheckResult]) -> str:
+@dataclass(frozen=True)
+class NotJudged:
+    """A check of a subject that has no result: the `reference` that names the subject on a command line, and the test's `name`."""
+
+    reference: str
+    name: str
+
+
+def as_junit(results: Sequence[CheckResult], missing: Sequence[NotJudged] = (), incomplete: str = "") -> str:
     """Return the XML: a test for each check of a subject, in the suite "adjointlab".
 
     An incoherent result is a failure, one that could not be judged an error, an expected failure is skipped, and an unexpected pass
-    a failure. The message is the headline with the hints on the kind of fault.
+    a failure. The message is the headline with the hints on the kind of fault. Where a run is `incomplete`, for the reason that this
+    says, what is `missing` are errors; if that is nothing that is known, the run itself is one.
     """
-    suite = ElementTree.Element("testsuite", name="adjointlab", tests=str(len(results)))
+    if incomplete:
+        missing = missing or [NotJudged("adjointlab", "adjointlab check")]
+    suite = ElementTree.Element("testsuite", name="adjointlab", tests=str(len(results) + len(missing)))
     totals = dict.fromkeys(("failures", "errors", "skipped"), 0)
     for entry in results:
         result = entry.result
@@ -37,11 +50,15 @@ def as_junit(results: Sequence[CheckResult]) -> str:
         if (kind := _element(entry)) is not None:
             total, tag = kind
             totals[total] += 1
-            message = "; ".join(
-                [result.verdict.headline, *(hint.text for hint in hints_told(result.verdict))]
-            )
+            message = "; ".join([headline(entry), *(hint.text for hint in hints_told(result.verdict))])
             problem = ElementTree.SubElement(case, tag, message=printable(message))
             problem.text = failure_text(entry)
+    for each in missing:
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=printable(each.reference), name=printable(each.name), time="0.000"
+        )
+        ElementTree.SubElement(case, "error", message=f"not judged: {printable(incomplete)}")
+    totals["errors"] += len(missing)
     for total, number in totals.items():
         suite.set(total, str(number))
     suite.set("time", f"{sum(entry.result.seconds for entry in results):.3f}")

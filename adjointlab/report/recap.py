@@ -1,24 +1,35 @@
-"""The failures of a run once more, in its end."""
+"""The failures of a run once more, in its end; those that are one fault, seen by several checks, are one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from adjointlab.checks.verdict import Status
-from adjointlab.report.failure_text import replay_command
+from adjointlab.report.failure_text import failure_text, replay_command
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 
-__all__ = ["recap"]
+__all__ = ["grouped", "headline", "recap"]
 
 
 def recap(results: Sequence[CheckResult]) -> Iterator[str]:
     """The failures once more, each with the checks that see it and the command that replays it: their texts may stand far above."""
     failures = [
-        entry
-        for entry in results
-        if entry.status is not Status.COHERENT and not entry.is_expected and not entry.is_misdeclared
+        entry for entry in results if entry.is_reported and not entry.is_expected and not entry.is_misdeclared
     ]
+    groups = grouped(failures)
+    if groups:
+        yield "Failures:"
+    for first, *others in groups:
+        checks = ", ".join(entry.result.check for entry in (first, *others))
+        yield f"  {printable(first.subject)} ({checks}): {headline(first)}"
+        if first.written is not None:
+            yield f"    {printable(replay_command(first))}"
+    if groups:
+        yield ""
+
+
+def grouped(failures: Sequence[CheckResult]) -> list[list[CheckResult]]:
+    """Groups of failures that say the same of one subject, in the order of their first ones."""
     groups: list[list[CheckResult]] = []
     for entry in failures:
         group = next((group for group in groups if entry.says_the_same(group[0])), None)
@@ -26,13 +37,12 @@ def recap(results: Sequence[CheckResult]) -> Iterator[str]:
             groups.append([entry])
         else:
             group.append(entry)
-    if groups:
-        yield "Failures:"
-    for first, *others in groups:
-        name, headline = printable(first.subject), printable(first.result.verdict.headline)
-        checks = ", ".join(entry.result.check for entry in (first, *others))
-        yield f"  {name} ({checks}): {headline}"
-        if first.written is not None:
-            yield f"    {printable(replay_command(first))}"
-    if groups:
-        yield ""
+    return groups
+
+
+def headline(entry: CheckResult) -> str:
+    """The headline of a failure; of a result that a list of known failures has, what the list says of it."""
+    if entry.known:
+        name = printable(f"{entry.subject} {entry.result.check}: ")
+        return failure_text(entry).removeprefix(name)
+    return printable(entry.result.verdict.headline)

@@ -122,13 +122,19 @@ def _read(path: Path, content_of: Callable[[Path], bytes]) -> Reproducer:
         raise BadReproducer(f"{path}: {error}") from None
 
 
-def stored(folder: Path, subject: Subject, check: str) -> list[tuple[Path, Case]]:
-    """The cases of `subject` and `check` in `folder`, by file name. Files that are no reproducers are passed over."""
+def stored(
+    folder: Path,
+    subject: Subject,
+    check: str,
+    damaged: Callable[[BadReproducer], None] = lambda problem: None,
+) -> list[tuple[Path, Case]]:
+    """The cases of `subject` and `check` in `folder`, by file name. A file that is no reproducer is passed over, and `damaged` told."""
     found = []
     for path in sorted(folder.glob(f"{_stem(subject.name, check)}-*.json")):
         try:
             entry = _read(path, read_file)
-        except BadReproducer:
+        except BadReproducer as problem:
+            damaged(problem)
             continue
         # The pattern fits too much: a subject's name may begin with another's.
         is_of_subject = entry.subject == subject.name and _same_subject(entry.location, subject.location)

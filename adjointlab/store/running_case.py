@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +24,7 @@ from msgspec import structs
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import Stage
 from adjointlab.store import files
-from adjointlab.store.files import in_folder, open_file
+from adjointlab.store.files import in_folder, open_file, printable
 from adjointlab.store.json_lines import encoded
 from adjointlab.worlds.process import signals_held
 from adjointlab.worlds.world import WorldName
@@ -115,6 +116,16 @@ class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="sche
             because=because,
             command=os.environ.get(COMMAND, ""),
         )
+
+    def replay_command(self, path: Path) -> str:
+        """The command that runs its case again, which is stored at `path`; it names the subject, installed or not."""
+        ranks = "1" if self.case is None else str(self.case.ranks)
+        start = {
+            WorldName.MPI: ["mpiexec", "-n", ranks],
+            WorldName.TORCH: ["torchrun", "--nproc-per-node", ranks, "-m"],
+        }
+        words = [*start.get(self.world, []), "adjointlab", "replay", str(path), "--subject", self.reference]
+        return printable(shlex.join(words))
 
 
 class RunningCaseFile:

@@ -126,7 +126,7 @@ class _Supervisor:
         name = signal.Signals(number).name
         with suppress(OSError):
             path = keep_interrupted(record.case, record.location, record.world, name, folder)
-            self._log(f"{name}: the case that was running is kept; replay {path}")
+            self._log(f"{name}: the case that was running is kept; {record.replay_command(path)}")
 
     def _log_results(self) -> None:
         """Log what earlier jobs and this one have found, where this one did not get to print it."""

@@ -30,6 +30,7 @@ __all__ = [
     "Interrupts",
     "RepeatedInterrupt",
     "Terminated",
+    "before_forced_end",
     "earn",
     "install_exit_guard",
     "install_handlers",
@@ -69,6 +70,20 @@ def earn(code: int, *, is_final: bool = False) -> None:
         guard.earned, guard.is_final = code, is_final
 
 
+@contextmanager
+def before_forced_end(action: Callable[[int], None]) -> Iterator[None]:
+    """Context in which `action` is called, with the exit code, before user code ends the process; it has some seconds."""
+    guard = _installed_guard()
+    if guard is None:
+        yield
+        return
+    outer, guard.before_end = guard.before_end, action
+    try:
+        yield
+    finally:
+        guard.before_end = outer
+
+
 def _installed_guard() -> _ExitGuard | None:
     """The guard of this process. The functions that it replaces know it, so nothing else need keep it."""
     # Not os._exit: a supervised process has a function in its place that calls ours.
@@ -86,6 +101,7 @@ class _ExitGuard:
     def __init__(self, stderr: int, leave: Callable[[int], NoReturn], is_active: bool) -> None:
         self.stderr, self.is_active, self.is_final = stderr, is_active, False
         self.earned: int = ExitCode.UNJUDGED
+        self.before_end: Callable[[int], None] | None = None
         self._leave = leave
         self._pid = os.getpid()
 
@@ -112,6 +128,11 @@ class _ExitGuard:
             with suppress(Exception):  # user code may have closed it
                 sys.stdout.flush()
             self._say(f"user code ended the process by {call}{rest}; exit code {self.earned}")
+            if self.before_end is not None:
+                # In a thread of its own: this one may hold a lock that it needs.
+                last = threading.Thread(target=self.before_end, args=(self.earned,), daemon=True)
+                last.start()
+                last.join(_SECONDS_TO_SAVE)
         finally:
             self._leave(self.earned)
 
@@ -119,6 +140,8 @@ class _ExitGuard:
         with suppress(OSError):
             os.write(self.stderr, f"adjointlab: {text}\n".encode(errors="backslashreplace"))
 
+
+_SECONDS_TO_SAVE: Final = 5.0
 
 _RECORDING: Final = str(Path(__file__).parents[1] / "supervisor" / "exit_hooks.py")
 """The file with the function that stands before ours in a supervised process."""

@@ -16,9 +16,10 @@ import pytest
 import yaml
 
 from adjointlab.checks.hints import FaultKind
+from adjointlab.cli.main import main
 from adjointlab.configuration import configured
 from tests.cli.conftest import Ended
-from tests.running import ROOT, SAMPLES
+from tests.running import ROOT, SAMPLES, run
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -75,6 +76,7 @@ def written(here: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.Monk
     """The files of a run with every kind of result."""
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(ROOT))
     (tmp_path / "xfails.txt").write_text("Raising adjoint  # not done\nRingShift adjoint  # fixed since\n")
     subjects = [f"{SAMPLES}:{name}" for name in ("right", "wrong", "raising", "hanging")]
     files = (
@@ -149,6 +151,137 @@ def test_github_shows_a_failure_at_its_operator_and_sums_up(written: Ended):
     table = Path("summary.md").read_text()
     assert "| WrongShift | adjoint | adjoint is not the transpose of forward | `adjointlab replay" in table
     assert "Raising" not in table
+
+
+def test_an_unexpected_pass_says_what_it_is_in_every_output(written: Ended):
+    reason = (
+        "is coherent, although it is listed as a known failure; remove the line: fixed since (xfails.txt:2)"
+    )
+    suite = ElementTree.parse("verdicts.xml").getroot()
+    assert next(each.get("message") for each in suite.iter("failure")) == reason
+    assert f"| RingShift | adjoint | {reason} |" in Path("summary.md").read_text()
+    assert f"RingShift (adjoint): {reason}" in written.stdout
+
+
+def test_annotations_name_a_file_from_the_top_of_the_repository(written: Ended):
+    assert Path.cwd() != ROOT
+    assert "::error file=tests/samples.py,line=" in written.stderr
+
+
+def test_a_fault_that_several_checks_see_is_one_annotation(
+    here: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    checks = ("--check", "adjoint", "--check", "matrix")
+    result = here("check", f"{SAMPLES}:wrong", *checks, "--cases", "20", "--seed", "1", "--json", "v.json")
+    (line,) = (line for line in result.stderr.splitlines() if line.startswith("::error "))
+    assert "title=WrongShift adjoint%2C matrix::" in line
+    for entry in json.loads(Path("v.json").read_text())["reports"]:
+        # The failing case is counted: it is what the verdict rests on.
+        assert entry["counts"]["judged"] == entry["cases"]
+        assert entry["counts"]["most_ranks"] >= 2
+
+
+def test_a_refused_command_leaves_no_green_file_of_an_earlier_run_and_is_told_to_github(
+    here: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    names = ("v.json", "v.xml", "v.html")
+    for name in names:
+        (tmp_path / name).write_text("of an earlier run")
+    files = ("--json", "v.json", "--junit", "v.xml", "--html", "v.html")
+    for arguments in (["nofile.py"], [f"{SAMPLES}:right", "--shard", "3/2"], ["--casses"]):
+        result = here("check", *arguments, *files)
+        assert result.returncode == 2
+        (line,) = (line for line in result.stderr.splitlines() if line.startswith("::error "))
+        assert arguments[-1] in line
+        assert arguments[-1] in Path("summary.md").read_text()
+        data = json.loads(Path("v.json").read_text())
+        jsonschema.validate(data, SCHEMA)
+        assert (data["complete"], data["exit_code"]) == (False, 2)
+        (error,) = ElementTree.parse("v.xml").getroot().iter("error")
+        assert arguments[-1] in str(error.get("message"))
+        assert arguments[-1] in Path("v.html").read_text()
+
+
+DYING = """
+import os, signal
+import adjointlab as al
+
+def forward(comm, x):
+    {end}
+    return x
+
+@al.subject(forward=forward, adjoint=forward, name="Dying")
+def dying(draw, ranks):
+    space = al.Space(al.Layout((2,), al.Partition((ranks,)), axes=(None,)))
+    return dict(domain=space, codomain=space)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "why"),
+    [
+        ("os.kill(os.getpid(), signal.SIGTERM)", 143, "ended by SIGTERM"),
+        ("os._exit(0)", 3, "user code ended the process"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9, "it goes on, or has died"),
+    ],
+)
+def test_a_run_that_is_ended_leaves_errors_for_what_was_not_judged(
+    tmp_path: Path, end: str, code: int, why: str
+):
+    (tmp_path / "dying.py").write_text(DYING.format(end=end))
+    files = ("--json", "v.json", "--junit", "v.xml", "--html", "v.html")
+    summary = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
+    subjects = (f"{SAMPLES}:right", "dying.py", "--check", "adjoint", "--cases", "2", "--seed", "4")
+    result = run("adjointlab", "check", *subjects, *files, "--jobs", "1", cwd=tmp_path, **summary)
+    assert result.returncode == code
+    suite = ElementTree.parse(tmp_path / "v.xml").getroot()
+    assert {case.get("name"): [error.get("message") for error in case.iter("error")] for case in suite} == {
+        "RingShift adjoint": [],
+        "Dying adjoint": [next(each.get("message") for each in suite.iter("error"))],
+    }
+    assert why in str(next(suite.iter("error")).get("message"))
+    data = json.loads((tmp_path / "v.json").read_text())
+    assert (data["complete"], data["asked"], len(data["reports"])) == (False, 2, 1)
+    assert why in (tmp_path / "v.html").read_text()
+    if code > 0:
+        assert why in next(line for line in result.stderr.splitlines() if line.startswith("::error "))
+        assert why in (tmp_path / "summary.md").read_text()
+    if code == 143:
+        assert "--subject dying.py:dying" in result.stderr
+        assert "1 of 2 are done. Dying adjoint was at work (seed 4)." in result.stdout
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit", "--html"])
+def test_a_result_that_cannot_be_written_is_not_green(here: Callable[..., Ended], option: str):
+    arguments = ("check", f"{SAMPLES}:right", "--check", "adjoint", "--cases", "2")
+    result = here(*arguments, option, "/dev/full")
+    assert (result.returncode, "/dev/full: No space left on device" in result.stderr) == (3, True)
+    here(*arguments, "--junit", "/dev/full", "--json", "v.json")
+    assert json.loads(Path("v.json").read_text())["exit_code"] == 3
+
+
+def test_a_part_is_told_nothing_of_known_failures_in_another(here: Callable[..., Ended], tmp_path: Path):
+    (tmp_path / "known.txt").write_text("RingShift adjoint\nRingShift nowhere\n".replace("nowhere", "matrix"))
+    known = ("--xfails", "known.txt", "--cases", "2", "--check", "adjoint", "--check", "linearity")
+    printed = here("check", f"{SAMPLES}:right", *known, "--shard", "2/2").stdout
+    assert "known.txt:1" not in printed
+    assert "known.txt:2: lists a failure of something that was not checked" in printed
+
+
+def test_a_damaged_file_of_a_failure_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".adjointlab").mkdir()
+    (tmp_path / ".adjointlab" / "RingShift-adjoint-0000.json").write_text('{"schema": 1')
+    with pytest.raises(SystemExit):
+        main(["check", f"{SAMPLES}:right", "--check", "adjoint", "--cases", "2"])
+    warning = capfd.readouterr().err
+    assert "warning: this failure is not replayed: " in warning
+    assert "RingShift-adjoint-0000.json" in warning
 
 
 def test_the_parts_of_a_plan_are_disjoint_and_together_the_whole(here: Callable[..., Ended]):

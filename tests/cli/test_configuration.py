@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Ended
-from tests.running import SAMPLES, run
+from tests.running import SAMPLES, needs_mpi, run
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -40,6 +40,10 @@ def test_the_command_line_takes_its_defaults_from_the_nearest_file(
         ('cases = "many"', "cases: 'many' is not a whole number of at least 1"),
         ("cases = 0", "cases: 0 is not a whole number of at least 1"),
         ('world = "moon"', "world: 'moon' is not one of auto, simulated, mpi, torch"),
+        ("cases = true", "cases: true is not a whole number of at least 1"),
+        ('xfails = ["a"]', "xfails: ['a'] is not a path"),
+        ('xfails = ""', "xfails: '' is not a path"),
+        ('folder = ""', "folder: '' is not a path"),
     ],
 )
 def test_what_is_not_legal_is_refused_by_both_front_ends(
@@ -51,6 +55,53 @@ def test_what_is_not_legal_is_refused_by_both_front_ends(
     assert problem in refused.stderr
     assert str(tmp_path / "pyproject.toml") in refused.stderr
     assert problem in run("pytest", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize("content", [b"[tool.adjointlab\ncases = 7\n", b"[tool.adjointlab]\n# \xff\n"])
+def test_a_file_that_cannot_be_read_is_refused_and_not_passed_over(
+    here: Callable[..., Ended], tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "pyproject.toml").write_bytes(content)
+    refused = here("check", f"{SAMPLES}:right")
+    assert refused.returncode == 2
+    assert f"{tmp_path / 'pyproject.toml'} is no TOML in UTF-8" in refused.stderr
+
+
+def test_a_list_of_known_failures_that_is_not_there_is_told_with_the_file_that_names_it(
+    here: Callable[..., Ended], tmp_path: Path
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.adjointlab]\nxfails = "known.txt"\n')
+    refused = here("check", f"{SAMPLES}:right")
+    assert refused.returncode == 2
+    assert "pyproject.toml: [tool.adjointlab] xfails: " in refused.stderr
+    assert "xfails" not in here("check", f"{SAMPLES}:right", "--xfails", "given.txt").stderr
+
+
+def test_a_folder_that_is_a_file_is_refused(here: Callable[..., Ended], tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.adjointlab]\nfolder = "pyproject.toml"\n')
+    refused = here("check", f"{SAMPLES}:right")
+    assert refused.returncode == 2
+    assert "'--folder'" in refused.stderr
+
+
+def test_ranks_of_the_file_do_not_keep_a_stored_case_from_being_replayed(
+    here: Callable[..., Ended], tmp_path: Path
+) -> None:
+    here("check", f"{SAMPLES}:wrong", "--check", "adjoint", "--cases", "20", "--seed", "1")
+    (stored,) = (tmp_path / ".adjointlab").glob("*.json")
+    (tmp_path / "pyproject.toml").write_text("[tool.adjointlab]\nranks = 1\n")
+    replay = ("replay", str(stored), "--subject", f"{SAMPLES}:wrong")
+    assert here(*replay).returncode == 1
+    assert here(*replay, "--ranks", "1").returncode == 2
+
+
+@needs_mpi
+def test_ranks_of_the_file_may_be_more_than_the_launcher_has_started(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.adjointlab]\nranks = 6\n")
+    check = ("check", f"{SAMPLES}:right", "--check", "adjoint", "--cases", "2")
+    result = run("adjointlab", *check, ranks=2, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "2 ranks under MPI" in result.stdout
 
 
 def test_pytest_takes_its_defaults_from_it_too(tmp_path: Path) -> None:

@@ -131,6 +131,12 @@ def test_a_closed_standard_output_ends_quietly_with_the_code_of_the_verdicts(
     assert (result.returncode, result.stderr) == (1, b"")
 
 
+def test_a_full_standard_output_is_one_line_of_standard_error(tmp_path: Path):
+    result = shell("$check >/dev/full", tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == [b"adjointlab: standard output: No space left on device"]
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_any_encoding_of_the_terminal_shows_the_verdict(tmp_path: Path, encoding: str):
     source = SAMPLES.read_text().replace(

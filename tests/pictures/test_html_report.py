@@ -143,11 +143,29 @@ def test_pytest_writes_a_page_also_with_workers(tmp_path: Path, workers: int) ->
         encoding="utf-8",
     )
     options = ["-p", "no:cacheprovider", "-p", "no:randomly", *(["-n", str(workers)] if workers else [])]
-    result = run("pytest", *options, "--adjointlab-cases=3", "--adjointlab-html=page.html", cwd=tmp_path)
+    github = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
+    result = run(
+        "pytest", *options, "--adjointlab-cases=3", "--adjointlab-html=page.html", cwd=tmp_path, **github
+    )
     assert result.returncode == 1, result.stdout
+    (annotation,) = (line for line in result.stdout.splitlines() if line.startswith("::error file="))
+    assert "title=WrongShift adjoint::" in annotation
+    assert "| WrongShift | adjoint | adjoint is not the" in (tmp_path / "summary.md").read_text()
     assert "must be forward's ×1" in result.stdout
     kinds = re.findall(r'data-kind="(\w+)" data-text', (tmp_path / "page.html").read_text(encoding="utf-8"))
     assert kinds == ["incoherent", "coherent"]
+
+
+def test_a_session_whose_page_cannot_be_written_is_not_green(tmp_path: Path) -> None:
+    (tmp_path / "test_right.py").write_text(
+        "from adjointlab import coherence_tests\nfrom adjointlab.engine.discovery import find_subject\n"
+        f"TestRight = coherence_tests(find_subject({str(SAMPLES)!r} + ':right'), checks=['adjoint'])\n",
+        encoding="utf-8",
+    )
+    options = ("-p", "no:cacheprovider", "--adjointlab-cases=2", "--adjointlab-html=/dev/full")
+    result = run("pytest", *options, cwd=tmp_path)
+    assert "1 passed" in result.stdout
+    assert result.returncode == 3
 
 
 def test_the_environment_names_versions() -> None:
