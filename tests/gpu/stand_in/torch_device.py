@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -35,14 +36,15 @@ copies: Counter[str] = Counter()
 """Copies ``to_host`` and ``to_device``."""
 
 reads: Counter[str] = Counter()
-"""Single numbers that the host has read, for which it waits for the device: by the file of the lab that asked."""
+"""What the host has read, for which it waits for the device, by the file of the lab that asked: a layer's, a world's, or that of the innermost call."""
 
 _TO_PYTHON, _TO_TORCH = torch.device("cuda:0"), torch.device("lazy:0")
 _HOST = torch.device("cpu")
-_MAY_MIX = frozenset({"aten::copy_", "aten::_to_copy", "aten::set_data"})
+_MAY_MIX = frozenset({"aten::copy_", "aten::_to_copy", "aten::to"})
 """Functions that take tensors of the host and of a device together. (Numbers, tensors of order 0 of the host, all functions take.)"""
 
-_ROOT = Path(arrays.__file__).parents[2]
+_GRADIENT = torch.Tensor.grad
+_PACKAGE = f"{Path(arrays.__file__).parents[2]}/"
 
 
 class DeviceTensor(torch.Tensor):
@@ -65,8 +67,24 @@ class DeviceTensor(torch.Tensor):
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
-    device = property(lambda self: _TO_PYTHON)  # type: ignore[assignment]
+    # Within a function of torch's no mode of functions is active, and what Python code finds there goes to torch as it is.
+    device = property(  # type: ignore[assignment]
+        lambda self: _TO_PYTHON if torch._C._len_torch_function_stack() else _TO_TORCH
+    )
     is_cuda = property(lambda self: True)  # type: ignore[assignment]
+
+    @property
+    def grad(
+        self,
+    ) -> torch.Tensor | None:  # torch looks where gradients lie itself, but not of classes of tensors
+        gradient: torch.Tensor | None = _GRADIENT.__get__(self)
+        if gradient is not None and not isinstance(gradient, DeviceTensor):
+            raise RuntimeError("expected a gradient on the device cuda:0, but got one on cpu")
+        return gradient
+
+    @grad.setter
+    def grad(self, value: torch.Tensor | None) -> None:
+        _GRADIENT.__set__(self, value)
 
     def data_ptr(self) -> int:
         return self.inner.data_ptr()
@@ -102,12 +120,16 @@ def _dispatched(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Carry out a function of torch's in the memory of the host, and wrap what it makes on the device."""
     tensors = [each for each in tree_leaves((args, named)) if isinstance(each, torch.Tensor)]
     is_there = [isinstance(each, DeviceTensor) for each in tensors]
-    asked = named.get("device")
+    devices = (each for each in (*args, *named.values()) if isinstance(each, torch.device))
+    asked: torch.device | None = next(devices, None)
     if not any(is_there) and (asked is None or asked.type != _TO_TORCH.type):
         return func(*args, **named)
     name = func._schema.name
-    if name not in _MAY_MIX and any(
-        each.ndim and not there for each, there in zip(tensors, is_there, strict=True)
+    makes_anew = name.endswith("_like") or name.startswith("aten::new_")
+    if (
+        name not in _MAY_MIX
+        and not makes_anew
+        and any(each.ndim and not there for each, there in zip(tensors, is_there, strict=True))
     ):
         raise RuntimeError(
             f"{name}: expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
@@ -116,8 +138,7 @@ def _dispatched(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     _count(name, args, goes_there)
     if name == "aten::_efficientzerotensor":  # which has no memory, and is resolved before it is dispatched
         func = torch.ops.aten.zeros.default
-    given = {**named, "device": _HOST} if asked is not None else named
-    result = func(*tree_map(_inner, args), **tree_map(_inner, given))
+    result = func(*tree_map(_inner, args), **tree_map(_inner, named))
     if torch.Tag.inplace_view in func.tags:
         args[0].data = DeviceTensor(args[0].inner)  # for the wrapper has a shape of its own
     if func._schema.is_mutable:
@@ -125,29 +146,39 @@ def _dispatched(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     return tree_map(_wrapped, result) if goes_there else result
 
 
+# `aten::to` is not counted: it comes here undivided from forward mode alone, for its zeros, which have no memory on a device.
 def _count(name: str, args: tuple[Any, ...], goes_there: bool) -> None:
     if name == "aten::copy_":
         target, source = (isinstance(each, DeviceTensor) for each in args[:2])
         if target != source:
-            copies["to_device" if target else "to_host"] += 1
+            _count_copy(goes_there=target)
     elif name == "aten::_to_copy" and isinstance(args[0], DeviceTensor) != goes_there:
-        copies["to_device" if goes_there else "to_host"] += 1
+        _count_copy(goes_there)
     elif name == "aten::_local_scalar_dense":
         reads[_asked_by()] += 1
 
 
+def _count_copy(goes_there: bool) -> None:
+    copies["to_device" if goes_there else "to_host"] += 1
+    if not goes_there:
+        reads[_asked_by()] += 1
+
+
 def _asked_by() -> str:
-    """The file of the lab, relative to the package, whose code is running; "" for one outside it."""
-    frame = sys._getframe(2)
+    """The file of the lab, relative to its package, that is running; "" for none."""
+    files = []
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if _ROOT in path.parents and "tests" not in path.parts:
-            return path.relative_to(_ROOT).as_posix()
-        frame = frame.f_back  # type: ignore[assignment]
-    return ""
+        if frame.f_code.co_filename.startswith(_PACKAGE):
+            files.append(frame.f_code.co_filename.removeprefix(_PACKAGE))
+        frame = frame.f_back
+    asking = (file for file in files if file.startswith(("layers/", "worlds/")) and "/subjects/" not in file)
+    return next(asking, files[0] if files else "")
 
 
 def _inner(value: Any) -> Any:
+    if isinstance(value, torch.device):
+        return _HOST if value.type == _TO_TORCH.type else value
     return value.inner if isinstance(value, DeviceTensor) else value
 
 
@@ -245,7 +276,7 @@ _CACHES = (devices._has_device, streams._torch_streams, device_buffer._stream, r
 
 @contextmanager
 def torch_device_stand_in() -> Iterator[None]:
-    """Let torch have a device, in whose memory the tensors of cases are of this stand-in."""
+    """Let torch have a device, on which tensors are of this stand-in: in this thread, which measures twins, and on the ranks of cases."""
     for cached in _CACHES:
         cached.cache_clear()
     copies.clear()
@@ -256,6 +287,7 @@ def torch_device_stand_in() -> Iterator[None]:
         patches.enter_context(patch.object(torch.autograd, "has_torch_function", lambda tensors: False))
         # On every rank: one whose tensors lie on the host too receives what others send from the device.
         patches.enter_context(patch.object(arrays, "rank_context", _with_device(arrays.rank_context)))
+        patches.enter_context(on_device())
         yield
     for cached in _CACHES:
         cached.cache_clear()
