@@ -238,7 +238,7 @@ class DistributedParameters(nn.Module):
             )
 
     def held(self, name: str) -> torch.Tensor | None:
-        """What stands for a parameter or buffer now: within ``functional_call`` a tensor that is no parameter."""
+        """The tensor that stands for a parameter or buffer now: within ``functional_call`` a tensor that is no parameter."""
         return (self._parameters if name in self._parameters else self._buffers).get(name)
 
     def check_owned(self) -> None:

@@ -36,7 +36,7 @@ copies: Counter[str] = Counter()
 """Copies ``to_host`` and ``to_device``."""
 
 reads: Counter[str] = Counter()
-"""What the host has read, for which it waits for the device, by the file of the lab that asked: a layer's, a world's, or that of the innermost call."""
+"""Reads of the host, for which it waits for the device, by the file of the lab that asked: a layer's, a world's, or that of the innermost call."""
 
 _TO_PYTHON, _TO_TORCH = torch.device("cuda:0"), torch.device("lazy:0")
 _HOST = torch.device("cpu")
