@@ -163,8 +163,8 @@ class Attention(DistributedModule):
         """The state after the keys and values of a block, which are those of `window`."""
         scores = q @ k.transpose(-1, -2) * self.scale
         if self.is_causal:
-            allowed = torch.arange(*self.query_window)[:, None] >= torch.arange(*window)
-            scores = scores.masked_fill(~allowed.to(scores.device), -torch.inf)
+            queries, keys = (torch.arange(*each, device=q.device) for each in (self.query_window, window))
+            scores = scores.masked_fill(queries[:, None] < keys, -torch.inf)
         largest = state.largest
         if scores.shape[-1]:
             largest = torch.maximum(largest, scores.detach().amax(-1))

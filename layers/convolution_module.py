@@ -13,7 +13,7 @@ from torch.nn import functional
 from adjointlab.core.layout import Layout
 from adjointlab.layers.distributed import TorchLayer, dtype_name
 from adjointlab.layers.padded import Padded, convolution_of, paddings
-from adjointlab.layers.torch_modules import per_dim, result_of, spatial_dims
+from adjointlab.layers.torch_modules import device_of, per_dim, result_of, spatial_dims
 from adjointlab.primitives.halo_exchange import OverlappedHaloExchange
 from adjointlab.primitives.halo_geometry import HaloGeometry
 
@@ -55,7 +55,7 @@ class ConvolutionModule(TorchLayer):
         if min(self.dilation) < 1:
             # Torch refuses this in these words, but not for the empty batch below.
             raise ValueError("non-positive dilation is not supported")
-        y = result_of(module, torch.empty(0, *shape[1:], dtype=self.dtype))
+        y = result_of(module, torch.empty(0, *shape[1:], dtype=self.dtype, device=device_of(module)))
         self.output_sides = tuple(y.shape[2:])
         # In single precision libraries choose other algorithms (Winograd's, FFT) by the shape, which a cut changes. They may
         # differ by 64 of its units of rounding, 2**-24.

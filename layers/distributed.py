@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from adjointlab.core.agreement import raise_together
+from adjointlab.core.arrays import place_name
 from adjointlab.core.communicators import size_of
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition, PartitionLike, integers
@@ -88,10 +89,11 @@ class DistributedModule(DistributedParameters):
         """Collective, the first thing of a forward pass: raise the same error on every rank unless each got what `domain` says.
 
         A rank that is idle in a tensor's layout may have any tensor of zero volume. Returns the tensors, those of idle ranks
-        in the shape and element type that operators take there. `check_others` checks what else the call was given.
+        in the shape and element type that operators take there, where the layer lies. `check_others` checks what else the call was given.
 
         Raises `ValueError` for a local tensor of another shape or element type, `TypeError` for what is no tensor; so for
-        the parameters and buffers that the layer has now, as others may have been put in their place.
+        the parameters and buffers that the layer has now, as others may have been put in their place. Raises `ValueError` unless
+        parameters, buffers and inputs of a rank lie on one device.
         """
 
         def check() -> None:
@@ -100,11 +102,40 @@ class DistributedModule(DistributedParameters):
 
         raise_together(self.comm, check)
         return tuple(
-            local
-            if tensor.layout.partition.is_active(self.rank)
-            else local.reshape(tensor.layout.local_shape(self.rank)).to(getattr(torch, tensor.dtype))
+            local if tensor.layout.partition.is_active(self.rank) else self._idle(tensor, local, x)
             for tensor, local in zip(self.domain.tensors, x, strict=True)
         )
+
+    def _idle(self, tensor: Tensor, local: torch.Tensor, x: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """The tensor of zero volume that operators take on an idle rank for the one that it was given."""
+        placed = self._placed(x)
+        device = placed[0][1].device if placed else local.device
+        return local.reshape(tensor.layout.local_shape(self.rank)).to(device, getattr(torch, tensor.dtype))
+
+    def _placed(self, x: tuple[torch.Tensor, ...]) -> list[tuple[str, torch.Tensor]]:
+        """This rank's parameters, buffers and those of the inputs `x` that must lie beside them, by name."""
+        owned = ((tensor.name, self.held(tensor.name)) for tensor in self._tensors())
+        inputs = zip(self.domain.tensors, x, strict=True)
+        return [
+            *((name, local) for name, local in owned if local is not None),
+            *(
+                (tensor.name, local)
+                for tensor, local in inputs
+                if tensor.layout.partition.is_active(self.rank)
+            ),
+        ]
+
+    def _check_devices(self, x: tuple[torch.Tensor, ...]) -> None:
+        # A parameter's class need not see that it is asked for its device.
+        with torch._C.DisableTorchFunctionSubclass():
+            placed = self._placed(x)
+            for name, local in placed[1:]:
+                first_name, first = placed[0]
+                if local.device != first.device:
+                    raise ValueError(
+                        f"{name}: lies on {place_name(local)} on rank {self.rank}, but {first_name} lies on {place_name(first)}; "
+                        "move one of them, or the layer, by .to(...)"
+                    )
 
     def _check_inputs(self, x: tuple[torch.Tensor, ...]) -> None:
         self.check_owned()
@@ -119,6 +150,7 @@ class DistributedModule(DistributedParameters):
                     f"{tensor.name}: shape {tuple(local.shape)} on rank {self.rank}, but the layout {tensor.layout} gives it "
                     f"{tensor.layout.local_shape(self.rank)}"
                 )
+        self._check_devices(x)
 
     def _batch_of(self, tensor: Tensor, local: torch.Tensor) -> tuple[int, ...]:
         """:func:`check_argument`, whose error for another floating-point type says how a layer is made for that."""

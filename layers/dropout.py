@@ -85,7 +85,8 @@ def _dropped(
     *,
     inplace: bool = False,
 ) -> torch.Tensor:
-    kept = uniform(seed, shape, window).to(x.device) >= p
+    # The numbers come from the host, and the mask is an eighth of them to copy to a device.
+    kept = (uniform(seed, shape, window) >= p).to(x.device)
     # `where`, not a product: an infinite element that is dropped is 0.
     scaled = x / (1 - p) if p < 1 else x
     y = torch.where(kept, scaled, x.new_zeros(()))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-import numpy as np
 import torch
 
-from adjointlab.core import arrays
+from adjointlab.core import arrays, transport
 from adjointlab.core.layout import Layout
 from adjointlab.layers.distributed import dtype_name, without_dims
 from adjointlab.primitives import groups
@@ -40,8 +39,8 @@ class Largest:
             largest = x.amax(self.dim)
         if self._workers is None:
             return largest
-        own = arrays.summable(largest)
+        own, name = arrays.summable(largest), dtype_name(x.dtype)
         # Gathered, not reduced: MPI leaves open what its maximum makes of NaN.
-        every = np.empty((self._workers.Get_size(), *own.shape), own.dtype)
-        self._workers.Allgather(own, every)
-        return cast("torch.Tensor", arrays.from_summable(every.max(axis=0), dtype_name(x.dtype), largest))
+        every = arrays.summing_memory((self._workers.Get_size(), *own.shape), name, largest)
+        transport.over(self._workers, own).Allgather(own, every)
+        return cast("torch.Tensor", arrays.from_summable(every, name, largest)).amax(0)

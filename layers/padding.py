@@ -80,7 +80,7 @@ class Padding(Resampling, torch_classes=tuple(each for classes in _MODES.values(
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         y = super().forward(x)
-        return y if self.outside is None else torch.where(self.outside, self.value, y)
+        return y if self.outside is None else torch.where(self.outside.to(y.device), self.value, y)
 
 
 class ConstantPad1d(Padding, torch_classes=(nn.ConstantPad1d,)):

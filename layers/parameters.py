@@ -15,7 +15,7 @@ from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor, check_argument
 from adjointlab.layers.local_parameters import LocalParameter, takes_the_whole
 from adjointlab.layers.state_checks import check_on, check_tensors
-from adjointlab.layers.torch_modules import dtype_name, uninitialised_copy
+from adjointlab.layers.torch_modules import device_of, dtype_name, uninitialised_copy
 from adjointlab.layers.windows import local_window
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.validation import single_worker
@@ -44,14 +44,14 @@ class DistributedParameters(nn.Module):
         if module is not None:
             # In a tuple: torch would register a module as a submodule, whose parameters were listed as the layer's.
             # On the device "meta", which has shapes but no memory: no rank keeps whole parameters.
-            self._template = (uninitialised_copy(module, "meta"),)
+            self._template = (uninitialised_copy(module, torch.device("meta")),)
             self.train(module.training)
 
     def sequential(self) -> nn.Module:
-        """A new sequential module with the arguments of the layer's; it draws its parameters from torch's generator."""
+        """A new sequential module with the arguments of the layer's, and on its device; it draws its parameters from torch's generator."""
         if not self._template:
             raise NotImplementedError(f"{type(self).__name__} is not made from a sequential module")
-        module = uninitialised_copy(self._template[0], "cpu")
+        module = uninitialised_copy(self._template[0], device_of(self))
         if callable(reset := getattr(module, "reset_parameters", None)):
             reset()
         return module
@@ -104,10 +104,11 @@ class DistributedParameters(nn.Module):
         if tensor is None:
             names = ", ".join(tensor.name for tensor in self.parameter_space.tensors)
             raise ValueError(f"name: {name!r} is none of the parameters of {type(self).__name__} ({names})")
-        whole = torch.zeros(tensor.layout.shape, dtype=getattr(torch, tensor.dtype))
+        own = self._local(name)
+        whole = torch.zeros(tensor.layout.shape, dtype=own.dtype, device=own.device)
         function(whole, *arguments, **named)
         with torch.no_grad():
-            self._local(name).copy_(local_window(whole, tensor.layout, self.rank))
+            own.copy_(local_window(whole, tensor.layout, self.rank))
 
     def reset_parameters(self) -> None:
         """Draw new parameters, and reset buffers, as the sequential module does; with equal seeds on all ranks, to its values."""
@@ -213,7 +214,7 @@ class DistributedParameters(nn.Module):
         dtype = getattr(torch, tensor.dtype)
         local = torch.empty(source.local_shape(self.rank)) if whole is None else whole.detach()
         move = Repartition(self.comm, source, tensor.layout, dtype=tensor.dtype)
-        return cast("torch.Tensor", move.forward(local.to(device="cpu", dtype=dtype)))
+        return cast("torch.Tensor", move.forward(local.to(self._local(tensor.name).device, dtype)))
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         """A layer with parameters, buffers and hooks of its own; communicator, spaces and operators are shared."""
@@ -243,11 +244,14 @@ class DistributedParameters(nn.Module):
                 "instead of converting it"
             )
 
+    def held(self, name: str) -> torch.Tensor | None:
+        """The tensor that stands for a parameter or buffer now: within ``functional_call`` a tensor that is no parameter."""
+        return (self._parameters if name in self._parameters else self._buffers).get(name)
+
     def check_owned(self) -> None:
         """Raise `ValueError` or `TypeError` unless this rank's parameters and buffers are what their spaces say."""
         for tensor in self._tensors():
-            held = self._parameters if tensor.name in self._parameters else self._buffers
-            local = held.get(tensor.name)
+            local = self.held(tensor.name)
             if not isinstance(local, torch.Tensor):
                 raise TypeError(
                     f"{tensor.name}: a {type(local).__name__} on rank {self.rank} is no torch.Tensor"

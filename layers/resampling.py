@@ -83,13 +83,14 @@ class Taps(NamedTuple):
         return Taps(torch.where(used, index - start, 0), weight, used)
 
     def applied(self, x: torch.Tensor, dim: int) -> torch.Tensor:
-        """The matrix times x along a dimension."""
+        """The matrix times x along a dimension, where x lies; the matrix lies on the host, which looks into it."""
         shape = [1] * x.ndim
         shape[dim] = len(self.element)
+        beside_x = [each.to(x.device) for each in self]
         if self.element.shape[1] == 1 and bool(self.used.all()) and bool((self.weight == 1).all()):
-            return x.index_select(dim, self.element[:, 0])  # values move, and do not round
+            return x.index_select(dim, beside_x[0][:, 0])  # values move, and do not round
         y = x.new_zeros([*x.shape[:dim], len(self.element), *x.shape[dim + 1 :]])
-        for index, weight, used in zip(*(each.unbind(1) for each in self), strict=True):
+        for index, weight, used in zip(*(each.unbind(1) for each in beside_x), strict=True):
             # `where`, not the weight 0: an infinite element that an output does not depend on is not to make it NaN.
             term = x.index_select(dim, index) * weight.reshape(shape)
             y = y + torch.where(used.reshape(shape), term, x.new_zeros(()))

@@ -14,6 +14,7 @@ from torch import nn
 __all__ = [
     "Sides",
     "TorchClasses",
+    "device_of",
     "dtype_name",
     "per_dim",
     "result_of",
@@ -98,7 +99,13 @@ def result_of(module: nn.Module, *inputs: object) -> torch.Tensor:
     return result[0] if isinstance(result, tuple) else result
 
 
-def uninitialised_copy(module: nn.Module, device: str) -> nn.Module:
+def device_of(module: nn.Module) -> torch.device:
+    """The device of a module's parameters and buffers; the host for one that has none."""
+    tensors = (*module.parameters(), *module.buffers())
+    return tensors[0].device if tensors else torch.device("cpu")
+
+
+def uninitialised_copy(module: nn.Module, device: torch.device) -> nn.Module:
     """A copy of `module`, without its hooks, whose parameters and buffers are new tensors on `device`, of arbitrary values.
 
     The tensors go into the memo of the deep copy, so that none of the module's is ever copied, and a tensor that the

@@ -27,7 +27,7 @@ from adjointlab.core.layout import Layout, Window, balanced_cut
 from adjointlab.layers.channels import ChannelModule, windows_of
 from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.distributed import dtype_name, with_index_zero
-from adjointlab.layers.torch_modules import per_dim, result_of, spatial_dims
+from adjointlab.layers.torch_modules import device_of, per_dim, result_of, spatial_dims
 from adjointlab.primitives.halo_exchange import HaloExchange
 
 __all__ = ["ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "TransposedConvolution"]
@@ -60,7 +60,9 @@ class TransposedConvolution(
                 f"partition: of order {partition.order} ({partition}), but a {dims}-d transposed convolution needs {dims + 3}: "
                 f"batch, output channels, input channels, and {dims} spatial dimensions"
             )
-        y_sides = result_of(module, torch.empty(0, *shape[1:], dtype=self.dtype)).shape[2:]
+        y_sides = result_of(
+            module, torch.empty(0, *shape[1:], dtype=self.dtype, device=device_of(module))
+        ).shape[2:]
         kernel = per_dim("kernel_size", module.kernel_size, dims)
         self.stride = per_dim("stride", module.stride, dims)
         self.padding = per_dim("padding", cast(Sequence[int], module.padding), dims)

@@ -38,12 +38,12 @@ def get_total_norm(
     norm_type = float(norm_type)
     # Of a part without elements: the number that changes no norm.
     neutral = 0.0 if norm_type >= 0 else math.inf
-    norms, dtype = [], torch.get_default_dtype()
+    norms, dtype, device = [], torch.get_default_dtype(), torch.device("cpu")
     for layer in distributed_layers(model).values():
         own = np.full(len(layer.parameter_space.tensors), neutral)
         for index, tensor in enumerate(layer.parameter_space.tensors):
-            gradient = layer.get_parameter(tensor.name).grad
-            dtype = getattr(torch, tensor.dtype)
+            parameter = layer.get_parameter(tensor.name)
+            gradient, dtype, device = parameter.grad, parameter.dtype, parameter.device
             if gradient is not None and gradient.numel():
                 own[index] = float(torch.linalg.vector_norm(gradient.detach(), norm_type))
         # Gathered, not reduced: every rank adds in the same order, and MPI leaves open what its maximum makes of NaN.
@@ -55,7 +55,7 @@ def get_total_norm(
         raise RuntimeError(
             f"The total norm of order {norm_type} for the gradients of the model is non-finite"
         )
-    return total.to(dtype)
+    return total.to(device, dtype)
 
 
 def clip_grad_norm_(

@@ -233,6 +233,12 @@ class CheckContext:
         on_device = wanted == "cupy" and arrays.installed("torch-cuda")
         return "torch-cuda" if on_device else "torch"
 
+    @property
+    def torch_memory(self) -> str:
+        """Memory of this rank's tensors of a layer: the case's where that is torch's, else torch's on the host."""
+        wanted = arrays.memory_on(self.setting.library, self.rank)
+        return wanted if wanted.startswith("torch") else "torch"
+
     def primal(self, number: int, bound: int) -> tuple[Array, ...]:
         """This rank's part of the random element `number` of the domain."""
         return tuple(placed.view for placed in self.placed(self.domain, "primal", number, bound))

@@ -21,7 +21,7 @@ from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import apply, connected
 from adjointlab.layers.distributed import dtype_name, with_index_zero, without_dims
 from adjointlab.layers.losses.reduction import SUMS, Loss
-from adjointlab.layers.torch_modules import result_of
+from adjointlab.layers.torch_modules import device_of, result_of
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.sum_reduce import SumReduce
 
@@ -60,7 +60,8 @@ class ClassLoss(Loss):
         loss = cast(nn.NLLLoss, module)
         given = loss.weight
         element = torch.get_default_dtype() if given is None else given.dtype
-        result_of(module, torch.empty(0, self.classes, dtype=element), self.no_targets(element))
+        nothing = torch.empty(0, self.classes, dtype=element)
+        result_of(module, *(each.to(device_of(module)) for each in (nothing, self.no_targets(element))))
         self.ignore_index = loss.ignore_index
         self.make_operators(self.input_layout)
         whole = type(loss)(None if given is None else given.detach().to(self.dtype))

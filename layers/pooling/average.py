@@ -61,7 +61,7 @@ class AveragePooling(Pooling, torch_classes=(nn.AvgPool1d, nn.AvgPool2d, nn.AvgP
         else:
             ones = (1,) * self.dims
             y = of_nothing(self.local_output_shape, lambda zero: self._sums(zero, ones, ones), x)
-        return y / self.count
+        return y / self.count.to(y.device)
 
     def _sums(self, x: torch.Tensor, kernel: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
         """The sum of the elements in each window: torch's average with the divisor 1."""

@@ -69,7 +69,8 @@ class MaxPooling(Pooling, torch_classes=(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3
     def _globally(self, indices: torch.Tensor, sides: Sequence[int]) -> torch.Tensor:
         """Row-major positions in the global tensor, from those in a local one of the given sides."""
         elements = [
-            torch.arange(start, start + side) for (start, _), side in zip(self.window, sides, strict=True)
+            torch.arange(start, start + side, device=indices.device)
+            for (start, _), side in zip(self.window, sides, strict=True)
         ]
         return global_positions(indices, elements, self.domain.tensors[0].layout.shape[-self.dims :])
 

@@ -9,9 +9,8 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.engine.subject import subject
 from adjointlab.layers.attention import ALGORITHMS, Attention, ScaledDotProductAttention
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject
 
 __all__ = ["attentions"]
 
@@ -20,7 +19,7 @@ def _sequential_attention(*, is_causal: bool, scale: float | None, **_: Any) -> 
     return ScaledDotProductAttention(is_causal, scale)
 
 
-@subject(
+@layer_subject(
     layer=layer_of(Attention), sequential=_sequential_attention, twice_differentiable=True, name="Attention"
 )
 def attentions(draw: DrawFn, ranks: int) -> Arguments:

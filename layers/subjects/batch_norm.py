@@ -12,9 +12,8 @@ from torch import nn
 
 from adjointlab.core import strategies
 from adjointlab.core.partition import Partition
-from adjointlab.engine.subject import subject
 from adjointlab.layers.batch_norm import BatchNormalisation
-from adjointlab.layers.subjects.common import Arguments, dtypes
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_subject
 from adjointlab.typing import Communicator
 
 __all__ = ["batch_norms"]
@@ -46,7 +45,7 @@ def _sequential_batch_norm(
     return module
 
 
-@subject(
+@layer_subject(
     layer=_batch_norm, sequential=_sequential_batch_norm, twice_differentiable=True, name="BatchNormalisation"
 )
 def batch_norms(draw: DrawFn, ranks: int) -> Arguments:

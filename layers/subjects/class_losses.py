@@ -12,10 +12,9 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core.layout import Window
-from adjointlab.engine.subject import subject
 from adjointlab.layers.losses import CrossEntropyLoss, Loss, NLLLoss
 from adjointlab.layers.losses.classes import ClassLoss
-from adjointlab.layers.subjects.common import Arguments
+from adjointlab.layers.subjects.common import Arguments, layer_subject
 from adjointlab.layers.subjects.losses import loss_arguments
 from adjointlab.typing import Communicator
 
@@ -33,9 +32,9 @@ def _with_legal_targets(
 
     def prepare(_: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         logits, drawn = inputs
-        first = torch.tensor([]) if windows is None else torch.ones(())
+        first = drawn.new_empty(0) if windows is None else drawn.new_ones(())
         for start, stop in windows or ():
-            first = first[..., None] * (torch.arange(start, stop) == 0)
+            first = first[..., None] * (torch.arange(start, stop, device=drawn.device) == 0)
         legal = drawn.abs() % classes
         away = (legal + 1) % classes if classes > 1 else legal
         kept = torch.where(legal == ignore_index, away, legal)
@@ -90,7 +89,7 @@ def _sequential_class_loss(
     return _with_legal_targets(module, input_shape[class_dim], arguments["ignore_index"], windows)
 
 
-@subject(
+@layer_subject(
     layer=class_loss,
     sequential=_sequential_class_loss,
     twice_differentiable=True,
@@ -101,7 +100,7 @@ def cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
     return over_classes(draw, ranks) | {"label_smoothing": draw(st.sampled_from((0.0, 0.25, 0.1, 1.0)))}
 
 
-@subject(
+@layer_subject(
     layer=partial(class_loss, kind=NLLLoss),
     sequential=partial(_sequential_class_loss, kind=nn.NLLLoss),
     twice_differentiable=True,

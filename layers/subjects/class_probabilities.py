@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from torch import nn
 
-from adjointlab.engine.subject import subject
 from adjointlab.layers.losses import CrossEntropyLoss
 from adjointlab.layers.subjects.class_losses import class_weights, over_classes
-from adjointlab.layers.subjects.common import Arguments
+from adjointlab.layers.subjects.common import Arguments, layer_subject
 from adjointlab.typing import Communicator
 
 __all__ = ["probability_cross_entropies", "probability_loss"]
@@ -70,7 +69,7 @@ def _sequential(
     )
 
 
-@subject(
+@layer_subject(
     layer=probability_loss,
     sequential=_sequential,
     twice_differentiable=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -13,13 +14,26 @@ from torch import nn
 
 from adjointlab.core import strategies
 from adjointlab.core.partition import Partition
+from adjointlab.engine.subject import subject
 from adjointlab.layers.distributed import DistributedModule
 from adjointlab.typing import Communicator
 
-__all__ = ["Arguments", "cuts_over", "drawn_shape", "dtypes", "grids_up_to", "layer_of", "twin_of"]
+__all__ = [
+    "Arguments",
+    "cuts_over",
+    "drawn_shape",
+    "dtypes",
+    "grids_up_to",
+    "layer_of",
+    "layer_subject",
+    "twin_of",
+]
 
 Arguments: TypeAlias = dict[str, object]
 """A case: the arguments by name, with element types as strings, as a file has them."""
+
+layer_subject = partial(subject, arrays=("torch", "torch-cuda", "torch+torch-cuda"))
+"""``@subject`` of a layer whose parameters and activations lie on the host, on a device, or on either by rank."""
 
 dtypes: SearchStrategy[str] = st.sampled_from(("float64", "float32"))
 

@@ -12,10 +12,9 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.engine.subject import subject
 from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d, Padded
 from adjointlab.layers.padded import Paddings, paddings
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject
 
 __all__ = ["convolutions", "drawn_convolution", "sequential_convolution"]
 
@@ -74,7 +73,7 @@ def drawn_convolution(draw: DrawFn) -> dict[str, Any]:
     }
 
 
-@subject(
+@layer_subject(
     layer=layer_of(Conv1d, Conv2d, Conv3d),
     sequential=sequential_convolution,
     twice_differentiable=True,

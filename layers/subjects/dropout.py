@@ -9,9 +9,8 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.engine.subject import subject
 from adjointlab.layers.dropout import Dropout, SeededDropout
-from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, layer_of
+from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, layer_of, layer_subject
 
 __all__ = ["dropouts"]
 
@@ -20,7 +19,9 @@ def _sequential_dropout(*, p: float, seed: int, **_: Any) -> nn.Module:
     return SeededDropout(p, seed)
 
 
-@subject(layer=layer_of(Dropout), sequential=_sequential_dropout, twice_differentiable=True, name="Dropout")
+@layer_subject(
+    layer=layer_of(Dropout), sequential=_sequential_dropout, twice_differentiable=True, name="Dropout"
+)
 def dropouts(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs of order one to four, cut in any dimension; masks that drop nothing, everything, or some; in training and not."""
     order = draw(st.integers(1, 4))

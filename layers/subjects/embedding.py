@@ -10,9 +10,8 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.engine.subject import subject
 from adjointlab.layers.embedding import Embedding
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject, twin_of
 
 __all__ = ["embeddings"]
 
@@ -35,7 +34,9 @@ def _sequential_embedding(**case: Any) -> nn.Module:
     return with_legal_indices(module, case["num_embeddings"])
 
 
-@subject(layer=_embedding, sequential=_sequential_embedding, twice_differentiable=True, name="Embedding")
+@layer_subject(
+    layer=_embedding, sequential=_sequential_embedding, twice_differentiable=True, name="Embedding"
+)
 def embeddings(draw: DrawFn, ranks: int) -> Arguments:
     """Indices of order zero to two, cut in any dimension; a table cut by vocabulary and by feature; with a padding row."""
     order = draw(st.integers(0, 2))

@@ -9,14 +9,15 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.engine.subject import subject
 from adjointlab.layers.flatten import Flatten
-from adjointlab.layers.subjects.common import Arguments, cuts_over, dtypes, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, cuts_over, dtypes, layer_of, layer_subject, twin_of
 
 __all__ = ["flattens"]
 
 
-@subject(layer=layer_of(Flatten), sequential=twin_of(nn.Flatten), twice_differentiable=True, name="Flatten")
+@layer_subject(
+    layer=layer_of(Flatten), sequential=twin_of(nn.Flatten), twice_differentiable=True, name="Flatten"
+)
 def flattens(draw: DrawFn, ranks: int) -> Arguments:
     """Any range of dimensions, counted from both ends, in any cut; the output where it is, or in any other layout."""
     shape = draw(strategies.shapes(draw(st.sampled_from((2, 3, 4, 5, 1, 0)))))

@@ -6,14 +6,13 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from adjointlab.core import strategies
-from adjointlab.engine.subject import subject
 from adjointlab.layers.joining import Chunk, Chunks, Concatenation, Join, Part, Pile, Split, Stack
-from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, layer_of, layer_subject, twin_of
 
 __all__ = ["chunks", "concatenations", "splits", "stacks"]
 
 
-@subject(
+@layer_subject(
     layer=layer_of(Concatenation), sequential=twin_of(Join), twice_differentiable=True, name="Concatenation"
 )
 def concatenations(draw: DrawFn, ranks: int) -> Arguments:
@@ -34,7 +33,7 @@ def concatenations(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@subject(layer=layer_of(Split), sequential=twin_of(Part), twice_differentiable=True, name="Split")
+@layer_subject(layer=layer_of(Split), sequential=twin_of(Part), twice_differentiable=True, name="Split")
 def splits(draw: DrawFn, ranks: int) -> Arguments:
     """A tensor of order one to three, along any dimension, cut in any; into parts of given sizes, or of one size."""
     order = draw(st.integers(1, 3))
@@ -56,7 +55,7 @@ def splits(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@subject(layer=layer_of(Chunk), sequential=twin_of(Chunks), twice_differentiable=True, name="Chunk")
+@layer_subject(layer=layer_of(Chunk), sequential=twin_of(Chunks), twice_differentiable=True, name="Chunk")
 def chunks(draw: DrawFn, ranks: int) -> Arguments:
     """A tensor of order one to three, along any dimension, cut in any; into more chunks than there are elements, too."""
     order = draw(st.integers(1, 3))
@@ -69,7 +68,7 @@ def chunks(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@subject(layer=layer_of(Stack), sequential=twin_of(Pile), twice_differentiable=True, name="Stack")
+@layer_subject(layer=layer_of(Stack), sequential=twin_of(Pile), twice_differentiable=True, name="Stack")
 def stacks(draw: DrawFn, ranks: int) -> Arguments:
     """One to three tensors of order zero to three, along a new dimension anywhere, which a target may cut."""
     shape = draw(strategies.shapes(draw(st.sampled_from((1, 2, 3, 0)))))

@@ -7,14 +7,15 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.engine.subject import subject
 from adjointlab.layers.linear import Linear
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject, twin_of
 
 __all__ = ["linears"]
 
 
-@subject(layer=layer_of(Linear), sequential=twin_of(nn.Linear), twice_differentiable=True, name="Linear")
+@layer_subject(
+    layer=layer_of(Linear), sequential=twin_of(nn.Linear), twice_differentiable=True, name="Linear"
+)
 def linears(draw: DrawFn, ranks: int) -> Arguments:
     """Any leading dimensions, cut or not; features cut along both dimensions of the weight; fewer features than workers."""
     lead = draw(st.integers(0, 2))

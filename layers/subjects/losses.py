@@ -12,7 +12,6 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.engine.subject import subject
 from adjointlab.layers.losses import (
     BCEWithLogitsLoss,
     HuberLoss,
@@ -22,7 +21,7 @@ from adjointlab.layers.losses import (
     MSELoss,
     SmoothL1Loss,
 )
-from adjointlab.layers.subjects.common import Arguments, cuts_over, dtypes, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, cuts_over, dtypes, layer_of, layer_subject, twin_of
 
 __all__ = [
     "absolute_errors",
@@ -62,25 +61,27 @@ def _elementwise(draw: DrawFn, ranks: int, names: Sequence[str] = Loss.reduction
     return loss_arguments(draw, ranks, shape, reduction)
 
 
-@subject(layer=layer_of(MSELoss), sequential=twin_of(nn.MSELoss), twice_differentiable=True, name="MSELoss")
+@layer_subject(
+    layer=layer_of(MSELoss), sequential=twin_of(nn.MSELoss), twice_differentiable=True, name="MSELoss"
+)
 def mean_squared_errors(draw: DrawFn, ranks: int) -> Arguments:
     """Tensors of order zero to four in any cut."""
     return _elementwise(draw, ranks)
 
 
-@subject(layer=layer_of(L1Loss), sequential=twin_of(nn.L1Loss), name="L1Loss")
+@layer_subject(layer=layer_of(L1Loss), sequential=twin_of(nn.L1Loss), name="L1Loss")
 def absolute_errors(draw: DrawFn, ranks: int) -> Arguments:
     """Tensors as of the mean squared error."""
     return _elementwise(draw, ranks)
 
 
-@subject(layer=layer_of(SmoothL1Loss), sequential=twin_of(nn.SmoothL1Loss), name="SmoothL1Loss")
+@layer_subject(layer=layer_of(SmoothL1Loss), sequential=twin_of(nn.SmoothL1Loss), name="SmoothL1Loss")
 def smooth_absolute_errors(draw: DrawFn, ranks: int) -> Arguments:
     """Tensors as of the mean squared error; differences on both sides of `beta`, which may be 0."""
     return _elementwise(draw, ranks) | {"beta": draw(st.sampled_from((1.0, 0.0, 2.5)))}
 
 
-@subject(layer=layer_of(HuberLoss), sequential=twin_of(nn.HuberLoss), name="HuberLoss")
+@layer_subject(layer=layer_of(HuberLoss), sequential=twin_of(nn.HuberLoss), name="HuberLoss")
 def huber_losses(draw: DrawFn, ranks: int) -> Arguments:
     """Tensors as of the mean squared error; differences on both sides of `delta`."""
     return _elementwise(draw, ranks) | {"delta": draw(st.sampled_from((1.0, 2.5)))}
@@ -106,7 +107,7 @@ class _WithoutAdvice(nn.KLDivLoss):
             return super().forward(x, target)
 
 
-@subject(
+@layer_subject(
     layer=lambda comm, **case: with_legal_target(layer_of(KLDivLoss)(comm, **case), case["log_target"]),
     sequential=lambda **case: with_legal_target(twin_of(_WithoutAdvice)(**case), case["log_target"]),
     twice_differentiable=True,
@@ -139,7 +140,7 @@ def _weighted(case: Arguments) -> dict[str, Any]:
     return given | {"weight": next(weights), "pos_weight": next(weights)}
 
 
-@subject(
+@layer_subject(
     layer=lambda comm, **case: layer_of(BCEWithLogitsLoss)(comm, **_weighted(case)),
     sequential=lambda **case: twin_of(nn.BCEWithLogitsLoss)(**_weighted(case)),
     twice_differentiable=True,

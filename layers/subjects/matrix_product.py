@@ -11,9 +11,8 @@ from torch import nn
 
 from adjointlab.core import strategies
 from adjointlab.core.partition import Partition
-from adjointlab.engine.subject import subject
 from adjointlab.layers.matrix_product import ALGORITHMS, MatrixProduct, Product
-from adjointlab.layers.subjects.common import Arguments, dtypes, grids_up_to, layer_of
+from adjointlab.layers.subjects.common import Arguments, dtypes, grids_up_to, layer_of, layer_subject
 
 __all__ = ["matrix_products"]
 
@@ -22,7 +21,9 @@ def _product(**_: Any) -> nn.Module:
     return Product()
 
 
-@subject(layer=layer_of(MatrixProduct), sequential=_product, twice_differentiable=True, name="MatrixProduct")
+@layer_subject(
+    layer=layer_of(MatrixProduct), sequential=_product, twice_differentiable=True, name="MatrixProduct"
+)
 def matrix_products(draw: DrawFn, ranks: int) -> Arguments:
     """Matrices, at times batches of them or empty, all dimensions cut, in panels of any width; fewer rows and columns than workers."""
     lead = draw(st.sampled_from(((), (), (), (1,), (3,))))

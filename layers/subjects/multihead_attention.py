@@ -9,11 +9,10 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.engine.subject import subject
 from adjointlab.layers.attention import ALGORITHMS
 from adjointlab.layers.multihead_attention import MultiheadAttention
 from adjointlab.layers.separate_projections import SeparateProjections
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject, twin_of
 
 __all__ = ["multihead_attentions"]
 
@@ -47,7 +46,7 @@ def _called_with(module: nn.Module, call: dict[str, bool]) -> nn.Module:
     return module
 
 
-@subject(
+@layer_subject(
     layer=multihead_attention,
     sequential=sequential_multihead_attention,
     twice_differentiable=True,

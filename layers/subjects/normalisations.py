@@ -10,11 +10,10 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.engine.subject import subject
 from adjointlab.layers.group_norm import GroupNorm
 from adjointlab.layers.instance_norm import InstanceNormalisation
 from adjointlab.layers.layer_norm import LayerNorm, RMSNorm
-from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, layer_of, layer_subject, twin_of
 from adjointlab.typing import Communicator
 
 __all__ = ["group_norms", "instance_norms", "layer_norms", "rms_norms"]
@@ -37,7 +36,7 @@ def _over_last_dimensions(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@subject(
+@layer_subject(
     layer=layer_of(LayerNorm), sequential=twin_of(nn.LayerNorm), twice_differentiable=True, name="LayerNorm"
 )
 def layer_norms(draw: DrawFn, ranks: int) -> Arguments:
@@ -45,14 +44,16 @@ def layer_norms(draw: DrawFn, ranks: int) -> Arguments:
     return _over_last_dimensions(draw, ranks) | {"bias": draw(st.booleans())}
 
 
-@subject(layer=layer_of(RMSNorm), sequential=twin_of(nn.RMSNorm), twice_differentiable=True, name="RMSNorm")
+@layer_subject(
+    layer=layer_of(RMSNorm), sequential=twin_of(nn.RMSNorm), twice_differentiable=True, name="RMSNorm"
+)
 def rms_norms(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs as of layer normalisation; ε also the precision of the element type."""
     case = _over_last_dimensions(draw, ranks)
     return case | {"eps": draw(st.sampled_from((case["eps"], None)))}
 
 
-@subject(
+@layer_subject(
     layer=layer_of(GroupNorm), sequential=twin_of(nn.GroupNorm), twice_differentiable=True, name="GroupNorm"
 )
 def group_norms(draw: DrawFn, ranks: int) -> Arguments:
@@ -91,7 +92,7 @@ def _sequential_instance_norm(*, dims: int, dtype: str, **arguments: Any) -> nn.
     return module
 
 
-@subject(
+@layer_subject(
     layer=_instance_norm,
     sequential=_sequential_instance_norm,
     twice_differentiable=True,

@@ -11,9 +11,8 @@ from torch import nn
 
 from adjointlab.core import strategies
 from adjointlab.core.layout import Layout
-from adjointlab.engine.subject import subject
 from adjointlab.layers.pointwise import Pointwise
-from adjointlab.layers.subjects.common import Arguments, dtypes
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_subject
 from adjointlab.typing import Communicator
 
 __all__ = ["pointwise_layers"]
@@ -50,7 +49,9 @@ def _sequential_pointwise(*, function: str, **_: object) -> nn.Module:
     return _POINTWISE[function]()
 
 
-@subject(layer=_pointwise, sequential=_sequential_pointwise, twice_differentiable=True, name="Pointwise")
+@layer_subject(
+    layer=_pointwise, sequential=_sequential_pointwise, twice_differentiable=True, name="Pointwise"
+)
 def pointwise_layers(draw: DrawFn, ranks: int) -> Arguments:
     """Activations, one of them in place, and dropout that is not training, over tensors in any cut."""
     function = draw(st.sampled_from(tuple(_POINTWISE)))

@@ -13,7 +13,6 @@ from torch import nn
 
 from adjointlab.core import strategies
 from adjointlab.core.layout import Window
-from adjointlab.engine.subject import subject
 from adjointlab.layers.pooling import (
     AvgPool1d,
     AvgPool2d,
@@ -29,7 +28,7 @@ from adjointlab.layers.pooling import (
     MaxUnpool3d,
     MaxUnpooling,
 )
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject, twin_of
 from adjointlab.typing import Communicator
 
 __all__ = ["average_pools", "max_pools", "max_unpools", "power_average_pools", "unpool", "with_legal_indices"]
@@ -70,7 +69,7 @@ def _negative(x: torch.Tensor) -> tuple[torch.Tensor]:
     return (x - 5,)
 
 
-@subject(
+@layer_subject(
     layer=layer_of(MaxPool1d, MaxPool2d, MaxPool3d),
     sequential=twin_of(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
     prepare=_negative,
@@ -83,7 +82,7 @@ def max_pools(draw: DrawFn, ranks: int) -> Arguments:
     return {**arguments, "return_indices": draw(st.booleans())}
 
 
-@subject(
+@layer_subject(
     layer=layer_of(AvgPool1d, AvgPool2d, AvgPool3d),
     sequential=twin_of(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
     twice_differentiable=True,
@@ -104,7 +103,7 @@ def _positive(x: torch.Tensor) -> tuple[torch.Tensor]:
     return (x + 5,)
 
 
-@subject(
+@layer_subject(
     layer=layer_of(LPPool1d, LPPool2d, LPPool3d),
     sequential=twin_of(nn.LPPool1d, nn.LPPool2d, nn.LPPool3d),
     prepare=_positive,
@@ -158,7 +157,7 @@ def with_legal_indices(
         index = torch.zeros_like(drawn)
         kernels, strides = case["kernel_size"], case["stride"] or case["kernel_size"]
         for dim, (start, stop) in enumerate(windows or ()):
-            first = torch.arange(start, stop) * strides[dim] - case["padding"][dim]
+            first = torch.arange(start, stop, device=drawn.device) * strides[dim] - case["padding"][dim]
             along = first.reshape(-1, *(1,) * (len(sides) - dim - 1)) + (drawn.abs() + dim) % kernels[dim]
             along = along.clamp(0, sides[dim] - 1)
             index += (sides[dim] - 1 - along if mirrored else along) * math.prod(sides[dim + 1 :])
@@ -197,7 +196,7 @@ def _sequential_unpool(*, mirrored: bool, input_shape: tuple[int, ...], dims: in
     return with_legal_indices(twin, sides, [(0, side) for side in whole], mirrored=mirrored, **case)
 
 
-@subject(layer=unpool, sequential=_sequential_unpool, twice_differentiable=True, name="MaxUnpooling")
+@layer_subject(layer=unpool, sequential=_sequential_unpool, twice_differentiable=True, name="MaxUnpooling")
 def max_unpools(draw: DrawFn, ranks: int) -> Arguments:
     """One to three dimensions, windows side by side or apart; each element near where it came from, or at the other end."""
     dims = draw(st.integers(1, 3))

@@ -8,9 +8,8 @@ from torch import nn
 
 from adjointlab.core import strategies
 from adjointlab.core.layout import Layout
-from adjointlab.engine.subject import subject
 from adjointlab.layers.repartition import Repartition
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject, twin_of
 
 __all__ = ["repartition_layers"]
 
@@ -28,7 +27,7 @@ def _layout_with_copies(draw: DrawFn, ranks: int, shape: tuple[int, ...]) -> tup
     return Layout.cut(shape, partition, ends, axes), types
 
 
-@subject(
+@layer_subject(
     layer=layer_of(Repartition),
     sequential=twin_of(nn.Identity),
     twice_differentiable=True,

@@ -11,10 +11,9 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.engine.subject import subject
 from adjointlab.layers.padding import Padding
 from adjointlab.layers.pooling.adaptive import AdaptiveAveragePooling, AdaptiveMaxPooling
-from adjointlab.layers.subjects.common import Arguments, dtypes
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_subject
 from adjointlab.layers.upsampling import Upsample
 from adjointlab.typing import Communicator
 
@@ -54,7 +53,7 @@ def _sides(draw: DrawFn, dims: int, least: int = 1) -> tuple[int, ...]:
     return tuple(draw(st.integers(least, (9, 6, 4)[dims - 1])) for _ in range(dims))
 
 
-@subject(layer=_layer, sequential=_sequential, twice_differentiable=True, name="Upsample")
+@layer_subject(layer=_layer, sequential=_sequential, twice_differentiable=True, name="Upsample")
 def upsamplings(draw: DrawFn, ranks: int) -> Arguments:
     """One to three dimensions, each cut; all modes, to sizes and by factors, larger and smaller, with aligned corners or without."""
     dims = draw(st.integers(1, 3))
@@ -77,7 +76,7 @@ def upsamplings(draw: DrawFn, ranks: int) -> Arguments:
     return _case(draw, ranks, sides, 2, "Upsample", arguments)
 
 
-@subject(layer=_layer, sequential=_sequential, twice_differentiable=True, name="Padding")
+@layer_subject(layer=_layer, sequential=_sequential, twice_differentiable=True, name="Padding")
 def paddings(draw: DrawFn, ranks: int) -> Arguments:
     """All kinds of padding in one to three dimensions, with and without a batch, wider than a part, uneven, negative."""
     dims = draw(st.integers(1, 3))
@@ -96,13 +95,13 @@ def paddings(draw: DrawFn, ranks: int) -> Arguments:
     return _case(draw, ranks, sides, draw(st.integers(1, 2)), f"{kind}Pad{dims}d", arguments)
 
 
-@subject(layer=_layer, sequential=_sequential, twice_differentiable=True, name="AdaptiveAveragePooling")
+@layer_subject(layer=_layer, sequential=_sequential, twice_differentiable=True, name="AdaptiveAveragePooling")
 def adaptive_average_pools(draw: DrawFn, ranks: int) -> Arguments:
     """One to three dimensions, each cut, with and without a batch; to larger and smaller sizes, and to that of the input."""
     return _adaptive(draw, ranks, "Avg")
 
 
-@subject(layer=_layer, sequential=_sequential, twice_differentiable=True, name="AdaptiveMaxPooling")
+@layer_subject(layer=_layer, sequential=_sequential, twice_differentiable=True, name="AdaptiveMaxPooling")
 def adaptive_max_pools(draw: DrawFn, ranks: int) -> Arguments:
     """Sizes as of the average; with the indices and without; many equal elements."""
     case = _adaptive(draw, ranks, "Max")

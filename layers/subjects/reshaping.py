@@ -10,10 +10,9 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.engine.subject import subject
 from adjointlab.layers.permute import Permute, Permuted, Transpose, Transposed
 from adjointlab.layers.reshape import Reshape, Reshaped, Unflatten
-from adjointlab.layers.subjects.common import Arguments, cuts_over, dtypes, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, cuts_over, dtypes, layer_of, layer_subject, twin_of
 
 __all__ = ["permutations", "rearranged", "reshapes", "transpositions", "unflattenings"]
 
@@ -42,7 +41,9 @@ def _sides(draw: DrawFn, size: int) -> tuple[int, ...]:
     return (*sides, size) if size > 1 or draw(st.booleans()) else tuple(sides)
 
 
-@subject(layer=layer_of(Reshape), sequential=twin_of(Reshaped), twice_differentiable=True, name="Reshape")
+@layer_subject(
+    layer=layer_of(Reshape), sequential=twin_of(Reshaped), twice_differentiable=True, name="Reshape"
+)
 def reshapes(draw: DrawFn, ranks: int) -> Arguments:
     """Sides that are merged, split, and shifted against each other, with a dimension that stays or without; one may be -1."""
     size = draw(st.sampled_from((6, 12, 4, 8, 7, 1, 0)))
@@ -58,7 +59,7 @@ def reshapes(draw: DrawFn, ranks: int) -> Arguments:
     return {**rearranged(draw, ranks, x_shape, y_shape), "shape": tuple(asked)}
 
 
-@subject(
+@layer_subject(
     layer=layer_of(Unflatten), sequential=twin_of(nn.Unflatten), twice_differentiable=True, name="Unflatten"
 )
 def unflattenings(draw: DrawFn, ranks: int) -> Arguments:
@@ -72,7 +73,7 @@ def unflattenings(draw: DrawFn, ranks: int) -> Arguments:
     return {**rearranged(draw, ranks, x_shape, y_shape), "dim": dim, "unflattened_size": tuple(sides)}
 
 
-@subject(
+@layer_subject(
     # By another name, for `dims` is the number of dimensions to `layer_of`.
     layer=lambda comm, *, order, dtype, **case: Permute(
         comm, dims=order, dtype=getattr(torch, dtype), **case
@@ -89,7 +90,7 @@ def permutations(draw: DrawFn, ranks: int) -> Arguments:
     return {**rearranged(draw, ranks, shape, tuple(shape[dim] for dim in dims)), "order": counted}
 
 
-@subject(
+@layer_subject(
     layer=layer_of(Transpose), sequential=twin_of(Transposed), twice_differentiable=True, name="Transpose"
 )
 def transpositions(draw: DrawFn, ranks: int) -> Arguments:

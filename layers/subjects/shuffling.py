@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from torch import nn
 
-from adjointlab.engine.subject import subject
 from adjointlab.layers.shuffle import ChannelShuffle, PixelShuffle, PixelUnshuffle
-from adjointlab.layers.subjects.common import Arguments, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, layer_of, layer_subject, twin_of
 from adjointlab.layers.subjects.reshaping import rearranged
 
 __all__ = ["channel_shuffles", "pixel_shuffles", "pixel_unshuffles"]
@@ -21,7 +20,7 @@ def _pixels(draw: DrawFn) -> tuple[tuple[int, ...], tuple[int, int, int], int]:
     return lead, (channels, height, width), draw(st.sampled_from((2, 3, 1)))
 
 
-@subject(
+@layer_subject(
     layer=layer_of(PixelShuffle),
     sequential=twin_of(nn.PixelShuffle),
     twice_differentiable=True,
@@ -36,7 +35,7 @@ def pixel_shuffles(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@subject(
+@layer_subject(
     layer=layer_of(PixelUnshuffle),
     sequential=twin_of(nn.PixelUnshuffle),
     twice_differentiable=True,
@@ -51,7 +50,7 @@ def pixel_unshuffles(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@subject(
+@layer_subject(
     layer=layer_of(ChannelShuffle),
     sequential=twin_of(nn.ChannelShuffle),
     twice_differentiable=True,

@@ -7,9 +7,8 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.engine.subject import subject
 from adjointlab.layers.softmax import LogSoftmax, Softmax
-from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, layer_of, layer_subject, twin_of
 
 __all__ = ["log_softmaxes", "softmaxes"]
 
@@ -25,13 +24,15 @@ def _exponentials(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@subject(layer=layer_of(Softmax), sequential=twin_of(nn.Softmax), twice_differentiable=True, name="Softmax")
+@layer_subject(
+    layer=layer_of(Softmax), sequential=twin_of(nn.Softmax), twice_differentiable=True, name="Softmax"
+)
 def softmaxes(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs of order one to four, cut in any dimension; over any of them."""
     return _exponentials(draw, ranks)
 
 
-@subject(
+@layer_subject(
     layer=layer_of(LogSoftmax),
     sequential=twin_of(nn.LogSoftmax),
     twice_differentiable=True,

@@ -11,14 +11,13 @@ from torch import nn
 
 from adjointlab.core import strategies
 from adjointlab.core.partition import Partition
-from adjointlab.engine.subject import subject
 from adjointlab.layers.stationary_convolution import (
     ALGORITHMS,
     StationaryConv1d,
     StationaryConv2d,
     StationaryConv3d,
 )
-from adjointlab.layers.subjects.common import Arguments, grids_up_to, layer_of
+from adjointlab.layers.subjects.common import Arguments, grids_up_to, layer_of, layer_subject
 from adjointlab.layers.subjects.convolution import drawn_convolution, sequential_convolution
 
 __all__ = ["stationary_convolutions"]
@@ -28,7 +27,7 @@ def _sequential(*, algorithm: str, **arguments: Any) -> nn.Module:
     return sequential_convolution(**arguments)
 
 
-@subject(
+@layer_subject(
     layer=layer_of(StationaryConv1d, StationaryConv2d, StationaryConv3d),
     sequential=_sequential,
     twice_differentiable=True,

@@ -12,8 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from adjointlab.core import strategies
-from adjointlab.engine.subject import subject
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject, twin_of
 from adjointlab.layers.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 
 __all__ = ["column_parallel_linears", "row_parallel_linears"]
@@ -39,7 +38,7 @@ def parallel_linear(comm: Any, *, kind: type[nn.Module], **case: Any) -> nn.Modu
     return layer
 
 
-@subject(
+@layer_subject(
     layer=partial(parallel_linear, kind=ColumnParallelLinear),
     sequential=sequential_linear,
     twice_differentiable=True,
@@ -58,7 +57,7 @@ def column_parallel_linears(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@subject(
+@layer_subject(
     layer=partial(parallel_linear, kind=RowParallelLinear),
     sequential=sequential_linear,
     twice_differentiable=True,

@@ -7,14 +7,13 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.engine.subject import subject
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, twin_of
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject, twin_of
 from adjointlab.layers.transposed_convolution import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 
 __all__ = ["transposed_convolutions"]
 
 
-@subject(
+@layer_subject(
     layer=layer_of(ConvTranspose1d, ConvTranspose2d, ConvTranspose3d),
     sequential=twin_of(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
     twice_differentiable=True,

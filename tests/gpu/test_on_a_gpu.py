@@ -23,6 +23,7 @@ from adjointlab.engine.discovery import find
 from adjointlab.engine.exhaust import bound_of, exhaust
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
+from adjointlab.layers.subjects import installed as layers
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.subjects import installed
 from adjointlab.worlds.launch import is_launched
@@ -32,6 +33,9 @@ from tests.running import needs_mpi, run
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(is_launched(), reason="starts processes of MPI itself")]
 
 SUBJECTS = {name: subject for name, subject in vars(installed).items() if isinstance(subject, Subject)}
+LAYERS = {
+    name: value for name, value in vars(layers).items() if isinstance(value, Subject) and name[0] != "_"
+}
 MEMORIES = ("cupy", "torch-cuda", "numpy+cupy", "torch+torch-cuda")
 REDUCED = {"ranks": 2, "order": 1, "side": 2, "kernel": 2, "stride": 1, "dilation": 1}
 HALOS = {"side": 1, "free": 1, "side2": 1, "side3": 1, "ring2": 1}
@@ -85,6 +89,14 @@ def test_a_primitive_is_coherent(ranks: al.SimulatedWorld, memory: str, name: st
     assert verdicts(ranks, SUBJECTS[name], memory, 10) == {}
 
 
+@pytest.mark.parametrize("memory_of_layer", ["torch-cuda", "torch+torch-cuda"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_is_coherent(world: al.SimulatedWorld, name: str, memory_of_layer: str) -> None:
+    if not arrays.installed(memory_of_layer):
+        pytest.skip(f"needs a torch that sees a device; {found().lacking}")
+    assert verdicts(world, LAYERS[name], memory_of_layer, 5) == {}
+
+
 @pytest.mark.parametrize("name", ["halo_exchanges", "repartitions", "reduce_scatters", "send_receives"])
 def test_it_is_so_through_pinned_memory(
     world: al.SimulatedWorld, memory: str, name: str, monkeypatch: pytest.MonkeyPatch
@@ -106,7 +118,9 @@ def test_a_reduced_bound_is_proved(name: str, cupy: Any) -> None:
 
 @needs_mpi
 @pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize("name", ["HaloExchange", "Repartition", "AllSumReduce"])
+@pytest.mark.parametrize(
+    "name", ["HaloExchange", "Repartition", "AllSumReduce", "Linear", "Convolution", "Softmax"]
+)
 def test_processes_share_the_device(count: int, name: str, tmp_path: Path) -> None:
     options = ["--device", "cuda", "--cases", "10", "--seed", "1"]
     done = run("adjointlab", "check", name, *options, ranks=count, cwd=tmp_path)

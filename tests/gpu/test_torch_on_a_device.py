@@ -17,7 +17,7 @@ from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.memory import Move
 from adjointlab.primitives.subjects import installed
 from tests.gpu.device_cases import judged, judged_subject
-from tests.gpu.stand_in.torch_device import copies, torch_device_stand_in
+from tests.gpu.stand_in.torch_device import copies, on_device, torch_device_stand_in
 
 
 @pytest.fixture(autouse=True)
@@ -72,10 +72,11 @@ def test_what_needs_no_message_is_not_copied_to_the_host(world: al.SimulatedWorl
         layout = Layout((5, 4), Partition((1, 1)))
         windows = Layout((5, 4), Partition((1, 1)), (((-1, 6),), ((0, 5),)))
         halo, move = HaloExchange(context.comm, layout, windows, periodic=(0,)), Move(context.comm, layout)
-        x = arrays.from_numpy(np.arange(20.0).reshape(5, 4), "float64", "torch-cuda")
-        copies.clear()
-        halo.adjoint(halo.forward(x))
-        move.adjoint(move.forward(x))
+        with on_device():
+            x = arrays.from_numpy(np.arange(20.0).reshape(5, 4), "float64", "torch-cuda")
+            copies.clear()
+            halo.adjoint(halo.forward(x))
+            move.adjoint(move.forward(x))
         return dict(copies)
 
     assert world.run(body, None, 1).values == ({},)

@@ -76,11 +76,12 @@ def pass_keys(context: CheckContext, number: int) -> dict[str, Draw]:
 
 
 class ModuleUnderTest(ABC):
-    """A torch module, and the part that it takes of each drawn tensor."""
+    """A torch module, and the part that it takes of each drawn tensor; both lie in the memory of this rank's case."""
 
-    def __init__(self, layer: Layer, module: torch.nn.Module, values: str) -> None:
-        self.layer, self.module = layer, module
-        self._change = _change_of(values)
+    def __init__(self, context: CheckContext, module: torch.nn.Module) -> None:
+        self.layer, self.module, self.memory = context.layer, module, context.torch_memory
+        arrays.move_module(module, self.memory)
+        self._change = _change_of(context.values)
         self.note_return: Callable[[Callable[..., object]], None] = lambda function: None
         self.note_backward: Callable[[BackwardPass], None] = lambda begun: None
         self._averaged = 1
@@ -96,7 +97,9 @@ class ModuleUnderTest(ABC):
     def tensors(self, space: Space, key: Draw) -> list[torch.Tensor]:
         """Drawn tensors of a space."""
         return [
-            cast("torch.Tensor", arrays.from_numpy(self.drawn(space, position, key), tensor.dtype, "torch"))
+            cast(
+                "torch.Tensor", arrays.from_numpy(self.drawn(space, position, key), tensor.dtype, self.memory)
+            )
             for position, tensor in enumerate(space.tensors)
         ]
 
@@ -113,7 +116,7 @@ class ModuleUnderTest(ABC):
             and not (self._change is _infinite and LocalType.PARTIAL in tensor.types)
             else x
             for x, tensor, is_free in zip(
-                inputs, self.layer.domain.tensors, _left_as_drawn(self.layer), strict=True
+                inputs, self.layer.domain.tensors, _left_as_drawn(self.layer, self.memory), strict=True
             )
         ]
 
@@ -189,7 +192,7 @@ class LocalModule(ModuleUnderTest):
 
     def __init__(self, context: CheckContext) -> None:
         layer = context.layer
-        super().__init__(layer, layer.module, context.values)
+        super().__init__(context, layer.module)
         self.rank = context.rank
         self.note_return, self.note_backward = context.note_return, context.note_backward
         self._averaged = layer.averaged
@@ -236,6 +239,10 @@ class LocalModule(ModuleUnderTest):
             raise NotInSpace(
                 f"{what} element type {dtype} on rank {self.rank}, but {tensor.dtype} is declared"
             )
+        if (place := arrays.memory_and_place(value)) != self.memory:
+            raise NotInSpace(
+                f"{what} a tensor in the memory {place} on rank {self.rank}, whose tensors lie in {self.memory}"
+            )
 
 
 class SequentialTwin(ModuleUnderTest):
@@ -244,7 +251,7 @@ class SequentialTwin(ModuleUnderTest):
     def __init__(self, context: CheckContext) -> None:
         layer = context.layer
         assert context.reference is not None
-        super().__init__(layer, context.reference(), context.values)
+        super().__init__(context, context.reference())
         if faults := undeclared(self.module, layer.parameters, layer.buffers):
             raise SubjectError(
                 f"the sequential twin and the layer are not called alike: the twin {faults[0]}"
@@ -291,7 +298,7 @@ def _infinite(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x.abs() >= LARGEST, x * float("inf"), x)
 
 
-def _left_as_drawn(layer: Layer) -> list[bool]:
+def _left_as_drawn(layer: Layer, memory: str) -> list[bool]:
     """For each input: True if the subject's preparation changes none of the integers that are drawn.
 
     One that it changes must have values of a certain range. What this returns depends on no drawn values, which differ from rank
@@ -304,7 +311,10 @@ def _left_as_drawn(layer: Layer) -> list[bool]:
         return free
     for number in range(-LARGEST, LARGEST + 1):
         drawn = [
-            torch.full((1,) * len(tensor.layout.shape), number, dtype=getattr(torch, tensor.dtype))
+            cast(
+                "torch.Tensor",
+                arrays.from_numpy(np.full((1,) * len(tensor.layout.shape), number), tensor.dtype, memory),
+            )
             for tensor in layer.domain.tensors
         ]
         prepared = layer.prepare(*drawn)

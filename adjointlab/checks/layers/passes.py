@@ -165,9 +165,10 @@ def _drawn(
 ) -> Pass:
     layer, setting, keys = version.layer, context.setting, pass_keys(context, number)
     is_local = isinstance(version, LocalModule)
-    inputs = [_placed(x, setting.primal_order if is_local else None) for x in version.inputs(keys["inputs"])]
+    orders = (setting.primal_order, setting.dual_order) if is_local else (None, None)
+    inputs = [_placed(x, version.memory, orders[0]) for x in version.inputs(keys["inputs"])]
     cotangents = [
-        _placed(y, setting.dual_order if is_local else None)
+        _placed(y, version.memory, orders[1])
         for y in version.tensors(layer.codomain.dual, keys["cotangents"])
     ]
     leaves = [
@@ -222,12 +223,12 @@ def gradients(leaves: Sequence[torch.Tensor]) -> Local:
     )
 
 
-def _placed(tensor: torch.Tensor, order: str | None) -> Placed:
+def _placed(tensor: torch.Tensor, memory: str, order: str | None) -> Placed:
     dtype = str(tensor.dtype).removeprefix("torch.")
     # A subject's own preparation may return other types, such as booleans.
     if order is None or dtype not in DTYPES:
         return placed_as_it_is(tensor)
-    return place(np.array(arrays.to_numpy(tensor)), dtype, "torch", order)
+    return place(np.array(arrays.to_numpy(tensor)), dtype, memory, order)
 
 
 def _leaf(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:

@@ -298,7 +298,9 @@ def _perturbation() -> Callable[[int, float, bool], AbstractContextManager[objec
                 # Of an infinity, such as the score of a masked key, nothing can be wrong: a NaN would allow for any difference.
                 fractions = (mantissas * self.factor).frac().abs().nan_to_num(nan=0.5)
             else:
-                fractions = torch.rand(value.shape, generator=self.generator, dtype=torch.float64)
+                # On the host, whose generator gives the same numbers for a value that lies on a device.
+                drawn = torch.rand(value.shape, generator=self.generator, dtype=torch.float64)
+                fractions = drawn.to(value.device)
             # In the value's own precision, where an infinity stays one.
             errors = ((2 * fractions - 1) * self.error * torch.finfo(value.dtype).eps).to(value.dtype)
             if spares_integers:

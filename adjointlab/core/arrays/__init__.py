@@ -61,7 +61,13 @@ from adjointlab.core.arrays.memory import (
     zeros,
 )
 from adjointlab.core.arrays.rank_streams import rank_context
-from adjointlab.core.arrays.torch_tensors import is_dtensor, local_gradient, local_part, warm_up_torch
+from adjointlab.core.arrays.torch_tensors import (
+    is_dtensor,
+    local_gradient,
+    local_part,
+    move_module,
+    warm_up_torch,
+)
 from adjointlab.core.arrays.transfers import start_transfer
 
 __all__ = [
@@ -108,6 +114,7 @@ __all__ = [
     "memory_of",
     "memory_on",
     "message",
+    "move_module",
     "nbytes_of",
     "note_change",
     "octets",

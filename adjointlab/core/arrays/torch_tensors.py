@@ -8,7 +8,7 @@ from typing import Any
 
 from adjointlab.core.arrays.devices import installed
 
-__all__ = ["is_dtensor", "local_gradient", "local_part", "warm_up_torch"]
+__all__ = ["is_dtensor", "local_gradient", "local_part", "move_module", "warm_up_torch"]
 
 
 def local_part(tensor: Any) -> Any:
@@ -35,6 +35,12 @@ def local_gradient(leaf: Any) -> Any:
     if is_dtensor(gradient) and gradient.placements != leaf.placements:
         gradient = gradient.redistribute(placements=leaf.placements)
     return None if gradient is None else local_part(gradient)
+
+
+def move_module(module: Any, memory: str) -> None:
+    """Move a torch module's parameters and buffers into `memory`, if that is of a device; else they stay where they are."""
+    if memory == "torch-cuda":
+        module.to("cuda")
 
 
 @cache
