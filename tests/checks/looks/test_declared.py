@@ -9,7 +9,7 @@ import pytest
 
 from adjointlab.checks.declared import DECLARED
 from tests.checks.looks.harness import Look, assert_seen, each_of
-from tests.checks.looks.operators import Copies, Ring, filled_with, last_lost, on, ring
+from tests.checks.looks.operators import Copies, Ring, TwoOfCopies, filled_with, last_lost, on, ring
 
 
 class Local(Ring):
@@ -37,9 +37,12 @@ LOOKS = [
     Look("copies of forward on the last rank", summed_to_copies(forward=on(-1)), "forward returns different copies", 3),
     Look("copies of adjoint on rank 1", copied_to_summands(adjoint=on(1)), "adjoint returns different copies", 3),
     Look("copies of adjoint on the last rank", copied_to_summands(adjoint=on(-1)), "adjoint returns different copies", 3),
+    Look("the rank of the other copy", summed_to_copies(forward=on(1)), "on rank 0"),
     Look("the last element of a copy", summed_to_copies(forward=on(1, last_lost)), "forward returns different copies"),
     Look("one copy that is NaN", summed_to_copies(forward=on(1, filled_with(np.nan))), "forward returns different copies"),
     Look("copies that are all NaN", summed_to_copies(forward=filled_with(np.nan)), ""),
+    Look("copies of forward's second tensor", ring(TwoOfCopies, forward=on(-1)), "forward returns different copies", 3),
+    Look("copies of adjoint's second tensor", ring(TwoOfCopies, adjoint=on(-1)), "adjoint returns different copies", 3),
     Look("equal copies", copied_to_summands(), "", 3),
     Look("an identity in forward on rank 0", ring(Local, is_identity=True, forward=on(0)), "forward is not the identity", 3),
     Look("an identity in forward on the last rank", ring(Local, is_identity=True, forward=on(-1)), "forward is not the identity", 3),
