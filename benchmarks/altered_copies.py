@@ -154,6 +154,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/store/test_mutated_files.py",
             "tests/store/test_hostile_texts.py",
             "tests/store/test_job_log.py",
+            "tests/store/test_running_case.py",
             "tests/cli/test_outputs.py",
         ),
     ),
@@ -165,7 +166,15 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("worlds/simulated/", (*_CALLS, f"{_SIMULATED}/test_isolation.py", "tests/worlds/test_conformance.py")),
     ("report/", ("tests/report", "tests/engine/test_counts.py")),
-    ("session", ("tests/store/test_reproducer.py", "tests/cli/test_outputs.py", "tests/cli/test_cli.py")),
+    (
+        "session",
+        (
+            "tests/report",
+            "tests/store/test_reproducer.py",
+            "tests/cli/test_outputs.py",
+            "tests/cli/test_cli.py",
+        ),
+    ),
 )
 """The tests that are run for a mutant of a file, the closest first: of the first line with which the file's name begins."""
 
