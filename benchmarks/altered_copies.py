@@ -27,6 +27,7 @@ _LOOKS = "tests/checks/looks"
 _LAYERS = (f"{_LOOKS}/test_layers.py", "tests/checks/test_checks_of_layers.py")
 _SEARCH = (
     "tests/engine/test_looks_of_a_search.py",
+    "tests/engine/test_promises_of_a_search.py",
     "tests/engine/test_counts.py",
     "tests/engine/test_search.py",
 )
@@ -136,7 +137,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/store/test_mutated_files.py",
         ),
     ),
-    ("engine/interleavings", ("tests/engine/test_looks_of_a_search.py", f"{_SIMULATED}/test_schedules.py")),
+    ("engine/interleavings", (*_SEARCH[:2], f"{_SIMULATED}/test_schedules.py")),
     ("engine/counts", ("tests/report", *_SEARCH)),
     (
         "engine/",

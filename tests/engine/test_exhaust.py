@@ -189,6 +189,12 @@ def test_a_system_that_does_not_tell_which_cores_may_be_used_has_them_all(
     )
 
 
+def test_every_case_has_a_random_vector_and_a_schedule_of_its_own() -> None:
+    subject = enumerated_subjects.right
+    cases = list(every_case(subject, bound_of(subject)))
+    assert len({case.setting.seed for case in cases}) == len({case.schedule for case in cases}) == len(cases)
+
+
 def test_a_bound_changes_what_is_listed() -> None:
     every = {name: len(list(every_case(all_sum_reduces, bound))) for name, bound in BOUNDS.items()}
     assert every["fewer ranks"] < every["as it is"]
