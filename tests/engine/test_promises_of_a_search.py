@@ -53,6 +53,29 @@ def test_every_check_draws_other_cases() -> None:
     assert len(of_each[0] & of_each[1]) < 3  # the simplest seed, 0, may be in both
 
 
+def test_every_case_has_schedules_of_its_own() -> None:
+    _, drawn = searched(right, cases=6, schedules=3)
+    assert [case.schedules for case in drawn] == [schedules_from(case.schedule, 3) for case in drawn]
+    assert len({case.schedules for case in drawn}) > 3
+
+
+def test_fresh_memory_of_layers_is_filled_with_each_fill() -> None:
+    torch = pytest.importorskip("torch")
+    found = set()
+
+    def make(comm: Any, layout: al.Layout) -> Any:
+        found.add(str(torch.empty(1).item()))
+        return torch.nn.Identity()
+
+    @al.subject.layer(make, sequential=lambda layout: torch.nn.Identity(), ranks=(1,))
+    def identities(draw: Any, ranks: int) -> dict[str, Any]:
+        layout = al.Layout((2,), (1,))
+        return {"layout": layout, "domain": al.Space(layout), "codomain": al.Space(layout)}
+
+    assert searched(identities, "gradients", cases=8)[0].status is Status.COHERENT
+    assert found == {"nan", "77.0"}
+
+
 class Local(al.LinearOperator):
     """The identity, wrong as `is_wrong` says of the instance."""
 

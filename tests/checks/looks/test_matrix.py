@@ -84,6 +84,7 @@ def both(direction: str) -> list[Look]:
         Look(f"{direction} of the last basis vector", ring(**{direction: at_a_basis_vector(-1, -1)}), WRONG, 3),
         Look(f"{direction}, the sign", ring(**{direction: times(-1)}), WRONG),
         Look(f"{direction}, the imaginary part", ring(dtype="complex128", **{direction: times(1j)}), WRONG),
+        Look(f"{direction}, the imaginary part beside a right real part", ring(dtype="complex128", **{direction: times(1 + 1j)}), WRONG),
         Look(f"{direction}, whole numbers exactly", ring(**{direction: times(1 + 2.0**-50)}), WRONG),
         Look(f"{direction} of a batch on rank 0", ring(InBatches, **{direction: on(0, where(of_one, one_more))}), batch, 3),
         Look(f"{direction} of a batch on the last rank", ring(InBatches, **{direction: on(-1, where(of_one, one_more))}), batch, 3),
