@@ -56,7 +56,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("checks/layers/", (*_LAYERS, "tests/checks/test_values_of_inputs.py")),
     ("checks/basis_probe", ("tests/checks/test_basis_probe.py", _LOOKS)),
     ("checks/hints", ("tests/checks/test_hints.py", "tests/pictures/test_failures.py")),
-    ("checks/check.", ("tests/checks/test_registry.py", _LOOKS, *_SEARCH)),
+    ("checks/check.", ("tests/checks/test_registry.py", "tests/checks/test_figures.py", _LOOKS, *_SEARCH)),
     (
         "checks/",
         (
