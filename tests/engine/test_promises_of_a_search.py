@@ -14,14 +14,14 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import narrowed
-from adjointlab.engine.run_case import Stage
+from adjointlab.engine.run_case import Stage, judge
 from adjointlab.engine.search import Budget, Search, SearchResult, investigate
 from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
-from adjointlab.worlds.world import Run
+from adjointlab.worlds.world import Blocked, Finding, FindingKind, Run
 from tests.samples import right, wrong
 
 
@@ -115,6 +115,15 @@ def test_cases_without_an_element_do_not_count() -> None:
     result, _ = searched(subject_of(Local, st.just(0)), cases=5)
     assert result.status is Status.UNJUDGED
     assert "no tensor of the case has an element" in str(result.verdict)
+
+
+@pytest.mark.parametrize("mismatch", [FindingKind.MISMATCHED_MESSAGE, FindingKind.MISMATCHED_COLLECTIVE])
+def test_a_mismatch_is_named_before_the_deadlock_that_follows_from_it(mismatch: FindingKind) -> None:
+    blocked = (Blocked("Recv(source=1)", "ring.py:7", (1,)), Blocked("Recv(source=0)", "ring.py:7", (0,)))
+    findings = tuple(Finding(kind, kind) for kind in (FindingKind.DEADLOCK, mismatch))
+    case = Case("Ring", "adjoint", 2, {}, InputSetting(), 0)
+    for each in (findings, findings[::-1]):
+        assert judge(case, Run(blocked, each)).kind == mismatch
 
 
 @pytest.mark.parametrize("mended_after", [2, 5, 9])
