@@ -161,13 +161,13 @@ class Copies(al.LinearOperator):
 
 
 class TwoOfCopies(al.LinearOperator):
-    """The identity between spaces of two tensors, of which all workers have equal copies; a fault is of the second."""
+    """The identity between spaces of two tensors: one is cut, and of the other workers have equal copies, a fault's too."""
 
     def __init__(self, comm: Any, forward: Fault | None = None, adjoint: Fault | None = None) -> None:
         self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
-        layout = al.Layout((2,), al.Partition((self.size,)), axes=(None,))
-        tensors = (al.Tensor(layout, types=("invariant",), name=name) for name in ("x", "x2"))  # type: ignore[arg-type]
-        self.domain = self.codomain = al.Space(*tensors)
+        cut, copies = al.Layout((2 * self.size,), (self.size,)), al.Layout((2,), (self.size,), axes=(None,))
+        copied = al.Tensor(copies, types=("invariant",), name="x2")  # type: ignore[arg-type]
+        self.domain = self.codomain = al.Space(al.Tensor(cut), copied)
         self.gain = self.fan_in = 1
         self.faults = {"forward": forward, "adjoint": adjoint}
 

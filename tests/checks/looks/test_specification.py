@@ -45,12 +45,13 @@ class Reversed(Ring):
 
 
 class KeepsItsInput(Ring):
-    """Its specification ends with the buffers of the domain too."""
+    """Its program of forward ends with the buffers of the domain too."""
 
-    def specification(self) -> Program | None:
+    def specification(self) -> Any:
         program = super().specification()
         assert program is not None
-        return Program(program.inputs, [step for step in program.steps if not isinstance(step, Deallocate)])
+        kept = [step for step in program.steps if not isinstance(step, Deallocate)]
+        return Program(program.inputs, kept), program.adjoint()
 
 
 class OfOtherBuffers(Ring):
