@@ -200,7 +200,7 @@ def _as_message(view: Array) -> _Message | None:
 
 
 def _packed(links: Sequence[_LinkBuffers], sources: Sequence[Array]) -> list[_Message]:
-    """What the links send, with the cells of its boxes in it."""
+    """The messages that the links send, with the cells of their boxes in them."""
     messages, to_pack = [], []
     for link in links:
         message = link.sent_from(sources)

@@ -1,4 +1,4 @@
-"""Which messages are packed together before any of them is sent."""
+"""Groups of messages that are packed together before any of them is sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Message = TypeVar("_Message")
 def packed_together(messages: Sequence[_Message], array: Array) -> Iterable[Sequence[_Message]]:
     """Group the messages that parts of `array` are packed into: a group is packed, and sent before the next is packed.
 
-    On the host each message is a group, and travels while the next is packed. On a device all are one group:
+    On the host each message is a group, and is sent before the next is packed. On a device all are one group:
     a launch takes longer to start than to run.
     """
     if arrays.is_on_device(array):
