@@ -27,6 +27,7 @@ _LOOKS = "tests/checks/looks"
 _LAYERS = (f"{_LOOKS}/test_layers.py", "tests/checks/test_checks_of_layers.py")
 _SEARCH = (
     "tests/engine/test_looks_of_a_search.py",
+    "tests/engine/test_promises_of_a_search.py",
     "tests/engine/test_counts.py",
     "tests/engine/test_search.py",
 )
@@ -54,7 +55,8 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("checks/layers/sequential", (f"{_LOOKS}/test_sequential.py", *_LAYERS)),
     ("checks/layers/", (*_LAYERS, "tests/checks/test_values_of_inputs.py")),
     ("checks/basis_probe", ("tests/checks/test_basis_probe.py", _LOOKS)),
-    ("checks/check.", ("tests/checks/test_registry.py", _LOOKS, *_SEARCH)),
+    ("checks/hints", ("tests/checks/test_hints.py", "tests/pictures/test_failures.py")),
+    ("checks/check.", ("tests/checks/test_registry.py", "tests/checks/test_figures.py", _LOOKS, *_SEARCH)),
     (
         "checks/",
         (
@@ -63,6 +65,8 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/checks/test_outputs_that_are_not_finite.py",
             "tests/engine/test_looks_of_a_search.py",
             "tests/checks/test_each_check_catches_its_own.py",
+            "tests/checks/test_hints.py",
+            "tests/pictures/test_failures.py",
             "tests/engine/test_search.py",
         ),
     ),
@@ -133,7 +137,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/store/test_mutated_files.py",
         ),
     ),
-    ("engine/interleavings", ("tests/engine/test_looks_of_a_search.py", f"{_SIMULATED}/test_schedules.py")),
+    ("engine/interleavings", (*_SEARCH[:2], f"{_SIMULATED}/test_schedules.py")),
     ("engine/counts", ("tests/report", *_SEARCH)),
     (
         "engine/",
@@ -151,6 +155,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/store/test_mutated_files.py",
             "tests/store/test_hostile_texts.py",
             "tests/store/test_job_log.py",
+            "tests/store/test_running_case.py",
             "tests/cli/test_outputs.py",
         ),
     ),
@@ -162,10 +167,19 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("worlds/simulated/", (*_CALLS, f"{_SIMULATED}/test_isolation.py", "tests/worlds/test_conformance.py")),
     ("report/", ("tests/report", "tests/engine/test_counts.py")),
+    (
+        "session",
+        (
+            "tests/report",
+            "tests/store/test_reproducer.py",
+            "tests/cli/test_outputs.py",
+            "tests/cli/test_cli.py",
+        ),
+    ),
 )
 """The tests that are run for a mutant of a file, the closest first: of the first line with which the file's name begins."""
 
-LIMIT = 400.0
+LIMIT = 1200.0
 """Seconds after which the tests of a mutant are ended: it then counts as found, for it does not return."""
 
 _ALWAYS = "tests/core/test_frozen.py"
@@ -201,9 +215,18 @@ class Outcome(NamedTuple):
 
 
 def closest_tests(file: str) -> tuple[str, ...]:
-    """The tests to run for a mutant of `file`: those that there are."""
+    """The files of tests to run for a mutant of `file`, those that are there; first those that have its name."""
     tests = next((tests for prefix, tests in CLOSEST if file.startswith(f"adjointlab/{prefix}")), ("tests",))
-    return tuple(test for test in (_ALWAYS, *tests) if (ROOT / test).exists())
+    files = dict.fromkeys(found for test in (_ALWAYS, *tests) for found in _files_of_tests(test))
+    own = f"test_{Path(file).name}"
+    return tuple(sorted(files, key=lambda found: Path(found).name != own))
+
+
+def _files_of_tests(test: str) -> list[str]:
+    path = ROOT / test
+    if path.is_dir():
+        return [str(found.relative_to(ROOT)) for found in sorted(path.rglob("test_*.py"))]
+    return [test] if path.exists() else []
 
 
 def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
@@ -217,9 +240,9 @@ def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
     for module in _PRELOADED:
         with contextlib.suppress(ImportError):
             __import__(module)
-    groups: dict[tuple[str, ...], list[Mutant]] = {}
+    groups: dict[frozenset[str], list[Mutant]] = {}
     for mutant in mutants:
-        groups.setdefault(closest_tests(mutant.file), []).append(mutant)
+        groups.setdefault(frozenset(closest_tests(mutant.file)), []).append(mutant)
     queue: list[Mutant] = []
     for group in groups.values():
         file = group[0].file
@@ -236,12 +259,14 @@ def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
 
 
 def _outcomes(mutants: Sequence[Mutant], copies: Sequence[Path]) -> Iterator[Outcome]:
+    # Asked now: who adds a test while they run adds none to the copies.
+    tests = {mutant.file: closest_tests(mutant.file) for mutant in mutants}
     originals = {mutant.file: (copies[0] / mutant.file).read_text(encoding="utf-8") for mutant in mutants}
     waiting, free, running = list(mutants)[::-1], list(copies), dict[int, tuple[Mutant, Path, float]]()
     while waiting or running:
         while waiting and free:
             mutant, copy = waiting.pop(), free.pop()
-            running[_started(mutant, copy)] = mutant, copy, time.monotonic()
+            running[_started(mutant, copy, tests[mutant.file])] = mutant, copy, time.monotonic()
         ended, status = os.waitpid(-1, os.WNOHANG)
         for process, (_, _, began) in running.items():
             if time.monotonic() - began > LIMIT:
@@ -272,7 +297,7 @@ def _copy(target: Path) -> Path:
     return target
 
 
-def _started(mutant: Mutant, copy: Path) -> int:
+def _started(mutant: Mutant, copy: Path, tests: Sequence[str]) -> int:
     """Start the tests of a mutant in a copy; return the process."""
     (copy / mutant.file).write_text(mutant.text, encoding="utf-8")
     shutil.rmtree(copy / ".adjointlab", ignore_errors=True)
@@ -282,7 +307,7 @@ def _started(mutant: Mutant, copy: Path) -> int:
     code = _NO_TESTS
     try:
         os.setsid()
-        code = _run_tests(copy, list(closest_tests(mutant.file)))
+        code = _run_tests(copy, tests)
     except BaseException:
         traceback.print_exc()
         code = _NO_TESTS
@@ -290,7 +315,7 @@ def _started(mutant: Mutant, copy: Path) -> int:
         os._exit(code)
 
 
-def _run_tests(copy: Path, tests: list[str]) -> int:
+def _run_tests(copy: Path, tests: Sequence[str]) -> int:
     os.chdir(copy)
     output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     nothing = os.open(os.devnull, os.O_RDONLY)

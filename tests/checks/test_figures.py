@@ -26,6 +26,7 @@ from adjointlab.checks.elements import EXACT, Tolerance, first_difference, squar
 from adjointlab.checks.matrix import MATRIX, WITNESS, MatrixCheck, _allowed
 from adjointlab.checks.schedule_invariant import InnerProductResult, MatrixResult
 from adjointlab.checks.verdict import Figure, Inapplicable
+from adjointlab.core.program import Add, Program
 from adjointlab.core.vectors import Exact
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Raised
@@ -81,6 +82,24 @@ def test_a_program_and_a_probe_tell_the_gain_too_and_a_probe_claims_nothing_exac
     assert Figure.MISS_PROBABILITY not in probed.figures
     unknown = verdict(ADJOINT, Look("", ring(gain=None, shape=(40,)), ""))
     assert (unknown.figures[Figure.GAIN], unknown.figures[Figure.GAIN_SOURCE]) == (0, "unknown")
+
+
+def test_of_two_programs_the_larger_gain_counts() -> None:
+    class OfItsOwnAdjoint(Ring):
+        def specification(self) -> Any:
+            forward = super().specification()
+            assert forward is not None
+            adjoint = forward.adjoint()
+            return forward, Program(
+                adjoint.inputs, [each for step in adjoint.steps for each in [step] * _times(step)]
+            )
+
+    found = verdict(ADJOINT, Look("", ring(OfItsOwnAdjoint, gain=None, is_specified=True), ""))
+    assert (found.figures[Figure.GAIN], found.figures[Figure.GAIN_SOURCE]) == (3, "program")
+
+
+def _times(step: Any) -> int:
+    return 3 if isinstance(step, Add) else 1
 
 
 def test_a_sum_of_three_ranks_has_the_gain_three() -> None:
@@ -274,6 +293,27 @@ def test_an_element_may_differ_relative_to_the_largest_of_its_tensor_or_to_what_
     assert (differs(0.5, Tolerance(1 / 32, 16.0)), differs(0.51, Tolerance(1 / 32, 16.0))) == (False, True)
     assert (differs(0.0, EXACT), differs(2.0**-40, EXACT)) == (False, True)
     assert (differs(0.5, Tolerance(0.0, 0.0, 0.5)), differs(0.51, Tolerance(0.0, 0.0, 0.5))) == (False, True)
+
+
+def test_the_tolerance_of_a_tensor_is_the_same_on_however_many_ranks() -> None:
+    space = al.Space(al.Layout((2,), al.Partition((3,)), axes=(None,)))
+    expected = [(np.array([1.0, 8.0]),)] * 3
+    for by, differs in ((0.25, False), (0.26, True)):
+        actual = [*expected[:2], (np.array([1.0 + by, 8.0]),)]
+        assert (first_difference(space, actual, expected, Tolerance(1 / 32)) is not None) == differs
+
+
+def test_values_that_differ_in_the_last_bit_read_otherwise() -> None:
+    difference = first_difference(
+        SPACES.domain, [(np.array([1.0, 1 + 2.0**-52]),)], [(np.array([1.0, 1.0]),)]
+    )
+    assert difference is not None
+    assert difference.actual != difference.expected
+
+
+def test_differences_of_integers_do_not_wrap_around() -> None:
+    least, zero = np.array([np.iinfo(np.int64).min] * 2), np.zeros(2, np.int64)
+    assert first_difference(SPACES.domain, [(least,)], [(zero,)], Tolerance(0.0, 0.0, 4.0)) is not None
 
 
 def test_entries_may_differ_relative_to_the_largest_unless_all_are_whole() -> None:

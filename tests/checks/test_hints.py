@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab.checks.declarations import declaration_hint
-from adjointlab.checks.evidence import ComparedMatrices, Element, Evidence
+from adjointlab.checks.evidence import ComparedMatrices, Element, Evidence, weight_text
 from adjointlab.checks.hints import (
     FaultKind,
     hint_beside_right_entries,
@@ -53,6 +53,12 @@ def kind_of(got: object, want: NumpyArray = WANT) -> FaultKind | None:
 )
 def test_values_tell_the_relation_that_holds_of_all_that_differ(got: object, kind: FaultKind | None) -> None:
     assert kind_of(got) is kind
+
+
+def test_zeros_on_the_only_rank_are_no_matter_of_the_rank() -> None:
+    hint = value_hint(0 * WANT, WANT, 0 * RANKS, 1)
+    assert hint is not None
+    assert hint.kind is FaultKind.MISSING
 
 
 def test_what_is_complex_tells_conjugates_and_real_parts() -> None:
@@ -120,6 +126,7 @@ Y_COPIES = al.Space(COPIES.tensors[0].layout, name="y")
         (WHOLE, Y_COPIES, np.ones((2, 1)), np.array([[1], [0]]), "y were declared invariant"),
         (COPIES, Y_COPIES, ONES, EYE, "y were declared invariant"),
         (COPIES, Y_COPIES, EYE, ONES, "x were declared invariant"),
+        (COPIES, Y_COPIES, EYE, EYE[::-1], ""),  # either could be summed
         (COPIES, Y_COPIES, np.array([[1, 0], [2, 0]]), np.array([[0, 5], [1, 7]]), ""),
         (WHOLE, Y_COPIES, np.ones((2, 1)), np.array([[3], [0]]), ""),
     ],
@@ -128,6 +135,14 @@ def test_the_declaration_that_would_make_a_pair_coherent_is_found(
     domain: al.Space, codomain: al.Space, forward: NumpyArray, adjoint: NumpyArray, declaration: str
 ) -> None:
     assert declaration_hint(domain, codomain, forward, adjoint) == declaration
+
+
+@pytest.mark.parametrize(
+    ("weight", "text"),
+    [(2, "2"), (-0.25, "-0.25"), (1j, "0+1j"), (0.5 - 2j, "0.5-2j"), (float("nan"), "NaN")],
+)
+def test_a_weight_is_told_with_both_its_parts(weight: complex, text: str) -> None:
+    assert weight_text(weight) == text
 
 
 def test_a_matrix_beside_others_shows_the_same_window() -> None:

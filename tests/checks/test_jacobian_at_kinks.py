@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 import adjointlab as al
+from adjointlab.checks.check import Spaces
+from adjointlab.checks.layers.jacobian import JACOBIAN, Differences, JacobianProducts
 from adjointlab.checks.verdict import Status
+from adjointlab.core.vectors import Exact
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -165,3 +169,17 @@ def test_a_layer_with_a_kink_at_all_points_is_not_judged_by_differences() -> Non
     )
     assert report.status is Status.UNJUDGED, report.verdict
     assert "could be judged" in report.verdict.headline
+
+
+@pytest.mark.parametrize("errors", [(0.0, 0.25), (0.25, 0.0)])
+def test_the_largest_error_of_differences_on_any_rank_counts_on_all(errors: tuple[float, float]) -> None:
+    def observed(reverse: float, error: float) -> JacobianProducts:
+        differences = Differences(Exact(Fraction(1)), error, weight=1.0)
+        # Without forward mode, twin, rounding, parameters and reach.
+        return JacobianProducts(None, Exact(Fraction(reverse)), None, differences, (100.0,) * 4, 0.0, 0, 0.0)
+
+    space = al.Space(al.Layout((2,), (2,)))
+    # Twice 0.25 is as far as ⟨Jv, w⟩ = 2 may be off.
+    for reverse, is_coherent in ((2.5, True), (2.75, False)):
+        seen = [observed(part, error) for part, error in zip((reverse, 0.0), errors, strict=True)]
+        assert JACOBIAN.judge(Spaces(space, space), seen).is_coherent == is_coherent

@@ -88,8 +88,9 @@ def test_memory_for_a_result_shares_none_with_the_arguments(library: str) -> Non
     check_out(Y, memory[4:8], (memory[:4], memory[8:]), 0, ())
     check_out(Y, memory[4:8], (memory[5:5],), 0, ())  # of nothing, nothing is shared
     for argument in (memory[4:8], memory[1:5], memory[7:11], memory[::3]):
-        with pytest.raises(ValueError, match=r"^out: shares memory with the argument on rank 0"):
-            check_out(Y, memory[4:8], (argument,), 0, ())
+        for arguments in ((argument,), (memory[:1], argument)):
+            with pytest.raises(ValueError, match=r"^out: shares memory with the argument on rank 0"):
+                check_out(Y, memory[4:8], arguments, 0, ())
 
 
 def test_memory_for_a_result_is_of_the_arguments_library_and_in_its_batch() -> None:

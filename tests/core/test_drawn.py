@@ -44,6 +44,10 @@ BROADCASTS = strategies.broadcasting_partitions(4)
 LEAST = strategies.cuts(9, 3, least=2)
 
 
+FLAGS = ("transpose_src", "transpose_dest")
+FLOATING = ("float64", "float32", "float16", "complex128", "complex64")
+
+
 def local_sizes(layout: al.Layout) -> list[int]:
     return [layout.local_size(rank) for rank in layout.partition.ranks]
 
@@ -115,9 +119,10 @@ PROMISES = [
     Promise("several sources", strategies.broadcasting_partitions(8), lambda drawn: 1 < drawn["source"].size < drawn["destination"].size, RARE),
     Promise("as many sources as destinations", BROADCASTS, lambda drawn: drawn["source"].size == drawn["destination"].size > 1),
     Promise("inactive ranks of a broadcast", BROADCASTS, lambda drawn: len({*drawn["source"].ranks, *drawn["destination"].ranks}) < 4),
+    *(Promise(f"the partition of {flag} alone is transposed", BROADCASTS, lambda drawn, f=flag: [drawn[each] for each in FLAGS] == [each == f for each in FLAGS]) for flag in FLAGS),
     *(Promise(f"{flag} {value}", BROADCASTS, lambda drawn, f=flag, v=value: drawn[f] is v) for flag in ("transpose_src", "transpose_dest") for value in (True, False)),
     # Element types.
-    *(Promise(dtype, strategies.dtypes(), lambda drawn, d=dtype: drawn == d) for dtype in strategies.FLOATING),
+    *(Promise(dtype, strategies.dtypes(), lambda drawn, d=dtype: drawn == d) for dtype in FLOATING),
     *(Promise(dtype, strategies.dtypes(integers=True), lambda drawn, d=dtype: drawn == d) for dtype in ("int32", "int64")),
 ]  # fmt: skip
 

@@ -125,6 +125,14 @@ def test_integers_are_roughly_uniform_and_reach_both_bounds(dtype: str) -> None:
     assert np.sum((counts - expected) ** 2 / expected) < 40  # chi-squared with 6 degrees of freedom
 
 
+@pytest.mark.parametrize(
+    ("values", "wanted"), [("negative", {-1, -2, -3}), ("integers", {-3, -2, -1, 0, 1, 2, 3})]
+)
+def test_values_of_a_kind_are_all_of_that_kind_and_of_no_other(values: str, wanted: set[int]) -> None:
+    drawn = components(global_values(flat(300, "float32"), 0, replace(WHOLE, bound=3, values=values)))
+    assert set(drawn.tolist()) == wanted
+
+
 @pytest.mark.parametrize("dtype", ["int64", "float64", "complex128"])
 def test_the_largest_bounds_are_exact(dtype: str) -> None:
     bound = 2**63 - 1 if dtype == "int64" else 2**53

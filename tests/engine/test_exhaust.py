@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import adjointlab as al
-from adjointlab.checks.verdict import Status
+from adjointlab.checks.verdict import Status, incoherent
+from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.discovery import Found
-from adjointlab.engine.exhaust import bound_of, every_case, exhaust
-from adjointlab.engine.run_case import body, run_case
+from adjointlab.engine.exhaust import _Share, bound_of, every_case, exhaust
+from adjointlab.engine.run_case import Judgement, body, run_case
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.primitives.subjects.reductions import all_sum_reduces
 from adjointlab.session import kept, replay
@@ -187,6 +188,24 @@ def test_a_system_that_does_not_tell_which_cores_may_be_used_has_them_all(
         exhaust(enumerated_subjects.right, f"{SUBJECTS}:right", bound_of(enumerated_subjects.right)).status
         is Status.COHERENT
     )
+
+
+def test_of_the_failures_of_several_processes_the_first_case_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = enumerated_subjects.right
+    cases = list(every_case(subject, bound_of(subject)))
+    shares = [
+        _Share(CaseCounts(0), failure=(number, cases[number], Judgement(incoherent(f"case {number}"), None)))
+        for number in (7, 3, 5)
+    ]
+    monkeypatch.setattr("adjointlab.engine.exhaust._in_processes", lambda *given: shares)
+    found = exhaust(subject, "unused", bound_of(subject))
+    assert (found.verdict.headline, found.tried, found.case) == ("case 3", 4, cases[3])
+
+
+def test_every_case_has_a_random_vector_and_a_schedule_of_its_own() -> None:
+    subject = enumerated_subjects.right
+    cases = list(every_case(subject, bound_of(subject)))
+    assert len({case.setting.seed for case in cases}) == len({case.schedule for case in cases}) == len(cases)
 
 
 def test_a_bound_changes_what_is_listed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,16 @@ class WrongOrRaises(al.LinearOperator):
 @al.subject(WrongOrRaises, ranks=(1,))
 def wrong_or_raises(draw: Any, ranks: int) -> dict[str, Any]:
     return {"side": draw(st.integers(1, 6))}
+
+
+def test_a_failure_is_like_one_of_its_kind_and_a_death_like_another_death() -> None:
+    one, other = incoherent("wrong on rank 0", kind="wrong"), incoherent("wrong on rank 1", kind="wrong")
+    death, another = (replace(unjudged(text), is_death=True) for text in ("a signal", "an exit"))
+    assert one.kind == "wrong"
+    assert one.fails_like(other)
+    assert death.fails_like(another)
+    for first, second in ((one, incoherent("wrong on rank 0")), (one, death), (death, one)):
+        assert not first.fails_like(second)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -52,6 +52,15 @@ def test_boundaries_roots_and_shapes_are_made_smaller_too() -> None:
     )
 
 
+def test_a_side_of_two_becomes_one_and_integers_come_nearer_to_zero() -> None:
+    layout = al.Layout((2,), (1,))
+    assert steps(1, layout=layout) == [(1, {"layout": al.Layout((1,), (1,))})]
+    assert steps(1, layout=al.Layout((1,), (1,))) == []
+    for number, smaller in ((-2, -1), (-1, 0), (1, 0), (3, 2)):
+        assert steps(1, root=number) == [(1, {"root": smaller})]
+    assert steps(1, root=0, flag=True) == []
+
+
 @settings(max_examples=60, deadline=None, database=None, derandomize=True)
 @given(st.data(), st.integers(1, 6))
 def test_every_step_is_smaller_and_another(data: st.DataObject, ranks: int) -> None:

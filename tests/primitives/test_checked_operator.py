@@ -51,6 +51,20 @@ def test_a_wrong_argument_on_one_rank_is_the_same_error_on_all(
     assert len(set(spmd(3, body))) == 1
 
 
+@pytest.mark.parametrize("one", [0, 1, 2])
+def test_a_batch_that_one_rank_alone_has_or_has_not_is_refused(one: int, spmd: Any) -> None:
+    def body(comm: Any) -> str:
+        operator, rank = CheckedOperator(OPERATORS["AllGather"](comm)), comm.Get_rank()
+        messages = []
+        for is_in_batch in (rank == one, rank != one):
+            with pytest.raises(ValueError, match="in batches of") as raised:
+                operator.forward(np.zeros((2, 3) if is_in_batch else 2))
+            messages.append(str(raised.value))
+        return " ".join(messages)
+
+    assert len(set(spmd(3, body))) == 1
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_right_arguments_give_what_the_operator_gives(name: str, spmd: Any) -> None:
     def body(comm: Any) -> None:

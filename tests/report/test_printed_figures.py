@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -14,15 +16,21 @@ from adjointlab.checks.verdict import Figure, Status, Verdict, coherent, incoher
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.discovery import found_as
+from adjointlab.engine.folded_warnings import FoldedWarning
 from adjointlab.engine.run_case import CaseRunner
 from adjointlab.engine.search import Budget, Search, SearchResult
+from adjointlab.engine.subject import SubjectError
 from adjointlab.exit_codes import ExitCode
 from adjointlab.report import summary, tables
-from adjointlab.report.failure_text import failure_text
+from adjointlab.report.failure_text import failure_text, replay_command
 from adjointlab.report.json_report import as_data
+from adjointlab.report.junit import as_junit
+from adjointlab.report.recap import recap
 from adjointlab.session import CheckResult
+from adjointlab.store.json_lines import json_figures
+from adjointlab.store.reproducer import Written
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from tests.samples import right
+from tests.samples import right, wrong
 
 CASE = Case("Ring", "adjoint", 2, {"side": 3}, InputSetting(5), 0)
 WRONG = incoherent("adjoint is not the transpose of forward", ("form", "floating"))
@@ -97,6 +105,72 @@ def test_known_failures_do_not_count_and_unexpected_passes_do() -> None:
     assert summary.outcome([result(), result(known="list:1")]) is ExitCode.INCOHERENT
     assert summary.outcome([result(WRONG)]) is ExitCode.INCOHERENT
     assert summary.outcome([result(unjudged("deadlock"))]) is ExitCode.UNJUDGED
+
+
+def test_a_wrong_declaration_is_a_wrong_call_unless_an_operator_is_wrong() -> None:
+    misdeclared = result(unjudged("no domain", kind=SubjectError.__name__))
+    assert summary.outcome([result(), misdeclared]) is ExitCode.USAGE
+    assert summary.outcome([result(WRONG), misdeclared]) is ExitCode.INCOHERENT
+
+
+def test_a_subject_that_nothing_is_compared_with_has_a_blind_spot() -> None:
+    def of(name: str, **given: Any) -> CheckResult:
+        return replace(result(), found=found_as(replace(right, name=name, **given)))
+
+    assert summary.blind_spots([of("A"), of("B", reference=lambda x: x), of("C"), of("A")]).startswith(
+        "A, C: no reference"
+    )
+    assert summary.blind_spots([of("B", reference=lambda x: x)]) == ""
+
+
+def test_warnings_of_one_place_are_added_up_over_all_checks() -> None:
+    def given(times: int, line: int = 7) -> FoldedWarning:
+        return FoldedWarning("UserWarning", "beware", "ring.py", line, times)
+
+    results = [result(warnings=(given(2), given(1, 8))), result(warnings=(given(3),))]
+    assert summary.warned(results) == [
+        "ring.py:7: UserWarning: beware (5 times)",
+        "ring.py:8: UserWarning: beware",
+    ]
+
+
+def test_junit_counts_failures_errors_and_what_is_skipped() -> None:
+    results = [
+        result(),
+        result(WRONG),
+        result(known="list:1"),
+        result(unjudged("deadlock")),
+        result(WRONG, known="list:2"),
+    ]
+    suite = ElementTree.fromstring(as_junit(results).encode())
+    assert [suite.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["5", "2", "1", "1"]
+    assert [[child.tag for child in case][1:] for case in suite] == [
+        [],
+        ["failure"],
+        ["failure"],
+        ["error"],
+        ["skipped"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("world", "launcher"),
+    [("mpi", "mpiexec -n 2 "), ("torch", "torchrun --nproc-per-node 2 -m "), ("simulated", "")],
+)
+def test_a_failure_is_replayed_on_the_ranks_that_it_was_shrunk_to(world: str, launcher: str) -> None:
+    shrunk = replace(
+        result(WRONG, world=world, case=CASE, drawn_ranks=8), written=Written(Path("ring.json"), None)
+    )
+    assert replay_command(shrunk).startswith(f"{launcher}adjointlab replay ring.json")
+
+
+def test_failures_of_two_subjects_that_read_alike_are_told_apart() -> None:
+    one, other = result(WRONG), replace(result(WRONG, subject="Wrong"), found=found_as(wrong))
+    assert one.says_the_same(replace(one))
+    assert not one.says_the_same(other)
+    assert [line for line in recap([one, other]) if line.startswith("  ")] == [
+        f"  {name} (adjoint): {WRONG.headline}" for name in ("Ring", "Wrong")
+    ]
 
 
 # The table of verdicts.
@@ -268,6 +342,13 @@ def test_the_figures_of_the_text_stand_in_the_json_too(
         "is_cut_short": False,
     }
     assert (entry["verdict"], entry["case"], entry["known"]) == ("coherent", None, None)
+
+
+def test_figures_that_json_does_not_have_stand_there_as_texts() -> None:
+    figures: dict[Figure, float | str] = dict(
+        zip(Figure, (float("inf"), "probe", float("-inf"), float("nan"), 3), strict=False)
+    )
+    assert list(json_figures(figures).values()) == ["inf", "probe", "-inf", "nan", 3]
 
 
 def test_silence_is_told_of_subjects_none_of_whose_checks_saw_a_message() -> None:

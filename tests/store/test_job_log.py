@@ -13,10 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, coherent
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import Budget, SearchResult, investigate
-from adjointlab.store.job_log import VARIABLE, Death, Done, JobLog, claimed, supervised
+from adjointlab.store.job_log import VARIABLE, DeadlyCases, Death, Done, JobLog, claimed, supervised
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run, Runner
@@ -136,6 +137,21 @@ def test_time_for_shrinking_runs_from_the_first_death_on(job_log: JobLog) -> Non
 
     assert 5.0 < job_log.shrinking("one") <= 10.0
     assert job_log.shrinking("other") == 30.0
+
+
+def test_a_case_is_taken_for_deadly_once_it_has_ended_so_many_jobs_or_has_hung() -> None:
+    case = Case("Ring", "adjoint", 2, {}, InputSetting(), 0)
+    died, hung = (Death(kind, case=case.digest, certain=kind == "hung") for kind in ("died", "hung"))
+
+    def is_known(*deaths: Death, times: int) -> bool:
+        return DeadlyCases(deaths)(case, times) is not None
+
+    assert is_known(died, times=1)
+    assert not is_known(died, times=2)
+    assert is_known(died, died, times=2)
+    assert is_known(hung, times=2)
+    assert not is_known(Death("died", case="another"), times=1)
+    assert not is_known(times=1)
 
 
 class Deadly:

@@ -38,6 +38,18 @@ def test_lines_are_checks_of_subjects_or_tests_with_their_reasons(tmp_path: Path
     assert known.of_test("tests/test_it.py::test_one") is None
 
 
+def test_a_line_that_nothing_matches_is_unused(tmp_path: Path) -> None:
+    known = read(written(tmp_path, "A adjoint\nB matrix\nt.py::one\nt.py::two[a]\nt.py::three\n"))
+
+    def unused(pairs: set[tuple[str, str]], nodeids: set[str] | None = None) -> list[str]:
+        return [each.position.rpartition(":")[2] for each in known.unused(pairs, nodeids)]
+
+    assert unused({("A", "adjoint")}) == ["2"]
+    # A line without parameters stands for the test with any of them.
+    assert unused({("A", "adjoint"), ("B", "matrix")}, {"t.py::one[x]", "t.py::two[a]"}) == ["5"]
+    assert unused({("B", "matrix")}, {"t.py::three", "t.py::two[b]"}) == ["1", "3", "4"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -17,12 +17,15 @@ from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab.checks.context import InputSetting
-from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.checks.verdict import Status, Verdict, incoherent
 from adjointlab.engine.case import Case, from_data, to_data
+from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.session import replay_corpus
 from adjointlab.store.reproducer import BadReproducer, read, stored, write, write_case
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.fuzzing import many
+from tests.samples import wrong
 
 
 class Doubles(al.LinearOperator):
@@ -133,6 +136,24 @@ def test_a_stored_failure_reads_back_as_its_case(report: SearchResult, tmp_path:
     assert (entry.subject, entry.check, entry.headline) == ("Doubles", "adjoint", report.verdict.headline)
     assert stored(tmp_path, doubles, "adjoint") == [(written.json, report.case)]
     assert stored(tmp_path, doubles, "matrix") == []
+
+
+def test_a_failure_of_another_subject_of_that_name_is_not_this_ones(
+    report: SearchResult, tmp_path: Path
+) -> None:
+    assert report.case is not None
+    path = write_case(report.case, "elsewhere:others", "simulated", report.verdict, tmp_path)
+    assert stored(tmp_path, doubles, "adjoint") == []
+    assert write_case(report.case, doubles.location, "simulated", report.verdict, tmp_path) == path
+    assert stored(tmp_path, doubles, "adjoint") == [(path, report.case)]
+
+
+def test_a_stored_failure_is_replayed_in_a_world_of_just_its_ranks(tmp_path: Path) -> None:
+    failing = Case("WrongShift", "adjoint", 2, {"layout": al.Layout((4,), (2,))}, InputSetting(), 0)
+    write_case(failing, wrong.location, "simulated", incoherent("wrong"), tmp_path)
+    for ranks, is_replayed in ((1, False), (2, True)):
+        found = replay_corpus(SimulatedWorld(ranks), found_as(wrong), "adjoint", tmp_path)
+        assert (found is not None) == is_replayed
 
 
 def test_writing_again_changes_nothing_and_other_files_are_left_alone(

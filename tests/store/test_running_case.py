@@ -111,6 +111,16 @@ def test_the_record_of_a_job_that_died_is_handed_over(tmp_path: Path):
     assert [(running.case, running.ended) for running in recorder.previous] == [(case("fatal"), "watchdog")]
 
 
+def test_the_record_of_a_check_is_found_beside_those_of_others(tmp_path: Path):
+    write_end(tmp_path / NAME, Running.of(PROGRESS, case("fatal"), 7))
+    for location, check in ((PROGRESS.location, "matrix"), ("samples:wrong", PROGRESS.check)):
+        assert left_behind(tmp_path, location, check) is None
+    found = left_behind(tmp_path, PROGRESS.location, PROGRESS.check)
+    assert found is not None
+    assert found.case == case("fatal")
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_records_of_several_jobs_that_died_are_handed_over_and_not_those_of_live_ones(tmp_path: Path):
     live = RunningCaseFile(tmp_path, PROGRESS)
     live.record(case("live"), 0)

@@ -160,6 +160,28 @@ class Copies(al.LinearOperator):
         return self.applied("adjoint", y)
 
 
+class TwoOfCopies(al.LinearOperator):
+    """The identity between spaces of two tensors: one is cut, and of the other workers have equal copies, a fault's too."""
+
+    def __init__(self, comm: Any, forward: Fault | None = None, adjoint: Fault | None = None) -> None:
+        self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
+        cut, copies = al.Layout((2 * self.size,), (self.size,)), al.Layout((2,), (self.size,), axes=(None,))
+        copied = al.Tensor(copies, types=("invariant",), name="x2")  # type: ignore[arg-type]
+        self.domain = self.codomain = al.Space(al.Tensor(cut), copied)
+        self.gain = self.fan_in = 1
+        self.faults = {"forward": forward, "adjoint": adjoint}
+
+    def applied(self, direction: str, one: Any, other: Any) -> Any:
+        fault = self.faults[direction]
+        return np.array(one), np.array(other) if fault is None else fault(self, other, np.array(other))
+
+    def forward(self, *x: Any) -> Any:
+        return self.applied("forward", *x)
+
+    def adjoint(self, *y: Any) -> Any:
+        return self.applied("adjoint", *y)
+
+
 def ring(kind: Callable[..., Any] = Ring, **given: Any) -> Callable[[Any], Any]:
     """Makes an operator of `kind` from a communicator."""
     return partial(kind, **given)

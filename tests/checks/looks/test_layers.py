@@ -12,6 +12,7 @@ import torch
 
 from adjointlab.checks.check import AnyCheck, check_named
 from adjointlab.checks.context import InputSetting
+from adjointlab.checks.layers.passes import PassPlan
 from tests.checks.looks.harness import Look, assert_seen
 from tests.checks.looks.layers import (
     DoubledGradient,
@@ -152,6 +153,9 @@ INPUT, PARAMETER = (
 ALL_TOGETHER, ALL_APART, ADDED = 0, 3, 9
 """Seeds whose plans have gradients of all tensors: forward twice and then backward twice, one after the other, added to earlier ones."""
 
+WANTED_ON_THE_LAST = 5
+"""The seed of a plan in which of three ranks the last alone wants a gradient of its input."""
+
 GRADIENTS = [
     look("outputs with a graph", where_graph_is(True), OUTPUTS),
     look("input gradients on rank 0", at("x", DoubledGradient.apply), INPUT, rank=0),
@@ -164,6 +168,7 @@ GRADIENTS = [
     look("parameter gradients of the second pass", in_call(2, at("w", DoubledGradient.apply)), SECOND),
     look("input gradients of the second pass, apart", in_call(2, at("x", DoubledGradient.apply)), SECOND, seed=ALL_APART),
     look("a gradient where not all is required", at("x", lambda x: DoubledGradient.apply(x) if not x.requires_grad else x), "", seed=1),
+    look("a gradient that the other ranks do not want", at("x", DoubledGradient.apply), INPUT, seed=WANTED_ON_THE_LAST),
     look("buffers", effect("y", lambda module, _: module.calls.add_(1)), BUFFERS),
     look("an input that is written into", effect("x", lambda module, x: writes(x)), "the layer writes into an input"),
     look("a cotangent that is written into", at("y", cotangent_written), "the layer writes into a cotangent"),
@@ -221,6 +226,16 @@ TRAINING = [
     look("the state of the optimiser", at("w", DoubledGradient.apply), "the layer's momentum_buffer of the optimiser", optimizer=stands_still, steps=2),
     look("a right layer", None, "", **TWO_STEPS),
 ]  # fmt: skip
+
+
+def test_twelve_seeds_have_every_plan_of_what_is_differentiated_in_which_order_and_added() -> None:
+    plans = {PassPlan.of(seed, backward=True) for seed in range(12)}
+    assert {(plan.requires_grad, plan.together, plan.accumulated) for plan in plans} == {
+        (required, together, accumulated)
+        for required in ("all", "some", "others on each rank")
+        for together in (False, True)
+        for accumulated in (False, True)
+    }
 
 
 def params(*tables: tuple[str, list[Look]]) -> Any:

@@ -27,6 +27,13 @@ class Opens(Ring):
         return super().applied(direction, step, x)
 
 
+class OpensOnTheLast(Opens):
+    """All ranks but the last free what they make."""
+
+    def __init__(self, comm: Any, **given: Any) -> None:
+        super().__init__(comm, frees=comm.Get_rank() < comm.Get_size() - 1, **given)
+
+
 class OpensAtFirst(Opens):
     """Has one from its constructor on."""
 
@@ -40,6 +47,7 @@ EVERY = 10
 LOOKS = [
     Look("each forward leaves one", ring(Opens, calls={"forward": EVERY}, **SEVERAL_DRAWS), LEAK),
     Look("each adjoint leaves one", ring(Opens, calls={"adjoint": EVERY}, **SEVERAL_DRAWS), LEAK),
+    Look("the last rank leaves one", ring(OpensOnTheLast, calls={"forward": EVERY}, **SEVERAL_DRAWS), "rank     2", 3),
     Look("the first forward keeps one", ring(Opens, calls={"forward": 1}, **SEVERAL_DRAWS), ""),
     Look("the first call of either direction keeps one", ring(Opens, calls={"forward": 1, "adjoint": 1}, **SEVERAL_DRAWS), ""),
     Look("the constructor keeps one", ring(OpensAtFirst, **SEVERAL_DRAWS), ""),

@@ -41,6 +41,16 @@ def slightly_more_where_positive(operator: Any, x: Any, result: Any) -> Any:
     return result + abs(result) * 2.0**-30
 
 
+def slightly_more(operator: Any, x: Any, result: Any) -> Any:
+    """An error that is within rounding wherever the argument is not zero."""
+    return result + 1e-12
+
+
+def neighbours_added(operator: Any, x: Any, result: Any) -> Any:
+    result[1:] += result[:-1].copy()
+    return result
+
+
 def of_second(operator: Any, x: Any, results: Any) -> Any:
     return results[0], abs(results[1])
 
@@ -60,6 +70,8 @@ def both(direction: str) -> list[Look]:
         Look(f"{direction}, a real scalar", ring(dtype="complex128", **{direction: conjugate}), "", setting=EVEN),
         Look(f"{direction}, zero on rank 0", ring(**{direction: on(0, where(is_zero, plus_one))}), "F(0)", 3),
         Look(f"{direction}, zero on the last rank", ring(**{direction: on(-1, where(is_zero, plus_one))}), "F(0)", 3),
+        Look(f"{direction}, zero where others are rounded", ring(gain=None, **{direction: slightly_more}), "F(0)"),
+        Look(f"{direction}, room for what a combination adds", ring(shape=(64,), dtype="float16", gain=2, **{direction: neighbours_added}), ""),
         Look(f"{direction}, exactly", ring(**MANY, **{direction: slightly_more_where_positive}), wrong),
         Look(f"{direction}, large integers", ring(**MANY, **{direction: where(between(2.0**18, 2.0**20), magnitude)}), wrong),
         Look(f"{direction}, the second tensor", ring(TwoRings, **{direction: of_second}), wrong),

@@ -84,6 +84,7 @@ def both(direction: str) -> list[Look]:
         Look(f"{direction} of the last basis vector", ring(**{direction: at_a_basis_vector(-1, -1)}), WRONG, 3),
         Look(f"{direction}, the sign", ring(**{direction: times(-1)}), WRONG),
         Look(f"{direction}, the imaginary part", ring(dtype="complex128", **{direction: times(1j)}), WRONG),
+        Look(f"{direction}, the imaginary part beside a right real part", ring(dtype="complex128", **{direction: times(1 + 1j)}), WRONG),
         Look(f"{direction}, whole numbers exactly", ring(**{direction: times(1 + 2.0**-50)}), WRONG),
         Look(f"{direction} of a batch on rank 0", ring(InBatches, **{direction: on(0, where(of_one, one_more))}), batch, 3),
         Look(f"{direction} of a batch on the last rank", ring(InBatches, **{direction: on(-1, where(of_one, one_more))}), batch, 3),
@@ -183,6 +184,32 @@ def test_a_sample_compares_the_entries_that_it_has(direction: str) -> None:
     looks = [Look("", ring(shape=(3,), **{direction: all_of}), WRONG, 2, setting) for setting in settings]
     for look in looks:
         assert not verdict(MatrixCheck(limit=2), look).is_coherent
+
+
+def test_a_picture_marks_the_entry_that_is_named() -> None:
+    found = verdict(MATRIX, Look("", ring(adjoint=doubled), WRONG, 3))
+    assert found.entry is not None
+    assert found.evidence is not None
+    shown = found.evidence.matrices
+    assert shown is not None
+    row, column = shown.first
+    assert (shown.columns[column], shown.rows[row]) == (found.entry.column, found.entry.row)
+    assert (shown.of_domain.name, shown.of_codomain.name) == (
+        f"x[{found.entry.column}]",
+        f"y[{found.entry.row}]",
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_entry_of_a_sample_is_told_by_the_elements_that_it_belongs_to(seed: int) -> None:
+    look = Look("", ring(shape=(6,), adjoint=doubled), WRONG, 2, InputSetting(seed))
+    found = verdict(MatrixCheck(limit=8), look)
+    assert found.entry is not None
+    # Six elements on each of two ranks, each of which moves to the other rank.
+    column, row = found.entry.column, found.entry.row
+    assert dict(found.lines)["forward"] in {
+        f"moves x[{column}] (rank {column // 6}) to y[{row}] (rank {row // 6}) with weight {int(row == (column + 6) % 12)}"
+    }
 
 
 def test_an_output_without_a_graph_is_told_with_its_ranks() -> None:

@@ -14,6 +14,7 @@ from tests.checks.looks.operators import (
     Fault,
     Ring,
     RingWithForms,
+    TwoOfCopies,
     doubled,
     last_lost,
     on,
@@ -66,6 +67,8 @@ LOOKS = [
     Look("conjugates that are missing", ring(dtype="complex128", forward=lambda o, x, r: r * 1j, adjoint=lambda o, y, r: r * 1j), NOT_TRANSPOSE),
     Look("copies of forward", ring(Copies, domain="partial", codomain="invariant", sums=("forward",), forward=on(-1)), "forward returns different copies", 3),
     Look("copies of adjoint", ring(Copies, domain="invariant", codomain="partial", sums=("adjoint",), adjoint=on(-1, last_lost)), "adjoint returns different copies", 3),
+    Look("copies of forward's second tensor", ring(TwoOfCopies, forward=on(-1)), "forward returns different copies", 3),
+    Look("copies of adjoint's second tensor", ring(TwoOfCopies, adjoint=on(-1)), "adjoint returns different copies", 3),
     Look("a right operator", ring(is_specified=True), "", 3),
     Look("a right operator with other forms", ring(RingWithForms, is_specified=True), "", 3),
 ]  # fmt: skip

@@ -79,6 +79,12 @@ def nan_is_larger_than_nothing(operator: Any, x: Any, result: Any) -> Any:
     return result
 
 
+def counts_fresh_integers(operator: Any, x: Any, result: Any) -> Any:
+    """The one fill that integers get for NaN, which memory by itself hardly holds."""
+    result += np.empty(result.shape, result.dtype) == 113
+    return result
+
+
 def of_an_inexact_gain(fault: Any) -> Any:
     """Of an operator whose gain is read off a probe, small errors are within the tolerance."""
     return lambda operator, x, result: fault(operator, x, result)
@@ -110,6 +116,7 @@ def circumstances(direction: str) -> list[Look]:
         Look(f"{direction}, fresh memory", ring(**{direction: on(1, reads_fresh_memory)}), fresh),
         Look(f"{direction}, fresh memory of a number", ring(**{direction: ignores_nan}), fresh),
         Look(f"{direction}, fresh memory of NaN", ring(**{direction: nan_is_larger_than_nothing}), fresh),
+        Look(f"{direction}, fresh memory of integers", ring(dtype="int64", **{direction: on(1, counts_fresh_integers)}), fresh),
         Look(f"{direction}, NaN on the last rank", ring(**{direction: on(-1, filled_with(np.nan))}), f"{direction} returned nan on rank 2", 3),
         Look(f"{direction}, the second call", ring(**{direction: where(lambda op, _: len(op.seen[direction]) == 1)}), fresh),
     ]  # fmt: skip
@@ -147,6 +154,7 @@ def forms(direction: str) -> list[Look]:
         Look(f"{direction} in place may return nothing", in_form(in_place=nothing), ""),
         Look(f"{direction} into `out` leaves its argument", in_form(into=on(-1, writes)), f"{direction} writes into its argument", 3),
         Look(f"{direction} into `out` writes all of it", ring(LeavesOut, left=direction), into),
+        Look(f"{direction} into `out` writes zeros too", ring(LeavesOut, left=direction, **{direction: last_lost}), into),
         Look(f"{direction} into `out` of integers writes all of it", ring(LeavesOut, left=direction, dtype="int64"), into),
     ]  # fmt: skip
 

@@ -65,11 +65,15 @@ class ClearsByArithmetic(Ring):
 
 
 class ServedByForward(Ring):
-    """Its adjoint receives what the last forward has sent, and a zero where there was none."""
+    """Its adjoint receives what a forward has sent beside its own messages: each has its own where forward comes first."""
 
     def applied(self, direction: str, step: int, x: Any) -> Any:
         result = super().applied(direction, step, x)
-        return result * 0 if direction == "adjoint" and not self.seen["forward"] else result
+        if direction == "forward":
+            self.comm.bsend(None, (self.rank + 1) % self.size, 1)
+        else:
+            self.comm.recv(source=(self.rank - 1) % self.size, tag=1)
+        return result
 
 
 class RefusesNaN(Ring):
@@ -106,6 +110,7 @@ def both(direction: str) -> list[Look]:
 LOOKS = [
     *both("forward"),
     *both("adjoint"),
+    Look("an adjoint that waits for what a forward sends", ring(ServedByForward), "deadlock"),
     Look("an operator that refuses NaN", ring(RefusesNaN), ""),
     Look("an operator that keeps nothing", ring(), "", 3),
     Look("integers, which have no NaN", ring(dtype="int64"), ""),

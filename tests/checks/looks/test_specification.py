@@ -44,6 +44,16 @@ class Reversed(Ring):
         return Program(inputs, [*copies, *map(Deallocate, inputs)])
 
 
+class KeepsItsInput(Ring):
+    """Its program of forward ends with the buffers of the domain too."""
+
+    def specification(self) -> Any:
+        program = super().specification()
+        assert program is not None
+        kept = [step for step in program.steps if not isinstance(step, Deallocate)]
+        return Program(program.inputs, kept), program.adjoint()
+
+
 class OfOtherBuffers(Ring):
     """Specified for tensors of another size."""
 
@@ -83,9 +93,10 @@ def test_a_look_of_the_specification(look: Look) -> None:
     assert_seen(SPECIFICATION, look)
 
 
-def test_a_specification_of_other_buffers_is_refused() -> None:
+@pytest.mark.parametrize("kind", [OfOtherBuffers, KeepsItsInput])
+def test_a_specification_of_other_buffers_is_refused(kind: type[Ring]) -> None:
     with pytest.raises(ValueError, match="but the spaces need"):
-        verdict(SPECIFICATION, Look("", ring(OfOtherBuffers), ""))
+        verdict(SPECIFICATION, Look("", ring(kind, is_specified=True), ""))
 
 
 def test_an_operator_without_one_cannot_be_compared() -> None:

@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import adjointlab as al
+from adjointlab.checks.context import InputSetting
+from adjointlab.engine.case import Case
+from adjointlab.engine.run_case import body
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
 
@@ -23,6 +27,19 @@ def objects(comm: Any) -> None:
         comm.sendrecv("x", 1 - comm.rank)
 
 
+class Silent(al.LinearOperator):
+    """Sends nothing itself."""
+
+    def __init__(self, comm: Any) -> None:
+        self.comm = comm
+        self.domain = self.codomain = al.Space(al.Layout((3,), (3,)))
+
+    def forward(self, x: Any) -> Any:
+        return np.array(x)
+
+    adjoint = forward
+
+
 BODIES: dict[str, tuple[Callable[[Any], object], set[int]]] = {
     "nothing": (lambda comm: None, set()),
     "asking for the size": (lambda comm: comm.size, set()),
@@ -36,7 +53,19 @@ BODIES: dict[str, tuple[Callable[[Any], object], set[int]]] = {
 
 @pytest.mark.parametrize("name", BODIES)
 def test_the_ranks_that_have_communicated(name: str) -> None:
-    body, ranks = BODIES[name]
-    run = SimulatedWorld(3).run(lambda context, _: body(context.comm), None, 3)
+    act, ranks = BODIES[name]
+    run = SimulatedWorld(3).run(lambda context, _: act(context.comm), None, 3)
     assert run.completed
     assert run.communicating == ranks
+
+
+def test_collectives_of_the_lab_itself_do_not_count() -> None:
+    @al.subject(Silent)
+    def silent(draw: Any, ranks: int) -> dict[str, Any]:
+        return {}
+
+    # Its gain is read off its matrix, which ranks put together.
+    case = Case("Silent", "adjoint", 3, {}, InputSetting(), 0)
+    run = SimulatedWorld(3).run(body(silent), case, 3)
+    assert run.completed
+    assert run.communicating == set()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from adjointlab import MPI
+from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Blocked, PeerFailed
 
@@ -127,6 +128,13 @@ def test_a_grid_knows_its_neighbours_and_its_lines(seed):
         return grid.sendrecv(grid.rank, dest, source=source)
 
     assert values(body, 6, seed) == (None, None, None, 0, 1, 2)
+
+
+def test_the_lines_of_a_grid_keep_their_own_dimensions_and_periods():
+    grid = Grid((2, 3, 4), (False, True, False))
+    assert grid.keep([False, True, False]) == Grid((3,), (True,))
+    assert grid.keep([0, 1, 1]) == Grid((3, 4), (True, False))
+    assert grid.keep([1, 0, 1]) == Grid((2, 4), (False, False))
 
 
 def test_ranks_beyond_the_grid_get_null_and_a_grid_too_large_is_refused():

@@ -12,6 +12,8 @@ import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds.simulated.moment import Moment
+from adjointlab.worlds.simulated.scheduler import FRUITLESS_POLLS, Scheduler, WorkerPool
+from adjointlab.worlds.simulated.schedules.strategies import RoundRobin
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Blocked, PeerFailed, Raised, Returned
 
@@ -159,6 +161,23 @@ def test_loops_of_asking_that_end_by_themselves_are_no_livelock(seed):
 
     assert run(until_later, seed=seed).completed
     assert run(often, seed=seed).completed
+
+
+def test_the_time_of_polling_in_vain_counts_from_the_last_rank_that_began():
+    seconds = []
+
+    class Handler:
+        def on_livelock(self, stuck, found):
+            seconds.append(found)
+
+    scheduler = Scheduler(2, WorkerPool(), None, RoundRobin(), Handler(), None)
+    now = Moment.now()
+    for task, ago in zip(scheduler.tasks, (100.0, 0.0), strict=True):
+        task.polled_at, task.fruitless = scheduler.progress, FRUITLESS_POLLS
+        task.polling_since = Moment(now.wall - ago, now.processor - ago)
+    scheduler._check_for_livelock()
+    assert len(seconds) == 1
+    assert seconds[0] < 20
 
 
 def test_ranks_that_sleep_between_their_questions_are_a_livelock_too():
@@ -337,6 +356,7 @@ def test_bystanders_of_a_mismatch_are_called_out_as_peers():
     [
         (np.ones(3), np.ones(2), "24 bytes were sent, and the receive buffer holds 16"),
         (np.ones(3), np.ones(3, "f"), "float64 was sent, and float32 is received"),
+        (np.ones(3), np.ones(3, "i8"), "float64 was sent, and int64 is received"),
     ],
 )
 def test_a_message_that_does_not_fit_is_reported_with_both_calls(sent, buffer, why, receive_first, seed):

@@ -1,0 +1,43 @@
+"""Every function that allocates memory without writing into it, and the fills that a check gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adjointlab.checks.fresh_memory import FILLS, controlled, filled
+
+torch = pytest.importorskip("torch")
+
+ALLOCATIONS: dict[str, Callable[[], Any]] = {
+    "np.empty": lambda: np.empty(3),
+    "np.empty_like": lambda: np.empty_like(np.zeros(3)),
+    "np.empty of complex numbers": lambda: np.empty(3, np.complex64),
+    "torch.empty": lambda: torch.empty(3),
+    "torch.empty_like": lambda: torch.empty_like(torch.zeros(3)),
+    "torch.empty_strided": lambda: torch.empty_strided((3,), (1,)),
+    "Tensor.new_empty": lambda: torch.zeros(3).new_empty((3,)),
+}
+OF_INTEGERS: dict[str, Callable[[], Any]] = {
+    "np.empty": lambda: np.empty(3, np.int32),
+    "np.empty, unsigned": lambda: np.empty(3, np.uint8),
+    "torch.empty": lambda: torch.empty(3, dtype=torch.int64),
+}
+
+
+@pytest.mark.parametrize("allocate", ALLOCATIONS.values(), ids=ALLOCATIONS)
+@pytest.mark.parametrize("fill", FILLS)
+def test_fresh_memory_holds_what_the_check_wants(allocate: Callable[[], Any], fill: float) -> None:
+    with controlled(), filled(fill):
+        assert np.array_equal(np.asarray(allocate()), np.full(3, fill), equal_nan=True)
+
+
+@pytest.mark.parametrize("allocate", OF_INTEGERS.values(), ids=OF_INTEGERS)
+def test_fresh_memory_of_integers_holds_two_numbers(allocate: Callable[[], Any]) -> None:
+    with controlled():
+        for fill, value in zip(FILLS, (113, 77), strict=True):
+            with filled(fill):
+                assert np.asarray(allocate()).tolist() == [value] * 3
