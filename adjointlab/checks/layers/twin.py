@@ -129,14 +129,13 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
         )
         if context.rank:
             return observed
-        expected, allowances = twin or _twin_results(context, plan)
-        frozen_in_twin = _frozen_in_twin(context) if backward else None
+        expected, allowances, frozen_in_twin = twin or _twin_results(context, plan)
     size = context.comm.Get_size()
     return tuple(
         replace(
             each,
             comparisons=with_expected(each.comparisons, expected, allowances, size, f"pass {number}, "),
-            frozen_in_twin=frozen_in_twin,
+            frozen_in_twin=frozen_in_twin if backward else None,
         )
         for number, each in enumerate(observed)
     )
@@ -148,15 +147,6 @@ def _frozen_and_trained(layer: Layer, rank: int) -> tuple[frozenset[str], ...]:
         return ()
     held = frozenset(tensor.name for tensor in layer.parameters.tensors if tensor.layout.local_size(rank))
     return held - layer.trained, held & layer.trained
-
-
-def _frozen_in_twin(context: CheckContext) -> frozenset[str] | None:
-    """Parameters that require no gradient as the twin is made; None where it is not known of the layer's."""
-    layer = context.layer
-    if layer.trained is None or context.reference is None:
-        return None
-    made = trained(context.reference())
-    return frozenset(tensor.name for tensor in layer.parameters.tensors if tensor.name not in made)
 
 
 def is_measured(context: CheckContext) -> bool:
@@ -220,16 +210,31 @@ def _other_types(context: CheckContext) -> str:
     return ""
 
 
-def _twin_results(context: CheckContext, plan: PassPlan) -> tuple[Mapping[str, Local], Allowances | None]:
+def _twin_results(
+    context: CheckContext, plan: PassPlan
+) -> tuple[Mapping[str, Local], Allowances | None, frozenset[str] | None]:
+    """Results by pass and name, what rounding may change, and the parameters that require no gradient as the twin is made.
+
+    These are None where that is not known of the layer's.
+    """
+    frozen: frozenset[str] | None = None
+
     def run() -> Mapping[str, Local]:
-        passes = run_passes(SequentialTwin(context), plan, context, None)
+        nonlocal frozen
+        twin = SequentialTwin(context)
+        if context.layer.trained is not None:
+            frozen = frozenset(tensor.name for tensor in context.layer.parameters.tensors) - trained(
+                twin.module
+            )
+        passes = run_passes(twin, plan, context, None)
         return {
             f"pass {number}, {name}": local
             for number, each in enumerate(passes)
             for name, local in each.by_name().items()
         }
 
-    return results_of_twin(context, run)
+    results, allowances = results_of_twin(context, run)
+    return results, allowances, frozen
 
 
 def _comparison(
