@@ -206,6 +206,8 @@ RIGHT: dict[str, Callable[[Any], Any]] = {
     "a range": from_zero_to_one_guarded,
     "tanh": torch.tanh,
     "gelu": functional.gelu,
+    "gelu by tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "mish": functional.mish,
     "exponential": torch.exp,
     "variance": lambda x: x / ((x - x.mean(-1, keepdim=True)).square().mean(-1, keepdim=True) + 1),
 }

@@ -68,9 +68,17 @@ _MOVES = frozenset(
 """Operations of torch's that move or select values, or make constants, without the underscore of those in place."""
 
 _FUSED = frozenset(
-    ("_log_softmax", "_log_softmax_backward_data", "_softmax", "_softmax_backward_data"),
+    [
+        "gelu",
+        "gelu_backward",
+        "mish_backward",
+        "_log_softmax",
+        "_log_softmax_backward_data",
+        "_softmax",
+        "_softmax_backward_data",
+    ]
 )
-"""Operations that take differences of exponentials of their own, whose rounding no error of arguments and results shows.
+"""Operations that take differences of their own, such as 1 + erf(x), whose rounding no error of arguments and results shows.
 
 They are perturbed step by step, in torch's own decomposition.
 """
@@ -258,7 +266,7 @@ def _perturbation() -> Callable[[int, float, bool], AbstractContextManager[objec
             name = schema.name.split("::")[1].rstrip("_")
             if is_view or name in _MOVES:
                 return func(*args, **kwargs)
-            if name in _FUSED:
+            if name in _FUSED and func in decomposition_table:
                 with self:
                     return decomposition_table[func](*args, **kwargs)
             elementwise = torch.Tag.pointwise in func.tags
