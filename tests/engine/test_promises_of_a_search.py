@@ -1,4 +1,4 @@
-"""What a search promises of the cases that it draws, counts, confirms and calls smallest."""
+"""A search keeps what it promises of the cases that it draws, counts, confirms and calls smallest."""
 
 from __future__ import annotations
 

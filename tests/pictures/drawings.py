@@ -86,7 +86,7 @@ def specified(draw: Any, ranks: int) -> dict[str, Any]:
 
 
 def failure(
-    subject: Subject, check: str, folder: Path, world: al.SimulatedWorld, schedules: int = 1
+    subject: Subject, check: str, folder: Path, world: al.SimulatedWorld, schedules: int = 1, seed: int = 1
 ) -> CheckResult:
     """The failure that a check finds of a subject."""
-    return run_check(world, found_as(subject), check, Budget(20, 4, 1, 5.0, schedules), folder)
+    return run_check(world, found_as(subject), check, Budget(20, 4, seed, 5.0, schedules), folder)

@@ -115,7 +115,7 @@ def test_a_wrong_declaration_is_a_wrong_call_unless_an_operator_is_wrong() -> No
 
 def test_a_subject_that_nothing_is_compared_with_has_a_blind_spot() -> None:
     def of(name: str, **given: Any) -> CheckResult:
-        return replace(result(), found=found_as(replace(right, name=name, **given)))
+        return replace(result(subject=name), found=found_as(replace(right, name=name, **given)))
 
     assert summary.blind_spots([of("A"), of("B", reference=lambda x: x), of("C"), of("A")]).startswith(
         "A, C: no reference"
