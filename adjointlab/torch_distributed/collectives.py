@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from adjointlab import MPI
-from adjointlab.torch_distributed.contiguity import check_contiguous, check_dense, layout_of
+from adjointlab.torch_distributed.contiguity import check_contiguous, check_dense, check_row_major, layout_of
 from adjointlab.torch_distributed.memory import (
     Staged,
     blocks,
@@ -155,7 +155,7 @@ class Collectives(Operations):
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
         for output, parts in zip(outputs, inputs, strict=True):
-            check_contiguous("reduce_scatter", "input_list", parts)
+            check_row_major("reduce_scatter", "input_list", parts)
             check_contiguous("reduce_scatter", "output", [output])
         return _joined(
             [

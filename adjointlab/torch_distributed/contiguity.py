@@ -13,7 +13,7 @@ from adjointlab.worlds.call_sites import call_site
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["NotContiguous", "check_contiguous", "check_dense", "layout_of"]
+__all__ = ["NotContiguous", "check_contiguous", "check_dense", "check_row_major", "layout_of"]
 
 _REFUSED: Final = "gloo refuses it"
 _SILENT: Final = (
@@ -39,6 +39,19 @@ def check_contiguous(
         if _is_strided(tensor) and not tensor.is_contiguous():
             name = argument if len(tensors) == 1 else f"{argument}[{index}]"
             raise _problem(call, name, "is not contiguous", tensor, is_refused=is_refused)
+
+
+def check_row_major(call: str, argument: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Raise :class:`NotContiguous` unless the elements of every one of `tensors` lie in row-major order, with gaps or without."""
+    for index, tensor in enumerate(tensors):
+        if not _is_strided(tensor) or not tensor.numel():
+            continue
+        least = 1
+        for stride, size in reversed(_strides_and_sizes(tensor)):
+            if stride < least:
+                name = argument if len(tensors) == 1 else f"{argument}[{index}]"
+                raise _problem(call, name, "is not in row-major order", tensor, is_refused=False)
+            least = stride * size
 
 
 def check_dense(call: str, tensor: torch.Tensor) -> None:

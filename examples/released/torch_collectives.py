@@ -22,6 +22,9 @@ import adjointlab as al
 
 warnings.filterwarnings("ignore", "torch.distributed", FutureWarning)  # torch 2.13 renames some of them
 
+CONTIGUOUS = ("row-major",)
+"""As process groups want the tensors of most collectives."""
+
 ONE, EACH, ROOT, EACH_AT_ROOT = (
     "n rows",
     "n rows for each member",
@@ -36,6 +39,7 @@ def declare(
     codomain: str,
     counts: tuple[int, ...] = (1, 2, 3, 4, 8),
     only: Any = (),
+    orders: tuple[str, ...] = (),
     **drawn: Any,
 ) -> Callable[[Any], al.Subject]:
     """Check ``function(x, group, root, **drawn)``, called by the members of a group: of drawn ones, or `only` these."""
@@ -60,7 +64,10 @@ def declare(
             options = {option: draw(strategy) for option, strategy in drawn.items()}
             return dict(domain=space(domain), codomain=space(codomain), members=members, root=root, **options)
 
-        return al.subject.autograd(on_members, process_group=True, name=name, ranks=counts)(cases)
+        in_memory: Any = {"orders": orders} if orders else {}
+        return al.subject.autograd(on_members, process_group=True, name=name, ranks=counts, **in_memory)(
+            cases
+        )
 
     return subject
 
@@ -178,29 +185,33 @@ def _functional_broadcast(x, group, root):
 # Those that fail, in all their cases: docs/findings.md
 TWO: Any = dict(counts=(2,))
 SECOND: Any = dict(counts=(2,), only=(1,))
+IN_ORDER: Any = dict(orders=CONTIGUOUS)
 
 _DIM: Any = dict(dim=st.integers(0, 1))
 
 all_reduce = declare("nn.all_reduce", ONE, ONE)(_all_reduce)
 all_reduce_average = declare("nn.all_reduce_average", ONE, ONE)(_all_reduce_average)
-all_gather = declare("nn.all_gather", ONE, EACH)(_all_gather)
+all_gather = declare("nn.all_gather", ONE, EACH, **IN_ORDER)(_all_gather)
+all_gather_strided = declare("nn.all_gather.strided", ONE, EACH, (2,), orders=("column-major",))(_all_gather)
 reduce_scatter = declare("nn.reduce_scatter", EACH, ONE)(_reduce_scatter)
 reduce_scatter_average = declare("nn.reduce_scatter_average", EACH, ONE, **TWO)(_reduce_scatter_average)
 all_to_all = declare("nn.all_to_all", EACH, EACH)(_all_to_all)
-all_to_all_single = declare("nn.all_to_all_single", EACH, EACH)(_all_to_all_single)
+all_to_all_single = declare("nn.all_to_all_single", EACH, EACH, **IN_ORDER)(_all_to_all_single)
 broadcast = declare("nn.broadcast", ONE, ONE)(_broadcast)
-reduce = declare("nn.reduce", ONE, ROOT)(_reduce)
+reduce = declare("nn.reduce", ONE, ROOT, **IN_ORDER)(_reduce)
 reduce_average = declare("nn.reduce_average", ONE, ROOT, **TWO)(_reduce_average)
-gather = declare("nn.gather", ONE, EACH_AT_ROOT)(_gather)
-scatter = declare("nn.scatter", EACH, ONE)(_scatter)
+gather = declare("nn.gather", ONE, EACH_AT_ROOT, **IN_ORDER)(_gather)
+scatter = declare("nn.scatter", EACH, ONE, **IN_ORDER)(_scatter)
 
 all_reduce_in_subgroups = declare("nn.all_reduce_in_subgroups", ONE, ONE)(_all_reduce)
 all_gather_in_subgroups = declare("nn.all_gather_in_subgroups", ONE, EACH, **SECOND)(_all_gather)
 reduce_scatter_in_subgroups = declare("nn.reduce_scatter_in_subgroups", EACH, ONE)(_reduce_scatter)
 all_to_all_in_subgroups = declare("nn.all_to_all_in_subgroups", EACH, EACH, **SECOND)(_all_to_all)
-all_to_all_single_in_subgroups = declare("nn.all_to_all_single_in_subgroups", EACH, EACH)(_all_to_all_single)
+all_to_all_single_in_subgroups = declare("nn.all_to_all_single_in_subgroups", EACH, EACH, **IN_ORDER)(
+    _all_to_all_single
+)
 broadcast_in_subgroups = declare("nn.broadcast_in_subgroups", ONE, ONE, **SECOND)(_broadcast)
-reduce_in_subgroups = declare("nn.reduce_in_subgroups", ONE, ROOT)(_reduce)
+reduce_in_subgroups = declare("nn.reduce_in_subgroups", ONE, ROOT, **IN_ORDER)(_reduce)
 gather_in_subgroups = declare("nn.gather_in_subgroups", ONE, EACH_AT_ROOT, **SECOND)(_gather)
 scatter_in_subgroups = declare("nn.scatter_in_subgroups", EACH, ONE, **SECOND)(_scatter)
 

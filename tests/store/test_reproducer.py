@@ -144,8 +144,10 @@ def test_a_failure_of_another_subject_of_that_name_is_not_this_ones(
     assert report.case is not None
     path = write_case(report.case, "elsewhere:others", "simulated", report.verdict, tmp_path)
     assert stored(tmp_path, doubles, "adjoint") == []
-    assert write_case(report.case, doubles.location, "simulated", report.verdict, tmp_path) == path
-    assert stored(tmp_path, doubles, "adjoint") == [(path, report.case)]
+    own = write_case(report.case, doubles.location, "simulated", report.verdict, tmp_path)
+    assert own != path
+    assert stored(tmp_path, doubles, "adjoint") == [(own, report.case)]
+    assert read(path).location == "elsewhere:others"
 
 
 def test_a_stored_failure_is_replayed_in_a_world_of_just_its_ranks(tmp_path: Path) -> None:

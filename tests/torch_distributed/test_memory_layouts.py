@@ -44,7 +44,11 @@ def expanded(tensor: torch.Tensor) -> torch.Tensor:
     return contiguous(tensor[:1]).expand(tensor.shape)
 
 
-LAYOUTS = {each.__name__: each for each in (transposed, cut, expanded)}
+def transposed_and_cut(tensor: torch.Tensor) -> torch.Tensor:
+    return cut(contiguous(tensor.t())).t()
+
+
+LAYOUTS = {each.__name__: each for each in (transposed, cut, transposed_and_cut, expanded)}
 
 
 # Programs: `given` lays out what is sent, `room` what is received
@@ -155,9 +159,11 @@ REFUSED = [
     *((name, "contiguous", "transposed") for name in ("all_to_all_single", "reduce_scatter", "scatter", "messages")),
     *((name, "contiguous", "cut") for name in ("all_to_all_single", "reduce_scatter", "scatter", "messages")),
     *((name, "cut", "contiguous") for name in ("all_to_all_single", "scatter", "messages")),
+    ("reduce_scatter", "transposed_and_cut", "contiguous"),
     *((name, "cut", "cut") for name in ELEMENTWISE),
 ]  # fmt: skip
 TAKEN = [
+    ("reduce_scatter", "cut", "contiguous"),
     *((name, given, "contiguous") for name in list(PROGRAMS)[4:9] for given in LAYOUTS),
     *((name, "contiguous", room) for name in list(PROGRAMS)[4:9] for room in ("transposed", "cut")),
     *((name, "transposed", "transposed") for name in ELEMENTWISE),

@@ -96,6 +96,8 @@ def test_what_a_strategy_replaces_is_found_too(world: World, tmp_path: Any) -> N
 def test_a_function_that_is_replaced_for_a_time_costs_no_verdict(world: World, tmp_path: Any) -> None:
     class Patching(Shift):
         def adjoint(self, y: Any) -> Any:
+            if self.rank:  # two that patch one function in turns would put back what the other has put there
+                return super().adjoint(y)
             with patch.object(np, "sum", nothing):  # other simulated ranks run in the exchange
                 return super().adjoint(y)
 
