@@ -168,8 +168,8 @@ class WrongOnOneNumberOfRanks(Identity):
         return np.array(y) * (2 if self.comm.Get_size() == self.wrong_on else 1)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("ranks", [2, 5, 7])
 def test_what_is_wrong_on_one_number_of_ranks_alone_is_found(
     ranks: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from tests.planted.layers import RIGHT
 
 PLANTED = (*layers.PLANTED, *parallel_layers.PLANTED)
 
-SEARCHES = ((1, 1.0), (1, 20.0), (2, 20.0), (3, 20.0))
+SEARCHES = ((1, 1.0), (1, 3.0), (2, 3.0), (1, 20.0), (3, 20.0))
 """Seeds, with the seconds to make a case smaller. Most bugs show on few ranks at once; where a search stops at many, another is made."""
 
 HANG = (
