@@ -147,6 +147,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("store/job_log", ("tests/store/test_job_log.py",)),
     ("store/known_failures", ("tests/store/test_known_failures.py",)),
     ("store/running_case", ("tests/store/test_running_case.py",)),
+    ("store/json_lines", ("tests/store/test_job_log.py", "tests/report/test_printed_figures.py")),
     (
         "store/",
         (

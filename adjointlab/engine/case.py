@@ -159,6 +159,7 @@ _FIELDS: dict[str, tuple[type, tuple[str, ...]]] = {
 
 _MAKE: dict[str, Callable[[Parameters], object]] = {
     "local type": lambda fields: LocalType(fields["value"]),
+    "list": lambda fields: list(fields["entries"]),
     "complex": lambda fields: complex(fields["real"], fields["imag"]),
     "float": lambda fields: _FLOATS[fields["value"]],
     "text": lambda fields: fields["escaped"].encode("ascii").decode("unicode_escape"),
@@ -187,7 +188,7 @@ _FLOATS: dict[str, float] = {text: float(text) for text in ("nan", "-nan", "inf"
 
 
 def to_data(value: object) -> Data:
-    """Return `value` as :data:`Data`; sequences become lists.
+    """Return `value` as :data:`Data`. Tuples become arrays of JSON, and lists say that they are lists.
 
     Raises `TypeError` for anything that is not data.
     """
@@ -205,8 +206,10 @@ def to_data(value: object) -> Data:
             return {"$type": "complex", "real": to_data(value.real), "imag": to_data(value.imag)}
         case Space():
             return {"$type": "space", "tensors": to_data(value.tensors)}
-        case list() | tuple():
+        case tuple():
             return [to_data(entry) for entry in value]
+        case list():
+            return {"$type": "list", "entries": [to_data(entry) for entry in value]}
         case _ if type(value).__module__ == _PLACEMENTS and type(value).__name__ in _PLACEMENT_FIELDS:
             kind_of_placement = type(value).__name__
             given = {field: getattr(value, field) for field in _PLACEMENT_FIELDS[kind_of_placement]}
@@ -227,7 +230,7 @@ def to_data(value: object) -> Data:
 
 
 def from_data(data: Data) -> Any:
-    """Return the inverse of :func:`to_data`; lists become tuples.
+    """Return the inverse of :func:`to_data`.
 
     Raises `ValueError` for data that :func:`to_data` does not write, and whatever the types themselves reject.
     """

@@ -23,8 +23,14 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
     form, the error of its floating form [Hewett21, eq. 26]. The exact form needs coefficients that leave integers
     exact, and a gain that is declared or specified; elsewhere differences within rounding pass, and an operator of at most
     256 dimensions is compared entry by entry too. `str(verdict)` says which it was. Raises `AssertionError` with the
-    verdict's text, naming the wrong entry where the operator is small, if the adjoint is wrong.
+    verdict's text, naming the wrong entry where the operator is small, if the adjoint is wrong; `TypeError` for what has no
+    `comm`, `domain` and `codomain`.
     """
+    if missing := [name for name in ("comm", "domain", "codomain") if not hasattr(operator, name)]:
+        raise TypeError(
+            f"operator: a {type(operator).__name__} has no {missing[0]}; derive it from adjointlab.LinearOperator, or wrap it: "
+            "docs/adapters.md has adapters for operators of other libraries"
+        )
     setting = InputSetting(seed=seed, library=library)
     context = CheckContext(lambda: operator, setting, operator.comm)
     spaces = Spaces(operator.domain, operator.codomain)

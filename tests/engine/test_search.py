@@ -253,6 +253,8 @@ def test_the_dot_test_of_one_instance_calls_itself_exact_only_without_a_toleranc
 
 def test_the_dot_test_asks_for_the_gain_of_integer_tensors_that_is_not_known(world: SimulatedWorld) -> None:
     layout = al.Layout((65,), al.Partition((1,)))  # too large for a probe
+    with pytest.raises(TypeError, match="operator: a list has no comm; derive it from"):
+        al.check_adjoint([])  # type: ignore[arg-type]
     run = world.run(lambda context, _: al.check_adjoint(Identity(context.comm, layout, "int64")), None, 1)
     (outcome,) = run.outcomes
     assert isinstance(outcome, Raised)

@@ -59,7 +59,13 @@ def report() -> SearchResult:
 def test_parameters_survive_the_way_to_data_and_back(data: st.DataObject) -> None:
     layout = data.draw(al.strategies.layouts(4, whole=False))
     tensor = al.Tensor(layout, "float32", name="w")
-    value = {"layout": layout, "space": al.Space(tensor), "list": (1, 2.5, None, "a", True), "c": 1 + 2j}
+    value = {
+        "layout": layout,
+        "space": al.Space(tensor),
+        "tuple": (1, 2.5, None, "a", True),
+        "list": [1, (2, [3])],
+        "c": 1j,
+    }
     assert from_data(json.loads(json.dumps(to_data(value)))) == value
 
 

@@ -22,7 +22,7 @@ from adjointlab.store.reproducer import read
 from adjointlab.worlds.schedule import Schedule, decode, schedules_from
 from adjointlab.worlds.simulated.schedules.pct import PriorityWalk
 from adjointlab.worlds.simulated.schedules.replay import DecisionRecorder, Replay
-from adjointlab.worlds.simulated.schedules.strategies import RoundRobin
+from adjointlab.worlds.simulated.schedules.strategies import RandomWalk, RoundRobin
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests import running
 
@@ -104,6 +104,13 @@ def test_a_schedule_determines_the_run(schedule):
     assert first == second
     assert first.decisions == second.decisions
     assert [str(matched) for matched in first.matched] == [str(matched) for matched in second.matched]
+
+
+def test_random_schedules_deviate_seldom_often_or_always():
+    shares = {sum(walk.deviates() for _ in range(200)) for walk in map(RandomWalk, range(20))}
+    assert min(shares) < 80
+    assert max(shares) == 200
+    assert any(80 < share < 120 for share in shares)
 
 
 def test_a_bare_seed_and_its_schedule_are_one_run():
