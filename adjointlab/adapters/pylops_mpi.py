@@ -11,14 +11,16 @@ A mask restricts dot products and norms to groups of ranks. The arrays of a SCAT
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
+from inspect import isfunction
 from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import LinearOperator
+from adjointlab.core.operator import LinearOperator, NotInSpace
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, Communicator
@@ -37,13 +39,18 @@ def mpi_operator(make: Callable[..., Any]) -> Callable[..., MPIOperator]:
             return dict(dims=(draw(st.integers(2 * ranks, 20)),))
 
     It may return a pair: the operator, and a `DistributedArray` that says how its arguments are distributed (partition, local shapes,
-    mask, element type). By default they are scattered, as the operator's `local_shapes_m` say if it has any.
+    mask, element type). By default they are scattered, as the operator's `local_shapes_m` say if it has any, else evenly. What is no such
+    operator or pair is a :class:`SubjectError`.
     """
+    if not isfunction(make) and not isinstance(make, partial):
+        raise SubjectError(
+            f"make: a {type(make).__name__} is no function; give one that takes comm and makes the operator"
+        )
 
     @wraps(make)
     def build(comm: Communicator, **arguments: object) -> MPIOperator:
         made = make(comm, **arguments)
-        return MPIOperator(comm, *(made if isinstance(made, tuple) else (made,)))
+        return MPIOperator(comm, *_operator_and_model(made))
 
     return build
 
@@ -52,23 +59,50 @@ class MPIOperator(LinearOperator):
     """An operator of PyLops-MPI. `model` is a `DistributedArray` as its arguments are; results follow from it.
 
     Making one is collective: it applies the operator to zero, to see how results are distributed. It has the operator's element type
-    where there is no `model`.
+    where there is no `model`. Directions raise :class:`NotInSpace` for a result that is distributed otherwise than the argument of the
+    other one, and :class:`SubjectError` where there is no `model` to say how that is.
     """
 
     def __init__(
         self, comm: Communicator, operator: MPILinearOperator, model: DistributedArray | None = None
     ) -> None:
         self.comm, self.operator = comm, operator
+        self._is_guessed = model is None and getattr(operator, "local_shapes_m", None) is None
         self._model = _scattered(operator, comm) if model is None else model
         zero = _like(self._model, np.zeros(self._model.local_shape, self._model.dtype))
         self._data = operator.matvec(zero)
         self.domain, self.codomain = _space(self._model, "x"), _space(self._data, "y")
 
     def forward(self, x: Array) -> Any:
-        return _apply(self.operator.matvec, x, self._model, self._data)
+        return _apply("matvec", self.operator.matvec, x, self._model, self._data)
 
     def adjoint(self, y: Array) -> Any:
-        return _apply(self.operator.rmatvec, y, self._data, self._model)
+        found = _apply("rmatvec", self.operator.rmatvec, y, self._data, self._model)
+        if self._is_guessed and (mine := tuple(found.shape)) != (guessed := tuple(self._model.local_shape)):
+            raise SubjectError(
+                f"rmatvec returns shape {mine} on rank {self.comm.Get_rank()}, where an even distribution has {guessed}; unless that is "
+                "wrong, arguments are distributed otherwise: return a pair, the operator and a DistributedArray that is distributed as they "
+                "are"
+            )
+        return found
+
+
+def _operator_and_model(made: object) -> tuple[MPILinearOperator, DistributedArray | None]:
+    """What a function for :func:`mpi_operator` has made. Raises :class:`SubjectError` for anything else."""
+    operator, model = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    needed = ("matvec", "rmatvec") if model is not None else ("matvec", "rmatvec", "shape", "dtype")
+    is_operator = not isinstance(operator, type) and all(hasattr(operator, name) for name in needed)
+    if not is_operator or (model is not None and not hasattr(model, "local_shapes")):
+        kinds = (
+            ", ".join(type(each).__name__ for each in made)
+            if isinstance(made, tuple)
+            else type(made).__name__
+        )
+        raise SubjectError(
+            f"the function made {made.__name__ + ', a class' if isinstance(made, type) else kinds}; make an MPILinearOperator with a "
+            "shape and a dtype, or a pair: it and a DistributedArray that is distributed as its arguments are"
+        )
+    return operator, model
 
 
 def _scattered(operator: MPILinearOperator, comm: Communicator) -> DistributedArray:
@@ -95,19 +129,25 @@ def _like(template: DistributedArray, local: Any) -> DistributedArray:
 
 
 def _apply(
+    name: str,
     multiply: Callable[[DistributedArray], DistributedArray],
     local: Array,
     argument: DistributedArray,
     result: DistributedArray,
 ) -> Any:
-    """The local part of the product. Raises `ValueError` for one that is distributed otherwise than `result`."""
+    """The local part of the product. Raises :class:`NotInSpace` for one that is distributed otherwise than `result`."""
     found = multiply(_like(argument, local))
+    if not all(hasattr(found, each) for each in ("partition", "global_shape", "local_array")):
+        raise NotInSpace(f"{name} returned a {type(found).__name__}, and no DistributedArray")
     if (found.partition, found.global_shape) != (result.partition, result.global_shape):
-        raise ValueError(
-            f"the product is a {found.partition.name} of shape {found.global_shape}, and not a {result.partition.name} of shape "
-            f"{result.global_shape} as the argument of the other direction"
+        raise NotInSpace(
+            f"{name} returned {_described(found)}, and the other direction takes {_described(result)}"
         )
     return found.local_array
+
+
+def _described(array: DistributedArray) -> str:
+    return f"a {array.partition.name} of shape {tuple(map(int, array.global_shape))}"
 
 
 def _space(array: DistributedArray, name: str) -> Space:

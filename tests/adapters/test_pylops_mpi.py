@@ -9,6 +9,7 @@ import pytest
 import adjointlab as al
 from adjointlab.adapters.pylops_mpi import MPIOperator, mpi_operator
 from adjointlab.checks.verdict import Status
+from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.worlds.world import RankContext
 
@@ -50,3 +51,72 @@ def test_an_operator_is_checked_in_one_line(world: al.SimulatedWorld, make: Any,
         return dict(sizes=[1 + rank % 3 for rank in range(ranks)])
 
     assert investigate(world, stacks, "adjoint", Budget(10, ranks=3, seed=1)).status is status
+
+
+def identity(comm: Any, returned: Any) -> Any:
+    """The identity of two elements a rank, whose adjoint returns what `returned` makes of its result."""
+
+    class Identity(pylops_mpi.MPILinearOperator):
+        def __init__(self) -> None:
+            super().__init__(shape=(2 * comm.Get_size(),) * 2, dtype="float64", base_comm=comm)
+
+        def _matvec(self, x: Any) -> Any:
+            return x
+
+        def _rmatvec(self, y: Any) -> Any:
+            return returned(y)
+
+    return Identity()
+
+
+def of_another_size(y: Any) -> Any:
+    return pylops_mpi.DistributedArray(y.global_shape[0] + 1, y.base_comm)
+
+
+def of_other_shards(y: Any) -> Any:
+    size = y.base_comm.Get_size()
+    sizes = [2] if size == 1 else [3, *[2] * (size - 2), 1]
+    return pylops_mpi.DistributedArray(
+        y.global_shape[0], y.base_comm, local_shapes=[(size,) for size in sizes]
+    )
+
+
+@pytest.mark.parametrize(
+    ("returned", "is_wrong_declaration", "said"),
+    [
+        (of_another_size, False, "rmatvec returned a SCATTER of shape (3,), and the other direction takes a SCATTER of shape (2,)"),
+        (lambda y: y.local_array, False, "rmatvec returned a ndarray, and no DistributedArray"),
+        (lambda y: None, False, "rmatvec returned a NoneType, and no DistributedArray"),
+        (of_other_shards, True, "return a pair, the operator and a DistributedArray that is distributed as they are"),
+    ],
+)  # fmt: skip
+def test_a_result_that_is_distributed_otherwise_is_told(
+    world: al.SimulatedWorld, returned: Any, is_wrong_declaration: bool, said: str
+) -> None:
+    @al.subject.operator(mpi_operator(lambda comm: identity(comm, returned)), name="Identity")
+    def identities(draw: Any, ranks: int) -> dict[str, Any]:
+        return {}
+
+    verdict = investigate(world, identities, "adjoint", Budget(10, ranks=2, seed=1)).verdict
+    assert verdict.status is (Status.UNJUDGED if is_wrong_declaration else Status.INCOHERENT)
+    assert said in str(verdict)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [None, pylops_mpi.MPILinearOperator, [1], (1, 2, 3), lambda comm: (columns(comm, [1])[1], columns(comm, [1])[0])],
+)  # fmt: skip
+def test_what_is_no_operator_is_a_wrong_declaration(world: al.SimulatedWorld, made: Any) -> None:
+    def body(context: RankContext, payload: None) -> str:
+        make = made if callable(made) and not isinstance(made, type) else lambda comm: made
+        with pytest.raises(SubjectError, match="or a pair: it and a DistributedArray") as caught:
+            mpi_operator(make)(context.comm)
+        return str(caught.value)
+
+    run = world.run(body, None, 1)
+    assert run.completed, run
+
+
+def test_an_operator_in_place_of_its_function_is_told() -> None:
+    with pytest.raises(SubjectError, match="make: a list is no function"):
+        mpi_operator([])  # type: ignore[arg-type]
