@@ -88,7 +88,7 @@ class MPIOperator(LinearOperator):
 
 
 def _operator_and_model(made: object) -> tuple[MPILinearOperator, DistributedArray | None]:
-    """What a function for :func:`mpi_operator` has made. Raises :class:`SubjectError` for anything else."""
+    """The operator and the model that a function for :func:`mpi_operator` has made. Raises :class:`SubjectError` for anything else."""
     operator, model = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     needed = ("matvec", "rmatvec") if model is not None else ("matvec", "rmatvec", "shape", "dtype")
     is_operator = not isinstance(operator, type) and all(hasattr(operator, name) for name in needed)
