@@ -77,7 +77,7 @@ def _multiple(
     addends = _joined([np.broadcast_to(terms[rank], got[rank].shape) for rank in got])
     wrong = ~(np.abs(errors) <= allowed)
     errors, addends = errors[wrong], addends[wrong]
-    if not errors.size or not are_telling(addends, allowed).all():
+    if not errors.size or not np.isfinite(errors).all() or not are_telling(addends, allowed).all():
         return None
     times = round(float(np.median(errors / addends)))
     if times < -1 or times == 0:
