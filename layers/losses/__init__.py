@@ -1,5 +1,6 @@
 """Distributed losses: cross-entropy, those of two tensors element by element, and the reduction that they share."""
 
+from adjointlab.layers.losses.absent import AbsentLoss
 from adjointlab.layers.losses.cross_entropy import CrossEntropyLoss
 from adjointlab.layers.losses.elementwise import (
     BCEWithLogitsLoss,
@@ -10,7 +11,7 @@ from adjointlab.layers.losses.elementwise import (
     SmoothL1Loss,
 )
 from adjointlab.layers.losses.negative_log_likelihood import NLLLoss
-from adjointlab.layers.losses.reduction import AbsentLoss, Loss, SharedSum
+from adjointlab.layers.losses.reduction import Loss, SharedSum
 
 __all__ = [
     "AbsentLoss",

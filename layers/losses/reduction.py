@@ -33,41 +33,16 @@ from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space
 from adjointlab.layers.differentiable import apply
 from adjointlab.layers.distributed import TorchLayer, dtype_name
+from adjointlab.layers.losses.absent import absent
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.sum_reduce import SumReduce
 from adjointlab.primitives.validation import check_layout
 from adjointlab.typing import Array, Communicator
 
-__all__ = ["AbsentLoss", "Loss", "SharedSum"]
+__all__ = ["Loss", "SharedSum"]
 
 SUMS = torch.float64
 """Losses and counts are summed in double precision, in which counts are exact."""
-
-
-class AbsentLoss(torch.Tensor):
-    """The loss on a rank that does not have it: without elements, but in the graph, so that this rank takes part in the backward pass.
-
-    ``backward()`` needs no cotangent, as that of a tensor of order 0 on the other ranks. Multiples and sums of it are such tensors too.
-    """
-
-    def backward(
-        self,
-        gradient: torch.Tensor | None = None,
-        retain_graph: bool | None = None,
-        create_graph: bool = False,
-        inputs: Sequence[torch.Tensor] | None = None,
-    ) -> None:
-        """As `torch.Tensor.backward`; without elements, also without a cotangent."""
-        if gradient is None and self.numel() == 0:
-            gradient = torch.zeros_like(self)
-        super().backward(gradient, retain_graph, create_graph, inputs)  # type: ignore[no-untyped-call]
-
-
-def absent(loss: torch.Tensor) -> torch.Tensor:
-    """A loss without elements as an :class:`AbsentLoss`; unchanged within torch.func's transforms, which call no backward on it."""
-    if torch._C._are_functorch_transforms_active():
-        return loss
-    return loss.as_subclass(AbsentLoss)
 
 
 class Loss(TorchLayer):
@@ -78,7 +53,7 @@ class Loss(TorchLayer):
     Of torch's arguments it does not take the deprecated `size_average` and `reduce`.
 
     With `reduction` "mean" or "sum" the loss is a tensor of order 0 on the rank `root`, which may be any rank of `comm`,
-    and a tensor of zero volume, of shape (0,), elsewhere: an :class:`AbsentLoss`. With `all_reduce` every worker of `partition`
+    and a tensor of zero volume, of shape (0,), elsewhere: an :class:`~adjointlab.layers.losses.absent.AbsentLoss`. With `all_reduce` every worker of `partition`
     has the loss, as an invariant value; every worker gives the same cotangent, and it counts once. `root` is then of no meaning,
     and neither has a meaning with `reduction` "none". Either way ``loss.backward()`` is called on every rank.
 

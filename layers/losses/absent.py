@@ -1,0 +1,168 @@
+"""The loss on a rank that does not have it, and the terms that this rank adds to it.
+
+The loss is a sum over all ranks, and so is a penalty on the parameters, of which each rank has its own:
+
+    forward    l = R Σ_r l_r + Σ_r p_r       on the root its own p_r added to the loss; elsewhere p_r alone, beside an empty tensor
+    adjoint    δp_r = δl
+
+So the factor by which all ranks scale their sums afterwards is that of every p_r. Other functions of a sum need the value of the
+loss, which is on the root alone, and are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+
+import torch
+
+__all__ = ["AbsentLoss", "absent"]
+
+_SUMS: Final = {"add", "sub", "subtract", "rsub", "__add__", "__radd__", "__sub__", "__rsub__"}
+"""Names of torch's functions that are linear in all tensors together."""
+
+_FACTORS: Final = {"mul", "multiply", "__mul__", "__rmul__"}
+"""Names of those that are linear in one tensor, for another that does not depend on parameters."""
+
+_OF_THE_LOSS: Final = {
+    "div",
+    "divide",
+    "true_divide",
+    "__truediv__",
+    "neg",
+    "sum",
+    "mean",
+    "clone",
+    "to",
+    "float",
+    "double",
+    "squeeze",
+}
+"""Names of those that are linear in the first tensor alone."""
+
+
+class AbsentLoss(torch.Tensor):
+    """The loss on a rank that does not have it: without elements, but in the graph, so that this rank takes part in the backward pass.
+
+    ``backward()`` needs no cotangent, as that of a tensor of order 0 on the other ranks. Multiples and sums of it are such tensors
+    too. A tensor that requires a gradient and is added, such as a penalty on this rank's parameters, gets the gradient that it would
+    have on the root.
+
+    Raises `ValueError` for any other function of the loss and such a tensor: its gradient depends on a value that is not here.
+    """
+
+    _own: torch.Tensor | None = None
+    """The terms that this rank has added, scaled as the loss is."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        named = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():
+            has_own = torch.is_grad_enabled() and any(map(_adds_a_gradient, _flat((*args, *named.values()))))
+            if has_own and (changed := _with_own_terms(func, args, named)) is not None:
+                return changed
+            if has_own and func is torch.autograd.grad:
+                raise _no_function(func)
+        result = super().__torch_function__(func, types, args, named)  # type: ignore[no-untyped-call]
+        if has_own and any(map(_requires_grad, _flat((result,)))):
+            raise _no_function(func)
+        return result
+
+    def backward(
+        self,
+        gradient: torch.Tensor | None = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Sequence[torch.Tensor] | None = None,
+    ) -> None:
+        """As `torch.Tensor.backward`; without elements, also without a cotangent.
+
+        Raises `ValueError` for a cotangent where this rank has added terms of its own, which would have another.
+        """
+        own = self._own
+        if own is None:
+            if gradient is None and self.numel() == 0:
+                gradient = torch.zeros_like(self)
+            super().backward(gradient, retain_graph, create_graph, inputs)  # type: ignore[no-untyped-call]
+            return
+        if gradient is not None:
+            raise ValueError(
+                "gradient: multiply the loss by it on every rank, and call backward() without one"
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            # In one pass, as on the root: it visits the operators of both in the reverse order of their application.
+            cotangents = [torch.zeros_like(self), None]
+            torch.autograd.backward([self, own], cotangents, retain_graph, create_graph, inputs=inputs)
+
+    def item(self) -> float:
+        """Raises `RuntimeError`, as a tensor without elements does, which says where the number is."""
+        if self.numel():
+            return super().item()
+        raise RuntimeError(
+            "loss: the number is on another rank, the root of the loss: ask for it there, or send it to all by "
+            "comm.bcast(loss.tolist(), root)"
+        )
+
+    __float__ = item
+
+
+def absent(loss: torch.Tensor) -> torch.Tensor:
+    """A loss without elements as an :class:`AbsentLoss`; unchanged within torch.func's transforms, which call no backward on it."""
+    if torch._C._are_functorch_transforms_active():
+        return loss
+    return loss.as_subclass(AbsentLoss)
+
+
+def _with_own_terms(
+    func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+) -> AbsentLoss | None:
+    """The loss that `func` makes, or changes in place, with what it makes of this rank's terms; `None` for a function that is not linear."""
+    losses = [each for each in args if isinstance(each, AbsentLoss)]
+    others = [each for each in (*args, *named.values()) if not isinstance(each, AbsentLoss)]
+    in_place = func.__name__.endswith("_") and not func.__name__.endswith("__")
+    name = func.__name__.removesuffix("_") if in_place else func.__name__
+    is_first = bool(args) and isinstance(args[0], AbsentLoss)
+    is_scaled = len(losses) == 1 and not any(map(_requires_grad, others))
+    is_linear = name in _SUMS or (is_scaled and (name in _FACTORS or (is_first and name in _OF_THE_LOSS)))
+    if not (losses and is_linear) or (in_place and not is_first):
+        return None
+    terms = (_terms_of(each) if isinstance(each, AbsentLoss) else each for each in args)
+    own: torch.Tensor = (getattr(torch.Tensor, name) if in_place else func)(*terms, **named)
+    # Of all losses, so that this rank takes part in the backward pass of each.
+    result = losses[0] if in_place else losses[0].reshape(-1)[:0].as_subclass(AbsentLoss)
+    for other in losses[1:]:
+        result.add_(other)
+    result._own = own
+    return result
+
+
+def _no_function(func: Callable[..., Any]) -> ValueError:
+    return ValueError(
+        f"loss: {func.__name__} of a loss that is on another rank and a tensor that requires a gradient, such as a penalty: only "
+        "sums of both and their multiples have a gradient that this rank knows; or call backward() of each by itself"
+    )
+
+
+def _terms_of(loss: AbsentLoss) -> torch.Tensor:
+    return loss.as_subclass(torch.Tensor).new_zeros(()) if loss._own is None else loss._own
+
+
+def _adds_a_gradient(x: object) -> bool:
+    if isinstance(x, AbsentLoss):
+        return x._own is not None
+    return _requires_grad(x) and isinstance(x, torch.Tensor) and x.numel() > 0
+
+
+def _requires_grad(x: object) -> bool:
+    return isinstance(x, torch.Tensor) and x.requires_grad
+
+
+def _flat(values: tuple[Any, ...]) -> list[Any]:
+    """The values, and the entries of those that are sequences."""
+    return [entry for value in values for entry in (value if isinstance(value, list | tuple) else (value,))]
