@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 import torch
 from torch import nn
 
-from adjointlab.core.agreement import raise_together
+from adjointlab.core.agreement import check_alike, raise_together
 from adjointlab.core.arrays import place_name
 from adjointlab.core.communicators import size_of
 from adjointlab.core.layout import Layout
@@ -93,14 +93,17 @@ class DistributedModule(DistributedParameters):
 
         Raises `ValueError` for a local tensor of another shape or element type, `TypeError` for what is no tensor; so for
         the parameters and buffers that the layer has now, as others may have been put in their place. Raises `ValueError` unless
-        parameters, buffers and inputs of a rank lie on one device.
+        parameters, buffers and inputs of a rank lie on one device, and for a mode, training or evaluation, that differs by rank.
         """
 
         def check() -> None:
             check_others()
             self._check_inputs(x)
 
-        raise_together(self.comm, check)
+        in_training = raise_together(self.comm, check, self.training)
+        if in_training not in (0, self.comm.Get_size()):
+            mode = "training, as by train()," if self.training else "evaluation, as by eval(),"
+            check_alike(self.comm, {f"mode of {type(self).__name__}": mode})
         return tuple(
             local if tensor.layout.partition.is_active(self.rank) else self._idle(tensor, local, x)
             for tensor, local in zip(self.domain.tensors, x, strict=True)

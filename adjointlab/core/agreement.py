@@ -15,6 +15,9 @@ __all__ = ["CheckedOperator", "check_alike", "raise_first", "raise_together"]
 
 _WRONG = -1
 
+_FLAG = 2**32
+"""More than there are ranks: the sum of this for flags and 1 for errors has both counts."""
+
 
 class CheckedOperator(CompositeOperator):
     """`operator`, which raises on every rank what it would raise for the arguments of one: no rank is left waiting.
@@ -73,10 +76,11 @@ def raise_first(comm: Communicator, error: TypeError | ValueError | None) -> Non
     raise (TypeError if is_type else ValueError)(text) from None
 
 
-def raise_together(comm: Communicator, check: Callable[[], None]) -> None:
+def raise_together(comm: Communicator, check: Callable[[], None], flag: bool = False) -> int:
     """Collective: run `check` on every rank, and where it raises `TypeError` or `ValueError` on some, raise that on all.
 
-    Of several errors, that of the lowest rank. Costs an all-reduction of one number.
+    Of several errors, that of the lowest rank. Costs an all-reduction of one number. Returns on how many ranks `flag` is true, which
+    is in the same number.
     """
     error: TypeError | ValueError | None = None
     try:
@@ -85,11 +89,12 @@ def raise_together(comm: Communicator, check: Callable[[], None]) -> None:
         error = raised
     # The text has a length that other ranks do not know: only where there is one does a second collective follow, and
     # every rank knows from the first whether there is.
-    failed, failures = np.array([error is not None], np.int64), np.zeros(1, np.int64)
-    comm.Allreduce(failed, failures)
-    if not failures[0]:
-        return
-    raise_first(comm, error)
+    own, total = np.array([(error is not None) + _FLAG * flag], np.int64), np.zeros(1, np.int64)
+    comm.Allreduce(own, total)
+    flags, failures = divmod(int(total[0]), _FLAG)
+    if failures:
+        raise_first(comm, error)
+    return flags
 
 
 def check_alike(comm: Communicator, arguments: Mapping[str, object]) -> None:
