@@ -13,10 +13,10 @@ from torch import nn
 from adjointlab.core.agreement import check_alike, raise_together
 from adjointlab.core.arrays import place_name
 from adjointlab.core.communicators import size_of
-from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition, PartitionLike, integers
 from adjointlab.core.space import Space, Tensor, check_argument
 from adjointlab.layers.differentiable import connected, of_nothing
+from adjointlab.layers.grids import grid_of, with_index_zero, without_dims
 from adjointlab.layers.parameters import DistributedParameters
 from adjointlab.layers.representation import arguments_that_differ, sequential_arguments, shapes_of
 from adjointlab.layers.torch_modules import TorchClasses, dtype_name
@@ -74,6 +74,11 @@ class DistributedModule(DistributedParameters):
     def own_arguments(self) -> Callable[..., object]:
         """The function whose arguments are those that the layer has beyond a sequential module's."""
         return type(self).__init__
+
+    @property
+    def output_partition(self) -> Partition:
+        """The partition of the (first) output, with a dimension for each of its own: what the next layer is made over."""
+        return grid_of(self.codomain.tensors[0].layout)
 
     def check_order(self, shape: Sequence[int]) -> None:
         """Raise `ValueError` unless the partition has as many dimensions as an input of that shape."""
@@ -276,21 +281,3 @@ class TorchLayer(DistributedModule):
 def _qualified(module: type[nn.Module]) -> str:
     """The name of a module of torch's, or of one of ours that is a function of torch's."""
     return f"torch.nn.{module.__name__}" if module.__module__.startswith("torch.") else module.__name__
-
-
-def with_index_zero(partition: Partition, *dims: int) -> Partition:
-    """The workers of `partition` whose index along `dims` is 0: a partition of the same order with sides of 1 there."""
-    shape = tuple(1 if dim in dims else side for dim, side in enumerate(partition.shape))
-    (first, *_) = partition.subpartitions([dim for dim in range(partition.order) if dim not in dims])
-    return Partition(shape, first.ranks)
-
-
-def without_dims(layout: Layout, *dims: int) -> Layout:
-    """The layout of one value for each index in the other dimensions: in their windows, copied along `dims`."""
-    kept = [dim for dim in range(layout.order) if dim not in dims]
-    return Layout(
-        [layout.shape[dim] for dim in kept],
-        layout.partition,
-        [layout.windows[dim] for dim in kept],
-        [layout.axes[dim] for dim in kept],
-    )

@@ -22,7 +22,7 @@ from adjointlab.layers.distributed import DistributedModule, dtype_name
 from adjointlab.primitives.validation import check_layout
 from adjointlab.typing import Communicator
 
-__all__ = ["Pointwise"]
+__all__ = ["Pointwise", "elementwise_dtype"]
 
 Elementwise: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 """A function of one tensor, such as a module; it keeps the shape."""
@@ -59,26 +59,11 @@ class Pointwise(DistributedModule):
     ) -> None:
         check_layout("layout", layout, comm)
         super().__init__(comm, layout.partition)
-        if isinstance(function, nn.Module):
-            for module in function.modules():
-                if isinstance(module, _PER_CHANNEL):
-                    raise ValueError(
-                        f"function: {type(module).__name__} draws one number for a whole channel, and workers that hold "
-                        "parts of a channel would draw different ones; Dropout and AlphaDropout draw one for each element"
-                    )
-            owned = [
-                name for named in (function.named_parameters(), function.named_buffers()) for name, _ in named
-            ]
-            if owned:
-                raise ValueError(
-                    f"function: {type(function).__name__} has {', '.join(owned)}, which would be as many as there are "
-                    "workers, each with a gradient of its own; write a layer that broadcasts them, as Linear does"
-                )
         dtype = dtype or torch.get_default_dtype()
         self.function = function
         if isinstance(function, nn.Module):
             self.training = function.training
-        self.value_dtype, self.in_place = _value_dtype(function, dtype)
+        self.value_dtype, self.in_place = elementwise_dtype(function, dtype)
         # The same elements in arrays of other lengths: a vector instruction may round a function's value in another way.
         self.rounding = 4 * torch.finfo(dtype).eps if rounding is None else rounding
         # A small value may be the difference of larger ones: of the argument, in the lab an integer up to 4.
@@ -112,6 +97,29 @@ class Pointwise(DistributedModule):
                 f"x: a leaf of the graph that requires a gradient on rank {self.rank}, and the function works in place; torch "
                 "could not say what its gradient belongs to"
             )
+
+
+def elementwise_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype, bool]:
+    """The element type of the function's values for an argument of `dtype`, and True if it works in place.
+
+    Raises `ValueError` for a function that is not elementwise, and a module with parameters or of one number for a whole channel.
+    """
+    if isinstance(function, nn.Module):
+        for module in function.modules():
+            if isinstance(module, _PER_CHANNEL):
+                raise ValueError(
+                    f"function: {type(module).__name__} draws one number for a whole channel, and workers that hold "
+                    "parts of a channel would draw different ones; Dropout and AlphaDropout draw one for each element"
+                )
+        owned = [
+            name for named in (function.named_parameters(), function.named_buffers()) for name, _ in named
+        ]
+        if owned:
+            raise ValueError(
+                f"function: {type(function).__name__} has {', '.join(owned)}, which would be as many as there are "
+                "workers, each with a gradient of its own; write a layer that broadcasts them, as Linear does"
+            )
+    return _value_dtype(function, dtype)
 
 
 def _has_leaf_memory(x: torch.Tensor) -> bool:

@@ -26,7 +26,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from operator import index as integer
 from typing import TYPE_CHECKING
 
@@ -284,7 +284,19 @@ class Layout(Drawable):
                 held.append(" ".join(f"{start}:{stop}" for start, stop in windows))
         text = ", ".join(held)
         kind = "cut at " if "|" in text else "windows " if ":" in text else ""
-        return f"[{', '.join(map(str, self.shape))}] {kind}{text}".rstrip()
+        workers = self._workers_in_order
+        over = "" if workers == tuple(range(len(workers))) else f" over ranks {', '.join(map(str, workers))}"
+        return f"[{', '.join(map(str, self.shape))}] {kind}{text}".rstrip() + over
+
+    @property
+    def _workers_in_order(self) -> tuple[int, ...]:
+        """The ranks in row-major order of the tensor's dimensions, and last of those of copies: alike where windows are."""
+        along = [axis for axis in self.axes if axis is not None]
+        copies = [axis for axis in range(self.partition.order) if axis not in along]
+        order = [*along, *copies]
+        inverse = [order.index(axis) for axis in range(self.partition.order)]
+        grid = product(*(range(self.partition.shape[axis]) for axis in order))
+        return tuple(self.partition.rank([index[dim] for dim in inverse]) for index in grid)
 
 
 @lru_cache(maxsize=64)

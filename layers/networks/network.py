@@ -12,10 +12,12 @@ import torch
 from torch import nn
 
 from adjointlab.core.partition import Partition
-from adjointlab.core.space import Space, Tensor
+from adjointlab.core.space import Space
 from adjointlab.layers.distributed import DistributedModule
-from adjointlab.layers.networks.grids import grid_of
+from adjointlab.layers.grids import grid_of
+from adjointlab.layers.networks.sources import is_chain
 from adjointlab.layers.parameters import DistributedParameters, deepcopy_sharing
+from adjointlab.layers.pointwise import elementwise_dtype
 from adjointlab.layers.repartition import Repartition
 from adjointlab.layers.states import distributed_layers, load_sequential_state_dict, sequential_state_dict
 from adjointlab.typing import Communicator
@@ -30,42 +32,53 @@ class Network(nn.Sequential):
     under the names that ``named_parameters()`` has. Repartitions between the layers have names of their own, so that parameters
     are named as the sequential network's.
 
-    Raises `ValueError` unless the first and the last layer are distributed.
+    Raises `ValueError` unless the first and the last layer are distributed; and a call does for a module between them, put there
+    by hand, that would compute with this rank's part as if it were the whole.
     """
 
     def __init__(self, layers: Mapping[str, nn.Module]) -> None:
         super().__init__(OrderedDict(layers))
-        children = list(self)
-        ends = [
-            each for each in (*children[:1], *children[-1:]) if isinstance(each, DistributedModule | Network)
-        ]
-        if len(ends) < 2:
-            raise ValueError(
-                "layers: the first and the last are distributed layers, which say where tensors lie"
-            )
-        self.comm: Communicator = ends[0].comm
-        self.domain: Space = ends[0].domain
-        self.codomain: Space = ends[1].codomain
-        self.parameter_space, self.buffer_space = (
-            Space(
-                *(
-                    replace(tensor, name=f"{path}.{tensor.name}")
-                    for path, layer in distributed_layers(self).items()
-                    for tensor in self._tensors(layer, kind)
-                )
-            )
-            for kind in ("parameter_space", "buffer_space")
-        )
+        self._checked: tuple[nn.Module | None, ...] = ()
+        self._ends()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from that of x. Raises what the layers raise, and `ValueError` for a module that is no layer."""
+        # Layers may be replaced at any time, and are looked at when they have been.
+        if self._checked != (now := tuple(self._modules.values())):
+            check_layers(self)
+            self._checked = now
+        result: torch.Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+        return result
+
+    @property
+    def comm(self) -> Communicator:
+        """The communicator of the layers."""
+        return self._ends()[0].comm
+
+    @property
+    def domain(self) -> Space:
+        """The space of the input: that of the first layer."""
+        return self._ends()[0].domain
+
+    @property
+    def codomain(self) -> Space:
+        """The space of the output: that of the last layer."""
+        return self._ends()[1].codomain
+
+    @property
+    def parameter_space(self) -> Space:
+        """The space of the parameters, by the names that ``named_parameters()`` has."""
+        return self._space("parameter_space")
+
+    @property
+    def buffer_space(self) -> Space:
+        """The space of the buffers, by the names that ``named_buffers()`` has."""
+        return self._space("buffer_space")
 
     @property
     def output_partition(self) -> Partition:
         """The partition of the output, with a dimension for each of its own: for a loss, or for further layers."""
         return grid_of(self.codomain.tensors[0].layout)
-
-    @staticmethod
-    def _tensors(layer: DistributedParameters, kind: str) -> tuple[Tensor, ...]:
-        space: Space = getattr(layer, kind)
-        return space.tensors
 
     def sequential(self) -> nn.Module:
         """A new sequential network with the same arguments; it draws its parameters from torch's generator."""
@@ -84,6 +97,29 @@ class Network(nn.Sequential):
     ) -> None:
         """Collective: take the values of a sequential network's state_dict: :func:`adjointlab.layers.load_sequential_state_dict`."""
         load_sequential_state_dict(self, state, root)
+
+    def _ends(self) -> tuple[DistributedModule | Network, DistributedModule | Network]:
+        children = list(self._modules.values())
+        ends = [
+            each for each in (*children[:1], *children[-1:]) if isinstance(each, DistributedModule | Network)
+        ]
+        if len(ends) < 2:
+            raise ValueError(
+                "layers: the first and the last are distributed layers, which say where tensors lie"
+            )
+        return ends[0], ends[1]
+
+    def _space(self, kind: str) -> Space:
+        spaces: dict[str, Space] = {
+            path: getattr(layer, kind) for path, layer in distributed_layers(self).items()
+        }
+        return Space(
+            *(
+                replace(tensor, name=f"{path}.{tensor.name}")
+                for path, space in spaces.items()
+                for tensor in space.tensors
+            )
+        )
 
     def _sequential(self, method: str) -> nn.Module:
         modules: OrderedDict[str, nn.Module] = OrderedDict()
@@ -105,3 +141,32 @@ class Network(nn.Sequential):
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         """A network with layers and hooks of its own, as :meth:`DistributedParameters.__deepcopy__` copies them; the communicator is shared."""
         return deepcopy_sharing(self, memo)
+
+
+def check_layers(chain: nn.Module) -> None:
+    """Raise `ValueError` for a module of a chain of layers that is none, and computes with a part of a tensor as with the whole."""
+    for name, module in chain._modules.items():
+        assert module is not None  # torch.nn.Sequential takes none
+        if isinstance(module, DistributedModule | Network) or isinstance(
+            getattr(module, "domain", None), Space
+        ):
+            continue
+        kind = type(module)
+        has_layers = any(isinstance(each, DistributedParameters) for each in module.modules())
+        if has_layers and is_chain(module):
+            check_layers(module)
+        elif has_layers:
+            distributed_layers(module)  # a composition of layers, in which they alone have parameters
+        elif not kind.__module__.startswith("torch.nn."):
+            raise ValueError(
+                f"network: {name} ({kind.__name__}) is no distributed layer; give a function to Pointwise, or write a layer"
+            )
+        else:
+            try:
+                elementwise_dtype(module, torch.get_default_dtype())
+            except ValueError as error:
+                why = str(error).removeprefix("function: ")
+                raise ValueError(
+                    f"network: {name} is torch.nn.{kind.__name__}, which would take the part of a tensor that this rank has for the whole "
+                    f"({why}); put a layer of adjointlab.layers there, or make the network of a torch.nn.Sequential that has the module"
+                ) from None

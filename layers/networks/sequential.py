@@ -28,7 +28,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition, PartitionLike
 from adjointlab.core.space import Tensor
 from adjointlab.layers.distributed import DistributedModule, TorchLayer, dtype_name
-from adjointlab.layers.networks.grids import grid_of
+from adjointlab.layers.grids import grid_of
 from adjointlab.layers.networks.network import Network
 from adjointlab.layers.networks.sources import check_source, described, is_chain, leaves_of
 from adjointlab.layers.pointwise import Pointwise

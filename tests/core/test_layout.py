@@ -1,6 +1,6 @@
 """Layouts: which window of a global tensor each worker holds."""
 
-from itertools import pairwise, product
+from itertools import pairwise, permutations, product
 from math import prod
 
 import pytest
@@ -249,3 +249,23 @@ def test_other_bad_arguments_are_refused_with_their_values() -> None:
         balanced_cut(3, 0)
     with pytest.raises(TypeError, match="is not a sequence of integers"):
         Layout((2.5,), two)  # type: ignore[arg-type]
+
+
+def test_layouts_print_alike_if_and_only_if_each_rank_has_the_same_window() -> None:
+    layouts = [
+        Layout((4, 6), Partition((2, 2), ranks), axes=axes)
+        for ranks in permutations(range(4))
+        for axes in ((0, 1), (1, 0))
+    ]
+    for one, other in product(layouts, layouts):
+        is_alike = all(one.window(rank) == other.window(rank) for rank in range(4))
+        assert (str(one) == str(other)) is is_alike
+
+
+def test_the_text_of_a_layout_has_ranks_where_they_are_not_in_order() -> None:
+    cut = "[4, 6] cut at 0|2|4, 0|3|6"
+    assert str(Layout((4, 6), (2, 2))) == cut
+    assert str(Layout((4, 6), Partition((2, 2), (1, 0, 2, 3)))) == f"{cut} over ranks 1, 0, 2, 3"
+    assert str(Layout((4, 6), (2, 2), axes=(1, 0))) == f"{cut} over ranks 0, 2, 1, 3"
+    assert str(Layout((4, 6), Partition((2, 2), (0, 2, 1, 3)), axes=(1, 0))) == cut
+    assert str(Layout((4, 6), (2, 1, 2), axes=(2, 0))) == f"{cut} over ranks 0, 2, 1, 3"

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.layers.distributed import local_window
 from adjointlab.layers.multihead_attention import MultiheadAttention
@@ -159,3 +160,21 @@ def test_under_autocast_all_results_are_of_the_layers_element_type(
         assert [str(result.dtype) for result in results] == [f"torch.{dtype}" for dtype in wanted]
 
     run_on_ranks(adjointlab_world, ranks, body)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_the_output_partition_is_what_a_layer_without_heads_is_made_over(
+    adjointlab_world: World, batch_first: bool
+) -> None:
+    if adjointlab_world.ranks < 4:
+        pytest.skip("needs 4 ranks")
+
+    def body(comm: Any) -> None:
+        shape = (4, 6, 8) if batch_first else (6, 4, 8)
+        layer = MultiheadAttention(comm, (2, 1, 2), shape, 8, 2, batch_first=batch_first)
+        after = Layout(shape, layer.output_partition)
+        assert layer.output_partition.shape == (2, 2, 1)
+        assert after.partition.ranks == ((0, 1, 2, 3) if batch_first else (0, 2, 1, 3))
+        assert all(after.window(r) == layer.codomain.tensors[0].layout.window(r) for r in range(4))
+
+    run_on_ranks(adjointlab_world, 4, body)

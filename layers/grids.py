@@ -1,0 +1,39 @@
+"""Partitions and layouts that follow from others: of a tensor's own dimensions, of one face of a grid, and of a tensor without some dimensions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+
+__all__ = ["grid_of", "with_index_zero", "without_dims"]
+
+
+def grid_of(layout: Layout) -> Partition:
+    """The grid of the workers of a layout with a dimension for each of the tensor; of copies, the workers with the index 0."""
+    partition = layout.partition
+    along = [axis for axis in layout.axes if axis is not None]
+    copies = [axis for axis in range(partition.order) if axis not in along]
+    face = with_index_zero(partition, *copies)
+    ranks = np.reshape(face.ranks, face.shape).transpose([*along, *copies])
+    sides = [1 if axis is None else face.shape[axis] for axis in layout.axes]
+    return Partition(sides, ranks.reshape(-1).tolist())
+
+
+def with_index_zero(partition: Partition, *dims: int) -> Partition:
+    """The workers of `partition` whose index along `dims` is 0: a partition of the same order with sides of 1 there."""
+    shape = tuple(1 if dim in dims else side for dim, side in enumerate(partition.shape))
+    (first, *_) = partition.subpartitions([dim for dim in range(partition.order) if dim not in dims])
+    return Partition(shape, first.ranks)
+
+
+def without_dims(layout: Layout, *dims: int) -> Layout:
+    """The layout of one value for each index in the other dimensions: in their windows, copied along `dims`."""
+    kept = [dim for dim in range(layout.order) if dim not in dims]
+    return Layout(
+        [layout.shape[dim] for dim in kept],
+        layout.partition,
+        [layout.windows[dim] for dim in kept],
+        [layout.axes[dim] for dim in kept],
+    )
