@@ -171,27 +171,45 @@ def open_channel(purpose: str) -> Channel:
 
 
 def open_world(
-    kind: WorldName | str = "auto", ranks: int = 8, *, strict: bool = False, watchdog: Watchdog | None = None
+    kind: WorldName | str = "auto",
+    ranks: int = 8,
+    *,
+    strict: bool = False,
+    watchdog: Watchdog | None = None,
+    patience: float = 10.0,
 ) -> World:
     """Open the world of that `kind`, with `ranks` ranks if it is simulated; "auto" is the one that fits this process.
 
     Collective for worlds of processes, whose size the launcher decides. `strict` concerns MPI alone. Raises :class:`NoPartners` on
     every process if not all that the launcher has started can be reached.
-    """
-    from adjointlab.worlds.world import WorldName
 
+    `patience` is how many seconds a call may wait for other processes before it counts as blocked. Unless a `watchdog` has another
+    limit, a rank is ended that makes no call for three times as long, or whose run takes twelve times as long. ``math.inf`` is no limit: for a
+    training, rather than for checks. Then a deadlock of real ranks is not found out; one of simulated ranks is.
+
+    Raises `ValueError` for a number of ranks below 1 and a patience that is not positive, and `TypeError` for what is no number.
+    """
+    from adjointlab.worlds.watchdog import Watchdog
+    from adjointlab.worlds.world import WorldName, number_of_ranks
+
+    number_of_ranks(ranks)
+    if not isinstance(patience, int | float):
+        raise TypeError(f"patience: {patience!r} is no number of seconds; math.inf is no limit")
+    if not patience > 0:
+        raise ValueError(f"patience: {patience} s is not positive; math.inf is no limit")
+    watchdog = watchdog or Watchdog.of_patience(patience)
     if kind == "auto":
         kind = launched_world() or WorldName.SIMULATED
     if WorldName(kind) is WorldName.MPI:
         check_partners()
         from adjointlab.worlds.mpi.world import MPIWorld
 
-        return MPIWorld(strict=strict, watchdog=watchdog)
+        return MPIWorld(patience=patience, strict=strict, watchdog=watchdog)
     if WorldName(kind) is WorldName.TORCH:
         check_partners()
         from adjointlab.worlds.torch.world import TorchWorld
 
-        return TorchWorld(watchdog=watchdog)
+        return TorchWorld(patience, watchdog)
     from adjointlab.worlds.simulated.world import SimulatedWorld
 
     return SimulatedWorld(ranks, watchdog)

@@ -10,6 +10,7 @@ A run has four steps, the same on every rank that takes part:
 
 from __future__ import annotations
 
+import math
 import pickle
 import threading
 import time
@@ -39,6 +40,7 @@ from adjointlab.worlds.world import (
     Run,
     Runner,
     WorldName,
+    number_of_ranks,
 )
 
 __all__ = ["COMMAND", "INTERRUPT", "REPORT", "Command", "Conclusion", "ProcessWorld", "any_raised"]
@@ -262,7 +264,7 @@ class ProcessWorld(ABC):
         self._finish_last_run(done.last_was_clean)
 
     def _command(self, body: Body, payload: object, ranks: int, seed: int) -> Run:
-        if not 1 <= ranks <= self.ranks:
+        if not 1 <= number_of_ranks(ranks) <= self.ranks:
             raise ValueError(f"ranks is {ranks}; this world has processes for 1 to {self.ranks}")
         self._heed_followers()
         self._refuse_if_exhausted()
@@ -289,6 +291,8 @@ class ProcessWorld(ABC):
         return concluded.run
 
     def _adapt_patience(self, outcomes: tuple[Outcome, ...], seconds: float) -> None:
+        if math.isinf(self.patience):
+            return
         if all(isinstance(outcome, Returned) for outcome in outcomes):
             self._slowest = max(self._slowest, seconds)
         elif any(isinstance(outcome, Blocked) for outcome in outcomes) or any_raised(outcomes, Overdue):

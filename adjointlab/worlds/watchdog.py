@@ -92,6 +92,11 @@ class Watchdog:
     has_fired: bool = False  # since the present subject is being checked
     of_drawing: RaisingWatchdog | None = None  # watches the leader between two runs
 
+    @classmethod
+    def of_patience(cls, patience: float) -> Watchdog:
+        """Watchdog with the limit of worlds of that patience, for a simulated one too; that of the default patience adapts to hangs."""
+        return cls() if patience == _SIMULATED_PATIENCE else cls(_TIMES_PATIENCE * patience)
+
     def seconds(self, patience: float) -> float:
         """Limit in a world of that patience."""
         return _TIMES_PATIENCE * patience if self.limit is None else self.limit

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from operator import index
 from typing import Any, Final, Protocol, TypeVar
 
 from adjointlab.worlds.backward import BackwardPass
@@ -38,9 +39,21 @@ __all__ = [
     "WorldName",
     "causes",
     "message_of",
+    "number_of_ranks",
 ]
 
 R = TypeVar("R")
+
+
+def number_of_ranks(ranks: object) -> int:
+    """`ranks` as an integer; `TypeError` for what is none, and `ValueError` below 1, for the argument of that name."""
+    try:
+        number = index(ranks)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"ranks: {ranks!r} is no integer; a world has a number of ranks, such as 4") from None
+    if number < 1:
+        raise ValueError(f"ranks must be at least 1, not {number}")
+    return number
 
 
 class Cancelled(BaseException):

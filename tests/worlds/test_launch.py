@@ -1,10 +1,13 @@
 """The environment tells whether this process was started by a launcher, and as which rank."""
 
+import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +88,47 @@ def test_a_world_is_opened_by_its_name(kind: str) -> None:
 def test_an_unknown_world_is_refused() -> None:
     with pytest.raises(ValueError, match="moon"):
         open_world("moon")
+
+
+def test_the_time_of_a_run_is_limited_by_the_patience_which_may_be_infinite() -> None:
+    def busy(context: Any, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+
+    for patience, ends in ((0.02, False), (math.inf, True)):
+        world = open_world(ranks=1, patience=patience)
+        assert world.run(busy, 0.7).completed is ends
+        world.close()
+    assert world.watchdog.seconds_in_simulation == world.watchdog.seconds(math.inf) == math.inf
+    assert open_world(ranks=1).watchdog.limit is None, "by default it adapts to hangs"
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"ranks": 0}, ValueError, "ranks must be at least 1, not 0"),
+        ({"ranks": -1}, ValueError, "ranks must be at least 1, not -1"),
+        ({"ranks": None}, TypeError, "ranks: None is no integer"),
+        ({"ranks": "4"}, TypeError, "ranks: '4' is no integer"),
+        ({"patience": 0}, ValueError, "patience: 0 s is not positive"),
+        ({"patience": math.nan}, ValueError, "patience: nan s is not positive"),
+        ({"patience": None}, TypeError, "patience: None is no number"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_of_a_world_is_named(
+    given: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        open_world(**given)
+
+
+def test_a_number_of_ranks_that_is_no_integer_is_refused_by_a_run() -> None:
+    world = open_world(ranks=1)
+    with pytest.raises(TypeError, match=r"ranks: 1.5 is no integer"):
+        world.run(lambda context, _: None, None, 1.5)  # type: ignore[arg-type]
+    world.close()
 
 
 def test_the_wrapper_of_a_rank_knows_the_same_launchers(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from adjointlab.worlds.world import (
     Run,
     Runner,
     WorldName,
+    number_of_ranks,
 )
 
 __all__ = ["SimulatedWorld"]
@@ -72,9 +73,7 @@ class SimulatedWorld:
         the standard leaves one. With a `schedule` the seed is only that of the ranks' random streams, and the run keeps a
         record of its decisions.
         """
-        size = self.ranks if ranks is None else ranks
-        if size < 1:
-            raise ValueError(f"ranks must be at least 1, not {size}")
+        size = self.ranks if ranks is None else number_of_ranks(ranks)
         # Each rank sees the context variables of the caller (such as Hypothesis's settings) and keeps its changes to itself.
         caller = contextvars.copy_context()
 

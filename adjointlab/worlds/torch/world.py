@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -42,6 +42,10 @@ from adjointlab.worlds.watchdog import Watchdog, Watched
 from adjointlab.worlds.world import Outcome, Raised, RankContext, Run, WorldName
 
 __all__ = ["TorchWorld"]
+
+
+_LONGEST_TIMEOUT: Final = 1e7
+"""Seconds; a group of torch has no timeout that is infinite."""
 
 
 class _CurrentRun:
@@ -107,7 +111,7 @@ class TorchWorld(ProcessWorld):
             self._rank,
             command.ranks,
             self._backend,
-            timedelta(seconds=self._waits.patience),
+            timedelta(seconds=min(self._waits.patience, _LONGEST_TIMEOUT)),
             self._waits,
         )
         self._comm = TorchComm(group)
