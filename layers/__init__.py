@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from adjointlab.layers.distributed import DistributedModule, TorchLayer
     from adjointlab.layers.dropout import Dropout, SeededDropout
     from adjointlab.layers.embedding import Embedding
+    from adjointlab.layers.equal_values import check_values_alike
     from adjointlab.layers.flatten import Flatten
     from adjointlab.layers.group_norm import GroupNorm
     from adjointlab.layers.instance_norm import (
@@ -141,7 +142,7 @@ __all__ = [
     "Softmax", "Split", "Stack", "StationaryConv1d", "StationaryConv2d", "StationaryConv3d",
     "StationaryConvolution", "TorchLayer", "Transpose", "Transposed", "TransposedConvolution", "Unflatten",
     "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d",
-    "clip_grad_norm_", "from_sequential", "get_total_norm", "load_sequential_state_dict",
+    "check_values_alike", "clip_grad_norm_", "from_sequential", "get_total_norm", "load_sequential_state_dict",
     "local_window", "parameters_to_vector", "sequential_gradients", "sequential_state_dict",
     "strided_partition", "vector_to_parameters",
 ]  # fmt: skip
@@ -187,6 +188,7 @@ _NAMES: Final = {
     "reshape": ("Reshape", "Reshaped", "Unflatten",),
     "shuffle": ("ChannelShuffle", "PixelShuffle", "PixelUnshuffle",),
     "softmax": ("LogSoftmax", "Softmax",),
+    "equal_values": ("check_values_alike",),
     "states": ("load_sequential_state_dict", "sequential_state_dict",),
     "stationary_convolution": (
         "StationaryConv1d", "StationaryConv2d", "StationaryConv3d", "StationaryConvolution",

@@ -16,6 +16,7 @@ from adjointlab.core.communicators import size_of
 from adjointlab.core.partition import Partition, PartitionLike, integers
 from adjointlab.core.space import Space, Tensor, check_argument
 from adjointlab.layers.differentiable import connected, of_nothing
+from adjointlab.layers.equal_values import refuse_meta
 from adjointlab.layers.grids import grid_of, with_index_zero, without_dims
 from adjointlab.layers.parameters import DistributedParameters
 from adjointlab.layers.representation import arguments_that_differ, sequential_arguments, shapes_of
@@ -221,6 +222,7 @@ class TorchLayer(DistributedModule):
         size_of(comm)
         options = {name: named.pop(name) for name in self.options if name in named}
         module = self.torch_module(dtype, *arguments, **named)
+        refuse_meta("module", module)
         super().__init__(comm, partition, module)
         known = {tensor.dtype for tensor in module.parameters()}
         if dtype is not None and not known <= {dtype}:

@@ -28,6 +28,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition, PartitionLike
 from adjointlab.core.space import Tensor
 from adjointlab.layers.distributed import DistributedModule, TorchLayer, dtype_name
+from adjointlab.layers.equal_values import check_values_alike, refuse_meta
 from adjointlab.layers.grids import grid_of
 from adjointlab.layers.networks.network import Network
 from adjointlab.layers.networks.sources import check_source, described, is_chain, leaves_of
@@ -67,7 +68,7 @@ def from_sequential(
 
     Raises `ValueError`, the same on every rank, for a module that no layer is made from, or that has several inputs or outputs, for
     a parameter that stands in `network` twice, for modules or parameters with hooks, or with a `forward` of their own, for a name in
-    `partitions` that no module has, and for arguments, or modules but for their values, that differ by rank; and what the layers
+    `partitions` that no module has, and for arguments, modules or values that differ by rank, as without a seed; and what the layers
     raise, with the name of the module. Raises `TypeError` for what is no `torch.nn.Sequential`.
     """
     size_of(comm)
@@ -86,6 +87,7 @@ def from_sequential(
             **described(network),
         },
     )
+    check_values_alike(comm, network, "network")
     result, _ = builder.chain(network, "", x)
     return result
 
@@ -100,6 +102,7 @@ def _planned(
 ) -> tuple[_Builder, Tensor]:
     """The builder of the network and the tensor that it takes, from arguments of this rank that have been checked."""
     check_source(network)
+    refuse_meta("network", network)
     grid = partition_of("partition", partition, comm)
     given = {name: partition_of(f"partitions[{name!r}]", value, comm) for name, value in partitions.items()}
     leaves = leaves_of(network)

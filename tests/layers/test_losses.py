@@ -327,6 +327,7 @@ def test_a_loss_takes_the_partition_of_the_layer_before_it(adjointlab_world: Wor
         pytest.skip("needs 2 ranks")
 
     def body(comm: Any) -> None:
+        torch.manual_seed(0)
         dense = from_sequential(
             nn.Sequential(nn.Linear(4, 5)), comm, (2, 1), (6, 4), partitions={"0": (1, 2, 1)}
         )

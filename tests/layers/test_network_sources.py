@@ -61,6 +61,7 @@ def test_each_layer_has_the_mode_of_its_module_also_on_the_way_back(
     ranks = min(adjointlab_world.ranks, 2)
 
     def body(comm: Any) -> None:
+        torch.manual_seed(0)
         twin = nn.Sequential(
             nn.Linear(3, 3), nn.Sequential(nn.BatchNorm1d(3), nn.AlphaDropout()), nn.RReLU()
         ).double()
@@ -76,6 +77,35 @@ def test_each_layer_has_the_mode_of_its_module_also_on_the_way_back(
         assert (twin.training, twin[1][1].training) == (training, training), "modes are not shared"
 
     run_on_ranks(adjointlab_world, ranks, body)
+
+
+@pytest.mark.parametrize("tensor", ["0.weight", "1.num_batches_tracked", "2.bias"])
+def test_values_that_differ_by_rank_as_without_a_seed_are_the_same_error_on_every_rank(
+    adjointlab_world: World, tensor: str
+) -> None:
+    ranks = min(adjointlab_world.ranks, 3)
+    if ranks < 2:
+        pytest.skip("needs 2 ranks")
+
+    def body(comm: Any) -> None:
+        torch.manual_seed(0)
+        twin = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).to(torch.bfloat16)
+        from_sequential(twin, comm, (1, 1), (4, 3))  # other ranks are idle
+        if comm.Get_rank() == ranks - 1:
+            twin.state_dict()[tensor].reshape(-1)[-1:] += 1
+        from_sequential(twin, comm, (1, 1), (4, 3))
+
+    assert error_of_every_rank(adjointlab_world, ranks, body).startswith(
+        f"network: {tensor} has other values on rank {ranks - 1} than on rank 0; every rank gives the same module: call torch.manual_seed"
+    )
+
+
+def test_a_module_without_values_is_refused(adjointlab_world: World) -> None:
+    def body(comm: Any) -> None:
+        from_sequential(nn.Sequential(nn.Linear(3, 3, device="meta")), comm, (1, 1), (4, 3))
+
+    message = error_of_every_rank(adjointlab_world, 1, body)
+    assert message.startswith("network: 0.weight lies on the device meta, which has no values")
 
 
 def test_a_network_is_copied_and_averaged_with_parameters_of_its_own(adjointlab_world: World) -> None:
