@@ -64,11 +64,14 @@ class AbsentLoss(torch.Tensor):
     ) -> Any:
         named = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
-            has_own = torch.is_grad_enabled() and any(map(_adds_a_gradient, _flat((*args, *named.values()))))
-            if has_own and (changed := _with_own_terms(func, args, named)) is not None:
-                return changed
+            given = _flat((*args, *named.values()))
+            if func is torch.autograd.grad:  # which takes tensors that require a gradient, to ask for it
+                given = [each for each in given if isinstance(each, AbsentLoss)]
+            has_own = torch.is_grad_enabled() and any(map(_adds_a_gradient, given))
             if has_own and func is torch.autograd.grad:
                 raise _no_function(func)
+            if has_own and (changed := _with_own_terms(func, args, named)) is not None:
+                return changed
         result = super().__torch_function__(func, types, args, named)  # type: ignore[no-untyped-call]
         if has_own and any(map(_requires_grad, _flat((result,)))):
             raise _no_function(func)
@@ -110,6 +113,10 @@ class AbsentLoss(torch.Tensor):
         )
 
     __float__ = item
+
+    def __format__(self, spec: str) -> str:
+        """As that of a tensor; with a format for numbers, such as ".3f", raises the error of :meth:`item`."""
+        return format(self.item(), spec) if spec else super().__format__(spec)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def absent(loss: torch.Tensor) -> torch.Tensor:

@@ -87,9 +87,17 @@ def test_what_depends_on_the_value_of_the_loss_is_refused_where_it_is_not(
     assert "only sums of both and their multiples" in error_of_every_rank(adjointlab_world, 1, body)
 
 
+def test_the_gradient_of_a_loss_alone_may_be_asked_for_by_autograd_grad() -> None:
+    weight = torch.ones(0, requires_grad=True)
+    other = torch.ones(2, requires_grad=True)
+    loss = (2 * weight).as_subclass(AbsentLoss)
+    gradients = torch.autograd.grad(loss, [weight, other], torch.zeros(0), allow_unused=True)
+    assert [None if each is None else each.tolist() for each in gradients] == [[], None]
+
+
 def test_the_number_of_a_loss_is_asked_for_on_its_root(adjointlab_world: World) -> None:
     loss = torch.zeros(0, requires_grad=True).as_subclass(AbsentLoss)
-    for ask in (AbsentLoss.item, float):
+    for ask in (AbsentLoss.item, float, "{:.3f}".format):
         with pytest.raises(RuntimeError, match=r"comm.bcast\(loss.tolist\(\), root\)"):
             ask(loss)
     with pytest.raises(ValueError, match="gradient: multiply the loss by it on every rank"):
