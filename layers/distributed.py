@@ -13,10 +13,11 @@ from torch import nn
 from adjointlab.core.agreement import check_alike, raise_together
 from adjointlab.core.arrays import place_name
 from adjointlab.core.communicators import size_of
-from adjointlab.core.partition import Partition, PartitionLike, integers
+from adjointlab.core.partition import Partition, PartitionLike
 from adjointlab.core.space import Space, Tensor, check_argument
+from adjointlab.layers.arguments import check_layer_arguments, shape_of
 from adjointlab.layers.differentiable import connected, of_nothing
-from adjointlab.layers.equal_values import refuse_meta
+from adjointlab.layers.equal_values import refuse_valueless
 from adjointlab.layers.grids import grid_of, with_index_zero, without_dims
 from adjointlab.layers.parameters import DistributedParameters
 from adjointlab.layers.representation import arguments_that_differ, sequential_arguments, shapes_of
@@ -169,7 +170,9 @@ class DistributedModule(DistributedParameters):
             wanted = getattr(torch, tensor.dtype)
             if local.dtype == wanted or not (local.is_floating_point() and wanted.is_floating_point):
                 raise
-            raise ValueError(f"{error}; or make the layer or network with dtype={local.dtype}") from None
+            raise ValueError(
+                f"{error}; or convert the module before by .to({local.dtype}), or make the layer or network with dtype={local.dtype}"
+            ) from None
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         """Refuse another element type too where no parameter or buffer shows it."""
@@ -221,15 +224,20 @@ class TorchLayer(DistributedModule):
     ) -> None:
         size_of(comm)
         options = {name: named.pop(name) for name in self.options if name in named}
+        check_layer_arguments(type(self), input_shape, arguments, named, options)
+        if dtype is not None:
+            dtype_name(dtype)
         module = self.torch_module(dtype, *arguments, **named)
-        refuse_meta("module", module)
+        refuse_valueless("module", module)
         super().__init__(comm, partition, module)
         known = {tensor.dtype for tensor in module.parameters()}
         if dtype is not None and not known <= {dtype}:
-            raise ValueError(f"dtype: {dtype}, but the parameters of the module are of {known.pop()}")
+            raise ValueError(
+                f"dtype: {dtype}, but the parameters of the module are of {known.pop()}; convert it before, by .to({dtype})"
+            )
         buffers = (tensor.dtype for tensor in module.buffers() if tensor.is_floating_point())
         self.dtype = dtype or next(iter(known), None) or next(buffers, torch.get_default_dtype())
-        self.input_shape = integers("input_shape", input_shape)
+        self.input_shape = shape_of("input_shape", input_shape)
         self.given = options
         self.lay_out(module, **options)
 
@@ -238,8 +246,6 @@ class TorchLayer(DistributedModule):
         """The sequential module that is the only argument, or a new one made from the arguments."""
         module = arguments[0] if arguments else None
         if isinstance(module, nn.Module):
-            if len(arguments) > 1 or named:
-                raise TypeError(f"module: {cls.__name__} takes a module or the arguments of one, not both")
             cls.check_sequential(module)
             return module
         if len(cls.torch_classes) != 1:

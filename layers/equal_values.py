@@ -11,7 +11,7 @@ from torch import nn
 from adjointlab.core.communicators import size_of
 from adjointlab.typing import Communicator
 
-__all__ = ["check_values_alike", "refuse_meta"]
+__all__ = ["check_values_alike", "refuse_valueless"]
 
 
 def check_values_alike(comm: Communicator, module: nn.Module, name: str = "module") -> None:
@@ -34,9 +34,13 @@ def check_values_alike(comm: Communicator, module: nn.Module, name: str = "modul
             )
 
 
-def refuse_meta(name: str, module: nn.Module) -> None:
-    """Raise `ValueError` for a module on the device "meta", which has shapes and no values."""
+def refuse_valueless(name: str, module: nn.Module) -> None:
+    """Raise `ValueError` for a module on the device "meta", which has shapes and no values, and a lazy one, which has neither."""
     for path, tensor in _tensors(module):
+        if nn.parameter.is_lazy(tensor):
+            raise ValueError(
+                f"{name}: {path} has no shape yet; call the module once on a tensor of the input's shape, with the same seed on every rank"
+            )
         if tensor.device.type == "meta":
             raise ValueError(
                 f"{name}: {path} lies on the device meta, which has no values; call to_empty(device='cpu') and reset_parameters() or "

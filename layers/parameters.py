@@ -14,7 +14,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor, check_argument
 from adjointlab.layers.local_parameters import LocalParameter, takes_the_whole
-from adjointlab.layers.state_checks import check_on, check_tensors
+from adjointlab.layers.state_checks import check_on, check_shapes, check_tensors, state_of
 from adjointlab.layers.torch_modules import device_of, dtype_name, uninitialised_copy
 from adjointlab.layers.windows import local_window
 from adjointlab.primitives.repartition import Repartition
@@ -117,9 +117,10 @@ class DistributedParameters(nn.Module):
     def load_sequential(self, module: nn.Module) -> None:
         """Collective: take the values of a sequential module, which every rank has, what requires a gradient, and the mode; no values are sent.
 
-        Raises `ValueError` for parameters of other names or shapes.
+        Raises `ValueError` for parameters of other names or shapes, and `TypeError` for what is no module, the same on every rank.
         """
-        self.load_sequential_state_dict(module.state_dict())
+        check_on(self.comm, None, lambda: self.check_sequential_state(state_of(module)))
+        self.take_sequential_state(module.state_dict(), None)
         for tensor in self.parameter_space.tensors:
             whole = module.get_parameter(self.sequential_name(tensor.name))
             self.get_parameter(tensor.name).requires_grad_(whole.requires_grad)
@@ -138,12 +139,13 @@ class DistributedParameters(nn.Module):
         check_on(self.comm, root, lambda: self.check_sequential_state(check_tensors(state)))
         self.take_sequential_state(state or {}, root)
 
-    def check_sequential_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Raise `ValueError` unless a sequential module's state_dict has the names and shapes of this layer's module."""
-        shapes = {tensor.name: tensor.layout.shape for tensor in self._tensors()}
-        given = {name: tuple(value.shape) for name, value in self.own_names(state).items()}
-        if given != shapes:
-            raise ValueError(f"state: has {given}, but the layer needs {shapes}")
+    def check_sequential_state(self, state: Mapping[str, torch.Tensor], path: str = "") -> None:
+        """Raise `ValueError` unless a sequential module's state_dict has the names and shapes of this layer's module.
+
+        Errors name the tensors by `path`, where the layer stands in a model.
+        """
+        own = {tensor.name: torch.empty(tensor.layout.shape, device="meta") for tensor in self._tensors()}
+        check_shapes(state, self.sequential_names(own), path)
 
     def take_sequential_state(self, state: Mapping[str, torch.Tensor], root: int | None) -> None:
         """:meth:`load_sequential_state_dict` of a state_dict that has been checked."""
@@ -240,8 +242,8 @@ class DistributedParameters(nn.Module):
         """Raise `ValueError` if `fn` gives a tensor like `example` another element type."""
         if fn(example).dtype != example.dtype:
             raise ValueError(
-                f"{type(self).__name__}: its operators are made for {dtype_name(example.dtype)}; make the layer with dtype=... "
-                "instead of converting it"
+                f"{type(self).__name__}: its operators are made for {dtype_name(example.dtype)}; make the layer with dtype=..., or of a "
+                "module that was converted before, instead of converting it"
             )
 
     def held(self, name: str) -> torch.Tensor | None:

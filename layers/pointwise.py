@@ -15,6 +15,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
+from adjointlab import layers
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import connected, of_nothing
@@ -117,9 +118,19 @@ def elementwise_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.
         if owned:
             raise ValueError(
                 f"function: {type(function).__name__} has {', '.join(owned)}, which would be as many as there are "
-                "workers, each with a gradient of its own; write a layer that broadcasts them, as Linear does"
+                f"workers, each with a gradient of its own; {_instead(function)}"
             )
     return _value_dtype(function, dtype)
+
+
+def _instead(function: nn.Module) -> str:
+    """A layer to use for a module that has parameters."""
+    name = type(function).__name__
+    if isinstance(function, nn.SyncBatchNorm):
+        return "the layers BatchNorm1d, 2d and 3d have the statistics of all workers: use torch.nn.BatchNorm2d in its place"
+    if name in layers.__all__ and type(function).__module__.startswith("torch."):
+        return f"adjointlab.layers.{name} is the layer of it"
+    return "write a layer that broadcasts them, as Linear does"
 
 
 def _has_leaf_memory(x: torch.Tensor) -> bool:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 
 import torch
+from torch import nn
 
 from adjointlab.core.agreement import check_alike, raise_together
 from adjointlab.primitives.validation import single_worker
 from adjointlab.typing import Communicator
 
-__all__ = ["check_on", "check_tensors"]
+__all__ = ["check_on", "check_shapes", "check_tensors", "state_of"]
 
 
 def check_on(comm: Communicator, root: int | None, check: Callable[[], None]) -> None:
@@ -37,5 +38,33 @@ def check_tensors(state: Mapping[str, torch.Tensor] | None) -> Mapping[str, torc
     if wrong:
         name, value = next(iter(wrong.items()))
         hint = "; torch.from_numpy makes one" if type(value).__module__ == "numpy" else ""
+        if isinstance(value, Mapping):
+            hint = f"; if that is the state_dict, pass state[{name!r}]"
         raise TypeError(f"state: {name} is a {type(value).__name__}, no torch.Tensor{hint}")
     return given
+
+
+def check_shapes(
+    state: Mapping[str, torch.Tensor], needed: Mapping[str, torch.Tensor], path: str = ""
+) -> None:
+    """Raise `ValueError` unless `state` has tensors of the names and shapes of those in `needed`, which errors name below `path`."""
+    below = f"{path}." if path else ""
+    if lacking := [f"{below}{name} {tuple(needed[name].shape)}" for name in needed if name not in state]:
+        raise ValueError(f"state: lacks {', '.join(lacking)}, which the layer needs")
+    if unknown := [f"{below}{name}" for name in state if name not in needed]:
+        raise ValueError(f"state: has {', '.join(unknown)}, which the layer has not")
+    for name, value in state.items():
+        if value.shape != needed[name].shape:
+            raise ValueError(
+                f"state: {below}{name} has the shape {tuple(value.shape)}, but the layer needs {tuple(needed[name].shape)}"
+            )
+
+
+def state_of(module: nn.Module) -> Mapping[str, torch.Tensor]:
+    """The state_dict of `module`; raise `TypeError` for what is no module."""
+    given: object = module
+    if not isinstance(given, nn.Module):
+        raise TypeError(
+            f"module: a {type(given).__name__} is no torch.nn.Module; load_sequential_state_dict takes a state_dict"
+        )
+    return check_tensors(given.state_dict())

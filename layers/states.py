@@ -51,10 +51,7 @@ def load_sequential_state_dict(
         for path in paths:
             start = _joined(path, "")
             own[path] = {key.removeprefix(start): value for key, value in given.items() if _is_in(path, key)}
-            try:
-                layers[path].check_sequential_state(own[path])
-            except ValueError as error:
-                raise ValueError(f"{error} (in {path or 'the model'})") from None
+            layers[path].check_sequential_state(own[path], path)
 
     if layers:
         check_on(next(iter(layers.values())).comm, root, check)

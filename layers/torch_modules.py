@@ -126,7 +126,10 @@ def uninitialised_copy(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The lab's name for an element type of torch."""
+    """The lab's name for an element type of torch; raise `TypeError` for what is none."""
+    given: object = dtype
+    if not isinstance(given, torch.dtype):
+        raise TypeError(f"dtype: {given!r} is no torch.dtype, such as torch.float32")
     return str(dtype).removeprefix("torch.")
 
 

@@ -116,7 +116,7 @@ class AbsentLoss(torch.Tensor):
 
     def __format__(self, spec: str) -> str:
         """As that of a tensor; with a format for numbers, such as ".3f", raises the error of :meth:`item`."""
-        return format(self.item(), spec) if spec else super().__format__(spec)  # type: ignore[no-any-return, no-untyped-call]
+        return format(self.item(), spec) if spec else super().__format__(spec)  # type: ignore[no-untyped-call]
 
 
 def absent(loss: torch.Tensor) -> torch.Tensor:

@@ -27,8 +27,9 @@ from adjointlab.core.communicators import size_of
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition, PartitionLike
 from adjointlab.core.space import Tensor
+from adjointlab.layers.arguments import shape_of
 from adjointlab.layers.distributed import DistributedModule, TorchLayer, dtype_name
-from adjointlab.layers.equal_values import check_values_alike, refuse_meta
+from adjointlab.layers.equal_values import check_values_alike
 from adjointlab.layers.grids import grid_of
 from adjointlab.layers.networks.network import Network
 from adjointlab.layers.networks.sources import check_source, described, is_chain, leaves_of
@@ -69,7 +70,8 @@ def from_sequential(
     Raises `ValueError`, the same on every rank, for a module that no layer is made from, or that has several inputs or outputs, for
     a parameter that stands in `network` twice, for modules or parameters with hooks, or with a `forward` of their own, for a name in
     `partitions` that no module has, and for arguments, modules or values that differ by rank, as without a seed; and what the layers
-    raise, with the name of the module. Raises `TypeError` for what is no `torch.nn.Sequential`.
+    raise, with the name of the module. Raises `TypeError` for what is no `torch.nn.Sequential`, and
+    partitions by name that are no mapping.
     """
     size_of(comm)
     plans: list[tuple[_Builder, Tensor]] = []
@@ -102,8 +104,15 @@ def _planned(
 ) -> tuple[_Builder, Tensor]:
     """The builder of the network and the tensor that it takes, from arguments of this rank that have been checked."""
     check_source(network)
-    refuse_meta("network", network)
+    shape = shape_of("input_shape", input_shape)
+    if dtype is not None:
+        dtype_name(dtype)
     grid = partition_of("partition", partition, comm)
+    named: object = partitions
+    if not isinstance(named, Mapping):
+        raise TypeError(
+            f'partitions: a {type(named).__name__} is no mapping from names of layers to their partitions, such as {{"0": (1, 2, 2)}}'
+        )
     given = {name: partition_of(f"partitions[{name!r}]", value, comm) for name, value in partitions.items()}
     leaves = leaves_of(network)
     if unknown := [name for name in given if name not in leaves]:
@@ -115,7 +124,7 @@ def _planned(
     element = dtype or next(known, torch.get_default_dtype())
     first = next(iter(leaves.values()), None)
     x_dtype = "int64" if isinstance(first, nn.Embedding) else dtype_name(element)
-    return _Builder(comm, given, element), Tensor(Layout(input_shape, grid), x_dtype)
+    return _Builder(comm, given, element), Tensor(_over("partition", shape, grid), x_dtype)
 
 
 class _Builder:
@@ -179,7 +188,7 @@ class _Builder:
             return _by_torch_class()[kinds[0]](self.comm, given or grid, shape, module, dtype=self.dtype)
         if not type(module).__module__.startswith("torch.nn."):
             raise ValueError("no layer is made from it; give a function to Pointwise, or write a layer")
-        layout = x.layout if given is None else Layout(shape, given)
+        layout = x.layout if given is None else _over("partition", shape, given)
         try:
             # A copy, as the mode of the network is not that of the one it was made from.
             return Pointwise(self.comm, layout, copy.deepcopy(module), dtype=getattr(torch, x.dtype))
@@ -188,6 +197,16 @@ class _Builder:
             if not is_elementwise:
                 raise
             raise ValueError(f"no layer is made from it, and it is not elementwise: {why}") from None
+
+
+def _over(name: str, shape: tuple[int, ...], partition: Partition) -> Layout:
+    """The layout of a tensor over a partition of its order; raise `ValueError` for one of another order."""
+    if partition.order != len(shape):
+        raise ValueError(
+            f"{name}: of order {partition.order} ({partition}), but the input {list(shape)} has order {len(shape)}; give a side for each "
+            "dimension of the input"
+        )
+    return Layout(shape, partition)
 
 
 def _with_sides(grid: Partition, position: int, side: int) -> Partition:

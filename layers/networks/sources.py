@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from adjointlab.layers.equal_values import refuse_valueless
+
 __all__ = ["check_source", "described", "is_chain", "leaves_of"]
 
 
@@ -33,6 +35,7 @@ def check_source(network: nn.Sequential) -> None:
         )
     if not len(network._modules):
         raise ValueError("network: has no modules")
+    refuse_valueless("network", network)
     for path, module in network.named_modules(remove_duplicate=False):
         if additions := list(_additions(module)):
             name = f"{path} ({type(module).__name__})" if path else "the network itself"
@@ -75,9 +78,6 @@ def _additions(module: nn.Module) -> Iterator[str]:
     attributes = vars(module)
     if nn.utils.parametrize.is_parametrized(module):
         yield "parametrizations (remove_parametrizations makes parameters of them)"
-        return
-    if any(isinstance(tensor, nn.UninitializedParameter) for tensor in module.parameters(recurse=False)):
-        yield "parameters of no shape yet (call it once)"
         return
     for method in ("forward", "__call__", "_conv_forward", "_output_padding"):
         if method in attributes:

@@ -182,7 +182,7 @@ ADDED: dict[str, tuple[Callable[[], nn.Sequential], str]] = {
     ),
     "lazy": (
         lambda: nn.Sequential(nn.LazyLinear(3)),
-        "network: 0 (LazyLinear) has parameters of no shape yet",
+        "network: 0.weight has no shape yet; call the module once",
     ),
     "nothing": (nn.Sequential, "network: has no modules"),
     "list": (

@@ -12,12 +12,14 @@ from torch import nn
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.layers import clip_grad_norm_, from_sequential, local_window
+from adjointlab.layers import Linear, clip_grad_norm_, from_sequential, local_window
 from adjointlab.worlds.world import Raised, World
 
 from .twin_assertions import error_of_every_rank, run_on_ranks
 
-SEQUENTIAL = nn.Sequential(nn.Linear(3, 3))
+SEQUENTIAL = nn.Sequential(nn.Linear(3, 3)).requires_grad_(False)
+SEQUENTIAL[0].weight.copy_(torch.eye(3))  # not drawn, as each process would have values of its own
+SEQUENTIAL[0].bias.zero_()
 WRONG: dict[str, tuple[Any, str]] = {
     "None": (None, "state: a NoneType is no state_dict"),
     "a path": ("model.pt", "state: a str is no state_dict; torch.load reads one from a file"),
@@ -26,7 +28,21 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"0.weight": np.ones((3, 3)), "0.bias": np.ones(3)},
         "state: 0.weight is a ndarray, no torch.Tensor; torch.from_numpy makes one",
     ),
-    "nothing": ({}, "the layer needs"),
+    "a module": (SEQUENTIAL, "state: a Sequential is no state_dict"),
+    "a checkpoint": (
+        {"model": SEQUENTIAL.state_dict()},
+        "state: model is a OrderedDict, no torch.Tensor; if that is the state_dict, pass state['model']",
+    ),
+    "nothing": ({}, "state: lacks 0.weight (3, 3), 0.bias (3,), which the layer needs"),
+    "a missing tensor": ({"0.bias": torch.ones(3)}, "state: lacks 0.weight (3, 3), which the layer needs"),
+    "another tensor": (
+        {**SEQUENTIAL.state_dict(), "0.scale": torch.ones(3)},
+        "state: has 0.scale, which the layer has not",
+    ),
+    "another shape": (
+        {**SEQUENTIAL.state_dict(), "0.weight": torch.ones(3, 2)},
+        "state: 0.weight has the shape (3, 2), but the layer needs (3, 3)",
+    ),
 }
 
 
@@ -38,6 +54,9 @@ def test_a_wrong_state_on_one_rank_is_an_error_on_all(
 ) -> None:
     ranks = min(adjointlab_world.ranks, 2)
     state, message = WRONG[wrong]
+    kind = "Sequential"
+    if of_layer and wrong == "a module":
+        state, kind = SEQUENTIAL[0], "Linear"
 
     def body(comm: Any) -> None:
         network = from_sequential(SEQUENTIAL, comm, (ranks, 1), (4, 3))
@@ -50,7 +69,21 @@ def test_a_wrong_state_on_one_rank_is_an_error_on_all(
     run = adjointlab_world.run(lambda context, _: body(context.comm), ranks=ranks)
     messages = {outcome.message if isinstance(outcome, Raised) else str(outcome) for outcome in run.outcomes}
     assert len(messages) == 1
-    assert message.replace("0.weight", "weight" if of_layer else "0.weight") in messages.pop()
+    assert message.replace("0.", "" if of_layer else "0.").replace("Sequential", kind) in messages.pop()
+
+
+def test_a_state_in_place_of_a_module_on_one_rank_is_an_error_on_all(adjointlab_world: World) -> None:
+    ranks = min(adjointlab_world.ranks, 2)
+
+    def body(comm: Any) -> None:
+        layer = Linear(comm, (ranks, 1, 1), (4, 3), SEQUENTIAL[0])
+        twin = SEQUENTIAL[0]
+        layer.load_sequential(twin.state_dict() if comm.Get_rank() == 0 else twin)  # type: ignore[arg-type]
+
+    run = adjointlab_world.run(lambda context, _: body(context.comm), ranks=ranks)
+    assert {str(outcome) for outcome in run.outcomes} == {
+        "raised TypeError: module: a OrderedDict is no torch.nn.Module; load_sequential_state_dict takes a state_dict"
+    }
 
 
 def test_the_other_ranks_may_have_no_state_at_all(adjointlab_world: World) -> None:
@@ -58,7 +91,6 @@ def test_the_other_ranks_may_have_no_state_at_all(adjointlab_world: World) -> No
 
     def body(comm: Any) -> None:
         network = from_sequential(SEQUENTIAL, comm, (ranks, 1), (4, 3))
-        # Not of its own values, which are drawn by each process.
         state = {name: torch.full_like(value, 3) for name, value in SEQUENTIAL.state_dict().items()}
         network.load_sequential_state_dict(state if comm.Get_rank() == 0 else None, root=0)
         assert all(torch.equal(value, state[name]) for name, value in network.sequential_state_dict().items())
@@ -87,7 +119,9 @@ def test_an_input_of_another_element_type_is_told_how_a_layer_is_made_for_it(adj
         ),
     )
     assert text.startswith("x: ")
-    assert text.endswith("or make the layer or network with dtype=torch.float64")
+    assert text.endswith(
+        "; or convert the module before by .to(torch.float64), or make the layer or network with dtype=torch.float64"
+    )
 
 
 def test_parameters_in_place_of_the_model_are_refused_by_that_name() -> None:

@@ -1,0 +1,64 @@
+"""Checks of the arguments of a layer's constructor that torch does not have, each of which names the argument."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from adjointlab.core.partition import integers
+from adjointlab.spelling import did_you_mean
+
+if TYPE_CHECKING:
+    from adjointlab.layers.distributed import TorchLayer
+
+__all__ = ["check_layer_arguments", "shape_of"]
+
+
+def shape_of(name: str, sides: object) -> tuple[int, ...]:
+    """A global shape; raise `TypeError` and `ValueError`, naming the argument, for sides that are no integers, or negative."""
+    shape = integers(name, sides)
+    if any(side < 0 for side in shape):
+        raise ValueError(f"{name}: a side of a tensor is at least 0, not {shape}")
+    return shape
+
+
+def check_layer_arguments(
+    layer: type[TorchLayer],
+    input_shape: object,
+    arguments: Sequence[object],
+    named: Mapping[str, object],
+    options: Mapping[str, object],
+) -> None:
+    """Raise `TypeError` for a module in another place or beside its own arguments, an unknown argument, and an option that is no bool where it is to be one."""
+    module = arguments[0] if arguments else None
+    if isinstance(input_shape, nn.Module):
+        raise TypeError(
+            f"input_shape: a {type(input_shape).__name__}; the global shape of the input is given before the module"
+        )
+    if isinstance(module, type) and issubclass(module, nn.Module):
+        raise TypeError(f"module: the class {module.__name__}; pass a module, such as {module.__name__}(...)")
+    if isinstance(module, nn.Module) and (named or len(arguments) > 1):
+        known = inspect.signature(type(module)).parameters
+        if unknown := [name for name in named if name not in known]:
+            taken = ("dtype", *layer.options)
+            raise TypeError(
+                f"{unknown[0]}: no argument of {layer.__name__}, which takes {', '.join(taken)} beside a module"
+                f"{did_you_mean(unknown[0], taken)}"
+            )
+        beside = ", ".join(named) or repr(arguments[1])
+        raise TypeError(f"{beside}: {layer.__name__} takes a module or the arguments of one, not both")
+    flags = _flags(layer.lay_out) if options else ()
+    for name in flags:
+        if name in options and not isinstance(options[name], bool):
+            raise TypeError(f"{name}: {options[name]!r} is neither True nor False")
+
+
+@cache
+def _flags(lay_out: Callable[..., None]) -> tuple[str, ...]:
+    """The arguments that are True or False by default."""
+    parameters = inspect.signature(lay_out).parameters
+    return tuple(name for name, parameter in parameters.items() if isinstance(parameter.default, bool))
