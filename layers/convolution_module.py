@@ -51,7 +51,10 @@ class ConvolutionModule(TorchLayer):
                 f"input_shape: {shape} is not (batch, in_channels = {self.in_channels}, {dims} spatial sides)"
             )
         if self.padding_mode not in ("zeros", "circular"):
-            raise ValueError(f"padding_mode: {self.padding_mode!r} is neither 'zeros' nor 'circular'")
+            raise ValueError(
+                f"padding_mode: {self.padding_mode!r} is neither 'zeros' nor 'circular'; for others, put a layer such as ReflectionPad2d "
+                "or ReplicationPad2d before a convolution without padding"
+            )
         if min(self.dilation) < 1:
             # Torch refuses this in these words, but not for the empty batch below.
             raise ValueError("non-positive dilation is not supported")
