@@ -61,6 +61,10 @@ _NOT_RETRIED: Final = (DEPENDS, NO_RETURN, NONDETERMINISTIC, FindingKind.LIVELOC
 """Kinds of failure that depend on more than the case, or take seconds to see."""
 
 _ROOTS: Final = (FaultKind.TIMES_ROOT, FaultKind.BY_ROOT)
+_ALIKE_ON_TWO_RANKS: Final = (
+    (FaultKind.TIMES_RANKS, FaultKind.DOUBLED),
+    (FaultKind.BY_RANKS, FaultKind.HALVED),
+)
 _NOTHING_THERE: Final = (FaultKind.MISSING, FaultKind.ZERO_RANK)
 
 
@@ -162,19 +166,20 @@ class _Retries:
         return hint
 
     def _relation(self, case: Case) -> Hint | None:
-        first: Hint | None = None
+        """The relation of wrong values of any result: which one is wrong first depends on what requires a gradient under a key."""
+        told: Hint | None = None
         number = 0
         for each in _with_other_keys(case, _KEYS):
             judgement = self._judged(each)
-            if judgement is None or not judgement.verdict.fails_like(self.verdict):
+            if judgement is None or judgement.verdict.status is not Status.INCOHERENT:
                 continue
             evidence = judgement.verdict.evidence
             hint = None if evidence is None or evidence.place is None else evidence.place.hint
-            if hint is None or (first is not None and hint.kind is not first.kind):
+            if hint is None or (told := hint if told is None else _of_both(told, hint)) is None:
                 return None
-            first, number = first or hint, number + 1
+            number += 1
             if number == _TELLING:
-                return first
+                return told
         return None
 
     def _in_both_directions(self, hint: Hint) -> Hint | None:
@@ -226,6 +231,16 @@ class _Retries:
             return ()
         seen: Iterable[RankObservation] = run.values
         return [each.observation for each in seen]
+
+
+def _of_both(one: Hint, other: Hint) -> Hint | None:
+    """The hint that is as true of both: twice, where in one of them that is the number of ranks. `None` if they contradict."""
+    if one.kind is other.kind:
+        return one
+    for weaker, stronger in ((one, other), (other, one)):
+        if (stronger.kind, weaker.kind) in _ALIKE_ON_TWO_RANKS:
+            return weaker
+    return None
 
 
 def _with_other_keys(case: Case, number: int) -> Iterator[Case]:

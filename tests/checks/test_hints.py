@@ -55,6 +55,27 @@ def test_values_tell_the_relation_that_holds_of_all_that_differ(got: object, kin
     assert kind_of(got) is kind
 
 
+@pytest.mark.parametrize(
+    ("factor", "kind"),
+    [
+        (2, FaultKind.TIMES_RANKS),
+        (6, FaultKind.TIMES_RANKS),
+        (3, FaultKind.MULTIPLE),
+        (5, FaultKind.MULTIPLE),
+        (1 / 6, FaultKind.BY_RANKS),
+        (1 / 3, FaultKind.FRACTION),
+        (7, None),
+        (1 / 7, None),
+        (2 / 3, None),
+    ],
+)
+def test_factors_are_told_up_to_the_number_of_all_ranks(factor: float, kind: FaultKind | None) -> None:
+    hint = value_hint(factor * WANT, WANT, RANKS, 2, 1e-6, run_ranks=6)
+    assert (None if hint is None else hint.kind) is kind
+    alone = kind_of(factor * WANT)
+    assert alone is (kind if factor == 2 else None), "others than two need as many ranks"
+
+
 def test_zeros_on_the_only_rank_are_no_matter_of_the_rank() -> None:
     hint = value_hint(0 * WANT, WANT, 0 * RANKS, 1)
     assert hint is not None

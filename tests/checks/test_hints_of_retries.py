@@ -268,7 +268,7 @@ def of_case(
     ("bug", "parameters", "setting", "kinds"),
     [
         ("bias gradient not summed", CONVOLUTION, InputSetting(APART, "torch"), {FaultKind.OWN_PART}),
-        ("weight gradient averaged", CONVOLUTION, InputSetting(APART, "torch"), {FaultKind.HALVED}),
+        ("weight gradient averaged", CONVOLUTION, InputSetting(APART, "torch"), {FaultKind.BY_RANKS}),
         ("root mean square of the own part", NORM, InputSetting(APART, "torch"), {FaultKind.OWN_PART}),
         ("variance averaged over uneven parts", BATCH_NORM, InputSetting(APART, "torch"), {FaultKind.UNEVEN}),
         ("input saved on the module", LINEAR, InputSetting(TOGETHER, "torch"), {FaultKind.KEPT}),
