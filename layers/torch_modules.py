@@ -128,9 +128,13 @@ def uninitialised_copy(module: nn.Module, device: torch.device) -> nn.Module:
     return copy.deepcopy(module, memo)
 
 
-@cache  # every rank asks, for each layer
 def parameters_of(torch_class: Callable[..., nn.Module]) -> frozenset[str]:
     """The names of the arguments that a class of torch's takes."""
+    return _parameters_of(torch_class)  # in two, for mypy takes a class for no argument of a cached function
+
+
+@cache  # every rank asks, for each layer
+def _parameters_of(torch_class: Callable[..., nn.Module]) -> frozenset[str]:
     return frozenset(inspect.signature(torch_class).parameters)
 
 
