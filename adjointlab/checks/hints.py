@@ -150,13 +150,17 @@ def _relation(
 
 
 def _factors(size: int, run_ranks: int) -> Iterator[tuple[float, FaultKind, str]]:
-    """Factors with their kinds: of the ranks of the partition, of all ranks of the run, and of numbers between."""
+    """Factors with their kinds: of the ranks of the partition, of all ranks of the run, and of numbers between.
+
+    On two ranks, twice is not told from times the number of ranks: the kind is what holds in any case.
+    """
     yield -1.0, FaultKind.SIGN, "the negative of what is due"
-    for ranks in sorted({size, run_ranks} - {0, 1}):
+    for ranks in sorted({size, run_ranks} - {0, 1, 2}):
         yield float(ranks), FaultKind.TIMES_RANKS, f"{ranks} times what is due, on {ranks} ranks"
         yield 1 / ranks, FaultKind.BY_RANKS, f"1/{ranks} of what is due, on {ranks} ranks"
-    yield 2.0, FaultKind.DOUBLED, "twice what is due"
-    yield 0.5, FaultKind.HALVED, "half of what is due"
+    on_two = ", on 2 ranks" if 2 in (size, run_ranks) else ""
+    yield 2.0, FaultKind.DOUBLED, f"twice what is due{on_two}"
+    yield 0.5, FaultKind.HALVED, f"half of what is due{on_two}"
     for number in range(3, run_ranks):
         yield float(number), FaultKind.MULTIPLE, f"{number} times what is due, on {run_ranks} ranks"
         yield 1 / number, FaultKind.FRACTION, f"1/{number} of what is due, on {run_ranks} ranks"

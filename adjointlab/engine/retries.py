@@ -61,10 +61,6 @@ _NOT_RETRIED: Final = (DEPENDS, NO_RETURN, NONDETERMINISTIC, FindingKind.LIVELOC
 """Kinds of failure that depend on more than the case, or take seconds to see."""
 
 _ROOTS: Final = (FaultKind.TIMES_ROOT, FaultKind.BY_ROOT)
-_ALIKE_ON_TWO_RANKS: Final = (
-    (FaultKind.TIMES_RANKS, FaultKind.DOUBLED),
-    (FaultKind.BY_RANKS, FaultKind.HALVED),
-)
 _NOTHING_THERE: Final = (FaultKind.MISSING, FaultKind.ZERO_RANK)
 
 
@@ -175,9 +171,9 @@ class _Retries:
                 continue
             evidence = judgement.verdict.evidence
             hint = None if evidence is None or evidence.place is None else evidence.place.hint
-            if hint is None or (told := hint if told is None else _of_both(told, hint)) is None:
+            if hint is None or (told is not None and hint.kind is not told.kind):
                 return None
-            number += 1
+            told, number = told or hint, number + 1
             if number == _TELLING:
                 return told
         return None
@@ -231,16 +227,6 @@ class _Retries:
             return ()
         seen: Iterable[RankObservation] = run.values
         return [each.observation for each in seen]
-
-
-def _of_both(one: Hint, other: Hint) -> Hint | None:
-    """The hint that is as true of both: twice, where in one of them that is the number of ranks. `None` if they contradict."""
-    if one.kind is other.kind:
-        return one
-    for weaker, stronger in ((one, other), (other, one)):
-        if (stronger.kind, weaker.kind) in _ALIKE_ON_TWO_RANKS:
-            return weaker
-    return None
 
 
 def _with_other_keys(case: Case, number: int) -> Iterator[Case]:

@@ -85,7 +85,7 @@ class ScaledByRanks(Scaled):
     [
         (Scaled, {FaultKind.BY_ROOT}),
         (ScaledForward, set()),
-        (ScaledByRanks, {FaultKind.BY_RANKS}),
+        (ScaledByRanks, {FaultKind.HALVED}),  # shrunk to two ranks
     ],
 )
 def test_a_root_is_told_where_both_directions_have_it(
@@ -268,7 +268,7 @@ def of_case(
     ("bug", "parameters", "setting", "kinds"),
     [
         ("bias gradient not summed", CONVOLUTION, InputSetting(APART, "torch"), {FaultKind.OWN_PART}),
-        ("weight gradient averaged", CONVOLUTION, InputSetting(APART, "torch"), {FaultKind.BY_RANKS}),
+        ("weight gradient averaged", CONVOLUTION, InputSetting(APART, "torch"), {FaultKind.HALVED}),
         ("root mean square of the own part", NORM, InputSetting(APART, "torch"), {FaultKind.OWN_PART}),
         ("variance averaged over uneven parts", BATCH_NORM, InputSetting(APART, "torch"), {FaultKind.UNEVEN}),
         ("input saved on the module", LINEAR, InputSetting(TOGETHER, "torch"), {FaultKind.KEPT}),

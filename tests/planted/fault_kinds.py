@@ -15,7 +15,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         ("accumulated gradient lost",),
     ),
     (
-        (Kind.BY_RANKS,),
+        (Kind.BY_RANKS, Kind.HALVED),
         ("gradients averaged over the sequence dimension too",),
     ),
     (
@@ -113,7 +113,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         ),
     ),
     (
-        (Kind.MISPLACED, Kind.OWN_PART, Kind.TIMES_RANKS),
+        (Kind.MISPLACED, Kind.OWN_PART, Kind.TIMES_RANKS, Kind.DOUBLED),
         ("block of the first ring step in every step",),
     ),
     (
@@ -315,16 +315,12 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         ("gathered input's gradient not summed",),
     ),
     (
-        (Kind.TIMES_RANKS,),
-        ("scaled by the number of ranks",),
+        (Kind.TIMES_RANKS, Kind.DOUBLED),
+        ("scaled by the number of ranks", "adjoint sums by the local type of the primal"),
     ),
     (
         (Kind.TIMES_RANKS, Kind.BY_RANKS, Kind.DOUBLED, Kind.HALVED),
         ("dropout scaled by the own share",),
-    ),
-    (
-        (Kind.TIMES_RANKS, Kind.DOUBLED),
-        ("adjoint sums by the local type of the primal",),
     ),
     (
         (Kind.TIMES_RANKS, Kind.DOUBLED, Kind.MULTIPLE),
@@ -355,7 +351,15 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         ("same local shape taken for same layout",),
     ),
     (
-        (Kind.UNEVEN, Kind.OWN_PART, Kind.TIMES_RANKS, Kind.BY_RANKS, Kind.DOUBLED, Kind.MULTIPLE),
+        (
+            Kind.UNEVEN,
+            Kind.OWN_PART,
+            Kind.TIMES_RANKS,
+            Kind.BY_RANKS,
+            Kind.DOUBLED,
+            Kind.HALVED,
+            Kind.MULTIPLE,
+        ),
         ("batch mean of the own part",),
     ),
     (
