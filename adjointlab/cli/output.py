@@ -183,10 +183,10 @@ def is_replaceable(target: str) -> bool:
     return path.is_file() or not path.exists()
 
 
-def write_json(target: str, data: Mapping[str, object]) -> bool:
+def write_json(target: str, data: Mapping[str, object]) -> str:
     """Write `data` to the file `target`, or to standard output for ``-``. A reader never sees half a file.
 
-    Where that fails, standard error says why, and False is returned: the verdicts stand without the file.
+    Return the reason why that fails, and "" where it does not: the verdicts stand without the file.
     """
     text = json.dumps(data, indent=2, ensure_ascii=False)
     try:
@@ -196,18 +196,15 @@ def write_json(target: str, data: Mapping[str, object]) -> bool:
     return write_text(target, text + "\n")
 
 
-def write_text(target: str, text: str) -> bool:
+def write_text(target: str, text: str) -> str:
     """Write `text` as :func:`write_json` does."""
     if target == STDOUT:
-        return Output().raw(text)
+        return "" if Output().raw(text) else "the results cannot be written to standard output"
     try:
         overwrite(Path(target), text.encode("utf-8", "backslashreplace"))  # as the page of pytest
     except OSError as error:
-        Output(to_stderr=True).line(
-            f"adjointlab: the results cannot be written to {target}: {error.strerror or error}"
-        )
-        return False
-    return True
+        return f"the results cannot be written to {target}: {error.strerror or error}"
+    return ""
 
 
 _INTERVAL = 0.1

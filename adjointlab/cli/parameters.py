@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -19,6 +20,7 @@ def _as_typer(option: Option[T]) -> object:
     return typer.Option(
         f"--{option.name}",
         min=option.least,
+        max=option.most if option.least is not None and option.most < sys.float_info.max else None,
         help=option.full_help,
         metavar=option.metavar,
         show_default=False,

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pytest
 
 from adjointlab.exit_codes import ExitCode
-from adjointlab.pytest.github import GithubJob
+from adjointlab.pytest.github import GithubJob, tell_wrong_call
 from adjointlab.pytest.html import HtmlPage
 from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
 from adjointlab.report.github_job import is_github
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank, launched_world
 from adjointlab.worlds.process import (
+    before_forced_end,
     earn,
     install_exit_guard,
     install_handlers,
@@ -132,12 +133,14 @@ def pytest_configure(config: pytest.Config) -> None:
     elif problem:
         raise pytest.UsageError(problem)
     config.stash[_profile_key] = profile
-    if profile.html is not None:
-        page = config.stash[_html_key] = HtmlPage(profile.html if launched_rank() == 0 else None)
-        config.pluginmanager.register(page, "adjointlab-html")
+    is_leader = launched_rank() == 0
+    # Also elsewhere, where it is told and says nothing.
+    job = config.stash[_github_key] = GithubJob(config, _where(config), is_leader=is_leader)
     if is_github(os.environ):
-        job = config.stash[_github_key] = GithubJob(is_leader=launched_rank() == 0)
         config.pluginmanager.register(job, "adjointlab-github")
+    if profile.html is not None:
+        page = config.stash[_html_key] = HtmlPage(profile.html if is_leader else None, job.add_problem)
+        config.pluginmanager.register(page, "adjointlab-html")
     # While a test runs, pytest captures file descriptor 2. The watchdog may end the process then, and its report
     # would be lost with the capture; so it is given a copy of the descriptor from before.
     stderr = config.stash[_stderr_key] = os.dup(2)
@@ -172,17 +175,41 @@ def pytest_configure_node(node: _XdistNode) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     """Name the world, the number of cases, and the seed that repeats the session."""
     profile = config.stash[_profile_key]
-    session = config.stash.get(_session_key, None)
-    where = "simulated"
-    if session is not None and profile.world is not WorldName.SIMULATED:
-        where = f"{WorldName(launched_world()).ranks_run_under}, {session.size} ranks"
     under = f" under {profile.schedules} schedules" if profile.schedules > 1 else ""
     # Equal seeds draw equal cases where they draw from the same memories.
     device = f" --adjointlab-device={profile.device}" if profile.device else ""
     return (
-        f"adjointlab: {where}, {profile.cases} cases for each test{under}, "
+        f"adjointlab: {_where(config)}, {profile.cases} cases for each test{under}, "
         f"--adjointlab-seed={profile.seed}{device}"
     )
+
+
+def _where(config: pytest.Config) -> str:
+    """The world of the session, in words."""
+    profile, session = config.stash[_profile_key], config.stash.get(_session_key, None)
+    if session is None or profile.world is WorldName.SIMULATED:
+        return "simulated"
+    return f"{WorldName(launched_world()).ranks_run_under}, {session.size} ranks"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
+    """Tell GitHub of a wrong call, after which pytest ends without a summary."""
+    try:
+        return (yield)
+    except pytest.UsageError as error:
+        tell_wrong_call(str(error))
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Have the short summary, which is not cut in CI, say the headline of a failure, whose whole text stands above it."""
+    report = yield
+    place = getattr(report.longrepr, "reprcrash", None)
+    if place is not None and "_adjointlab" in getattr(item, "fixturenames", ()):
+        place.message = place.message.partition("\n")[0]
+    return report
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -269,12 +296,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def adjointlab_world(pytestconfig: pytest.Config) -> Iterator[World]:
     """The world that coherence tests run in. Under a launcher the first use is collective."""
+    from adjointlab.session import say_damaged
     from adjointlab.worlds.launch import open_world
     from adjointlab.worlds.watchdog import Watchdog
 
     profile = pytestconfig.stash[_profile_key]
     watchdog = Watchdog(profile.watchdog, pytestconfig.stash[_stderr_key])
     world = open_world(profile.world or "auto", profile.ranks, strict=profile.strict, watchdog=watchdog)
+    if getattr(pytestconfig, "workerinput", {}).get("workerid", "gw0") == "gw0":  # of pytest-xdist
+        say_damaged(world, profile.folder)
     # By itself SIGTERM would end the session without a summary or a JUnit file.
     handlers = install_handlers(raise_interrupt)
     yield world
@@ -302,6 +332,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         from adjointlab.report.failure_text import failure_text
         from adjointlab.session import SearchInterrupted, check_with_corpus
         from adjointlab.store.files import working_directory
+        from adjointlab.store.interrupted import checks_at_work
         from adjointlab.worlds.interposition import follow_imports
         from adjointlab.worlds.world import Exhausted
 
@@ -311,8 +342,19 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         budget = Budget(
             profile.cases, profile.ranks, seed, schedules=profile.schedules, device=profile.device
         )
+        job, stderr = request.config.stash[_github_key], request.config.stash[_stderr_key]
+
+        def tell_end(code: int, call: str) -> None:
+            label = {(subject.location, check): request.node.nodeid}
+            at_work = checks_at_work(profile.folder, label, "user code")
+            why = f"the run is not complete: user code ended the process by {call}"
+            if is_github(os.environ):
+                with working_directory(request.config.invocation_params.dir):
+                    job.tell_end(f"{why}. {at_work}", stderr)
+
         try:
-            result = check_with_corpus(world, found, check, budget, profile.folder)
+            with before_forced_end(tell_end):
+                result = check_with_corpus(world, found, check, budget, profile.folder)
             for warning in result.result.warnings:
                 warning.show()
             # The user's code may have changed the directory.
@@ -327,6 +369,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
                 )
         except SearchInterrupted as interrupt:
             # The test has failed already, and is reported as such before the session ends.
+            job.add_interrupt(interrupt)
             request.session.shouldstop = f"interrupted by {signal.Signals(signal_of(interrupt)).name}"
             text = failure_text(interrupt.known)
             for collector in _collectors(request.config):
@@ -350,7 +393,10 @@ def _why_known(item: pytest.Item, result: CheckResult) -> str:
 
 def _collectors(config: pytest.Config) -> list[HtmlPage | GithubJob]:
     """Those that are told of each result of this session."""
-    page, job = config.stash.get(_html_key, None), config.stash.get(_github_key, None)
+    page, job = (
+        config.stash.get(_html_key, None),
+        config.stash[_github_key] if is_github(os.environ) else None,
+    )
     return [each for each in (page, job) if each is not None]
 
 
