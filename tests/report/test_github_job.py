@@ -1,0 +1,108 @@
+"""Errors for GitHub Actions stand at lines of user code, and are no more than GitHub shows."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from pathlib import Path
+
+import pytest
+
+from adjointlab.pytest.github import GithubJob, tell_wrong_call
+from adjointlab.report.github_job import add_to_summary, error_command, folded, place_in, quoted
+from adjointlab.worlds.process import Terminated
+
+pytestmark = pytest.mark.mpi_skip
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file of a checkout, in the folder that commands run in."""
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    (tmp_path / "sub dir").mkdir()
+    monkeypatch.chdir(tmp_path / "sub dir")
+    Path("code.py").write_text("import json\n\njson.loads('')\n")
+    return "sub dir/code.py"
+
+
+def test_the_place_of_a_traceback_is_its_innermost_line_of_user_code(code: str) -> None:
+    try:
+        exec(compile("import json\n\njson.loads('')\n", str(Path("code.py").resolve()), "exec"))  # noqa: S102
+    except json.JSONDecodeError:
+        text = traceback.format_exc()  # here, in code.py, and in the standard library
+    assert place_in(text) == {"file": code, "line": "3"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rank 0 in Recv(source=1, tag=ANY_TAG) at code.py:3, waits for rank 1",
+        "it cannot be imported: RuntimeError: at import (code.py:3)",
+        "user code ended the process by os._exit(7) at code.py:3. f adjoint was at work (seed 4).",
+        "code.py:1: in <module>\n    import json\ncode.py:3: in <module>\n    json.loads('')\nE   ValueError",
+    ],
+)
+def test_the_place_of_a_sentence_is_the_line_that_it_names(code: str, text: str) -> None:
+    assert place_in(f"no place in nowhere.py:3 and (nothing.py:1), at {json.__file__}:5", text) == {
+        "file": code,
+        "line": "3",
+    }
+
+
+def test_code_outside_of_the_checkout_is_no_place(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert place_in("at code.py:3")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(Path.cwd() / "elsewhere"))
+    assert place_in("at code.py:3") == {}
+
+
+def test_more_errors_than_github_shows_are_counted_by_the_last() -> None:
+    commands = [error_command(str(number), title="it") for number in range(12)]
+    assert folded(commands[:10]) == commands[:10]
+    *first, last = folded(commands)
+    assert first == commands[:9]
+    assert "::3 more failures" in last
+
+
+def test_a_message_does_not_end_its_block_of_the_summary() -> None:
+    assert quoted("```\n# a heading\x1b").count("```") == 2
+    assert "\x1b" not in quoted("\x1b")
+
+
+@pytest.fixture
+def summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    return tmp_path / "summary.md"
+
+
+def test_the_summary_says_which_run_it_is_of(summary: Path) -> None:
+    add_to_summary("counts", "8 simulated ranks, shard 1/2")
+    assert summary.read_text() == "### adjointlab: 8 simulated ranks, shard 1/2\n\ncounts\n"
+
+
+def test_a_wrong_call_of_pytest_is_told_if_it_is_about_adjointlab(
+    summary: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell_wrong_call("file or directory not found: test_nothing.py")
+    assert not summary.exists()
+    tell_wrong_call("[tool.adjointlab] has no key 'rnks'")
+    assert "no key 'rnks'" in summary.read_text()
+    assert capsys.readouterr().err == "::error title=adjointlab::[tool.adjointlab] has no key 'rnks'\n"
+
+
+def test_a_session_of_pytest_that_is_ended_names_the_signal_and_the_test(
+    summary: Path, pytestconfig: pytest.Config
+) -> None:
+    job = GithubJob(pytestconfig, "simulated", is_leader=True)
+    job.pytest_runtest_logstart("test_all.py::test_adjoint")
+    try:
+        interrupt = Terminated(15)
+        interrupt.add_note("seed 4")
+        raise interrupt
+    except KeyboardInterrupt:
+        job.pytest_keyboard_interrupt(pytest.ExceptionInfo.from_current())
+    (line,) = job._lines()
+    assert "ended by SIGTERM" in line
+    assert "test_all.py::test_adjoint was at work (seed 4)" in line
+    assert not job._add_to_summary()
+    assert "was at work (seed 4)" in summary.read_text()
