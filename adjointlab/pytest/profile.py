@@ -126,6 +126,11 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         # A worker of pytest-xdist is given its controller's seed, see `pytest_configure_node`.
         seed = getattr(config, "workerinput", {}).get("adjointlab_seed", session_seed)
     xfails, html, folder = value(XFAILS), value(HTML), config.rootpath / value(FOLDER)
+    xml = getattr(config.option, "xmlpath", None)
+    if html and xml and os.path.realpath(config.invocation_params.dir / html) == os.path.realpath(xml):
+        raise pytest.UsageError(
+            f"--adjointlab-html and --junitxml both name {xml}; each needs a file of its own"
+        )
     if folder.is_file():
         raise pytest.UsageError(f"--adjointlab-folder: {folder} is a file; name a folder")
     return Profile(
