@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 import time
 from contextlib import ExitStack
@@ -43,14 +42,14 @@ from adjointlab.cli.parameters import (
     Xfails,
     is_configured,
 )
-from adjointlab.cli.result_files import ResultFiles, RunResults, folder_of_failures, tell_github
+from adjointlab.cli.result_files import ResultFiles, RunResults, folder_of_failures, tell_of_run
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.configuration import XFAILS_KEY
 from adjointlab.cores import cores
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.deadline import Deadline
 from adjointlab.worlds.launch import is_launched, launched_rank
-from adjointlab.worlds.process import before_forced_end, earn, ended_by, signal_of
+from adjointlab.worlds.process import before_forced_end, earn, ended_by, ended_by_user_code, signal_of
 
 if TYPE_CHECKING:
     from adjointlab.cli.parallel import Ended, Printed, Setup, Surroundings
@@ -430,13 +429,12 @@ class _CheckRun:
         """Do as :meth:`stop` does, once user code has ended the process with this exit code, by that call."""
         if self.is_stopped:
             return
-        here = f" at {self.surroundings.folder}{os.sep}"
-        why = f"the run is not complete: user code ended the process by {call.replace(here, ' at ')}"
+        why = ended_by_user_code(call, self.surroundings.folder)
         if self.world.is_leader:
             self.stop(code, why, self.at_work())
         else:
             # The others end with this process, and may have no time to say so.
-            tell_github(self._known(code, f"{why}, on rank {launched_rank()}"))
+            tell_of_run(self._known(code, f"{why}, on rank {launched_rank()}"))
 
     def print_results(self) -> None:
         """Print what has not been printed; unless it is to be quiet, also what the verdicts do not cover, and the counts."""

@@ -13,7 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import NoReturn
 
 import typer
@@ -32,7 +32,7 @@ from adjointlab.cli.result_files import ResultFiles
 from adjointlab.cli.run import run
 from adjointlab.cli.startup import NotLoaded, UsageError, abort_all_ranks, collective_interrupts
 from adjointlab.exit_codes import ExitCode
-from adjointlab.report.github_job import add_to_summary, is_github, quoted, run_error
+from adjointlab.report.github_job import is_github, tell_github
 from adjointlab.worlds.deadline import Deadline
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import is_launched, launched_rank
@@ -145,13 +145,10 @@ def exit_code_of(command: Callable[[], int | None]) -> int:
         return ExitCode.UNJUDGED
 
 
-def _tell_github(text: str, *evidence: str) -> None:
-    """In a job of GitHub Actions, show what has ended a command before it had results as an error, and in the job's summary."""
-    if is_github(os.environ):
-        Output(to_stderr=True).line(run_error(text, *evidence))
-        with suppress(OSError):
-            if launched_rank() == 0:
-                add_to_summary(quoted(text))
+def _tell_github(message: str, *evidence: str) -> None:
+    """In a job of GitHub Actions, tell what has ended a command before it had results."""
+    if is_github(os.environ) and launched_rank() == 0:
+        tell_github(Output(to_stderr=True).line, "", [(message, *evidence)])
 
 
 def _interrupted(errors: Output) -> int:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, TextIO
 from rich.console import Console
 
 from adjointlab.cli.held_streams import HeldStreams
-from adjointlab.store.files import overwrite, printable
+from adjointlab.store.files import printable
+from adjointlab.store.outputs import write_results
 from adjointlab.worlds.launch import launched_rank
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ __all__ = [
     "Output",
     "ProgressLine",
     "describe_ranks",
-    "is_replaceable",
     "is_standard_output",
     "progress_line",
     "write_json",
@@ -177,12 +177,6 @@ def is_standard_output(target: str) -> bool:
         return False
 
 
-def is_replaceable(target: str) -> bool:
-    """Return True for a file that may be written more than once: a regular file, or none so far."""
-    path = Path(target)
-    return path.is_file() or not path.exists()
-
-
 def write_json(target: str, data: Mapping[str, object]) -> str:
     """Write `data` to the file `target`, or to standard output for ``-``. A reader never sees half a file.
 
@@ -200,11 +194,7 @@ def write_text(target: str, text: str) -> str:
     """Write `text` as :func:`write_json` does."""
     if target == STDOUT:
         return "" if Output().raw(text) else "the results cannot be written to standard output"
-    try:
-        overwrite(Path(target), text.encode("utf-8", "backslashreplace"))  # as the page of pytest
-    except OSError as error:
-        return f"the results cannot be written to {target}: {error.strerror or error}"
-    return ""
+    return write_results(target, text)
 
 
 _INTERVAL = 0.1

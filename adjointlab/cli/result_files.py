@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from adjointlab.cli.output import (
     STDOUT,
     Output,
-    is_replaceable,
     is_standard_output,
     write_json,
     write_text,
@@ -20,7 +19,9 @@ from adjointlab.cli.output import (
 from adjointlab.cli.startup import NotLoaded, UsageError
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
+from adjointlab.report.github_job import is_github, tell_github
 from adjointlab.store.files import printable
+from adjointlab.store.outputs import is_replaceable, named_twice
 from adjointlab.worlds.launch import launched_rank, launched_world
 from adjointlab.worlds.process import ended_by, signal_of
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from adjointlab.report.junit import NotJudged
     from adjointlab.session import CheckResult
 
-__all__ = ["ResultFiles", "RunResults", "folder_of_failures", "target", "tell_github"]
+__all__ = ["ResultFiles", "RunResults", "folder_of_failures", "target", "tell_of_run"]
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,8 @@ class ResultFiles:
     def checked(cls, *, json: str | None, junit: str | None, html: Path | None) -> ResultFiles:
         """The files of the options. Raises :class:`UsageError` for one that cannot be written, before anything is run."""
         files = cls(_target("--json", json), _target("--junit", junit), _target("--html", html))
-        names: dict[str, str] = {}
-        for option, name in files._given():
-            place = os.path.realpath(name)
-            if place in names and (name == STDOUT or is_replaceable(place)):
-                where = "standard output" if name == STDOUT else name
-                raise UsageError(
-                    f"{names[place]} and {option} both name {where}; each needs a file of its own"
-                )
-            names[place] = option
+        if problem := named_twice(files._given()):
+            raise UsageError(problem)
         return files
 
     @classmethod
@@ -121,7 +115,7 @@ class ResultFiles:
             self.save_so_far(refused)
             if isinstance(error, KeyboardInterrupt) and launched_rank() == 0:
                 Output(to_stderr=True).line(f"adjointlab: while the subjects were loaded, {why}")
-                tell_github(refused)  # of other exceptions those are told who catch them
+                tell_of_run(refused)  # of other exceptions those are told who catch them
             raise
 
     def save_so_far(self, run: RunResults) -> None:
@@ -135,7 +129,7 @@ class ResultFiles:
         for problem in problems:
             Output(to_stderr=True).line(f"adjointlab: {problem}")
         if is_final and launched_rank() == 0:
-            tell_github(run, problems)
+            tell_of_run(run, problems)
         return not problems
 
     def write(self, run: RunResults) -> list[str]:
@@ -186,25 +180,20 @@ def _save_html(target: str, run: RunResults) -> str:
     return write_text(target, html_report(run.results, environment(ranks=run.where), run.notes))
 
 
-def tell_github(run: RunResults, problems: Sequence[str] = ()) -> None:
-    """In a job of GitHub Actions, print the annotations and add to the job's summary: here is all of it that is said of a run.
-
-    `problems` are sentences on what is wrong with the run as a whole, beside its being incomplete.
-    """
-    from adjointlab.report.github import error_commands, failure_rows, job_summary
-    from adjointlab.report.github_job import add_to_summary, folded, is_github, run_error
+def tell_of_run(run: RunResults, problems: Sequence[str] = ()) -> None:
+    """In a job of GitHub Actions, tell of a run; `problems` are sentences on what is wrong with it, beside its being incomplete."""
+    from adjointlab.report.github import error_commands, failure_rows
     from adjointlab.report.summary import summary
 
-    if not is_github(os.environ):
-        return
-    told = [*filter(None, [run.incomplete]), *problems]
-    for line in folded([*map(run_error, told), *error_commands(run.results)]):
-        _say(line)
-    counts = summary(run.results, run.asked, run.seconds)
-    try:
-        add_to_summary(job_summary(counts, list(failure_rows(run.results)), told), run.heading)
-    except OSError as error:
-        _say(f"adjointlab: the job's summary cannot be written: {error}")
+    if is_github(os.environ):
+        tell_github(
+            _say,
+            run.heading,
+            [(each,) for each in (run.incomplete, *problems) if each],
+            summary(run.results, run.asked, run.seconds),
+            list(error_commands(run.results)),
+            list(failure_rows(run.results)),
+        )
 
 
 def _say(line: str) -> None:

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 
-from adjointlab.report.github_job import (
-    add_to_summary,
-    error_command,
-    folded,
-    in_repository,
-    is_github,
-    place_in,
-    quoted,
-    run_error,
-)
+from adjointlab.report.github_job import Problem, is_github, tell_github
 from adjointlab.worlds.process import ended_by, signal_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from adjointlab.session import CheckResult
 
 __all__ = ["GithubJob", "tell_wrong_call"]
@@ -40,9 +35,7 @@ class _Node(Protocol):
 def tell_wrong_call(message: str) -> None:
     """Show a wrong call that concerns adjointlab as an error, and in the job's summary: nothing was tested."""
     if "adjointlab" in message and is_github(os.environ):
-        print(run_error(message), file=sys.stderr)
-        with suppress(OSError):
-            add_to_summary(quoted(message), "pytest")
+        tell_github(lambda line: print(line, file=sys.stderr), "pytest", [(message,)])
 
 
 class GithubJob:
@@ -58,16 +51,20 @@ class GithubJob:
         self._rows: list[str] = []
         self._tallies: list[dict[str, Any]] = []
         self._asked = 0
-        self._problems: list[tuple[str, dict[str, str]]] = []  # with the properties of their errors
+        self._problems: list[Problem] = []
         self._running = ""
+        self._begun = time.monotonic()
+        self._seconds: float | None = None  # of a session that was ended: its last test has none
 
     def add(self, result: CheckResult) -> None:
         """Add the result of a test."""
         self._results.append(result)
 
-    def add_problem(self, text: str, place: dict[str, str] | None = None) -> None:
-        """Add a sentence on what is wrong with the session as a whole."""
-        self._problems.append((text, place_in(text) if place is None else place))
+    def add_problem(self, message: str, *evidence: str) -> None:
+        """Add what is wrong with the session as a whole, and texts that name the place, if the message does not."""
+        # Each worker of pytest-xdist collects the same files.
+        if (message, *evidence) not in self._problems:
+            self._problems.append((message, *evidence))
 
     def add_interrupt(self, interrupt: BaseException) -> None:
         """Add that a signal has ended the session, and which test was at work."""
@@ -75,13 +72,14 @@ class GithubJob:
 
         at_work = f". {interrupted_at(self._running, interrupt)}" if self._running else ""
         self.add_problem(f"{ended_by(signal_of(interrupt))}{at_work}")
+        self._seconds = time.monotonic() - self._begun
 
-    def tell_end(self, text: str, descriptor: int) -> None:
-        """Tell at once that user code ends the process; pytest has captured the usual streams."""
-        self.add_problem(text)
+    def tell_end(self, message: str, say: Callable[[str], None]) -> None:
+        """Tell by `say` that user code ends the process now."""
+        self.add_problem(message)
+        self._seconds = time.monotonic() - self._begun
         self._make_texts()
-        os.write(descriptor, "".join(f"{line}\n" for line in self._lines()).encode(errors="backslashreplace"))
-        self._add_to_summary()
+        self._tell(say)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Note the test that runs."""
@@ -101,15 +99,18 @@ class GithubJob:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note a file with coherence tests that cannot be imported."""
-        file = self._config.rootpath / report.fspath
+        file, text = self._config.rootpath / report.fspath, report.longreprtext
         with suppress(OSError):  # which pytest reports
             if report.failed and b"adjointlab" in file.read_bytes():
-                text = f"{report.nodeid} cannot be collected:\n{report.longreprtext}"
-                self.add_problem(text, place_in(report.longreprtext) or in_repository(file, 1))
+                # pytest marks the lines of the exception so, below those of the machinery that imports.
+                lines = (line[1:] for line in text.split("\n") if line.startswith("E "))
+                message = dedent("\n".join(lines)) or text
+                self.add_problem(f"{report.nodeid} cannot be collected: {message}", text, f"at {file}:1")
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count the coherence tests that will run."""
         self._asked = sum("_adjointlab" in getattr(item, "fixturenames", ()) for item in session.items)
+        self._begun = time.monotonic()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: _Node, error: object) -> None:
@@ -132,8 +133,7 @@ class GithubJob:
         """Print the annotations, and add to the summary of the job, which each session does that has a coherence test."""
         is_worker = hasattr(self._config, "workerinput")
         if self._is_leader and not is_worker and (self._tallies or self._problems):
-            for line in [*self._lines(), *self._add_to_summary()]:
-                terminalreporter.write_line(line)
+            self._tell(terminalreporter.write_line)
 
     def _make_texts(self) -> None:
         if self._results:
@@ -147,22 +147,13 @@ class GithubJob:
                 self._rows += failure_rows(self._results)
             self._tallies.append(asdict(Tally.of(self._results)))
 
-    def _lines(self) -> list[str]:
-        of_session = [error_command(text, **place, title="adjointlab") for text, place in self._problems]
-        return folded([*of_session, *self._commands])
-
-    def _add_to_summary(self) -> list[str]:
-        """Add to the summary; return lines that say why that fails."""
-        from adjointlab.report.github import job_summary
+    def _tell(self, say: Callable[[str], None]) -> None:
         from adjointlab.report.summary import Tally
+        from adjointlab.store.files import working_directory
 
         tally = sum((Tally(**each) for each in self._tallies), Tally())
+        if self._seconds is not None:
+            tally = replace(tally, seconds=self._seconds)
         counts = tally.line(max(self._asked, sum(tally.kinds.values())))
-        try:
-            add_to_summary(
-                job_summary(counts, self._rows, [text for text, _ in self._problems]),
-                f"pytest, {self._where}",
-            )
-        except OSError as error:
-            return [f"adjointlab: the job's summary cannot be written: {error}"]
-        return []
+        with working_directory(self._config.invocation_params.dir):
+            tell_github(say, f"pytest, {self._where}", self._problems, counts, self._commands, self._rows)

@@ -34,7 +34,7 @@ class HtmlPage:
     other than the first. `tell` is called with a sentence where the page cannot be written.
     """
 
-    def __init__(self, path: Path | None, tell: Callable[[str], None] = lambda problem: None) -> None:
+    def __init__(self, path: Path | None, tell: Callable[[str], None] | None = None) -> None:
         self._path, self._tell = path, tell
         self._entries: list[Entry] = []
 
@@ -62,18 +62,15 @@ class HtmlPage:
         problem = "" if self._path is None else self._write(self._path)
         if problem:
             session.config.issue_config_time_warning(pytest.PytestWarning(problem), stacklevel=2)
-            self._tell(problem)
-        if problem and session.exitstatus == 0:
-            session.exitstatus = ExitCode.UNJUDGED
+            if self._tell is not None:
+                self._tell(problem)
+            session.exitstatus = session.exitstatus or ExitCode.UNJUDGED
 
     def _write(self, path: Path) -> str:
         """Write the page; return a sentence where that fails."""
         from adjointlab.report.html_report import environment, html_of_entries
-        from adjointlab.store.files import overwrite
+        from adjointlab.store.outputs import write_results
 
         page = html_of_entries(self._entries, environment(pytest=pytest.__version__))
-        try:
-            overwrite(path, page.encode("utf-8", "backslashreplace"))
-        except OSError as error:
-            return f"--adjointlab-html: the results cannot be written to {path}: {error.strerror or error}"
-        return ""
+        problem = write_results(path, page)
+        return problem and f"--adjointlab-html: {problem}"

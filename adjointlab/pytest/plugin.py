@@ -27,6 +27,7 @@ from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, la
 from adjointlab.worlds.process import (
     before_forced_end,
     earn,
+    ended_by_user_code,
     install_exit_guard,
     install_handlers,
     raise_interrupt,
@@ -133,13 +134,13 @@ def pytest_configure(config: pytest.Config) -> None:
     elif problem:
         raise pytest.UsageError(problem)
     config.stash[_profile_key] = profile
-    is_leader = launched_rank() == 0
-    # Also elsewhere, where it is told and says nothing.
-    job = config.stash[_github_key] = GithubJob(config, _where(config), is_leader=is_leader)
+    is_leader, job = launched_rank() == 0, None
     if is_github(os.environ):
+        job = config.stash[_github_key] = GithubJob(config, _where(config), is_leader=is_leader)
         config.pluginmanager.register(job, "adjointlab-github")
     if profile.html is not None:
-        page = config.stash[_html_key] = HtmlPage(profile.html if is_leader else None, job.add_problem)
+        path, tell = profile.html if is_leader else None, None if job is None else job.add_problem
+        page = config.stash[_html_key] = HtmlPage(path, tell)
         config.pluginmanager.register(page, "adjointlab-html")
     # While a test runs, pytest captures file descriptor 2. The watchdog may end the process then, and its report
     # would be lost with the capture; so it is given a copy of the descriptor from before.
@@ -332,7 +333,6 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         from adjointlab.report.failure_text import failure_text
         from adjointlab.session import SearchInterrupted, check_with_corpus
         from adjointlab.store.files import working_directory
-        from adjointlab.store.interrupted import checks_at_work
         from adjointlab.worlds.interposition import follow_imports
         from adjointlab.worlds.world import Exhausted
 
@@ -342,15 +342,9 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         budget = Budget(
             profile.cases, profile.ranks, seed, schedules=profile.schedules, device=profile.device
         )
-        job, stderr = request.config.stash[_github_key], request.config.stash[_stderr_key]
 
         def tell_end(code: int, call: str) -> None:
-            label = {(subject.location, check): request.node.nodeid}
-            at_work = checks_at_work(profile.folder, label, "user code")
-            why = f"the run is not complete: user code ended the process by {call}"
-            if is_github(os.environ):
-                with working_directory(request.config.invocation_params.dir):
-                    job.tell_end(f"{why}. {at_work}", stderr)
+            _tell_end(request.node, (subject.location, check), call)
 
         try:
             with before_forced_end(tell_end):
@@ -369,7 +363,8 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
                 )
         except SearchInterrupted as interrupt:
             # The test has failed already, and is reported as such before the session ends.
-            job.add_interrupt(interrupt)
+            if (job := request.config.stash.get(_github_key, None)) is not None:
+                job.add_interrupt(interrupt)
             request.session.shouldstop = f"interrupted by {signal.Signals(signal_of(interrupt)).name}"
             text = failure_text(interrupt.known)
             for collector in _collectors(request.config):
@@ -383,6 +378,26 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
     return run_test
 
 
+def _tell_end(item: pytest.Item, check: tuple[str, str], call: str) -> None:
+    """Say what was at work when user code ends the process by that call, and tell GitHub.
+
+    The check is given by the location of its subject and its name.
+    """
+    from adjointlab.store.files import working_directory
+    from adjointlab.store.interrupted import checks_at_work
+
+    def say(line: str) -> None:
+        # pytest has captured the usual streams.
+        os.write(item.config.stash[_stderr_key], f"{line}\n".encode(errors="backslashreplace"))
+
+    folder, job = item.config.invocation_params.dir, item.config.stash.get(_github_key, None)
+    with working_directory(folder):
+        at_work = checks_at_work(item.config.stash[_profile_key].folder, {check: item.nodeid}, "user code")
+        say(f"adjointlab: {at_work}")
+        if job is not None:
+            job.tell_end(f"{ended_by_user_code(call, folder)}. {at_work}", say)
+
+
 def _why_known(item: pytest.Item, result: CheckResult) -> str:
     """The line of the list of known failures that has a test, or why its failure is expected otherwise; empty if it is not."""
     mark = item.get_closest_marker("xfail")
@@ -393,10 +408,7 @@ def _why_known(item: pytest.Item, result: CheckResult) -> str:
 
 def _collectors(config: pytest.Config) -> list[HtmlPage | GithubJob]:
     """Those that are told of each result of this session."""
-    page, job = (
-        config.stash.get(_html_key, None),
-        config.stash[_github_key] if is_github(os.environ) else None,
-    )
+    page, job = config.stash.get(_html_key, None), config.stash.get(_github_key, None)
     return [each for each in (page, job) if each is not None]
 
 

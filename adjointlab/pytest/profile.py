@@ -27,6 +27,7 @@ from adjointlab.options import (
     XFAILS,
     Option,
 )
+from adjointlab.store.outputs import named_twice
 from adjointlab.worlds.launch import launched_world
 from adjointlab.worlds.world import WorldName
 
@@ -127,10 +128,10 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         seed = getattr(config, "workerinput", {}).get("adjointlab_seed", session_seed)
     xfails, html, folder = value(XFAILS), value(HTML), config.rootpath / value(FOLDER)
     xml = getattr(config.option, "xmlpath", None)
-    if html and xml and os.path.realpath(config.invocation_params.dir / html) == os.path.realpath(xml):
-        raise pytest.UsageError(
-            f"--adjointlab-html and --junitxml both name {xml}; each needs a file of its own"
-        )
+    if html and xml:
+        page = str(config.invocation_params.dir / html)
+        if twice := named_twice([("--adjointlab-html", page), ("--junitxml", xml)]):
+            raise pytest.UsageError(twice)
     if folder.is_file():
         raise pytest.UsageError(f"--adjointlab-folder: {folder} is a file; name a folder")
     return Profile(

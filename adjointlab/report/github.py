@@ -1,4 +1,4 @@
-"""Failures for GitHub Actions: annotations at the lines of user code that have failed, and a summary of the job."""
+"""Failures for GitHub Actions: annotations at the lines of user code that have failed, and rows of a table."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 
 from adjointlab.checks.told import hints_told
 from adjointlab.report.failure_text import failure_text, replay_command
-from adjointlab.report.github_job import error_command, in_repository, place_in, quoted
+from adjointlab.report.github_job import error_command
+from adjointlab.report.places import in_repository, place_in
 from adjointlab.report.recap import grouped, headline
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 
-__all__ = ["error_commands", "failure_rows", "job_summary"]
+__all__ = ["error_commands", "failure_rows"]
 
 
 def error_commands(results: Sequence[CheckResult]) -> Iterator[str]:
@@ -33,16 +34,6 @@ def failure_rows(results: Sequence[CheckResult]) -> Iterator[str]:
         cells = (printable(first.subject), checks, headline(first))
         hints = "; ".join(printable(hint.text) for hint in hints_told(first.result.verdict))
         yield f"| {' | '.join(map(_cell, cells))} | {replay} | {_cell(hints)} |"
-
-
-def job_summary(counts: str, rows: Sequence[str], problems: Sequence[str] = ()) -> str:
-    """Markdown: what was wrong with the run as a whole, the counts, and a table of the failures with the commands that replay them."""
-    table = (
-        ["", "| subject | check | verdict | replay | kind of fault |", "|---|---|---|---|---|", *rows]
-        if rows
-        else []
-    )
-    return "\n".join([*map(quoted, problems), printable(counts, keep="\n"), *table]) + "\n"
 
 
 def _failures(results: Sequence[CheckResult]) -> list[list[CheckResult]]:

@@ -30,26 +30,28 @@ def note_replay(interrupt: BaseException, command: str) -> None:
 def interrupted_at(label: str, interrupt: BaseException) -> str:
     """Sentences on the check of that `label`, from the notes on the exception that has interrupted it."""
     notes = [str(note) for note in getattr(interrupt, "__notes__", ())]
-    seeds, replays = ([note for note in notes if note.startswith(kind)] for kind in (_SEED, _REPLAY))
-    seed = f" ({seeds[-1]})" if seeds else ""
-    return f"{label} was at work{seed}.{''.join(f' To {each}' for each in replays)}"
+    seed, replay = (
+        next((note.removeprefix(kind) for note in notes if note.startswith(kind)), "")
+        for kind in (_SEED, _REPLAY)
+    )
+    return _was_at_work(label, seed, replay)
 
 
 def checks_at_work(
     folder: Path, labels: Mapping[tuple[str, str], str], by: str, *, are_kept: bool = True
 ) -> str:
-    """Sentences on the checks that run now, here or in other processes, by the records in `folder`; their cases are stored if `are_kept`.
+    """Sentences on the checks that run now, here or in other processes, by the records in `folder`: a line for each.
 
-    `labels` has the checks that are meant, by the location of the subject and the name of the check; `by` is what ends them.
+    Their cases are stored if they `are_kept`. `labels` has the checks that are meant, by the location of the subject and the name
+    of the check; `by` is what ends them.
     """
     told = []
     for running in at_work(folder):
         if label := labels.get((running.location, running.check)):
             # While stored cases are replayed, nothing is drawn.
-            seed = f" ({_SEED}{running.seed})" if running.seed else ""
-            command = keep_running(running, folder, by) if are_kept else ""
-            told.append(f"{label} was at work{seed}.{command and f' To {_REPLAY}{command}'}")
-    return " ".join(told)
+            seed = str(running.seed) if running.seed else ""
+            told.append(_was_at_work(label, seed, keep_running(running, folder, by) if are_kept else ""))
+    return "\n".join(told)
 
 
 def keep_running(running: Running, folder: Path, by: str) -> str:
@@ -59,3 +61,8 @@ def keep_running(running: Running, folder: Path, by: str) -> str:
             path = keep_interrupted(running.case, running.location, running.world, by, folder)
             return running.replay_command(path)
     return ""
+
+
+def _was_at_work(label: str, seed: str, replay: str) -> str:
+    of_seed, of_replay = seed and f" ({_SEED}{seed})", replay and f" To {_REPLAY}{replay}"
+    return f"{label} was at work{of_seed}.{of_replay}"

@@ -33,6 +33,7 @@ __all__ = [
     "before_forced_end",
     "earn",
     "ended_by",
+    "ended_by_user_code",
     "install_exit_guard",
     "install_handlers",
     "interrupt_by",
@@ -194,6 +195,12 @@ def signal_of(exception: BaseException | None) -> int:
 def ended_by(number: int) -> str:
     """A sentence on a run that a signal has ended."""
     return f"the run was ended by {signal.Signals(number).name}, and is not complete"
+
+
+def ended_by_user_code(call: str, folder: Path) -> str:
+    """A sentence on a run that user code has ended by a call (see :func:`before_forced_end`), with its place as seen from `folder`."""
+    here = f" at {folder}{os.sep}"
+    return f"the run is not complete: user code ended the process by {call.replace(here, ' at ')}"
 
 
 def raise_interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from adjointlab.pytest.github import GithubJob, tell_wrong_call
-from adjointlab.report.github_job import add_to_summary, error_command, folded, place_in, quoted
+from adjointlab.report.github_job import error_command, tell_github
+from adjointlab.report.places import place_in
 from adjointlab.worlds.process import Terminated
 
 pytestmark = pytest.mark.mpi_skip
@@ -55,19 +56,6 @@ def test_code_outside_of_the_checkout_is_no_place(code: str, monkeypatch: pytest
     assert place_in("at code.py:3") == {}
 
 
-def test_more_errors_than_github_shows_are_counted_by_the_last() -> None:
-    commands = [error_command(str(number), title="it") for number in range(12)]
-    assert folded(commands[:10]) == commands[:10]
-    *first, last = folded(commands)
-    assert first == commands[:9]
-    assert "::3 more failures" in last
-
-
-def test_a_message_does_not_end_its_block_of_the_summary() -> None:
-    assert quoted("```\n# a heading\x1b").count("```") == 2
-    assert "\x1b" not in quoted("\x1b")
-
-
 @pytest.fixture
 def summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -75,9 +63,34 @@ def summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "summary.md"
 
 
+def test_more_errors_than_github_shows_are_counted_by_the_last(summary: Path) -> None:
+    commands = [error_command(str(number), title="it") for number in range(12)]
+    ten: list[str] = []
+    tell_github(ten.append, "", [], commands=commands[:10])
+    assert ten == commands[:10]
+    told: list[str] = []
+    tell_github(told.append, "", [("the run was ended",)], commands=commands)
+    assert told[1:-1] == commands[:8]
+    assert "::4 more failures" in told[-1]
+
+
+def test_a_message_does_not_end_its_block_of_the_summary(summary: Path) -> None:
+    tell_github(print, "", [("```\n# a heading\x1b",)])
+    text = summary.read_text()
+    assert text.count("```") == 2
+    assert "\x1b" not in text
+
+
 def test_the_summary_says_which_run_it_is_of(summary: Path) -> None:
-    add_to_summary("counts", "8 simulated ranks, shard 1/2")
-    assert summary.read_text() == "### adjointlab: 8 simulated ranks, shard 1/2\n\ncounts\n"
+    tell_github(print, "8 simulated ranks, shard 1/2", [], "counts")
+    assert summary.read_text() == "### adjointlab: 8 simulated ranks, shard 1/2\n\ncounts\n\n"
+
+
+def test_a_summary_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/dev/full")
+    told: list[str] = []
+    tell_github(told.append, "", [], "counts")
+    assert told == ["adjointlab: the job's summary cannot be written: [Errno 28] No space left on device"]
 
 
 def test_a_wrong_call_of_pytest_is_told_if_it_is_about_adjointlab(
@@ -94,6 +107,7 @@ def test_a_session_of_pytest_that_is_ended_names_the_signal_and_the_test(
     summary: Path, pytestconfig: pytest.Config
 ) -> None:
     job = GithubJob(pytestconfig, "simulated", is_leader=True)
+    job._begun -= 100
     job.pytest_runtest_logstart("test_all.py::test_adjoint")
     try:
         interrupt = Terminated(15)
@@ -101,8 +115,23 @@ def test_a_session_of_pytest_that_is_ended_names_the_signal_and_the_test(
         raise interrupt
     except KeyboardInterrupt:
         job.pytest_keyboard_interrupt(pytest.ExceptionInfo.from_current())
-    (line,) = job._lines()
-    assert "ended by SIGTERM" in line
-    assert "test_all.py::test_adjoint was at work (seed 4)" in line
-    assert not job._add_to_summary()
+    told: list[str] = []
+    job._tell(told.append)
+    assert "ended by SIGTERM" in told[0]
+    assert "test_all.py::test_adjoint was at work (seed 4)" in told[0]
     assert "was at work (seed 4)" in summary.read_text()
+    assert " in 100." in summary.read_text()
+
+
+def test_a_file_that_cannot_be_collected_is_told_once_and_by_its_last_words(
+    code: str, pytestconfig: pytest.Config
+) -> None:
+    Path("code.py").write_text("import adjointlab\n")
+    text = 'importing.py:1: in load\n    look()\nE     File "code.py", line 1\nE   SyntaxError: no'
+    job = GithubJob(pytestconfig, "simulated", is_leader=True)
+    for _ in range(2):
+        job.pytest_collectreport(pytest.CollectReport(str(Path("code.py").resolve()), "failed", text, []))
+    ((message, *evidence),) = job._problems
+    assert "SyntaxError: no" in message
+    assert "look" not in message
+    assert place_in(message, *evidence) == {"file": code, "line": "1"}
