@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from adjointlab.pytest.github import GithubJob, tell_wrong_call
+from adjointlab.pytest.profile import read_profile
 from adjointlab.report.github_job import error_command, tell_github
 from adjointlab.report.places import place_in
 from adjointlab.worlds.process import Terminated
+from tests.running import run
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -135,3 +137,47 @@ def test_a_file_that_cannot_be_collected_is_told_once_and_by_its_last_words(
     assert "SyntaxError: no" in message
     assert "look" not in message
     assert place_in(message, *evidence) == {"file": code, "line": "1"}
+
+
+TESTS = """
+import os
+import adjointlab as al
+from tests.faults.operators import Shift, _subject
+
+class Leaving(Shift):
+    def adjoint(self, y):
+        os._exit(0)
+
+TestLeaving = al.coherence_tests(_subject(Leaving), checks=["adjoint"])
+"""
+
+
+def test_a_session_of_pytest_that_user_code_ends_names_the_call_the_test_and_its_replay(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_all.py").write_text(TESTS)
+    github = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
+    ended = run("pytest", "-p", "no:cacheprovider", "--adjointlab-seed=3", cwd=tmp_path, **github)
+    assert ended.returncode == 3
+    (annotation,) = (line for line in ended.stderr.splitlines() if line.startswith("::error "))
+    assert annotation.startswith("::error file=test_all.py,line=8,")
+    for told in (annotation, (tmp_path / "summary.md").read_text()):
+        assert (
+            "by os._exit(0) at test_all.py:8. test_all.py::TestLeaving::test_adjoint was at work (seed "
+            in told
+        )
+        assert "To replay its case: adjointlab replay .adjointlab/" in told
+    assert "adjointlab: test_all.py::TestLeaving::test_adjoint was at work" in ended.stderr
+
+
+def test_two_results_of_pytest_in_one_file_are_refused(
+    pytestconfig: pytest.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file, refused in ((tmp_path / "v", True), (Path("/dev/null"), False)):
+        monkeypatch.setattr(pytestconfig.option, "adjointlab_html", str(file))
+        monkeypatch.setattr(pytestconfig.option, "xmlpath", str(file))
+        if refused:
+            with pytest.raises(pytest.UsageError, match="--adjointlab-html and --junitxml both name"):
+                read_profile(pytestconfig, 1)
+        else:
+            assert read_profile(pytestconfig, 1).html == file
