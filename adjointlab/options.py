@@ -6,7 +6,7 @@ The command line makes its options from these declarations (:mod:`adjointlab.cli
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,7 @@ class Option(Generic[T]):
     help: str
     default_text: str = ""
     least: float | None = None
-    most: float = sys.float_info.max
+    most: float = math.inf
     choices: tuple[str, ...] = ()
     metavar: str | None = None
 
@@ -83,12 +83,14 @@ class Option(Generic[T]):
         """Raise `ValueError` for a number that is out of range, infinite or none, and for a text that is no choice."""
         if isinstance(value, str) and self.choices and value not in self.choices:
             raise self._error(value)
-        if isinstance(value, int | float) and self.least is not None and not self.least <= value <= self.most:
-            raise self._error(value)
+        if isinstance(value, int | float) and self.least is not None:
+            is_legal = self.least <= value <= self.most and value < math.inf
+            if not is_legal:
+                raise self._error(value)
 
     def _error(self, value: object) -> ValueError:
         legal = f"a {'whole ' if self.convert is int else ''}number of at least {self.least or 0:g}"
-        if self.most < sys.float_info.max:
+        if self.most < math.inf:
             legal += f" and at most {self.most:g}"
         if self.choices:
             legal = f"one of {', '.join(self.choices)}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -20,7 +20,7 @@ def _as_typer(option: Option[T]) -> object:
     return typer.Option(
         f"--{option.name}",
         min=option.least,
-        max=option.most if option.least is not None and option.most < sys.float_info.max else None,
+        max=option.most if option.most < math.inf else None,
         help=option.full_help,
         metavar=option.metavar,
         show_default=False,
